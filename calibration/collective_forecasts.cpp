@@ -1,6 +1,5 @@
 #include "calibration/collective_forecasts.hpp"
 
-#include <algorithm>
 #include <vector>
 
 #include "core/error.hpp"
@@ -22,25 +21,18 @@ bool is_int8(const std::string& dtype) { return dtype == "int8" || dtype == "uin
 }  // namespace
 
 Seconds nccl_time(const NcclGraph& graph, const NcclSample& sample) {
-  if (sample.kind == CollectiveKind::kAllToAll)
-    return nccl_all_to_all(graph, sample.message).time(sample.message);
-  std::vector<NcclCost> costs = nccl_costs(graph, sample.kind, sample.message);
-  if (is_int8(sample.dtype))
-    std::erase_if(costs, [](const NcclCost& cost) { return cost.algorithm == NcclAlgorithm::kNvls; });
-  const NcclCost choice = *std::min_element(
-      costs.begin(), costs.end(),
-      [&](const NcclCost& a, const NcclCost& b) { return a.time(sample.message) < b.time(sample.message); });
-  return nccl_reached(graph, sample.kind, sample.message, choice).time(sample.message);
+  const NcclLimits limits{.nvls = !is_int8(sample.dtype)};
+  return nccl_cost(graph, sample.kind, sample.message, limits).time(sample.message);
 }
 
 const NcclGraph& CollectiveForecasts::graph(const std::string& device, const NcclSample& sample) {
   if (sample.hosts > 1 || sample.gpus > kMostGpus)
-    throw InputError(sample.where + ": found " + std::to_string(sample.gpus) + " GPUs on " +
-                     std::to_string(sample.hosts) + " hosts, expected at most 8 on one");
+    throw InputError("{}: found {} GPUs on {} hosts, expected at most 8 on one", sample.where, sample.gpus,
+                     sample.hosts);
   std::unique_ptr<World>& world = worlds_[device];
-  if (!world) world = std::make_unique<World>(load_cluster(cluster_of(device_model(device))), laws_);
+  if (!world) world = std::make_unique<World>(load_cluster(cluster_of(device_model(device))), parameters_);
   std::vector<int> places = world->cluster.places();
-  places.resize(static_cast<std::size_t>(sample.gpus));
+  places.resize(sample.gpus);
   return world->graphs.of(places);
 }
 
@@ -55,7 +47,7 @@ std::string device_of(const NcclSample& sample, const std::string& otherwise) {
   std::vector<std::string> names;
   for (const DeviceModel& device : device_models())
     if (device.gpu) names.push_back(device.name);
-  throw InputError(sample.where + ": device '" + sample.device + "' is none of " + joined(names));
+  throw InputError("{}: device '{}' is none of {}", sample.where, sample.device, joined(names));
 }
 
 }  // namespace stepcast

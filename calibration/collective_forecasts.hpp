@@ -9,49 +9,48 @@
 #include "schedule/schedule.hpp"
 #include "sim/collectives/nccl_reached.hpp"
 
-/// Measured collectives of NCCL, and what is forecast of them.
+/// Measured collectives of NCCL and their forecasts.
 namespace stepcast {
 
-/// One size: what a call took.
+/// Measured time of one size.
 struct NcclSample {
-  std::string device;  ///< as the driver calls it: `NVIDIA H100 80GB HBM3`; "" where the file does not say
+  std::string device;  ///< the driver's name: `NVIDIA H100 80GB HBM3`; "" if unknown
   CollectiveKind kind = CollectiveKind::kAllReduce;
   int gpus = 2;
   int hosts = 1;
-  std::string dtype;  ///< `half`; "" where the file does not say
-  Bytes message;      ///< the total array, as nccl-tests' column `size` has it
+  std::string dtype;  ///< `half`; "" if unknown
+  Bytes message;      ///< the whole array: column `size` of nccl-tests
   Seconds time;
   std::string where;  ///< `all_reduce.txt:31`, for errors
 };
 
-/// Forecasts of measured collectives of one host: of GPUs with NVLink at NVSwitches, of others two behind
-/// each of four PCIe switches at two sockets.
+/// Forecasts of collectives on one host. GPUs with NVLink are connected by NVSwitches; other GPUs in pairs by
+/// four PCIe switches on two sockets.
 class CollectiveForecasts {
  public:
-  /// \param laws in place of those of the GPU's generation, or null; read as long as this lives
-  explicit CollectiveForecasts(const NcclParameters* laws = nullptr) : laws_(laws) {}
+  /// \param parameters replace those of the GPU's generation; null: not; must outlive this
+  explicit CollectiveForecasts(const NcclParameters* parameters = nullptr) : parameters_(parameters) {}
 
-  /// What a call takes. NVLS adds no int8. \param device of device_model()
+  /// Time of a call. NVLS cannot add int8. \param device of device_model()
   [[nodiscard]] Seconds of(const std::string& device, const NcclSample& sample);
-  /// The group that the sample's GPUs are. \throws InputError where they are on several hosts, or more than
-  /// eight
+  /// Group of the sample's GPUs. \throws InputError for several hosts or more than eight GPUs
   const NcclGraph& graph(const std::string& device, const NcclSample& sample);
 
  private:
   struct World {
-    explicit World(Cluster given, const NcclParameters* laws)
-        : cluster(std::move(given)), graphs(cluster, laws) {}
+    explicit World(Cluster given, const NcclParameters* parameters)
+        : cluster(std::move(given)), graphs(cluster, parameters) {}
     Cluster cluster;
     NcclGraphs graphs;
   };
-  const NcclParameters* laws_;
+  const NcclParameters* parameters_;
   std::map<std::string, std::unique_ptr<World>> worlds_;  ///< by device
 };
 
-/// What a call takes in a group, by its laws.
+/// Time of a call in a group, by its parameters.
 Seconds nccl_time(const NcclGraph& graph, const NcclSample& sample);
 
-/// The device of a sample by its driver's name, or `otherwise`. \throws InputError where there is neither
+/// Device of a sample by the driver's name, or `otherwise`. \throws InputError if both are unknown
 std::string device_of(const NcclSample& sample, const std::string& otherwise = "");
 
 }  // namespace stepcast

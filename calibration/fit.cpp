@@ -32,7 +32,7 @@ Eigen::VectorXd non_negative_least_squares(const Eigen::MatrixXd& a, const Eigen
     const Eigen::VectorXd gradient = a.transpose() * (b - a * x);
     Eigen::Index best = -1;
     for (Eigen::Index j = 0; j < columns; ++j)
-      if (std::find(free.begin(), free.end(), j) == free.end() && gradient[j] > kTolerance &&
+      if (std::ranges::find(free, j) == free.end() && gradient[j] > kTolerance &&
           (best < 0 || gradient[j] > gradient[best]))
         best = j;
     if (best < 0) return x;
@@ -70,7 +70,7 @@ std::vector<double> with_best_knot(const std::vector<CostPoint>& points, const s
   std::vector<double> best = knots;
   double least = squared_relative_error(fit_with_knots(points, knots), points);
   for (const CostPoint& point : points) {
-    if (std::binary_search(knots.begin(), knots.end(), point.bytes)) continue;
+    if (std::ranges::binary_search(knots, point.bytes)) continue;
     std::vector<double> candidate = knots;
     candidate.insert(std::upper_bound(candidate.begin(), candidate.end(), point.bytes), point.bytes);
     const double error = squared_relative_error(fit_with_knots(points, candidate), points);

@@ -10,12 +10,11 @@
 namespace stepcast {
 
 /// argmin over x >= 0 of sum_i (rows[i] . x - targets[i])^2 (Lawson & Hanson), whatever the units of the
-/// unknowns. Rows that do not tell unknowns apart give the earlier one alone. \pre rows not empty, of one
-/// length
+/// unknowns. If rows cannot distinguish two unknowns, the later one is 0. \pre rows not empty, of one length
 std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& rows,
                                      const std::vector<double>& targets);
 
-/// The time of one size: the median of its samples.
+/// Time of one size: median of its samples.
 struct CostPoint {
   double bytes = 0.0;
   double time_s = 0.0;
@@ -38,47 +37,48 @@ PiecewiseCost fit_with_knots(const std::vector<CostPoint>& points, const std::ve
 
 /// Chooses the knots among the sizes measured: first and last, then, one after the other, the size that
 /// reduces the squared relative error most, until all residuals are within `tolerance` or every second size
-/// is a knot. Fewer knots than points, so residuals say something.
+/// is a knot. There are fewer knots than points, so that residuals measure the fit.
 CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
 
-/// Residuals of a cost at points it was fitted to (or not).
+/// Residuals of a cost at these points.
 FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points);
 
-inline constexpr std::size_t kMinSamples = 3;  ///< that the median of a probe and size is taken of
+inline constexpr std::size_t kMinSamples = 3;  ///< for the median of a probe and size
 
-/// Moves disturbed samples from `samples` to `rejected`: those taken at less than kCleanSpeed of what the
-/// machine gave at its best while all of them were. Where that leaves fewer than kMinSamples of a probe and
-/// size, as many of the least disturbed ones stay, and the set says so. Samples without a MachineLog stay.
+/// Moves samples with interference from `samples` to `rejected`: those taken at less than kCleanSpeed of the
+/// machine's best speed in this calibration. If fewer than kMinSamples of a probe and size remain, the
+/// kMinSamples with the least interference stay and the set is marked. Samples without a MachineLog stay.
 void reject_interference(Calibration& calibration);
 
 /// Fills in every fitted field of a calibration from its `samples`, `context`, `hosts`, `world_size` and
 /// `ranks_on_machine`: costs of messages of every path class that was sampled, the nearest first, reduction,
-/// copy, call overhead, sharing, noise, and warnings in words.
+/// copy, call overhead, sharing, noise, and warnings.
 ///
-///     latency(n) = ping_pong(n) - n / wire bandwidth; ping_pong(n) where that is unknown or there is none;
-///                  with token buckets max(0, n - B) for n, B being what they let pass at once
-///     cpu(n)     = the processor time of exchange(n), per message and end
-///     gap(n)     = exchange(n) per message and end; where the wire takes most of that, cpu(n)
-///     wake       = processor time of a round trip of ping_pong - that of a message each way of exchange, median up to 16 KiB
+///     latency(n) = ping_pong(n) - n / wire bandwidth; ping_pong(n) if that is unknown or there is no wire;
+///                  with token buckets of B bytes max(0, n - B) replaces n
+///     cpu(n)     = CPU time of exchange(n), per message and end
+///     gap(n)     = exchange(n) per message and end; cpu(n) if the wire takes most of that
+///     wake       = CPU time of a round trip of ping_pong - CPU time of a message each way of exchange;
+///                  median up to 16 KiB
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///
-/// Every time is the median of the samples of one probe and size. Others take a program's time, not its
-/// processor time. So of sizes of which too few samples were undisturbed, where at least half of the probe's
-/// sizes have enough,
+/// Every time is the median of the samples of one probe and size. Other processes lengthen a program's time,
+/// but not its CPU time. So for a size with too few samples without interference, if at least half of the
+/// probe's sizes have enough,
 ///
-///     processor time = median of processor time * speed probe / best speed probe
-///     time = that * the median time per processor second of the three nearest undisturbed sizes, at most its median
+///     CPU time = median of CPU time * speed probe / best speed probe
+///     time     = CPU time * median time per CPU second of the three nearest sizes without interference,
+///                at most its median
 ///
-/// and elsewhere the medians stay. `sampling` counts both, and by how much the latter may be off.
+/// Otherwise the median stays. `sampling` counts both kinds and estimates the error of the second.
 ///
-/// Rates are per second of processor time, not of the clock: when more threads want to run than there are
-/// cores, the share of the cores is the replay's business, and these rates hold what remains (shared caches,
-/// memory, frequency, and in the second case the cost of being interrupted). Both are at most 1; a faster run
-/// beside others is noise.
+/// Rates are per second of CPU time, not of wall-clock time. The replay models how runnable threads share the
+/// cores; these rates contain the other effects: shared caches, memory, frequency, and in the second case
+/// interruptions. Both are at most 1; faster concurrent runs are noise.
 ///
-/// \param wires by path class, the bandwidth of the links between the two ranks that were measured; absent
-/// where it is unknown or there are none
+/// \param wires by path class: bandwidth of the links between the two measured ranks; absent if unknown or
+/// without links
 void fit_calibration(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires = {});
 
 }  // namespace stepcast

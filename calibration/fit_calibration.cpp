@@ -11,31 +11,30 @@
 namespace stepcast {
 namespace {
 
-/// What was sampled by one probe; of messages, over one path class.
+/// Kind of sample: a probe, and for messages the path class.
 struct Probe {
   std::string name;
   std::string path_class{};
 };
 
-/// The sample sets of one probe, ascending in bytes.
+/// Sample sets of one probe, ascending in bytes.
 std::vector<const SampleSet*> sets_of(const Calibration& calibration, const Probe& probe) {
   std::vector<const SampleSet*> sets;
   for (const SampleSet& set : calibration.samples)
     if (set.probe == probe.name && set.path_class == probe.path_class && !set.time_s.empty())
       sets.push_back(&set);
-  std::sort(sets.begin(), sets.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
+  std::ranges::sort(sets, [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
   return sets;
 }
 
-/// Whether these sizes of one probe tell what the disturbed ones among them would take: at least half were
-/// not disturbed.
-bool tell_of_the_others(const std::vector<const SampleSet*>& sets) {
-  const auto disturbed =
-      std::count_if(sets.begin(), sets.end(), [](const SampleSet* set) { return set->with_interference; });
-  return 2 * disturbed <= static_cast<std::ptrdiff_t>(sets.size());
+/// True if the sizes without interference determine the time of the others: at least half of them.
+bool determines_others(const std::vector<const SampleSet*>& sets) {
+  const auto with_interference =
+      std::ranges::count_if(sets, [](const SampleSet* set) { return set->with_interference; });
+  return 2 * with_interference <= static_cast<std::ptrdiff_t>(sets.size());
 }
 
-/// Of all samples, disturbed ones among them. \see best_probe
+/// Best speed probe of all samples, rejected ones included.
 double best_probe(const Calibration& calibration) {
   std::vector<double> probes;
   for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.rejected})
@@ -44,39 +43,38 @@ double best_probe(const Calibration& calibration) {
   return stepcast::best_probe(std::move(probes));
 }
 
-/// What one size takes.
+/// Cost of one size.
 struct SizeCost {
   double bytes = 0.0;
   double time_s = 0.0;
-  double cpu_s = 0.0;  ///< of one processor
+  double cpu_s = 0.0;  ///< of one core
   int samples = 0;
 };
 
-/// time / cpu_s of what takes processor time; 0 where that is not known.
-double per_processor_second(const SampleSet& set) {
+/// Time per CPU second; 0 if the CPU time is unknown.
+double time_per_cpu_second(const SampleSet& set) {
   const double cpu_s = set.cpu_s.empty() ? 0.0 : median(set.cpu_s);
   return cpu_s > 0.0 ? median(set.time_s) / cpu_s : 0.0;
 }
 
-/// Median over the three undisturbed sizes nearest to that many bytes, by their ratio; 0 where none is known.
-double per_processor_second_near(double bytes, const std::vector<const SampleSet*>& sets) {
+/// Median over the three sizes without interference whose ratio to `bytes` is nearest to 1; 0 if unknown.
+double time_per_cpu_second_near(double bytes, const std::vector<const SampleSet*>& sets) {
   constexpr std::size_t kNearest = 3;
-  std::vector<std::pair<double, double>> near;  // how far, and the value
+  std::vector<std::pair<double, double>> near;  // distance and value
   for (const SampleSet* set : sets)
-    if (const double value = per_processor_second(*set); !set->with_interference && value > 0.0)
+    if (const double value = time_per_cpu_second(*set); !set->with_interference && value > 0.0)
       near.emplace_back(std::abs(std::log(set->bytes / bytes)), value);
-  std::sort(near.begin(), near.end());
+  std::ranges::sort(near);
   near.resize(std::min(near.size(), kNearest));
   std::vector<double> values;
   for (const auto& [how_far, value] : near) values.push_back(value);
   return values.empty() ? 0.0 : median(values);
 }
 
-/// Medians of every size of a probe, ascending. \see fit_calibration for those of which every sample was
-/// disturbed
+/// Medians of every size of a probe, ascending. Sizes with interference as in fit_calibration().
 std::vector<SizeCost> cost_by_size(const Calibration& calibration, const Probe& probe) {
   const std::vector<const SampleSet*> sets = sets_of(calibration, probe);
-  const bool told = tell_of_the_others(sets);
+  const bool determined = determines_others(sets);
   const double best = best_probe(calibration);
   std::vector<SizeCost> all;
   for (const SampleSet* set : sets) {
@@ -84,13 +82,13 @@ std::vector<SizeCost> cost_by_size(const Calibration& calibration, const Probe& 
                   .time_s = median(set->time_s),
                   .cpu_s = set->cpu_s.empty() ? 0.0 : median(set->cpu_s),
                   .samples = static_cast<int>(set->time_s.size())};
-    if (set->with_interference && told) {
+    if (set->with_interference && determined) {
       std::vector<double> cpu_s = set->cpu_s;
       for (std::size_t i = 0; i < cpu_s.size(); ++i)
         cpu_s[i] *= std::min(1.0, set->machine.probe_per_s[i] / best);
       cost.cpu_s = cpu_s.empty() ? 0.0 : median(cpu_s);
-      if (const double told_s = cost.cpu_s * per_processor_second_near(set->bytes, sets); told_s > 0.0)
-        cost.time_s = std::min(cost.time_s, told_s);
+      if (const double time_s = cost.cpu_s * time_per_cpu_second_near(set->bytes, sets); time_s > 0.0)
+        cost.time_s = std::min(cost.time_s, time_s);
     }
     all.push_back(cost);
   }
@@ -106,7 +104,7 @@ CostFit fit_points(const std::vector<CostPoint>& points) {
   return points.empty() ? CostFit{} : fit_cost(points);
 }
 
-/// The cost of one end of a message when both ends of `probe` together make up `ends` of them.
+/// Cost of one end of a message if `probe` contains `ends` of them.
 CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool processor_time = false,
                   double ends = 1.0) {
   std::vector<CostPoint> points;
@@ -116,8 +114,8 @@ CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool proce
   return fit_points(points);
 }
 
-/// Median of of(longer, shorter) over the sizes up to 16 KiB that both probes have, where costs hardly depend
-/// on the size; at least 0.
+/// Median of of(longer, shorter) over the common sizes up to 16 KiB, for which costs hardly depend on the
+/// size; at least 0.
 template <class Of>
 Seconds of_small_sizes(const Calibration& calibration, const Probe& longer, const Probe& shorter, Of of) {
   constexpr double kLargest = 16.0 * 1024.0;
@@ -129,7 +127,7 @@ Seconds of_small_sizes(const Calibration& calibration, const Probe& longer, cons
   return Seconds(values.empty() ? 0.0 : std::max(0.0, median(values)));
 }
 
-/// How much longer messages of `longer` take than those of `shorter`.
+/// Time of a message of `longer` minus that of `shorter`.
 Seconds difference(const Calibration& calibration, const Probe& longer, const Probe& shorter) {
   return of_small_sizes(calibration, longer, shorter,
                         [](const SizeCost& slow, const SizeCost& fast) { return slow.time_s - fast.time_s; });
@@ -143,9 +141,9 @@ Seconds wake_cpu(const Calibration& calibration, const std::string& path_class) 
       [](const SizeCost& waited, const SizeCost& busy) { return 2.0 * waited.cpu_s - busy.cpu_s; });
 }
 
-/// The links between two ranks that were measured.
+/// Links between the two measured ranks.
 struct Wire {
-  double s_per_byte = 0.0;  ///< 0: unknown, or none
+  double s_per_byte = 0.0;  ///< 0: unknown, or no wire
   double at_once = 0.0;     ///< bytes that pass shaped links at once after a pause
 };
 
@@ -158,9 +156,9 @@ Wire wire_of(const Calibration& calibration, BytesPerSecond bandwidth) {
   return wire;
 }
 
-/// What the endpoints alone need for a message when the wire carries it as well; no less than for the
-/// smallest. While two messages go there and back, one of them must fit into the links' buckets again. Where
-/// it hardly does, the sample says how fast buckets fill and nothing of the endpoints.
+/// Time of the endpoints for a message, without the wire; at least that of the smallest. During a round trip
+/// the links' token buckets must refill for one message. Samples in which they hardly do depend on the fill
+/// rate instead of the endpoints and are skipped.
 CostFit fit_latency(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnough = 1.1;
   std::vector<CostPoint> points;
@@ -173,8 +171,8 @@ CostFit fit_latency(const Calibration& calibration, const std::string& path_clas
   return fit_points(points);
 }
 
-/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. Where
-/// the wire takes most of the exchange, the endpoints wait for it and only their processor time is known.
+/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. If
+/// the wire takes most of the exchange, endpoints wait for it, and their CPU time counts instead.
 CostFit fit_gap(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnds = 2.0;
   std::vector<CostPoint> points;
@@ -209,7 +207,7 @@ PathCost fit_path(const Calibration& calibration, const std::string& path_class,
   return path;
 }
 
-/// Every path class of which there are samples, the nearest first.
+/// Fits every path class that has samples, the nearest first.
 void fit_messages(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires) {
   calibration.paths.clear();
   for (const char* path_class : {kSameHost, kSameSwitch, kAcrossSwitches}) {
@@ -220,14 +218,14 @@ void fit_messages(Calibration& calibration, const std::map<std::string, BytesPer
   }
 }
 
-/// Of the nearest path class: handing a call over has nothing to do with the path.
+/// Measured on the nearest path class: the overhead does not depend on the path.
 Seconds call_overhead(const Calibration& calibration) {
   if (calibration.paths.empty()) return Seconds(0);
   const std::string& nearest = calibration.paths.front().path_class;
   return difference(calibration, {"handed_over", nearest}, {"rendezvous", nearest});
 }
 
-/// Work done per second of processor time in `slow` relative to `fast`, sample by sample; at most 1.
+/// Work per second of CPU time in `slow` relative to `fast`, sample by sample; at most 1.
 double relative_rate(const SampleSet* fast, const SampleSet* slow) {
   if (fast == nullptr || slow == nullptr) return 1.0;
   const double rate = median(fast->cpu_s) / median(slow->cpu_s);
@@ -249,7 +247,7 @@ void fit_sharing(Calibration& calibration) {
       relative_rate(all, only_set(calibration, "compute_beside_communication"));
 }
 
-/// (p90 - p10) / p50 of all samples of one computation, disturbed ones among them.
+/// (p90 - p10) / p50 of all samples of one computation, rejected ones included.
 double compute_noise(const Calibration& calibration) {
   constexpr double kLow = 0.1;
   constexpr double kHigh = 0.9;
@@ -260,8 +258,7 @@ double compute_noise(const Calibration& calibration) {
   return values.empty() ? 0.0 : (quantile(values, kHigh) - quantile(values, kLow)) / median(values);
 }
 
-/// By how much the median of these samples may be too high: what the machine lacked while they were taken, or
-/// their own spread where that is larger.
+/// Possible excess of the median of these samples: the larger of the machine's lost speed and their spread.
 double excess(const SampleSet& set, double best_probe_per_s) {
   std::vector<double> lacking;
   for (std::size_t i = 0; i < set.machine.size(); ++i)
@@ -270,7 +267,7 @@ double excess(const SampleSet& set, double best_probe_per_s) {
                   1.0 - quantile(set.time_s, 0.0) / median(set.time_s));
 }
 
-/// What the fits stand on.
+/// Counts sample sets by their quality.
 void count_sets(Calibration& calibration) {
   Sampling& sampling = calibration.sampling;
   const double best = best_probe(calibration);
@@ -280,7 +277,7 @@ void count_sets(Calibration& calibration) {
   std::vector<double> excesses;
   for (const SampleSet& set : calibration.samples) {
     if (!set.with_interference || set.time_s.empty()) continue;
-    if (tell_of_the_others(sets_of(calibration, {set.probe, set.path_class}))) {
+    if (determines_others(sets_of(calibration, {set.probe, set.path_class}))) {
       ++sampling.sets_from_cpu_time;
       continue;
     }
@@ -294,15 +291,15 @@ void judge_sampling(const Sampling& sampling, std::vector<std::string>& warnings
   const std::string budget = "the budget of " + to_text(Seconds(sampling.budget_s));
   const std::string fewest = std::to_string(kMinSamples);
   if (!sampling.converged())
-    warnings.push_back("did not converge: of " + std::to_string(sampling.sets_with_interference) + " of " +
-                       std::to_string(sampling.sets) + " costs no " + fewest +
-                       " undisturbed samples came within " + budget + "; they may be " +
-                       percent_text(sampling.excess, 0) +
-                       " too high or more; calibrate on a quieter machine, or with a larger --budget");
+    warnings.push_back(fmt::format(
+        "did not converge: of {} of {} costs no {} undisturbed samples came within {}; they may be {} too "
+        "high or more; calibrate on a quieter machine, or with a larger --budget",
+        sampling.sets_with_interference, sampling.sets, fewest, budget, percent_text(sampling.excess, 0)));
   if (sampling.sets_from_cpu_time > 0)
-    warnings.push_back("the machine was disturbed: the times of " + std::to_string(sampling.sets_from_cpu_time) + " of " +
-                       std::to_string(sampling.sets) + " costs are those of their processor time, since no " +
-                       fewest + " undisturbed samples of them came within " + budget);
+    warnings.push_back("the machine was disturbed: the times of " +
+                       std::to_string(sampling.sets_from_cpu_time) + " of " + std::to_string(sampling.sets) +
+                       " costs are those of their processor time, since no " + fewest +
+                       " undisturbed samples of them came within " + budget);
   if (sampling.largest_bytes_given_up > 0.0)
     warnings.push_back("messages of " + to_text(Bytes(sampling.largest_bytes_given_up)) +
                        " and more were given up: " + budget + " does not last for " + fewest +
@@ -315,7 +312,7 @@ void judge_fit(const std::string& what, const FitQuality& quality, std::vector<s
   warnings.push_back(
       what + " does not follow a steady curve: " + percent_text(quality.worst_absolute_relative_residual, 0) +
       " off at " + to_text(Bytes(quality.worst_at_bytes)) +
-      "; the machine was disturbed or the size is special");
+      "; other processes interfered or the size is special");
 }
 
 void judge(Calibration& calibration) {
@@ -326,7 +323,8 @@ void judge(Calibration& calibration) {
   judge_sampling(calibration.sampling, warnings);
   if (calibration.sampling.noise > kNoisy)
     warnings.push_back(
-        "this machine is too noisy: the same computation varies by " + percent_text(calibration.sampling.noise, 0) +
+        "this machine is too noisy: the same computation varies by " +
+        percent_text(calibration.sampling.noise, 0) +
         " (p10 to p90); expect predictions to be no better, and calibrate again when it is idle");
   if (calibration.context.load_average > kBusy)
     warnings.push_back("other programs were running: load average " +
@@ -338,10 +336,11 @@ void judge(Calibration& calibration) {
   for (const PathCost& path : calibration.paths) {
     judge_fit(path.path_class + ": latency", path.latency_fit, warnings);
     judge_fit(path.path_class + ": gap", path.gap_fit, warnings);
-    judge_fit(path.path_class + ": processor time of messages", path.cpu_fit, warnings);
+    judge_fit(path.path_class + ": CPU time of messages", path.cpu_fit, warnings);
     if (path.path_class != kSameHost && path.wire_bandwidth_bytes_per_s == 0.0)
-      warnings.push_back(path.path_class +
-                         ": latency and gap include the wire between the hosts, for want of --cluster");
+      warnings.push_back(
+          path.path_class +
+          ": latency and gap include the wire between the hosts, since --cluster was not given");
   }
   judge_fit("reduction", calibration.reduce.fit, warnings);
   judge_fit("copy", calibration.copy.fit, warnings);
@@ -350,8 +349,8 @@ void judge(Calibration& calibration) {
     warnings.emplace_back("one rank: only this host's processor and memory were measured, no messages");
 }
 
-/// Where each sample of a set goes.
-void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& aside) {
+/// Splits a set into the samples that are fitted and the rejected ones.
+void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& rejected) {
   const std::vector<char> clean = without_interference(all.machine, best);
   const std::vector<char> keep = least_interference(all.machine, best, kMinSamples);
   const auto part = [&](bool wanted) {
@@ -362,9 +361,9 @@ void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& aside)
     return set;
   };
   kept = part(true);
-  aside = part(false);
+  rejected = part(false);
   kept.with_interference = clean != keep;
-  aside.with_interference = true;
+  rejected.with_interference = true;
 }
 
 }  // namespace
@@ -373,10 +372,10 @@ void reject_interference(Calibration& calibration) {
   const double best = best_probe(calibration);
   for (SampleSet& set : calibration.samples) {
     if (set.machine.empty()) continue;
-    SampleSet kept, aside;
-    split(set, best, kept, aside);
+    SampleSet kept, rejected;
+    split(set, best, kept, rejected);
     set = std::move(kept);
-    if (!aside.time_s.empty()) calibration.rejected.push_back(std::move(aside));
+    if (!rejected.time_s.empty()) calibration.rejected.push_back(std::move(rejected));
   }
 }
 

@@ -23,7 +23,7 @@ constexpr double kCoarse = 0.1;       // the same, of one start of several
 constexpr double kApart = 0.1;        // standard deviations between two minima
 constexpr int kRoughRounds = 5;
 constexpr double kStill = 4e-3;  // standard deviations: 1e-3 of a range. A shorter step ends a rough descent.
-constexpr double kHopeless = 2.0;  // times kAccepted above the best, where choices are not followed
+constexpr double kHopeless = 2.0;  // times kAccepted above the best: choices are not followed
 constexpr double kLargestDamping = 1e9;
 constexpr int kMostRounds = 100;
 
@@ -32,14 +32,14 @@ VectorXd vector_of(const std::vector<double>& values) {
 }
 std::vector<double> list_of(const VectorXd& values) { return {values.data(), values.data() + values.size()}; }
 
-/// How a descent goes.
+/// Settings of a descent.
 struct Manner {
   double enough = kConverged;
   bool rough = false;  ///< slopes are followed, never measured
   double stop_above = std::numeric_limits<double>::infinity();
 };
 
-/// One descent.
+/// Levenberg-Marquardt descent from one start.
 class Descent {
  public:
   /// \param slopes to begin with; empty: they are measured
@@ -54,8 +54,7 @@ class Descent {
       return;
     }
     slopes_.resize(r_.size(), z_.size());
-    for (Eigen::Index i = 0; i < r_.size(); ++i)
-      slopes_.row(i) = vector_of(slopes[static_cast<std::size_t>(i)]).transpose();
+    for (Eigen::Index i = 0; i < r_.size(); ++i) slopes_.row(i) = vector_of(slopes[i]).transpose();
   }
 
   Fit run() {
@@ -99,7 +98,7 @@ class Descent {
 
   void measure_slopes() {
     slopes_.resize(r_.size(), z_.size());
-    const bool coarse = manner_.enough >= kCoarse;  // half as many questions
+    const bool coarse = manner_.enough >= kCoarse;  // half as many evaluations
     for (Eigen::Index j = 0; j < z_.size(); ++j) {
       VectorXd up = z_, down = z_;
       up(j) += kDifference;
@@ -111,7 +110,7 @@ class Descent {
     measured_ = true;
   }
 
-  /// What would go too far ends there, and the others are solved anew.
+  /// Step within the bounds: parameters that would leave them stop there, and the others are solved again.
   [[nodiscard]] VectorXd next_step() const {
     MatrixXd damped = curvature();
     damped.diagonal() *= 1.0 + damping_;
@@ -181,65 +180,11 @@ class Descent {
 
 double distance(const Fit& fit) { return vector_of(fit.deviations).squaredNorm(); }
 
-/// Better for a reason.
+/// Lower objective, or an equal one nearer to the middle.
 bool beats(const Fit& a, const Fit& b) {
   if (std::abs(a.objective - b.objective) > kSame) return a.objective < b.objective;
   return distance(a) < distance(b) - kSame;
 }
-
-}  // namespace
-
-double FreeParameter::at(double deviations) const {
-  const double from = linear ? low : std::log(low), to = linear ? high : std::log(high);
-  const double value = (from + to) / 2.0 + deviations * (to - from) / 4.0;
-  return std::clamp(linear ? value : std::exp(value), least, most);
-}
-
-Fit fit(const Residuals& residuals, const std::vector<std::vector<double>>& starts, const NearFit* near) {
-  if (near != nullptr && !near->fit.slopes.empty()) {
-    Fit best;
-    for (const std::vector<double>& start : starts) {
-      const Manner manner{.enough = kRough, .rough = true, .stop_above = near->stop_above};
-      Fit found = Descent(residuals, start, near->fit.slopes, manner).run();
-      if (std::isinf(best.objective) || beats(found, best)) best = std::move(found);
-    }
-    return best;
-  }
-  std::vector<Fit> coarse;
-  double least = std::numeric_limits<double>::infinity();
-  for (const std::vector<double>& start : starts) {
-    coarse.push_back(Descent(residuals, start, {}, {.enough = kCoarse}).run());
-    least = std::min(least, coarse.back().objective);
-  }
-  std::vector<Fit> minima;
-  for (const Fit& one : coarse) {
-    if (one.objective > least + kCoarse) continue;
-    const bool known = std::any_of(minima.begin(), minima.end(), [&](const Fit& other) {
-      return (vector_of(other.deviations) - vector_of(one.deviations)).norm() < kApart;
-    });
-    if (!known) minima.push_back(near != nullptr ? one : polished(residuals, one));
-  }
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < minima.size(); ++i)
-    if (beats(minima[i], minima[best])) best = i;
-  return minima[best];
-}
-
-Fit polished(const Residuals& residuals, const Fit& found) {
-  return Descent(residuals, found.deviations, found.slopes, {}).run();
-}
-
-std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
-  std::vector<std::vector<double>> starts{std::vector<double>(parameters, 0.0)};
-  if (parameters == 0) return starts;
-  for (const double side : {1.0, -1.0}) {
-    starts.emplace_back(parameters, side);
-    for (std::size_t j = 0; j < parameters; ++j) starts.back()[j] = j % 2 == 0 ? side : -side;
-  }
-  return starts;
-}
-
-namespace {
 
 /// All searched choices and their fits.
 class Search {
@@ -259,8 +204,7 @@ class Search {
     std::vector<ChosenFit> all;
     for (const auto& [chosen, found] : known_)
       if (accepted(chosen)) all.push_back({chosen, found});
-    std::stable_sort(all.begin(), all.end(),
-                     [](const ChosenFit& a, const ChosenFit& b) { return beats(a.fit, b.fit); });
+    std::ranges::stable_sort(all, [](const ChosenFit& a, const ChosenFit& b) { return beats(a.fit, b.fit); });
     return all;
   }
 
@@ -272,7 +216,7 @@ class Search {
     NearFit near{{}, least_ + kHopeless * kAccepted};
     if (beside != known_.end()) {
       near.fit = beside->second;
-      // Other names may be another model, to which slopes say nothing and nothing is stop_above yet.
+      // With other names the model may differ: slopes and the limit do not apply.
       if (names(beside->first) != names(chosen)) near = {{near.fit.deviations, near.fit.objective, {}, {}}};
     }
     const Fit& fresh =
@@ -282,7 +226,7 @@ class Search {
   }
   [[nodiscard]] bool accepted(const Chosen& chosen) { return at(chosen).objective <= least_ + kAccepted; }
 
-  /// The fit with the fewest steps between its choices and these.
+  /// Fit whose choices are the fewest steps from these.
   [[nodiscard]] std::map<Chosen, Fit>::const_iterator nearest(const Chosen& chosen) const {
     auto best = known_.end();
     double least = std::numeric_limits<double>::infinity();
@@ -297,7 +241,7 @@ class Search {
     return best;
   }
 
-  /// What is chosen by name.
+  /// Choices by name, without ordered ones.
   [[nodiscard]] Chosen names(const Chosen& chosen) const {
     Chosen result;
     for (std::size_t i = 0; i < chosen.size(); ++i)
@@ -358,8 +302,7 @@ class Search {
     return static_cast<std::size_t>(std::lround(std::clamp(next, 1.0, most))) - 1;
   }
 
-  /// From a bottom in every direction to where it leaves what is accepted, in growing steps, then halved
-  /// ones.
+  /// Searches the limits of acceptance from a bottom in every direction, with growing, then halved steps.
   void follow(const Chosen& bottom) {
     const std::size_t ways = around(bottom, 1.0).size();
     for (std::size_t way = 0; way < ways; ++way)
@@ -380,6 +323,56 @@ class Search {
 };
 
 }  // namespace
+
+double FreeParameter::at(double deviations) const {
+  const double from = linear ? low : std::log(low), to = linear ? high : std::log(high);
+  const double value = (from + to) / 2.0 + deviations * (to - from) / 4.0;
+  return std::clamp(linear ? value : std::exp(value), least, most);
+}
+
+Fit fit(const Residuals& residuals, const std::vector<std::vector<double>>& starts, const NearFit* near) {
+  if (near != nullptr && !near->fit.slopes.empty()) {
+    Fit best;
+    for (const std::vector<double>& start : starts) {
+      const Manner manner{.enough = kRough, .rough = true, .stop_above = near->stop_above};
+      Fit found = Descent(residuals, start, near->fit.slopes, manner).run();
+      if (std::isinf(best.objective) || beats(found, best)) best = std::move(found);
+    }
+    return best;
+  }
+  std::vector<Fit> coarse;
+  double least = std::numeric_limits<double>::infinity();
+  for (const std::vector<double>& start : starts) {
+    coarse.push_back(Descent(residuals, start, {}, {.enough = kCoarse}).run());
+    least = std::min(least, coarse.back().objective);
+  }
+  std::vector<Fit> minima;
+  for (const Fit& one : coarse) {
+    if (one.objective > least + kCoarse) continue;
+    const bool known = std::ranges::any_of(minima, [&](const Fit& other) {
+      return (vector_of(other.deviations) - vector_of(one.deviations)).norm() < kApart;
+    });
+    if (!known) minima.push_back(near != nullptr ? one : polished(residuals, one));
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < minima.size(); ++i)
+    if (beats(minima[i], minima[best])) best = i;
+  return minima[best];
+}
+
+Fit polished(const Residuals& residuals, const Fit& found) {
+  return Descent(residuals, found.deviations, found.slopes, {}).run();
+}
+
+std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
+  std::vector<std::vector<double>> starts{std::vector<double>(parameters, 0.0)};
+  if (parameters == 0) return starts;
+  for (const double side : {1.0, -1.0}) {
+    starts.emplace_back(parameters, side);
+    for (std::size_t j = 0; j < parameters; ++j) starts.back()[j] = j % 2 == 0 ? side : -side;
+  }
+  return starts;
+}
 
 std::vector<ChosenFit> search(const std::vector<OpenChoice>& choices,
                               const std::function<Fit(const Chosen&, const NearFit* near)>& fit_one) {

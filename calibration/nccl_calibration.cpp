@@ -12,11 +12,11 @@
 namespace stepcast {
 namespace {
 
-constexpr double kKnownTo = 0.2;   // standard deviation of a law's logarithm
-constexpr double kMissedBy = 0.1;  // of a sample's
+constexpr double kKnownTo = 0.2;   // standard deviation of a parameter's logarithm
+constexpr double kMissedBy = 0.1;  // of a sample's logarithm
 constexpr double kDetermined = 0.9;
 
-/// Samples with the groups that they ran in.
+/// Samples with their groups.
 class Question {
  public:
   Question(const std::string& device, const std::vector<NcclSample>& samples) : samples_(samples) {
@@ -24,11 +24,11 @@ class Question {
   }
 
   /// ln(forecast / measured).
-  [[nodiscard]] std::vector<double> logarithms(const NcclParameters& laws) {
+  [[nodiscard]] std::vector<double> logarithms(const NcclParameters& parameters) {
     std::vector<double> result;
     result.reserve(samples_.size());
     for (std::size_t i = 0; i < samples_.size(); ++i) {
-      graphs_[i].laws = &laws;
+      graphs_[i].gpu.parameters = &parameters;
       result.push_back(std::log(nccl_time(graphs_[i], samples_[i]) / samples_[i].time));
     }
     return result;
@@ -40,10 +40,10 @@ class Question {
   std::vector<NcclGraph> graphs_;
 };
 
-NcclParameters laws_of(const NcclCosts& costs) {
-  NcclParameters laws = nccl_parameters(device_model(costs.device).compute_capability);
-  laws.set(costs.parameters);
-  return laws;
+NcclParameters fitted_parameters(const NcclCosts& costs) {
+  NcclParameters parameters = nccl_parameters(device_model(costs.device).compute_capability);
+  parameters.set(costs.parameters);
+  return parameters;
 }
 
 /// Soft L1: as a square near 0, linear from one standard deviation on.
@@ -59,38 +59,37 @@ NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& sam
   std::vector<std::string> names;
   for (const auto& [name, value] : defaults.values())
     if (value > 0.0 && name != "host_burst") names.push_back(name);
-  const auto laws_at = [&](const std::vector<double>& deviations) {
+  const auto parameters_at = [&](const std::vector<double>& deviations) {
     std::map<std::string, double> values = defaults.values();
     for (std::size_t i = 0; i < names.size(); ++i) values[names[i]] *= std::exp(kKnownTo * deviations[i]);
-    NcclParameters laws;
-    laws.set(values);
-    return laws;
+    NcclParameters parameters;
+    parameters.set(values);
+    return parameters;
   };
   Question question(device, samples);
   const Fit found = fit(
       [&](const std::vector<double>& deviations) {
-        const NcclParameters laws = laws_at(deviations);
-        std::vector<double> residuals = question.logarithms(laws);
+        const NcclParameters parameters = parameters_at(deviations);
+        std::vector<double> residuals = question.logarithms(parameters);
         for (double& residual : residuals) residual = softened(residual / kMissedBy);
         return residuals;
       },
       {std::vector<double>(names.size(), 0.0)});
-  const NcclParameters laws = laws_at(found.deviations);
+  const NcclParameters parameters = parameters_at(found.deviations);
   NcclCosts costs;
   costs.device = device_model(device).name;
-  costs.parameters = laws.values();
+  costs.parameters = parameters.values();
   for (std::size_t i = 0; i < names.size(); ++i)
     if (found.left[i] <= kDetermined) costs.determined.push_back(names[i]);
   std::vector<double> errors;
-  for (const double one : question.logarithms(laws)) errors.push_back(std::abs(std::expm1(one)));
-  const auto worst = std::max_element(errors.begin(), errors.end());
-  costs.fit = {median(errors), *worst,
-               samples[static_cast<std::size_t>(worst - errors.begin())].message.count(),
+  for (const double one : question.logarithms(parameters)) errors.push_back(std::abs(std::expm1(one)));
+  const auto worst = std::ranges::max_element(errors);
+  costs.fit = {median(errors), *worst, samples[worst - errors.begin()].message.count(),
                static_cast<int>(samples.size())};
-  const auto [fewest, most] = std::minmax_element(
-      samples.begin(), samples.end(), [](const auto& a, const auto& b) { return a.gpus < b.gpus; });
-  const auto [smallest, largest] = std::minmax_element(
-      samples.begin(), samples.end(), [](const auto& a, const auto& b) { return a.message < b.message; });
+  const auto [fewest, most] =
+      std::ranges::minmax_element(samples, [](const auto& a, const auto& b) { return a.gpus < b.gpus; });
+  const auto [smallest, largest] = std::ranges::minmax_element(
+      samples, [](const auto& a, const auto& b) { return a.message < b.message; });
   costs.least_gpus = fewest->gpus;
   costs.most_gpus = most->gpus;
   costs.smallest_bytes = smallest->message.count();
@@ -107,32 +106,31 @@ Calibration nccl_calibration(const std::string& device, const std::vector<NcclSa
 }
 
 double nccl_error(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
-  const NcclParameters laws = laws_of(costs);
+  const NcclParameters parameters = fitted_parameters(costs);
   double sum = 0.0;
-  for (const double one : Question(costs.device, samples).logarithms(laws)) sum += std::abs(one);
+  for (const double one : Question(costs.device, samples).logarithms(parameters)) sum += std::abs(one);
   return std::expm1(sum / static_cast<double>(samples.size()));
 }
 
 std::string fit_text(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
   const NcclParameters defaults = nccl_parameters(device_model(costs.device).compute_capability);
-  Table table({"law", "default", "fitted", "unit", "told by the samples"});
+  Table table({"parameter", "default", "fitted", "unit", "determined by the samples"});
   const std::map<std::string, double> before = defaults.values();
   for (std::size_t i = 0; i < NcclParameters::names().size(); ++i) {
     const std::string& name = NcclParameters::names()[i];
-    const bool told =
-        std::find(costs.determined.begin(), costs.determined.end(), name) != costs.determined.end();
+    const bool told = std::ranges::find(costs.determined, name) != costs.determined.end();
     table.add({name, short_number(before.at(name)), short_number(costs.parameters.at(name)),
-               NcclParameters::unit(static_cast<NcclLaw>(i)), told ? "yes" : "no"});
+               NcclParameters::unit(i), told ? "yes" : "no"});
   }
   NcclCosts unfitted = costs;
   unfitted.parameters = before;
-  return table.text() + "\n" + counted(samples.size(), "sample") + " of " + costs.device + " on " +
-         std::to_string(costs.least_gpus) + " to " + std::to_string(costs.most_gpus) + " GPUs, " +
-         to_text(Bytes(costs.smallest_bytes)) + " to " + to_text(Bytes(costs.largest_bytes)) +
-         ": missed by " + percent_text(nccl_error(costs, samples)) + " (geometric mean; by the defaults " +
-         percent_text(nccl_error(unfitted, samples)) + "), at worst " +
-         percent_text(costs.fit.worst_absolute_relative_residual) + " at " +
-         to_text(Bytes(costs.fit.worst_at_bytes)) + "\n";
+  return fmt::format(
+      "{}\n{} of {} on {} to {} GPUs, {} to {}: missed by {} (geometric mean; by the defaults {}), at worst "
+      "{} at {}\n",
+      table.text(), counted(samples.size(), "sample"), costs.device, costs.least_gpus, costs.most_gpus,
+      to_text(Bytes(costs.smallest_bytes)), to_text(Bytes(costs.largest_bytes)),
+      percent_text(nccl_error(costs, samples)), percent_text(nccl_error(unfitted, samples)),
+      percent_text(costs.fit.worst_absolute_relative_residual), to_text(Bytes(costs.fit.worst_at_bytes)));
 }
 
 }  // namespace stepcast

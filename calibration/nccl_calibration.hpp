@@ -6,7 +6,7 @@
 #include "calibration/collective_forecasts.hpp"
 #include "records/calibration.hpp"
 
-/// Laws of NCCL's kernels from measured collectives.
+/// Parameters of NCCL's kernels from measured collectives.
 namespace stepcast {
 
 /// The most probable parameters. The prior is topologies/devices/nccl.yaml, each number with a standard
@@ -16,15 +16,14 @@ namespace stepcast {
 /// for no samples
 NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& samples);
 
-/// A calibration of nothing but NCCL, without context: what `import` makes of files and `calibrate` of its
-/// own samples.
+/// Calibration of NCCL alone, without context, from the files of `import` or the samples of `calibrate`.
 /// \throws as fit_nccl()
 Calibration nccl_calibration(const std::string& device, const std::vector<NcclSample>& samples);
 
-/// By how much laws miss samples: the geometric mean of max(f/m, m/f) - 1. \pre samples not empty
+/// Error of parameters: the geometric mean of max(f/m, m/f) - 1. \pre samples not empty
 double nccl_error(const NcclCosts& costs, const std::vector<NcclSample>& samples);
 
-/// A table of the laws, default and fitted, and by how much they miss the samples. \pre samples not empty
+/// Table of parameters, default and fitted, and their errors. \pre samples not empty
 std::string fit_text(const NcclCosts& costs, const std::vector<NcclSample>& samples);
 
 }  // namespace stepcast

@@ -12,10 +12,10 @@ bool slow(const HostCost& host) { return host.slow_network || host.slow_compute;
 
 std::size_t hosts_not_slow(const std::vector<HostCost>& hosts) {
   return static_cast<std::size_t>(
-      std::count_if(hosts.begin(), hosts.end(), [](const HostCost& one) { return !slow(one); }));
+      std::ranges::count_if(hosts, [](const HostCost& one) { return !slow(one); }));
 }
 
-/// Whether slow hosts were left out of what was measured between hosts, as runner/host_survey.hpp says.
+/// True if slow hosts were left out of measurements between hosts: runner/measure/host_survey.hpp.
 bool without_slow(const std::vector<HostCost>& hosts) { return hosts_not_slow(hosts) >= 2; }
 
 std::string two_digits(double value) {
@@ -23,7 +23,7 @@ std::string two_digits(double value) {
   return text.substr(0, text.find('.') + 3);
 }
 
-/// The median over the other hosts that are not slow; 0 where there is none.
+/// Median over the hosts that are not slow; 0 if there is none.
 double median_of_others(const std::vector<HostCost>& hosts, double HostCost::*part) {
   std::vector<double> values;
   for (const HostCost& host : hosts)
@@ -61,7 +61,8 @@ std::optional<AllAtOnce> all_at_once(const Calibration& calibration) {
   }
   if (together_s <= 0.0 || pair_s <= 0.0) return std::nullopt;
   const bool without = without_slow(calibration.job.hosts);
-  const auto hosts = static_cast<int>(without ? hosts_not_slow(calibration.job.hosts) : calibration.job.hosts.size());
+  const auto hosts =
+      static_cast<int>(without ? hosts_not_slow(calibration.job.hosts) : calibration.job.hosts.size());
   return AllAtOnce{hosts, BytesPerSecond(hosts * bytes / together_s), BytesPerSecond(hosts * bytes / pair_s)};
 }
 
@@ -73,8 +74,8 @@ void report_slow_hosts(const Calibration& calibration, std::vector<std::string>&
   if (!hosts.empty() && slow(hosts.front()))
     warnings.push_back("rank 0 ran on " + hosts.front().name +
                        ": reductions, copies and sharing are that slow host's; start with another host");
-  const bool between = std::any_of(calibration.paths.begin(), calibration.paths.end(),
-                                   [](const PathCost& path) { return path.path_class != kSameHost; });
+  const bool between = std::ranges::any_of(calibration.paths,
+                                           [](const PathCost& path) { return path.path_class != kSameHost; });
   if (hosts.size() > 1 && !between) warnings.emplace_back("messages between hosts were not measured");
   const std::optional<AllAtOnce> all = all_at_once(calibration);
   if (!all || all->together >= kFull * all->promised) return;

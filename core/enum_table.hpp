@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,12 @@ struct EnumName {
   const char* name;  ///< in files, options and messages
 };
 
-template <class Enum>
-EnumName(Enum, const char*) -> EnumName<Enum>;
+/// Table of the names of an enumeration, in the order of its values from 0.
+template <class Enum, class... Names>
+constexpr auto enum_names(Names... names) {
+  int value = 0;
+  return std::array{EnumName<Enum>{static_cast<Enum>(value++), names}...};
+}
 
 /// True if row i describes value i; for `static_assert`.
 template <class Row, std::size_t N>
@@ -34,14 +39,20 @@ constexpr const Row& row_of(const std::array<Row, N>& table, decltype(Row::value
   return table.at(static_cast<std::size_t>(value));
 }
 
+/// Value with this name; empty if there is none.
+template <class Row, std::size_t N>
+auto find_value(const std::array<Row, N>& table, const std::string& name) {
+  for (const Row& row : table)
+    if (name == row.name) return std::optional(row.value);
+  return std::optional<decltype(Row::value)>();
+}
+
 /// Value with this name. \param what it is, for the message \throws InputError that lists the names
 template <class Row, std::size_t N>
 auto value_of(const std::array<Row, N>& table, const char* what, const std::string& name) {
+  if (const auto found = find_value(table, name)) return *found;
   std::vector<std::string> names;
-  for (const Row& row : table) {
-    if (name == row.name) return row.value;
-    names.emplace_back(row.name);
-  }
+  for (const Row& row : table) names.emplace_back(row.name);
   throw InputError(unknown_name(what, name, names));
 }
 

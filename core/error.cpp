@@ -1,8 +1,6 @@
 #include "core/error.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <numeric>
 
 #include "core/table.hpp"
@@ -44,16 +42,16 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
 }
 
 bool has_control_character(std::string_view text) {
-  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  return std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
 std::string printable(std::string_view text) {
   std::string result;
   for (const char c : text) {
-    std::array<char, 8> escaped{c};
     if (has_control_character({&c, 1}))
-      std::snprintf(escaped.data(), escaped.size(), "\\x%02x", static_cast<unsigned>(c));
-    result += escaped.data();
+      result += fmt::format("\\x{:02x}", c);
+    else
+      result += c;
   }
   return result;
 }

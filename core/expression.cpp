@@ -280,9 +280,8 @@ void add_classes(const YamlNode& classes, Assignment& point) {
   for (const std::string& name : classes.keys()) {
     const YamlNode choices = classes.at(name);
     const std::vector<std::string> known = choices.keys();
-    const auto found = std::find_if(known.begin(), known.end(), [&](const std::string& choice) {
-      return Condition(choices.at(choice), names).holds(point);
-    });
+    const auto found = std::ranges::find_if(
+        known, [&](const std::string& choice) { return Condition(choices.at(choice), names).holds(point); });
     if (found == known.end()) choices.fail("a point is none of these");
     point.set(name, *found);
   }

@@ -24,6 +24,10 @@ class Assignment {
   }
   /// Null if `name` has no value.
   [[nodiscard]] const std::string* find(const std::string& name) const;
+  [[nodiscard]] std::string value_or(const std::string& name, const std::string& otherwise) const {
+    const std::string* value = find(name);
+    return value == nullptr ? otherwise : *value;
+  }
   void set(const std::string& name, const std::string& value);
   void erase(const std::string& name);
   /// Adds the values of `others` whose names have none yet.

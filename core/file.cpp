@@ -55,6 +55,23 @@ void refuse_absurd(const nlohmann::json& json, const std::string& path, const st
     for (const auto& [name, value] : json.items()) refuse_absurd(value, path, json.is_array() ? key : name);
 }
 
+/// \param byte last byte read, counted from 1; one more than the size if the file ends early
+[[noreturn]] void fail_syntax(const std::string& path, std::string_view content, std::size_t byte,
+                              const nlohmann::json::parse_error& error) {
+  const std::string_view before = content.substr(0, byte - 1);
+  const auto line = 1 + std::ranges::count(before, '\n');
+  const std::size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
+  std::string problem = json_complaint(error);
+  if (const auto what = problem.rfind(" - "); what != std::string::npos) problem = problem.substr(what + 3);
+  const auto expected = problem.rfind("; expected ");
+  if (byte > content.size())
+    problem = "the file ends early (truncated?)" +
+              (expected == std::string::npos ? std::string() : problem.substr(expected));
+  else if (problem.starts_with("unexpected "))
+    problem.replace(0, std::string_view("unexpected").size(), "found");
+  throw InputError("{}:{}:{}: is not valid JSON: {}", path, line, column, problem);
+}
+
 }  // namespace
 
 std::string read_file(const fs::path& path) {
@@ -71,20 +88,15 @@ std::string read_file(const fs::path& path) {
   return content;
 }
 
-namespace {
-
-/// Writes everything and syncs; returns 0 or errno.
-int write_synced(int descriptor, std::string_view content) {
+bool write_all(int descriptor, std::string_view content) {
   while (!content.empty()) {
     const ssize_t written = ::write(descriptor, content.data(), content.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
+    if (written < 0) return false;
     content.remove_prefix(static_cast<std::size_t>(written));
   }
-  return ::fsync(descriptor) == 0 ? 0 : errno;
+  return true;
 }
-
-}  // namespace
 
 void check_writable(const fs::path& path, bool force) {
   if (path.empty()) throw UsageError("-o: the file name is empty");
@@ -104,7 +116,7 @@ void write_file(const fs::path& path, std::string_view content, bool force) {
   const TemporaryFile temporary(path.string() + ".part" + std::to_string(::getpid()));
   const int descriptor = ::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) throw RunError(path.string() + ": cannot be created: " + std::strerror(errno));
-  int problem = write_synced(descriptor, content);
+  int problem = write_all(descriptor, content) && ::fsync(descriptor) == 0 ? 0 : errno;
   if (::close(descriptor) != 0 && problem == 0) problem = errno;
   if (problem == 0 && ::rename(temporary.path().c_str(), path.c_str()) != 0) problem = errno;
   if (problem != 0)
@@ -117,28 +129,6 @@ std::string json_complaint(const std::exception& error) {
   const auto code = words.find("] ");
   return words.starts_with("[json.exception.") && code != std::string::npos ? words.substr(code + 2) : words;
 }
-
-namespace {
-
-/// \param byte last byte read, counted from 1; one more than the size if the file ends early
-[[noreturn]] void fail_syntax(const std::string& path, std::string_view content, std::size_t byte,
-                              const nlohmann::json::parse_error& error) {
-  const std::string_view before = content.substr(0, byte - 1);
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-  const std::size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
-  std::string problem = json_complaint(error);
-  if (const auto what = problem.rfind(" - "); what != std::string::npos) problem = problem.substr(what + 3);
-  const auto expected = problem.rfind("; expected ");
-  if (byte > content.size())
-    problem = "the file ends early (truncated?)" +
-              (expected == std::string::npos ? std::string() : problem.substr(expected));
-  else if (problem.starts_with("unexpected "))
-    problem.replace(0, std::string_view("unexpected").size(), "found");
-  throw InputError(path + ":" + std::to_string(line) + ":" + std::to_string(column) +
-                   ": is not valid JSON: " + problem);
-}
-
-}  // namespace
 
 std::vector<nlohmann::json> parse_json_values(const fs::path& path) {
   const std::string content = read_file(path);
@@ -162,8 +152,7 @@ std::vector<nlohmann::json> parse_json_values(const fs::path& path) {
 nlohmann::json parse_json_file(const fs::path& path) {
   std::vector<nlohmann::json> values = parse_json_values(path);
   if (values.size() != 1)
-    throw InputError(path.string() + ": contains " + std::to_string(values.size()) +
-                     " JSON values, expected one");
+    throw InputError("{}: contains {} JSON values, expected one", path.string(), values.size());
   refuse_absurd(values.front(), path.string(), "");
   return std::move(values.front());
 }
@@ -192,10 +181,7 @@ std::string sha1(std::string_view content) {
   hash.process_bytes(content.data(), content.size());
   boost::uuids::detail::sha1::digest_type digest{};
   hash.get_digest(digest);
-  std::array<char, 41> text{};
-  for (std::size_t word = 0; word < 5; ++word)
-    std::snprintf(text.data() + 8 * word, 9, "%08x", static_cast<unsigned>(digest[word]));
-  return text.data();
+  return fmt::format("{:08x}", fmt::join(digest, ""));
 }
 
 fs::path home_folder() {
@@ -213,7 +199,7 @@ std::vector<std::string> resource_names(const std::string& folder, const std::st
   if (!fs::is_directory(where)) return names;
   for (const auto& entry : fs::directory_iterator(where))
     if (entry.path().extension() == extension) names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -223,8 +209,7 @@ fs::path find_resource(const std::string& folder, const std::string& name, const
     return name;
   }
   const std::vector<std::string> known = resource_names(folder, extension);
-  if (std::binary_search(known.begin(), known.end(), name))
-    return home_folder() / folder / (name + extension);
+  if (std::ranges::binary_search(known, name)) return home_folder() / folder / (name + extension);
   throw InputError(unknown_name(folder == "models"              ? "model"
                                 : folder.starts_with("studies") ? "study"
                                                                 : "cluster",

@@ -13,6 +13,9 @@ namespace stepcast {
 /// Content of a file. \throws InputError that names the file if it cannot be read.
 std::string read_file(const std::filesystem::path& path);
 
+/// Writes all of `content`; false with errno if that fails.
+bool write_all(int descriptor, std::string_view content);
+
 /// Writes to a temporary name beside `path`, syncs and renames.
 /// \throws InputError if `path` exists and `force` is false (the message names --force); RunError if the
 /// disk is full or the folder cannot be written; the temporary file is removed.

@@ -1,11 +1,9 @@
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
+#include "core/enum_table.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 
@@ -36,17 +34,10 @@
     NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, __VA_ARGS__))   \
   }
 
-/// The words of an enum in files, in the order of its values. Another word is an error that lists them.
-#define STEPCAST_JSON_ENUM(Type, what, ...)                                                         \
-  void to_json(nlohmann::json& json, Type value) {                                                  \
-    json = std::array{__VA_ARGS__}.at(static_cast<std::size_t>(value));                             \
-  }                                                                                                 \
-  void from_json(const nlohmann::json& json, Type& value) {                                         \
-    const std::vector<std::string> words{__VA_ARGS__};                                              \
-    const auto found = std::find(words.begin(), words.end(), json.get<std::string>());              \
-    if (found == words.end()) throw InputError(unknown_name(what, json.get<std::string>(), words)); \
-    value = static_cast<Type>(found - words.begin());                                               \
-  }
+/// An enumeration by its names in `table`. Another name is an error that lists them.
+#define STEPCAST_JSON_ENUM(Type, what, table)                                                 \
+  void to_json(nlohmann::json& json, const Type& value) { json = row_of(table, value).name; } \
+  void from_json(const nlohmann::json& json, Type& value) { value = value_of(table, what, json); }
 
 namespace stepcast {
 

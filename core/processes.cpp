@@ -12,18 +12,10 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace stepcast {
 namespace {
-
-bool write_all(int descriptor, const void* data, std::size_t size) {
-  for (std::size_t done = 0; done < size;) {
-    const ssize_t written = write(descriptor, static_cast<const char*>(data) + done, size - done);
-    if (written <= 0) return false;
-    done += static_cast<std::size_t>(written);
-  }
-  return true;
-}
 
 bool read_all(int descriptor, void* data, std::size_t size) {
   for (std::size_t done = 0; done < size;) {
@@ -54,8 +46,8 @@ struct Head {
     for (std::size_t i = next++; i < count; i = next++) {
       const std::string text = answer(i);
       const Head head{i, text.size()};
-      if (!write_all(descriptor, &head, sizeof head) || !write_all(descriptor, text.data(), text.size()))
-        break;
+      if (!write_all(descriptor, {reinterpret_cast<const char*>(&head), sizeof head})) break;
+      if (!write_all(descriptor, text)) break;
     }
   } catch (...) {  // the parent notices the missing answer
   }

@@ -35,8 +35,6 @@ struct Pipe {
   }
   Pipe(const Pipe&) = delete;
   Pipe& operator=(const Pipe&) = delete;
-  Pipe(Pipe&&) = delete;
-  Pipe& operator=(Pipe&&) = delete;
 
   void close(std::size_t end) {
     if (ends[end] >= 0) ::close(std::exchange(ends[end], -1));
@@ -109,7 +107,7 @@ std::string shell_word(const std::string& text) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
            std::string("-_./:,=+%@").find(c) != std::string::npos;
   };
-  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  if (!text.empty() && std::ranges::all_of(text, plain)) return text;
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";

@@ -48,7 +48,7 @@ class Registry {
   }
 
   [[nodiscard]] bool has(std::string_view name) const {
-    return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == name; });
+    return std::ranges::any_of(entries_, [&](const Entry& e) { return e.name == name; });
   }
 
   /// \throws UsageError that lists the known names and the nearest one.

@@ -10,7 +10,7 @@ double quantile(std::vector<double> values, double q) {
   assert(!values.empty() && q >= 0.0 && q <= 1.0);
   const double position = q * static_cast<double>(values.size() - 1);
   const auto low = static_cast<std::size_t>(std::floor(position));
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(low);
+  const auto middle = values.begin() + low;
   std::nth_element(values.begin(), middle, values.end());
   const double below = *middle;
   if (low + 1 == values.size()) return below;
@@ -21,7 +21,7 @@ double quantile(std::vector<double> values, double q) {
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 bool none_negative(const std::vector<double>& values) {
-  return std::all_of(values.begin(), values.end(), [](double value) { return value >= 0.0; });
+  return std::ranges::all_of(values, [](double value) { return value >= 0.0; });
 }
 
 }  // namespace stepcast

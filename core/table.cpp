@@ -13,8 +13,8 @@ namespace {
 
 /// Characters: bytes that do not continue a UTF-8 sequence.
 std::size_t width_of(const std::string& cell) {
-  return static_cast<std::size_t>(std::count_if(
-      cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+  return static_cast<std::size_t>(
+      std::ranges::count_if(cell, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
 bool is_number(const std::string& cell) {
@@ -23,8 +23,6 @@ bool is_number(const std::string& cell) {
 }
 
 }  // namespace
-
-Table::Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
 
 void Table::add(std::vector<std::string> row) {
   row.resize(rows_.front().size());

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace stepcast {
 /// A table for people: right-aligned numbers, left-aligned words, header with units.
 class Table {
  public:
-  explicit Table(std::vector<std::string> header);
+  explicit Table(const std::vector<std::string>& header) : rows_{header} {}
   void add(std::vector<std::string> row);
   [[nodiscard]] std::string text() const;
 
@@ -33,15 +34,7 @@ std::string short_number(double value);
 /// Words or whole numbers with `between` between them.
 template <class Range>
 std::string joined(const Range& items, const std::string& between = ", ") {
-  std::string text;
-  for (const auto& item : items) {
-    if (&item != &*std::begin(items)) text += between;
-    if constexpr (requires { std::to_string(item); })
-      text += std::to_string(item);
-    else
-      text += item;
-  }
-  return text;
+  return fmt::format("{}", fmt::join(items, between));
 }
 /// `a, b or c`
 std::string alternatives(const std::vector<std::string>& words);

@@ -27,7 +27,7 @@ TemporaryFile::TemporaryFile(std::string path) : path_(std::move(path)) {
 }
 
 TemporaryFile::~TemporaryFile() {
-  if (slot_ >= 0) slots()[static_cast<std::size_t>(slot_)].store(nullptr);
+  if (slot_ >= 0) slots()[slot_].store(nullptr);
   ::unlink(path_.c_str());
 }
 

@@ -19,8 +19,7 @@ using Factors = std::vector<Factor>;
 
 [[noreturn]] void refuse(std::string_view text, std::string_view what, std::string_view reason,
                          std::string_view example) {
-  throw InputError(std::string(what) + ": '" + std::string(text) + "' " + std::string(reason) +
-                   "; write for example " + std::string(example));
+  throw InputError("{}: '{}' {}; write for example {}", what, text, reason, example);
 }
 
 /// The factor of `unit`, with an SI or IEC prefix where it is `scaled`, to the base unit; a negative number

@@ -65,6 +65,8 @@ constexpr FlopPerSecond operator/(Flop amount, Seconds time) {
 }
 constexpr Bytes operator*(BytesPerSecond rate, Seconds time) { return Bytes(rate.count() * time.count()); }
 
+constexpr double kMicro = 1e-6;
+constexpr double kGiga = 1e9;
 constexpr double kKibi = 1024.0;
 constexpr double kMebi = 1024.0 * 1024.0;
 constexpr double kGibi = 1024.0 * 1024.0 * 1024.0;

@@ -24,8 +24,6 @@ void YamlNode::fail(const std::string& message) const {
                    (where_.empty() ? "" : where_ + ": ") + message);
 }
 
-bool YamlNode::has(const std::string& key) const { return node_.IsMap() && static_cast<bool>(node_[key]); }
-
 YamlNode YamlNode::at(const std::string& key) const {
   if (!node_.IsMap()) fail("expected keys and values that contain '" + key + "'");
   if (!node_[key]) fail("key '" + key + "' is missing");
@@ -45,7 +43,7 @@ std::vector<std::string> YamlNode::keys() const {
   std::vector<std::string> result;
   for (const auto& pair : node_) {
     result.push_back(pair.first.as<std::string>());
-    if (std::count(result.begin(), result.end(), result.back()) > 1)
+    if (std::ranges::count(result, result.back()) > 1)
       YamlNode(pair.first, file_, where_).fail("key '" + result.back() + "' is repeated");
   }
   return result;
@@ -82,15 +80,9 @@ bool YamlNode::boolean() const {
   return value;
 }
 
-Seconds YamlNode::seconds() const { return parsed(parse_seconds); }
-Bytes YamlNode::bytes() const { return parsed(parse_bytes); }
-BytesPerSecond YamlNode::bytes_per_second() const { return parsed(parse_bytes_per_second); }
-FlopPerSecond YamlNode::flop_per_second() const { return parsed(parse_flop_per_second); }
-Watts YamlNode::watts() const { return parsed(parse_watts); }
-
 std::string YamlNode::one_of(const std::string& what, const std::vector<std::string>& known) const {
   const std::string name = text();
-  if (std::find(known.begin(), known.end(), name) == known.end()) fail(unknown_name(what, name, known));
+  if (std::ranges::find(known, name) == known.end()) fail(unknown_name(what, name, known));
   return name;
 }
 
@@ -98,7 +90,7 @@ void YamlNode::allow_only(const std::vector<std::string>& known) const {
   static_cast<void>(keys());  // none is repeated
   for (const auto& pair : node_) {
     const auto key = pair.first.as<std::string>();
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (std::ranges::find(known, key) != known.end()) continue;
     YamlNode(pair.first, file_, where_).fail(unknown_name("key", key, known));
   }
 }

@@ -29,11 +29,25 @@ class YamlNode {
   /// Parses text; `name` stands for the file in messages.
   static YamlNode parse(const std::string& text, const std::string& name);
 
-  [[nodiscard]] bool has(const std::string& key) const;
+  [[nodiscard]] bool has(const std::string& key) const { return node_.IsMap() && node_[key].IsDefined(); }
   /// The value of `key`. \throws InputError if it is missing.
   [[nodiscard]] YamlNode at(const std::string& key) const;
   [[nodiscard]] std::vector<YamlNode> items() const;  ///< of a sequence; \throws InputError otherwise
   [[nodiscard]] std::vector<std::string> keys() const;
+  /// Elements of a list, or the node itself.
+  [[nodiscard]] std::vector<YamlNode> one_or_more() const {
+    return is_sequence() ? items() : std::vector{*this};
+  }
+  /// Elements of the list `key`; none without it.
+  [[nodiscard]] std::vector<YamlNode> items(const std::string& key) const {
+    return has(key) ? at(key).items() : std::vector<YamlNode>{};
+  }
+  /// The text of `key`, or `otherwise` without it.
+  [[nodiscard]] std::string text_or(const std::string& key, const std::string& otherwise) const {
+    return has(key) ? at(key).text() : otherwise;
+  }
+  /// Whether `key` is `yes`.
+  [[nodiscard]] bool flag(const std::string& key) const { return has(key) && at(key).boolean(); }
 
   [[nodiscard]] bool is_map() const { return node_.IsMap(); }
   [[nodiscard]] bool is_sequence() const { return node_.IsSequence(); }
@@ -43,11 +57,11 @@ class YamlNode {
   [[nodiscard]] long long integer() const;
   [[nodiscard]] double number() const;
   [[nodiscard]] bool boolean() const;
-  [[nodiscard]] Seconds seconds() const;
-  [[nodiscard]] Bytes bytes() const;
-  [[nodiscard]] BytesPerSecond bytes_per_second() const;
-  [[nodiscard]] FlopPerSecond flop_per_second() const;
-  [[nodiscard]] Watts watts() const;
+  [[nodiscard]] Seconds seconds() const { return parsed(parse_seconds); }
+  [[nodiscard]] Bytes bytes() const { return parsed(parse_bytes); }
+  [[nodiscard]] BytesPerSecond bytes_per_second() const { return parsed(parse_bytes_per_second); }
+  [[nodiscard]] FlopPerSecond flop_per_second() const { return parsed(parse_flop_per_second); }
+  [[nodiscard]] Watts watts() const { return parsed(parse_watts); }
 
   /// The text, which is one of `known`. \throws InputError that names the unknown name of a `what` and the
   /// nearest known one
@@ -84,8 +98,8 @@ class YamlNode {
  private:
   [[noreturn]] void fail_scalar(const std::string& expected) const;
   /// Adds file and line to the errors of a parser of units.
-  template <class Parser>
-  auto parsed(Parser parser) const {
+  template <class Value>
+  Value parsed(Value parser(std::string_view text, std::string_view what)) const {
     return placed([&] { return parser(text(), "value"); });
   }
 

@@ -24,7 +24,7 @@ class SegmentAccount {
   SegmentAccount(Model& model, int segment, bool input_needs_gradient)
       : model_(model),
         index_(segment),
-        segment_(model.segments[static_cast<std::size_t>(segment)]),
+        segment_(model.segments[segment]),
         needs_gradient_(input_needs_gradient) {}
 
   /// Adds everything up. Returns true if gradients flow into the layers after the segment.
@@ -36,7 +36,7 @@ class SegmentAccount {
       segment_.parameters.insert(segment_.parameters.begin(), ready_.begin(), ready_.end());
       ready_.clear();
     }
-    activation(current).kept = true;
+    activations_[current].kept = true;
     add_collectives();
     for (const Activation& one : activations_) {
       if (!one.allocated_here || (!one.kept && !one.multiplied)) continue;
@@ -56,7 +56,6 @@ class SegmentAccount {
     bool kept = false;
     bool multiplied = false;  ///< saved by GEMMs with weights
   };
-  Activation& activation(int index) { return activations_[static_cast<std::size_t>(index)]; }
 
   /// Leaves the layer's parameters in `ready_`, in the order in which their gradients become ready.
   int walk(const Layer& layer, int input) {
@@ -74,14 +73,23 @@ class SegmentAccount {
     }
     ready_ = std::move(order);
     note_collectives(layer);
-    const bool shares_experts = layer.kind == "experts" && size(layer, "ranks") > 1;
-    if (shares_experts) note_experts(layer, "dispatch", needs_gradient_, 1);  // after the router
+    const bool exchanges = shares_experts(layer);
+    if (exchanges) note_experts(layer, "dispatch", needs_gradient_, 1);  // after the router
     const int output = charge(layer, from_body);
-    if (shares_experts) {
-      const int of_all_tokens = flag(layer, "shared") ? 3 : 0;  // gate, up and down
-      note_experts(layer, "combine", true, static_cast<int>(kind.parameters(layer).size()) - of_all_tokens);
+    if (splits_heads(layer)) {
+      const auto count = static_cast<int>(kind.parameters(layer).size());
+      for (const bool backward : {false, true})
+        note(layer.name + ".positions", Kind::kAllToAll, backward, float32_bytes(layer.output), {},
+             Group::kContext, count);
     }
-    if (!kind.branches.empty() && kind.saves_input) activation(from_shortcut).kept = true;
+    if (exchanges) {
+      const std::vector<LayerTensor> own = kind.parameters(layer);
+      const auto count = static_cast<int>(own.size());
+      const int of_all_tokens = flag(layer, "shared") ? 3 : 0;  // gate, up and down
+      note_experts(layer, "combine", true, count - of_all_tokens);
+      for (int i = count - of_all_tokens; i < count; ++i) note_sum(layer, own[i], count);
+    }
+    if (!kind.branches.empty() && kind.saves_input) activations_[from_shortcut].kept = true;
     register_tensors(layer);
     return output;
   }
@@ -111,17 +119,15 @@ class SegmentAccount {
     segment_.saved.size += cost.saved_extra;
     segment_.saved.masks += cost.masks;
     segment_.saved.float32 += float32_bytes(cost.work.in_float32.kept);
+    // Its input goes into GEMMs with weights, none of which is a router's.
+    const bool only_multiplied = std::ranges::any_of(cost.work.gemms, &Gemm::has_weight) &&
+                                 std::ranges::none_of(cost.work.gemms, &Gemm::chooses);
     if (cost.saves_input)
-      (is_only_multiplied(cost.work.gemms) ? activation(input).multiplied : activation(input).kept) = true;
+      (only_multiplied ? activations_[input].multiplied : activations_[input].kept) = true;
     if (layer.kind == "tied_linear") segment_.tied.push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;
     activations_.push_back({float32_bytes(layer.output), !cost.regathers, cost.saves_output});
     return static_cast<int>(activations_.size()) - 1;
-  }
-
-  /// True if the input goes into GEMMs with weights, none of which is a router's.
-  static bool is_only_multiplied(const std::vector<Gemm>& gemms) {
-    return std::ranges::any_of(gemms, &Gemm::has_weight) && std::ranges::none_of(gemms, &Gemm::chooses);
   }
 
   /// Forward reads the weights; backward reads them again and writes their gradient. Of an embedding's tables
@@ -188,12 +194,26 @@ class SegmentAccount {
       if (in_parts) note(layer.name, Kind::kAllGather, true, input);
     }
     const std::vector<LayerTensor> own = layer_kind(layer.kind).parameters(layer);
+    if (shares_experts(layer)) return note_sum(layer, own.front(), 1);  // of the router
     const int before = std::exchange(registered_, registered_ + static_cast<int>(own.size()));
-    for (const LayerTensor& tensor : own)
-      if (is_summed(layer, tensor))
-        note(full_name(layer, tensor.suffix), Kind::kAllReduce, true, {}, float32_bytes(tensor.shape));
+    for (const LayerTensor& tensor : own) note_sum(layer, tensor, 0);
     if (number_or(layer, "context", 1) > 1) note_context(layer);  // its backward precedes those of head norms
     registered_ = before;
+  }
+
+  static bool splits_heads(const Layer& layer) {
+    return number_or(layer, "ulysses", 0) != 0 && number_or(layer, "context", 1) > 1;
+  }
+  static bool shares_experts(const Layer& layer) {
+    return layer.kind == "experts" && size(layer, "ranks") > 1;
+  }
+
+  /// Notes the sum of a parameter's gradient over tensor-parallel ranks, if there is one. \param before as in
+  /// note()
+  void note_sum(const Layer& layer, const LayerTensor& tensor, int before) {
+    if (is_summed(layer, tensor))
+      note(full_name(layer, tensor.suffix), Kind::kAllReduce, true, {}, float32_bytes(tensor.shape),
+           Group::kTensor, before);
   }
 
   void note_context(const Layer& layer) {
@@ -201,6 +221,12 @@ class SegmentAccount {
     const std::int64_t width = flag(layer, "repeat_kv") ? layer.output[1] : size(layer, "kv_heads") * head;
     const Bytes part = float32_bytes(2.0 * static_cast<double>(layer.input[0] * width));
     const std::string name = layer.name + ".context";
+    if (splits_heads(layer)) {
+      const Bytes all = part + float32_bytes(layer.output);  // of q, k and v
+      for (const bool backward : {false, true})
+        note(layer.name + ".heads", Kind::kAllToAll, backward, all, {}, Group::kContext);
+      return;
+    }
     if (model_.parallel.ring) return note_ring(name, part);
     const Bytes gathered = number(layer, "context") * part;
     note(name, Kind::kAllGather, false, gathered, {}, Group::kContext);
@@ -228,6 +254,7 @@ class SegmentAccount {
   /// sequence.
   [[nodiscard]] bool is_summed(const Layer& layer, const LayerTensor& tensor) const {
     if (layer.texts.contains(kShared)) return shared_dimension(layer, tensor) < 0;
+    if (tensor.expert) return false;  // averaged by the ranks that have the same experts
     return model_.parallel.tensor > 1 && model_.parallel.sequence_parallel;
   }
 
@@ -262,7 +289,7 @@ class SegmentAccount {
       model_.parameters.push_back({full_name(layer, tensor.suffix), tensor.shape, index_, bytes, bytes, bytes,
                                    shared_dimension(layer, tensor), is_summed(layer, tensor), tensor.expert});
     }
-    if (kind.ready_order == ReadyOrder::kReversed) std::reverse(own.begin(), own.end());
+    if (kind.ready_order == ReadyOrder::kReversed) std::ranges::reverse(own);
     if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());
     ready_.insert(ready_.begin(), own.begin(), own.end());
     for (const LayerTensor& tensor : kind.buffers(layer))

@@ -21,16 +21,15 @@ AttentionWidths widths(const Layer& layer) {
 }
 
 bool uses_ring(const Layer& layer) { return flag(layer, "ring") && size(layer, "context") > 1; }
+/// True if an all-to-all gives each context-parallel rank some heads of the whole sequence.
+bool splits_heads(const Layer& layer) { return flag(layer, "ulysses") && size(layer, "context") > 1; }
 
 Shape attention_output(const Layer& layer) {
   expect_percent(layer, "dropout");
   const std::int64_t heads = size(layer, "heads"), kv_heads = size(layer, "kv_heads");
   if (size(layer, "head_size") == 0 && layer.input[1] % heads != 0)
-    throw InputError("heads " + std::to_string(heads) + " do not divide the width " +
-                     std::to_string(layer.input[1]));
-  if (heads % kv_heads != 0)
-    throw InputError("kv_heads " + std::to_string(kv_heads) + " do not divide heads " +
-                     std::to_string(heads));
+    throw InputError("heads {} do not divide the width {}", heads, layer.input[1]);
+  if (heads % kv_heads != 0) throw InputError("kv_heads {} do not divide heads {}", kv_heads, heads);
   const AttentionWidths width = widths(layer);
   if (flag(layer, "fused") && (width.kv != width.q || width.q != layer.input[1]))
     throw InputError("a fused projection has q, k and v of the input's width");
@@ -39,6 +38,10 @@ Shape attention_output(const Layer& layer) {
   if (uses_ring(layer) && layer.input[0] % 2 != 0)
     throw InputError("ring attention gives each rank two equal chunks; " + std::to_string(layer.input[0]) +
                      " positions per rank are odd");
+  if (splits_heads(layer)) {
+    if (uses_ring(layer)) throw InputError("ring=1 and ulysses=1 exclude each other");
+    expect_divisible("kv_heads", kv_heads, size(layer, "context"));
+  }
   if (flag(layer, "rotary") && width.head % 2 != 0)
     throw InputError("rotary positions need heads of an even size, found " + std::to_string(width.head));
   return {layer.input[0], width.q};
@@ -98,16 +101,14 @@ void add_stored(const StoredAttention& attention, Flop scores, LayerCost& cost) 
   const double between = (softmax + drop.forward) * p, backward_between = (2.0 * softmax + drop.backward) * p;
   const int kernels = (fused ? 1 : attention.causal ? 3 : 2) + (drops ? 1 : 0);
   LayerWork& work = cost.work;
-  work.forward_traffic += float32_bytes(attention.copied + attention.vectors + 2.0 * p + between);
-  work.backward_traffic +=
-      float32_bytes(2.0 * (attention.copied + attention.vectors + 2.0 * p) + backward_between);
+  const double around = attention.copied + attention.vectors + 2.0 * p;
+  add_traffic(work, around + between, 2.0 * around + backward_between);
   work.forward_kernels += attention.copies + 2 + kernels;
   const std::vector<Gemm> gemms{{form.rows, form.keys, form.head_size, form.heads},
                                 {form.rows, form.value_size, form.keys, form.heads}};
   work.gemms.insert(work.gemms.end(), gemms.begin(), gemms.end());
   LayerWork& memory_bound = cost.memory_bound;
-  memory_bound.forward_traffic = float32_bytes(attention.copied + between);
-  memory_bound.backward_traffic = float32_bytes(2.0 * attention.copied + backward_between);
+  add_traffic(memory_bound, attention.copied + between, 2.0 * attention.copied + backward_between);
   memory_bound.forward_cpu_only = float32_bytes(drop.forward_cpu_only * p);
   memory_bound.backward_cpu_only = float32_bytes(drop.backward_cpu_only * p);
   const Bytes saved = float32_bytes((1.0 + 2.0 * drop.kept) * p), masks = float32_bytes(drop.kept * p);
@@ -207,12 +208,17 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
 /// and joining.
 ///
 /// With `context` c, keys and values are those of c s positions; or they rotate through a ring: see
-/// add_ring(). With `repeat_kv` keys and values of a position are copied for each query before that, 2 s (w +
-/// q), and summed in the backward. With `flash` there are no copies and no p, and a causal kernel computes
-/// half of the products (Dao, "FlashAttention-2", 2023; see add_flash). Dropout's noise is drawn again.
+/// add_ring(). With `ulysses` (Jacobs et al., "DeepSpeed Ulysses", 2023) all-to-alls turn s positions of all
+/// heads into c s positions of 1/c of the heads, and back; q, k, v and the result are copied for that, and
+/// the result is saved before and after (Transformer Engine from 2.8 on). With `repeat_kv` keys and values of
+/// a position are copied for each query before that, 2 s (w + q), and summed in the backward. With `flash`
+/// there are no copies and no p, and a causal kernel computes half of the products (Dao, "FlashAttention-2",
+/// 2023; see add_flash). Dropout's noise is drawn again.
 void add_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
-  const double keys = s * number(layer, "context");
+  const bool by_heads = splits_heads(layer);
+  const double parts_of_heads = by_heads ? number(layer, "context") : 1.0;
+  const double keys = s * number(layer, "context"), kept = by_heads ? s : keys;
   const auto h = static_cast<double>(layer.input[1]);
   const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
   const bool flash = flag(layer, "flash"), eager = flag(layer, "eager"), repeats = w < q;
@@ -230,14 +236,21 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   for (const AttentionPart& part : parts) work.gemms.push_back({s, static_cast<double>(part.out), h});
   if (eager && flag(layer, "norms")) add_eager(kEagerRmsNorm, s * (q + w), cost);
   if (eager && flag(layer, "rotary")) add_eager(kEagerRotary, s * (q + w), cost);
-  work.forward_traffic += float32_bytes(around + copies_kv);
-  work.backward_traffic += float32_bytes(2.0 * around + copies_kv);
+  add_traffic(work, around + copies_kv, 2.0 * around + copies_kv);
   if (uses_ring(layer)) return add_ring(layer, kv, cost);
-  cost.saved_extra += float32_bytes(s * q + 2.0 * keys * w);
-  FusedAttention form{heads, kv / head, s, keys, head, head, flash && causal};
-  if (flash) return add_flash(form, 2.0 * keys * (kv - w), scores, cost);
+  cost.saved_extra += float32_bytes(s * q + 2.0 * kept * w);
+  if (by_heads) {
+    cost.saved_extra += float32_bytes(s * q);
+    work.forward_traffic += float32_bytes(4.0 * s * (q + w));
+    work.backward_traffic += float32_bytes(4.0 * s * (q + w));
+    work.forward_kernels += 2;
+  }
+  FusedAttention form{
+      heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
+      flash && causal};
+  if (flash) return add_flash(form, 2.0 * kept * (kv - w), scores, cost);
   add_stored({.form = form,
-              .copied = 4.0 * s * q + keys * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
+              .copied = 4.0 * s * q + kept * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
               .vectors = 4.0 * s * q,
               .dropout = size(layer, "dropout"),
               .masks_in_kernel = flag(layer, "fused_softmax"),
@@ -263,8 +276,7 @@ std::vector<AttentionPart> latent_parts(const Layer& layer) {
 
 Shape latent_output(const Layer& layer) {
   if (size(layer, "rope") % 2 != 0)
-    throw InputError("rotary positions need a rope of an even size, found " +
-                     std::to_string(size(layer, "rope")));
+    throw InputError("rotary positions need a rope of an even size, found {}", size(layer, "rope"));
   return {layer.input[0], size(layer, "heads") * size(layer, "value")};
 }
 
@@ -309,8 +321,7 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const double norms = number(layer, "q_rank") > 0.0 ? 2.0 : 1.0;
   work.forward = Flop(flop) + scores;
   work.forward_kernels += 2;  // one is there already: rotary parts of queries and keys, joined keys
-  work.forward_traffic = float32_bytes(around);
-  work.backward_traffic = float32_bytes(2.0 * around);
+  add_traffic(work, around, 2.0 * around);
   cost.saved_extra = float32_bytes(s * (2.0 * latents + r + norms + 2.0 * heads * d + heads * (n + w)));
   const FusedAttention form{heads, heads, s, s, d, w, flash};
   if (flash) return add_flash(form, 0.0, scores, cost);
@@ -331,7 +342,7 @@ std::vector<LayerKind> attention_kinds() {
                       Attribute::flag("fused"), Attribute::flag("flash"), Attribute::flag("eager"),
                       Attribute::flag("repeat_kv"), Attribute::flag("fused_softmax"),
                       Attribute::count_or("dropout", 0), Attribute::count_or("context", 1, 1),
-                      Attribute::flag("ring"), Attribute::name("query", "query"),
+                      Attribute::flag("ring"), Attribute::flag("ulysses"), Attribute::name("query", "query"),
                       Attribute::name("key", "key"), Attribute::name("value", "value")},
        .input = kSequence,
        .output = attention_output,

@@ -9,16 +9,12 @@ namespace {
 Shape experts_output(const Layer& layer) {
   const std::int64_t experts = size(layer, "experts"), active = size(layer, "active");
   const std::int64_t groups = size(layer, "groups"), chosen = size(layer, "chosen_groups");
-  if (active > experts)
-    throw InputError("active " + std::to_string(active) + " is more than there are experts, " +
-                     std::to_string(experts));
+  if (active > experts) throw InputError("active {} is more than there are experts, {}", active, experts);
   expect_divisible("experts", experts, size(layer, "ranks"));
   if (experts % groups != 0 || (groups > 1 && experts / groups < 2))
-    throw InputError("experts " + std::to_string(experts) + " cannot be divided into " +
-                     std::to_string(groups) + " groups of two or more");
+    throw InputError("experts {} cannot be divided into {} groups of two or more", experts, groups);
   if (chosen > groups || active > chosen * (experts / groups))
-    throw InputError("active " + std::to_string(active) + " experts cannot be among " +
-                     std::to_string(chosen) + " of " + std::to_string(groups) + " groups");
+    throw InputError("active {} experts cannot be among {} of {} groups", active, chosen, groups);
   return layer.input;
 }
 
@@ -72,10 +68,8 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const double around = s * (h + (3.0 + routes) * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
   LayerWork& work = cost.work;
   work.forward = Flop(2.0 * s * h * experts + 6.0 * s * h * wide);
-  work.forward_traffic = float32_bytes(around);
-  work.backward_traffic = float32_bytes(2.0 * around);
-  cost.memory_bound.forward_traffic = float32_bytes(copied);
-  cost.memory_bound.backward_traffic = float32_bytes(2.0 * copied);
+  add_traffic(work, around, 2.0 * around);
+  add_traffic(cost.memory_bound, copied, 2.0 * copied);
   cost.saved_extra = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
   work.forward_kernels =
       4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (sigmoid ? 2 : 0) + (groups ? 5 : 0);

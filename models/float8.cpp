@@ -65,11 +65,11 @@ bool is_weight(const Parameter& parameter, const Segment& segment) {
 /// All-gathers of tensor parallelism move float8, and so do the copies of gathered arrays.
 void narrow_collectives(Model& model, Segment& segment, double part) {
   for (const int index : segment.collectives) {
-    LayerCollective& one = model.collectives[static_cast<std::size_t>(index)];
+    LayerCollective& one = model.collectives[index];
     if (one.kind != LayerCollectiveKind::kAllGather || one.group != LayerCollectiveGroup::kTensor) continue;
     one.per_sample = part * one.per_sample;
     if (!model.parallel.batch_first || one.work == static_cast<int>(segment.work.size())) continue;
-    LayerWork& copied = segment.work[static_cast<std::size_t>(one.work)];
+    LayerWork& copied = segment.work[one.work];
     Bytes& traffic = one.backward ? copied.backward_traffic : copied.forward_traffic;
     traffic = part * traffic;
   }
@@ -92,7 +92,7 @@ void multiply_in_float8(Model& model) {
     inputs.size -= (1.0 - part) * segment.saved.gemm_inputs;
     narrow_collectives(model, segment, part);
     for (const int index : segment.parameters) {
-      Parameter& parameter = model.parameters[static_cast<std::size_t>(index)];
+      Parameter& parameter = model.parameters[index];
       parameter.float8 = is_weight(parameter, segment);
       if (!parameter.float8) continue;
       any = true;

@@ -37,9 +37,7 @@ std::vector<LayerKind> general_kinds() {
        .input = {1, 2, "a vector or a sequence of vectors", "; put a flatten before it"},
        .output = linear_output,
        .parameters =
-           [](const Layer& l) {
-             return weight_and_bias(l, {size(l, "out"), l.input.back()});
-           },
+           [](const Layer& l) { return weight_and_bias(flag(l, "bias"), size(l, "out"), l.input.back()); },
        .gemm =
            [](const Layer& l) {
              const auto width = static_cast<double>(l.input.back());
@@ -71,7 +69,7 @@ std::vector<LayerKind> general_kinds() {
                       {"parameter", Unit::kBytes, {}, 4},
                       {"output", Unit::kBytes, 0}},
        .output = declared_output,
-       .parameters = [](const Layer& l) { return weight({size(l, "parameter") / 4}); },
+       .parameters = [](const Layer& l) { return weight_and_bias(false, size(l, "parameter") / 4); },
        .is_view = true},
   };
 }

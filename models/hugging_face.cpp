@@ -168,7 +168,7 @@ Specification read_hugging_face(const std::string& specification) {
   if (!fields.is_object() || !fields.contains("model_type") || !fields["model_type"].is_string())
     throw InputError(path.string() + ": field 'model_type' is missing; known types: " + joined(known));
   const auto type = fields["model_type"].get<std::string>();
-  if (std::find(known.begin(), known.end(), type) == known.end())
+  if (std::ranges::find(known, type) == known.end())
     throw InputError(path.string() + ": " + unknown_name("model_type", type, known));
   const YamlNode rules =
       YamlNode::load((home_folder() / "models" / "hugging_face" / (type + ".yaml")).string());

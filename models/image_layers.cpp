@@ -21,6 +21,10 @@ Gemm convolution(const Layer& layer) {
           number(layer, "kernel") * number(layer, "kernel") * static_cast<double>(layer.input[0])};
 }
 
+std::vector<LayerTensor> convolution_parameters(const Layer& l) {
+  return weight_and_bias(flag(l, "bias"), size(l, "out"), l.input[0], size(l, "kernel"), size(l, "kernel"));
+}
+
 std::vector<LayerTensor> running_statistics(const Layer& layer) {
   return {{"running_mean", {layer.input[0]}},
           {"running_var", {layer.input[0]}},
@@ -46,10 +50,7 @@ std::vector<LayerKind> image_kinds() {
                       Attribute::flag("bias", true)},
        .input = kImage,
        .output = [](const Layer& l) { return windows(l, size(l, "out"), size(l, "padding")); },
-       .parameters =
-           [](const Layer& l) {
-             return weight_and_bias(l, {size(l, "out"), l.input[0], size(l, "kernel"), size(l, "kernel")});
-           },
+       .parameters = convolution_parameters,
        .gemm = convolution,
        .forward = kGemmForward,
        .backward = kGemmBackward,
@@ -58,10 +59,7 @@ std::vector<LayerKind> image_kinds() {
       // for dx, and writes dx.
       {.name = "batch_norm",
        .input = kImage,
-       .parameters =
-           [](const Layer& l) {
-             return std::vector<LayerTensor>{{"weight", {l.input[0]}}, {"bias", {l.input[0]}}};
-           },
+       .parameters = [](const Layer& l) { return weight_and_bias(true, l.input[0]); },
        .buffers = running_statistics,
        .flop = 4,
        .forward = {0, 3},

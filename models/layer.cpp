@@ -5,15 +5,16 @@
 #include <functional>
 #include <numeric>
 
+#include "core/enum_table.hpp"
 #include "core/error.hpp"
 #include "models/layer_kinds.hpp"
 
 namespace stepcast {
 
 std::string to_text(Unit unit) {
-  const std::vector<std::string> words{"a whole number", "true or false", "a size such as 25MiB",
-                                       "a time such as 2ms", "a name"};
-  return words.at(static_cast<std::size_t>(unit));
+  constexpr auto kUnits = enum_names<Unit>("a whole number", "true or false", "a size such as 25MiB",
+                                           "a time such as 2ms", "a name");
+  return row_of(kUnits, unit).name;
 }
 
 const std::vector<LayerKind>& layer_kinds() {

@@ -34,15 +34,12 @@ inline std::string shape_text(const Shape& shape) {
 
 /// \throws InputError that names both numbers if `count` of `what` cannot be divided evenly among `parts`
 inline void expect_divisible(const std::string& what, std::int64_t count, std::int64_t parts) {
-  if (count % parts != 0)
-    throw InputError(what + " " + std::to_string(count) + " cannot be divided among " +
-                     std::to_string(parts) + " ranks");
+  if (count % parts != 0) throw InputError("{} {} cannot be divided among {} ranks", what, count, parts);
 }
 
 inline void expect_percent(const Layer& layer, const char* key) {
   if (size(layer, key) >= 100)
-    throw InputError(std::string(key) + " is a percentage below 100, found " +
-                     std::to_string(size(layer, key)));
+    throw InputError("{} is a percentage below 100, found {}", key, size(layer, key));
 }
 
 /// Dropout as PyTorch runs it on a CPU: noise is drawn, divided by 1 - p and multiplied with x; the noise is
@@ -74,6 +71,12 @@ inline LayerKind element_wise(const std::string& name, bool saves_input) {
           .saves_output = !saves_input};
 }
 
+/// Adds elements that are read and written.
+inline void add_traffic(LayerWork& work, double forward, double backward) {
+  work.forward_traffic += float32_bytes(forward);
+  work.backward_traffic += float32_bytes(backward);
+}
+
 /// PyTorch's kernels one by one, without a compiler that fuses them: in fp32, so that in other dtypes x is
 /// cast and the result is cast back. Elements of x:
 ///
@@ -90,8 +93,7 @@ struct EagerCost {
 inline constexpr EagerCost kEagerRmsNorm{7.0, 23.0, 2.0, 8}, kEagerRotary{2.0, 2.0, 0.0, 3};
 
 inline void add_eager(const EagerCost& each, double elements, LayerCost& cost) {
-  cost.work.forward_traffic += float32_bytes(each.forward * elements);
-  cost.work.backward_traffic += float32_bytes(each.backward * elements);
+  add_traffic(cost.work, each.forward * elements, each.backward * elements);
   cost.work.forward_kernels += each.kernels;
   cost.saved_extra += float32_bytes(each.kept * elements);
   InFloat32& wide = cost.work.in_float32;
@@ -102,13 +104,12 @@ inline void add_eager(const EagerCost& each, double elements, LayerCost& cost) {
   wide.kept += each.kept * elements;
 }
 
-inline std::vector<LayerTensor> weight_and_bias(const Layer& layer, Shape weight) {
-  std::vector<LayerTensor> result{{"weight", std::move(weight)}};
-  if (flag(layer, "bias")) result.push_back({"bias", {size(layer, "out")}});
+/// A tensor `weight` and, with `bias`, a tensor `bias` of its first extent.
+template <class... Extents>
+std::vector<LayerTensor> weight_and_bias(bool bias, std::int64_t first, Extents... others) {
+  std::vector<LayerTensor> result{{"weight", {first, others...}}};
+  if (bias) result.push_back({"bias", {first}});
   return result;
 }
-
-/// A tensor `weight` of one shape.
-inline std::vector<LayerTensor> weight(Shape shape) { return {{"weight", std::move(shape)}}; }
 
 }  // namespace stepcast

@@ -59,18 +59,16 @@ double Segment::weight_part(bool hands_on) const {
   return all > Flop(0) ? total(work, &LayerWork::weight_gradients) / all : 0.0;
 }
 
-int Optimizer::states() const { return kind == "adam" ? 2 : kind == "sgd" && momentum > 0.0 ? 1 : 0; }
-
 Bytes Model::parameter_bytes() const { return total(parameters, &Parameter::size); }
 
 Bytes Model::parameter_bytes(const Segment& segment) const {
-  return total(segment.parameters, [&](int i) { return parameters[static_cast<std::size_t>(i)].size; });
+  return total(segment.parameters, [&](int i) { return parameters[i].size; });
 }
 
 Bytes Model::gradient_bytes() const { return total(parameters, &Parameter::gradient); }
 
 Bytes Model::gradient_bytes(const Segment& segment) const {
-  return total(segment.parameters, [&](int i) { return parameters[static_cast<std::size_t>(i)].gradient; });
+  return total(segment.parameters, [&](int i) { return parameters[i].gradient; });
 }
 
 Bytes Model::update_traffic(double count) const {
@@ -89,7 +87,7 @@ Bytes Model::optimizer_bytes(double count) const {
 }
 
 std::int64_t Model::parameter_count(const Segment& segment) const {
-  return total(segment.parameters, [&](int i) { return parameters[static_cast<std::size_t>(i)].numel(); });
+  return total(segment.parameters, [&](int i) { return parameters[i].numel(); });
 }
 
 std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
@@ -105,7 +103,7 @@ Flop Model::forward_flop() const { return total(segments, &Segment::forward); }
 
 std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
   const std::int64_t chunk = parallel.ring ? count / 2 : count;
-  std::vector<std::int64_t> result(static_cast<std::size_t>(count));
+  std::vector<std::int64_t> result(count);
   std::iota(result.begin(), result.end(), part * chunk);
   if (parallel.ring)
     std::iota(result.begin() + chunk, result.end(), (2 * parallel.context - 1 - part) * chunk);
@@ -113,15 +111,8 @@ std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
 }
 
 int Model::ranks_of(const LayerCollective& collective) const {
-  switch (collective.group) {
-    case LayerCollectiveGroup::kTensor:
-      return parallel.tensor;
-    case LayerCollectiveGroup::kContext:
-      return parallel.context;
-    case LayerCollectiveGroup::kExpert:
-      break;
-  }
-  return parallel.expert;
+  if (collective.group == LayerCollectiveGroup::kTensor) return parallel.tensor;
+  return collective.group == LayerCollectiveGroup::kContext ? parallel.context : parallel.expert;
 }
 
 bool Model::shares_classes() const {

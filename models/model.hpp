@@ -195,7 +195,7 @@ struct Optimizer {
   double weight_decay = 0.0;
 
   /// Numbers that it keeps for each parameter: SGD 0, with momentum 1, Adam 2.
-  [[nodiscard]] int states() const;
+  [[nodiscard]] int states() const { return kind == "adam" ? 2 : kind == "sgd" && momentum > 0.0 ? 1 : 0; }
 };
 
 /// Part of a block that its backward recomputes. Recomputation of whole blocks is the strategies'
@@ -235,6 +235,7 @@ struct ModelParallel {
   bool batch_first = false;        ///< tensors are copied before a reduce-scatter and after an all-gather
   int context = 1;                 ///< ranks with equal parts of every sequence and whole parameters
   bool ring = false;               ///< keys and values rotate through the ring instead of being gathered
+  bool ulysses = false;            ///< each of these ranks attends with some heads over the whole sequence
   int expert = 1;  ///< ranks with different experts each, own samples, and everything else whole
 };
 
@@ -278,7 +279,7 @@ struct Model {
   [[nodiscard]] int ranks_of(const LayerCollective& collective) const;
   /// Number of ranks with this parameter, of `ranks` data-parallel ones.
   [[nodiscard]] int replicas(const Parameter& parameter, int ranks) const {
-    return parameter.expert ? ranks / parallel.expert : ranks;
+    return parameter.expert ? ranks * parallel.tensor / parallel.expert : ranks;
   }
   /// True if the output is one rank's part of the classes, so that the loss needs collectives.
   [[nodiscard]] bool shares_classes() const;

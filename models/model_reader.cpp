@@ -237,8 +237,7 @@ class ModelReader {
 
   Layer read_layer(const YamlNode& node, const Shape& input) {
     const std::vector<std::string> keys = node.is_scalar() ? std::vector{node.text()} : node.keys();
-    if (keys.size() != 1)
-      node.fail("a layer is one `kind: {attributes}`, found " + std::to_string(keys.size()) + " keys");
+    if (keys.size() != 1) node.fail("a layer is one `kind: {{attributes}}`, found {} keys", keys.size());
     Layer layer{.kind = keys[0], .input = input};
     std::vector<std::string> known = layer_kind_names();
     std::erase_if(known, [](const std::string& kind) { return kind.starts_with("tensor_"); });
@@ -255,6 +254,8 @@ class ModelReader {
       const auto ranks = static_cast<int>(size(layer, "ranks"));
       if (model_.parallel.expert > 1) expect_as_before(place.at("ranks"), model_.parallel.expert, ranks);
       model_.parallel.expert = ranks;
+      if (model_.parallel.tensor > 1 && !model_.parallel.sequence_parallel)
+        place.fail("experts need sequence_parallel=1 where {} ranks share layers", model_.parallel.tensor);
     }
     if (shared_.ranks > 1) share_layer(place, shared_.ranks, shared_.is_last, layer);
     layer.output = place.placed([&] { return output_of(layer); });
@@ -264,9 +265,7 @@ class ModelReader {
   }
 
   static void expect_as_before(const YamlNode& node, int before, int found) {
-    if (found != before)
-      node.fail("must be " + std::to_string(before) + ", as in the layers before, found " +
-                std::to_string(found));
+    if (found != before) node.fail("must be {}, as in the layers before, found {}", before, found);
   }
 
   void note_context(const YamlNode& node, const Layer& layer) {
@@ -279,6 +278,7 @@ class ModelReader {
     has_attention_ = true;
     model_.parallel.context = ranks;
     model_.parallel.ring = ring;
+    model_.parallel.ulysses = ranks > 1 && flag(layer, "ulysses");
   }
 
   void check_embedding(const YamlNode& node, const Layer& layer) const {
@@ -339,9 +339,7 @@ class ModelReader {
   [[nodiscard]] std::int64_t read_size(const YamlNode& node, const Attribute& attribute) const {
     const std::int64_t value = settings_.evaluate(node, attribute.unit);
     const auto expect = [&](bool holds, const char* bound, std::int64_t limit) {
-      if (!holds)
-        node.fail("must be at " + std::string(bound) + " " + std::to_string(limit) + ", found " +
-                  std::to_string(value));
+      if (!holds) node.fail("must be at {} {}, found {}", bound, limit, value);
     };
     expect(value >= attribute.least, "least", attribute.least);
     expect(attribute.unit != Unit::kCount || value <= kMaxElements, "most", kMaxElements);
@@ -354,8 +352,7 @@ class ModelReader {
     for (const Segment& segment : model_.segments) names.push_back(segment.name);
     std::ranges::sort(names);
     const auto twice = std::ranges::adjacent_find(names);
-    if (twice != names.end())
-      node.fail("two segments have the name '" + *twice + "'; `$i` counts repetitions");
+    if (twice != names.end()) node.fail("two segments have the name '{}'; `$i` counts repetitions", *twice);
     const Shape& output = model_.segments.back().output;
     const Loss& loss = model_.loss;
     const bool tokens = model_.input.kind == "tokens";
@@ -363,8 +360,7 @@ class ModelReader {
         tokens && (output == Shape{model_.input.shape.front(), loss.classes} ||
                    (model_.shares_classes() && output.front() == model_.input.shape.front()));
     if (loss.kind == "cross_entropy" && output != Shape{loss.classes} && !per_position)
-      node.fail("cross_entropy over " + std::to_string(loss.classes) +
-                " classes needs as many outputs, per sample or per token");
+      node.fail("cross_entropy over {} classes needs as many outputs, per sample or per token", loss.classes);
     if (tokens && model_.segments.front().layers.front().kind != "embedding")
       node.fail("the first layer of a model whose input is tokens must be an embedding");
     if (per_position && loss.classes < model_.input.vocabulary)
@@ -385,8 +381,7 @@ class ModelReader {
   [[nodiscard]] std::int64_t read_count(const YamlNode& node, std::int64_t least, std::int64_t most) const {
     const std::int64_t value = settings_.evaluate(node, Unit::kCount);
     if (value < least || value > most)
-      node.fail("must be at least " + std::to_string(least) + " and at most " + std::to_string(most) +
-                ", found " + std::to_string(value));
+      node.fail("must be at least {} and at most {}, found {}", least, most, value);
     return value;
   }
   [[nodiscard]] int read_int(const YamlNode& node, std::int64_t least) const {

@@ -11,8 +11,7 @@ bool splits_sequence(const Layer& layer) { return flag(layer, "sequence"); }
 /// concatenation).
 void add_copy(const Layer& layer, double whole, LayerCost& cost) {
   if (!flag(layer, "batch_first")) return;
-  cost.work.forward_traffic += float32_bytes(2.0 * whole);
-  cost.work.backward_traffic += float32_bytes(2.0 * whole);
+  add_traffic(cost.work, 2.0 * whole, 2.0 * whole);
   cost.work.forward_kernels += 1;
 }
 
@@ -27,8 +26,7 @@ void add_leave(const Layer& layer, LayerCost& cost) {
   const double added = number(layer, "bias") * out(layer);
   cost.is_view = !splits_sequence(layer) && added == 0.0;
   cost.work.forward = Flop(added);
-  cost.work.forward_traffic = float32_bytes(2.0 * added);
-  cost.work.backward_traffic = float32_bytes(added);
+  add_traffic(cost.work, 2.0 * added, added);
   cost.work.forward_kernels = added > 0.0 ? 1 : 0;
   add_copy(layer, in(layer), cost);
 }

@@ -56,8 +56,7 @@ std::string known_dtype(const std::string& part, const std::string& dtype) {
   if (part.empty() || part == "compute") known.emplace_back("tf32");  // a way to multiply, not to store
   if (part == "master" || part == "products" || part == "gather") known.emplace_back("none");
   if (std::ranges::find(known, dtype) != known.end()) return dtype;
-  throw InputError("precision" + (part.empty() ? "" : " of " + part) + ": " +
-                   unknown_name("dtype", dtype, known));
+  throw InputError("precision{}: {}", part.empty() ? "" : " of " + part, unknown_name("dtype", dtype, known));
 }
 
 }  // namespace
@@ -79,8 +78,7 @@ Precision Precision::parse(const std::string& text) {
   }
   if (text.empty() || text.ends_with(',')) throw InputError("precision '" + text + "': a dtype is missing");
   if (result.products == "none" && result.gather != "none")
-    throw InputError("precision '" + text + "': gather=" + result.gather +
-                     " needs products=" + result.gather);
+    throw InputError("precision '{}': gather={} needs products={}", text, result.gather, result.gather);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "core/enum_table.hpp"
 #include "core/error.hpp"
 #include "models/layer.hpp"
 
@@ -71,7 +72,7 @@ LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
 void repeat_collectives(Model& model, Segment& segment, std::size_t works, Bytes& kept) {
   std::vector<int> repeated;
   for (const int number : segment.collectives) {
-    LayerCollective one = model.collectives[static_cast<std::size_t>(number)];
+    LayerCollective one = model.collectives[number];
     if (one.backward || one.group != LayerCollectiveGroup::kTensor) continue;
     const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
     if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
@@ -83,9 +84,8 @@ void repeat_collectives(Model& model, Segment& segment, std::size_t works, Bytes
     repeated.push_back(static_cast<int>(model.collectives.size()));
     model.collectives.push_back(one);
   }
-  const auto first = std::ranges::find_if(segment.collectives, [&](int number) {
-    return model.collectives[static_cast<std::size_t>(number)].backward;
-  });
+  const auto first = std::ranges::find_if(segment.collectives,
+                                          [&](int number) { return model.collectives[number].backward; });
   segment.collectives.insert(first, repeated.begin(), repeated.end());
 }
 
@@ -97,7 +97,7 @@ void recompute_operations(Model& model, Segment& segment) {
   // that.
   const auto is_scattered = [&](std::size_t work) {
     return std::ranges::any_of(segment.collectives, [&](int which) {
-      const LayerCollective& one = model.collectives[static_cast<std::size_t>(which)];
+      const LayerCollective& one = model.collectives[which];
       return !one.backward && one.kind == LayerCollectiveKind::kReduceScatter &&
              one.work == static_cast<int>(work);
     });
@@ -119,15 +119,8 @@ void recompute_operations(Model& model, Segment& segment) {
 }  // namespace
 
 std::string to_text(RecomputedPart part) {
-  switch (part) {
-    case RecomputedPart::kCoreAttention:
-      return "selective";
-    case RecomputedPart::kOperations:
-      return "per-op";
-    case RecomputedPart::kNothing:
-      break;
-  }
-  return "none";
+  constexpr auto kParts = enum_names<RecomputedPart>("none", "selective", "per-op");
+  return row_of(kParts, part).name;
 }
 
 Model recomputing(Model model, RecomputedPart part) {
@@ -137,6 +130,7 @@ Model recomputing(Model model, RecomputedPart part) {
     throw InputError("--recompute " + name + ": '" + model.specification + "' " + why);
   };
   if (model.has_fixed_times()) refuse("of a part", "declares times of whole segments, not of their parts");
+  if (model.parallel.ulysses) refuse("of a part", "splits heads by all-to-alls, which only full recomputes");
   if (model.parallel.ring) refuse("of a part", "uses ring attention, which only full recomputes");
   if (part == RecomputedPart::kCoreAttention) {
     bool any = false;

@@ -12,26 +12,23 @@
 namespace stepcast {
 namespace {
 
-/// \throws InputError for a value that would be rounded to 0
-std::int64_t whole(double value, const char* unit, std::string_view what) {
-  if (value > 0.0 && value < 0.5) throw InputError(std::string(what) + ": must be 0 or at least 1 " + unit);
+/// A size in bytes or a time in nanoseconds. \throws InputError for a value that would be rounded to 0
+std::int64_t whole(std::string_view text, Unit unit, std::string_view what) {
+  const bool size = unit == Unit::kBytes;
+  const double value = size ? parse_bytes(text, what).count() : parse_seconds(text, what).count() * 1e9;
+  if (value > 0.0 && value < 0.5) throw InputError("{}: must be 0 or at least 1 {}", what, size ? "B" : "ns");
   return std::llround(value);
 }
-std::int64_t nanoseconds(Seconds time, std::string_view what) {
-  return whole(time.count() * 1e9, "ns", what);
-}
-std::int64_t whole_bytes(Bytes size, std::string_view what) { return whole(size.count(), "B", what); }
 
 }  // namespace
 
 Setting Setting::parse(std::string_view text, std::string_view what) {
   if (const auto integer = number_in<std::int64_t>(text)) return {*integer, Unit::kCount};
   // A unit that ends in `s` is a time, one that ends in `B` a size; each parser explains its own mistakes.
-  if (text.ends_with('s')) return {nanoseconds(parse_seconds(text, what), what), Unit::kNanoseconds};
-  if (text.ends_with('B')) return {whole_bytes(parse_bytes(text, what), what), Unit::kBytes};
-  throw InputError(std::string(what) +
-                   ": expected a whole number, a size such as 25MiB or a time such as 2ms, found '" +
-                   std::string(text) + "'");
+  if (text.ends_with('s')) return {whole(text, Unit::kNanoseconds, what), Unit::kNanoseconds};
+  if (text.ends_with('B')) return {whole(text, Unit::kBytes, what), Unit::kBytes};
+  throw InputError("{}: expected a whole number, a size such as 25MiB or a time such as 2ms, found '{}'",
+                   what, text);
 }
 
 std::string to_text(const Setting& setting) {
@@ -82,8 +79,7 @@ void Settings::apply(const Specification& specification) {
     const Setting value = Setting::parse(text, place + "setting '" + key + "'");
     const bool zero_without_unit = value.unit == Unit::kCount && value.value == 0;
     if (value.unit != setting.unit && !zero_without_unit)
-      throw InputError(place + "setting '" + key + "': expected " + to_text(setting.unit) + ", found '" +
-                       text + "'");
+      throw InputError("{}setting '{}': expected {}, found '{}'", place, key, to_text(setting.unit), text);
     setting.value = value.value;
     overridden.insert(key);
   }
@@ -114,15 +110,11 @@ std::int64_t Settings::evaluate(const YamlNode& node, Unit unit) const {
                 (settings_.empty() ? "the file has no settings"
                                    : unknown_name("setting", text, names_of(settings_))));
     if (found->second.unit != (unit == Unit::kFlag ? Unit::kCount : unit))
-      node.fail("expected " + to_text(unit) + ", but setting '" + text + "' is " +
-                to_text(found->second.unit));
+      node.fail("expected {}, but setting '{}' is {}", to_text(unit), text, to_text(found->second.unit));
     return found->second.value;
   }
   if (unit != Unit::kBytes && unit != Unit::kNanoseconds) return node.integer();
-  return node.placed([&] {
-    return unit == Unit::kBytes ? whole_bytes(parse_bytes(text, "value"), "value")
-                                : nanoseconds(parse_seconds(text, "value"), "value");
-  });
+  return node.placed([&] { return whole(text, unit, "value"); });
 }
 
 std::string Settings::differences() const {

@@ -33,8 +33,7 @@ void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
     by = "rows of words";
     divide("vocabulary", "vocabulary");
   } else if (!layer_kind(kind).parameters(layer).empty() || kind == "residual") {
-    node.fail("ranks cannot share a " + kind +
-              "; they share linear, tied_linear, self_attention and embedding");
+    node.fail("ranks cannot share a {}; they share linear, tied_linear, self_attention and embedding", kind);
   }
   if (!by.empty()) layer.texts[kShared] = by;
 }

@@ -20,8 +20,7 @@ std::vector<EmbeddingTable> tables(const Layer& layer) {
 void expect_positions(const Layer& layer) {
   const std::int64_t positions = size(layer, "positions");
   if (positions > 0 && layer.input[0] > positions)
-    throw InputError("sequence " + std::to_string(layer.input[0]) + " is longer than positions " +
-                     std::to_string(positions));
+    throw InputError("sequence {} is longer than positions {}", layer.input[0], positions);
 }
 
 Shape embedding_output(const Layer& layer) {
@@ -59,8 +58,7 @@ Shape tied_output(const Layer& layer) {
 void add_dropout(const Layer& layer, LayerCost& cost) {
   const DropoutCost drop = dropout_cost(size(layer, "percent"));
   cost.is_view = size(layer, "percent") == 0;
-  cost.work.forward_traffic = float32_bytes(drop.forward * out(layer));
-  cost.work.backward_traffic = float32_bytes(drop.backward * out(layer));
+  add_traffic(cost.work, drop.forward * out(layer), drop.backward * out(layer));
   cost.work.forward_cpu_only = float32_bytes(drop.forward_cpu_only * out(layer));
   cost.work.backward_cpu_only = float32_bytes(drop.backward_cpu_only * out(layer));
   cost.saved_extra = cost.masks = float32_bytes(drop.kept * out(layer));
@@ -102,10 +100,7 @@ std::vector<LayerKind> embedding_kinds() {
              expect_positions(l);
              return l.input;
            },
-       .parameters =
-           [](const Layer& l) {
-             return weight({size(l, "positions"), l.input[1]});
-           },
+       .parameters = [](const Layer& l) { return weight_and_bias(false, size(l, "positions"), l.input[1]); },
        .forward = {0, 3},
        .backward = {0, 1}},
       // BERT's pooling. Forward is a view; backward writes a gradient of zeros around that of the first
@@ -139,12 +134,7 @@ std::vector<LayerKind> norm_kinds() {
       {.name = "layer_norm",
        .attributes = {Attribute::flag("bias", true)},
        .input = kSequence,
-       .parameters =
-           [](const Layer& l) {
-             std::vector<LayerTensor> tensors{{"weight", {l.input.back()}}, {"bias", {l.input.back()}}};
-             tensors.resize(flag(l, "bias") ? 2 : 1);
-             return tensors;
-           },
+       .parameters = [](const Layer& l) { return weight_and_bias(flag(l, "bias"), l.input.back()); },
        .flop = 8,
        .forward = {0, 2},
        .backward = {0, 3},
@@ -156,7 +146,7 @@ std::vector<LayerKind> norm_kinds() {
       {.name = "rms_norm",
        .attributes = {Attribute::flag("eager")},
        .input = kSequence,
-       .parameters = [](const Layer& l) { return weight({l.input.back()}); },
+       .parameters = [](const Layer& l) { return weight_and_bias(false, l.input.back()); },
        .flop = 4,
        .forward = {0, 2},
        .backward = {0, 3},

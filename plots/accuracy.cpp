@@ -45,21 +45,15 @@ Drawing draw(const FigureInput& input) {
                                 {kPredictedBar, "predicted"},
                                 {std::string("with lines ") + kWhisker, "fastest to slowest launch"}},
                      .setup = "set ylabel 'step time (ms)' offset 1,0\n"};
-  for (const auto& [title, group] :
-       grouped(cases, [](const Case& one) { return model_title(one.configuration); }))
-    sheet.panels.push_back(panel_of(title, group));
-  const int room = room_for_labels(cases);
-  sheet.bottom += room;
-  sheet.height += room;
-  return sheet.drawing();
+  return draw_by_model(sheet, cases, panel_of);
 }
 
 const Registration<Figure> kAccuracy{
     figures(),
-    {.name = "accuracy",
-     .description = "Measured and predicted step times with signed error and launch-to-launch whiskers.",
-     .value = {draw},
-     .order = 10}};
+    {"accuracy",
+     "Measured and predicted step times with signed error and launch-to-launch whiskers.",
+     {draw},
+     10}};
 
 }  // namespace
 }  // namespace stepcast

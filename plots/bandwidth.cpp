@@ -91,10 +91,7 @@ Drawing draw(const FigureInput& input) {
 
 const Registration<Figure> kBandwidth{
     figures(),
-    {.name = "bandwidth",
-     .description = "Bus bandwidth of each collective over message size, measured and predicted.",
-     .value = {draw},
-     .order = 12}};
+    {"bandwidth", "Bus bandwidth of each collective over message size, measured and predicted.", {draw}, 12}};
 
 }  // namespace
 }  // namespace stepcast

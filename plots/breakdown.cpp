@@ -2,7 +2,7 @@
 
 #include "plots/cases.hpp"
 
-/// Where the step goes: stacked bars, measured next to predicted. Overlapped communication is not part of the
+/// Parts of the step as stacked bars, measured next to predicted. Overlapped communication is not part of the
 /// sum; it is hatched over the top of the compute that hides it.
 namespace stepcast {
 namespace {
@@ -10,28 +10,25 @@ namespace {
 constexpr double kOffset = 0.2;      // of a bar from the middle of its pair
 constexpr double kHalfWidth = 0.18;  // of a bar
 
-const std::vector<style::Part>& stack_parts() {
-  static const std::vector<style::Part> parts = {{"compute", style::kBlue},
-                                                 {"exposed communication", style::kRed},
-                                                 {"input and host", style::kYellow},
-                                                 {"optimizer and copies", style::kGreen},
-                                                 {"idle", style::kGrey}};
-  return parts;
-}
+const std::vector<style::Part> kStackParts{{"compute", style::kBlue},
+                                           {"exposed communication", style::kRed},
+                                           {"input and host", style::kYellow},
+                                           {"optimizer and copies", style::kGreen},
+                                           {"idle", style::kGrey}};
 
 /// Milliseconds by phase: measured (median over the launches) or predicted.
 std::map<std::string, double> times_of(const Case& one, bool predicted) {
   std::map<std::string, double> times;
   for (const PhaseError& phase : one.phases) {
     std::string name = phase.name;
-    std::replace(name.begin(), name.end(), '_', ' ');
+    std::ranges::replace(name, '_', ' ');
     times[name] = kMilli * (predicted ? phase.predicted_s : phase.measured_s);
   }
   return times;
 }
 
 style::Panel panel_of(const std::string& title, const std::vector<const Case*>& cases) {
-  std::vector<style::Part> parts = stack_parts();
+  std::vector<style::Part> parts = kStackParts;
   std::vector<style::StackedBar> bars;
   std::vector<style::Box> hidden;
   std::vector<style::Tic> tics;
@@ -59,26 +56,19 @@ style::Panel panel_of(const std::string& title, const std::vector<const Case*>& 
 Drawing draw(const FigureInput& input) {
   const std::vector<Case> cases = complete_cases(input);
   style::Sheet sheet{.title = "Where the step goes, measured (left) and predicted (right)",
-                     .legend = style::stack_legend(stack_parts()),
+                     .legend = style::stack_legend(kStackParts),
                      .setup = "set ylabel 'time per step (ms)' offset 1,0\n"};
   sheet.legend.push_back(
       {"with boxes fs pattern 4 noborder lc rgb '#4477AA'", "communication hidden by compute"});
-  for (const auto& [title, group] :
-       grouped(cases, [](const Case& one) { return model_title(one.configuration); }))
-    sheet.panels.push_back(panel_of(title, group));
-  const int room = room_for_labels(cases);
-  sheet.bottom += room;
-  sheet.height += room;
-  return sheet.drawing();
+  return draw_by_model(sheet, cases, panel_of);
 }
 
 const Registration<Figure> kBreakdown{
     figures(),
-    {.name = "breakdown",
-     .description =
-         "Compute, exposed and hidden communication, input, optimizer and idle time as stacked bars.",
-     .value = {draw},
-     .order = 11}};
+    {"breakdown",
+     "Compute, exposed and hidden communication, input, optimizer and idle time as stacked bars.",
+     {draw},
+     11}};
 
 }  // namespace
 }  // namespace stepcast

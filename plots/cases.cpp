@@ -1,6 +1,7 @@
 #include "plots/cases.hpp"
 
 #include <algorithm>
+#include <regex>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -16,24 +17,24 @@ std::vector<Case> complete_cases(const FigureInput& input) {
 }
 
 std::string model_title(const Configuration& c, const std::string& batch_of) {
-  return c.model + ", batch " + std::to_string(c.batch) + " " + batch_of + ", " +
-         counted(static_cast<std::size_t>(c.threads), "thread");
+  return fmt::format("{}, batch {} {}, {}", c.model, c.batch, batch_of, counted(c.threads, "thread"));
 }
 
 std::string case_label(const Case& one) {
-  std::string label = label_of(one.configuration);
-  for (std::size_t at = 0; (at = label.find(", ", at)) != std::string::npos;) label.replace(at, 2, "\n");
-  return label + "\n" + counted(static_cast<std::size_t>(one.configuration.world_size), "rank");
+  return std::regex_replace(label_of(one.configuration), std::regex(", "), "\n") + "\n" +
+         counted(one.configuration.world_size, "rank");
 }
 
-int room_for_labels(const std::vector<Case>& cases) {
-  constexpr int kLine = 14;
-  std::ptrdiff_t most = 1;  // line breaks
-  for (const Case& one : cases) {
-    const std::string label = case_label(one);
-    most = std::max(most, std::count(label.begin(), label.end(), '\n'));
-  }
-  return kLine * static_cast<int>(most - 1);
+Drawing draw_by_model(style::Sheet& sheet, const std::vector<Case>& cases,
+                      style::Panel (*panel_of)(const std::string&, const std::vector<const Case*>&)) {
+  constexpr int kLine = 14;   // points
+  std::ptrdiff_t breaks = 1;  // of the longest label; panels have room for one
+  for (const Case& one : cases) breaks = std::max(breaks, std::ranges::count(case_label(one), '\n'));
+  for (const auto& [title, group] :
+       grouped(cases, [](const Case& one) { return model_title(one.configuration); }))
+    sheet.panels.push_back(panel_of(title, group));
+  sheet.make_room(kLine * static_cast<int>(breaks - 1), 0);
+  return sheet.drawing();
 }
 
 }  // namespace stepcast

@@ -25,11 +25,11 @@ constexpr const char *kTargetLook = "with lines dt 4 lw 1.8 lc rgb '#333333'",
 std::string look_of(const Chart& chart, std::size_t series) {
   return style::fill(chart.curves ? "with linespoints lw 2 pt {} ps 0.8 lc rgb {q}"
                                   : "with points pt {} ps 0.9 lw 1.4 lc rgb {q}",
-                     {4 + series, style::many_series_colour(series)});
+                     {4 + series, style::series_colour(series)});
 }
 std::string marker_look(std::size_t series) {
   return style::fill("using 1:2:3:4 with yerrorbars pt {} ps 1.5 lw 1.6 lc rgb {q}",
-                     {4 + series, style::many_series_colour(series)});
+                     {4 + series, style::series_colour(series)});
 }
 
 struct Range {
@@ -181,7 +181,7 @@ style::Panel chart_panel(const Chart& chart, const std::string& name, const std:
   draw(
       ", " + chart.law + ": x y", [&](const ChartPoint& point) { return values(point.x, point.law); },
       [](std::size_t s) {
-        return style::fill("using 1:2 with lines {} lc rgb {q}", {kLawDashes, style::many_series_colour(s)});
+        return style::fill("using 1:2 with lines {} lc rgb {q}", {kLawDashes, style::series_colour(s)});
       });
   if (chart.places && !chart.curves) {
     draw_medians(all, panel);
@@ -280,10 +280,7 @@ Drawing draw_chart(const Chart& chart) {
     beside = std::max(beside, tics.beside);
     sheet.panels.push_back(chart_panel(chart, name, series, std::move(all), tics, numbers));
   }
-  sheet.bottom += below;
-  sheet.height += below;
-  sheet.right += beside;
-  sheet.width += beside;
+  sheet.make_room(below, beside);
   sheet.legend = legend_of(chart, series, numbers);
   Drawing drawing = sheet.drawing();
   if (chart.front) drawing.table = std::move(numbers.table);

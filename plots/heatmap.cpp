@@ -20,28 +20,14 @@ constexpr const char* kHalo = "fs empty border lw 6 lc rgb '#ffffff'";  // of th
 constexpr const char* kFrame = "fs empty border lw 3 lc rgb '#CC3311'";
 
 /// Cividis at ten equal steps. Source: Nuñez, Anderton and Renslow, PLoS ONE 13(7), 2018.
-constexpr std::array<std::array<double, 3>, 10> kCividis = {{{0, 34, 78},
-                                                             {18, 53, 112},
-                                                             {59, 73, 108},
-                                                             {87, 93, 109},
-                                                             {112, 113, 115},
-                                                             {138, 134, 120},
-                                                             {165, 156, 116},
-                                                             {195, 179, 105},
-                                                             {225, 204, 85},
-                                                             {254, 232, 56}}};
+constexpr std::array<std::string_view, 10> kCividis{"#00224e", "#123570", "#3b496c", "#575d6d", "#707173",
+                                                    "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"};
 
-/// The colour of a part from 0 to 1 as 0xRRGGBB.
-int heat_colour(double part) {
+/// The colour of a part from 0 to 1.
+style::Rgb heat_colour(double part) {
   const double at = std::clamp(part, 0.0, 1.0) * (kCividis.size() - 1);
   const auto low = std::min<std::size_t>(static_cast<std::size_t>(at), kCividis.size() - 2);
-  int colour = 0;
-  for (std::size_t i = 0; i < 3; ++i) {
-    const double shade =
-        kCividis[low][i] + (at - static_cast<double>(low)) * (kCividis[low + 1][i] - kCividis[low][i]);
-    colour = 256 * colour + static_cast<int>(std::lround(shade));
-  }
-  return colour;
+  return style::rgb(kCividis[low]).mixed(style::rgb(kCividis[low + 1]), at - static_cast<double>(low));
 }
 
 /// From values to parts of the range of colours.
@@ -80,7 +66,7 @@ std::vector<std::string> heat_places(const std::vector<HeatCell>& cells, std::st
 }
 
 std::size_t index_of(const std::vector<std::string>& all, const std::string& one) {
-  return static_cast<std::size_t>(std::find(all.begin(), all.end(), one) - all.begin());
+  return static_cast<std::size_t>(std::ranges::find(all, one) - all.begin());
 }
 
 style::Panel heat_panel(const HeatSheet& sheet, const HeatScale& scale, const std::string& name,
@@ -96,7 +82,7 @@ style::Panel heat_panel(const HeatSheet& sheet, const HeatScale& scale, const st
   };
   for (const HeatCell& cell : sheet.cells) {
     if (cell.panel != name) continue;
-    if (!seen.emplace(cell.x, cell.y).second) throw InputError("several points at " + cell.x + ", " + cell.y);
+    if (!seen.emplace(cell.x, cell.y).second) throw InputError("several points at {}, {}", cell.x, cell.y);
     style::Box filled = box(cell, 0.5);
     const style::Text text{filled.x_low + 0.5, filled.y_low + 0.5, cell.text};
     if (!cell.value) {
@@ -106,7 +92,7 @@ style::Panel heat_panel(const HeatSheet& sheet, const HeatScale& scale, const st
       hatched.push_back(text);
     } else {
       const double part = scale.part(*cell.value);
-      filled.more = std::to_string(heat_colour(part)) + " " + style::number(*cell.value);
+      filled.more = style::row({heat_colour(part).number(), *cell.value});
       cells.push_back(filled);
       (part < 0.55 ? bright : dark).push_back(text);
       if (best == nullptr || (*cell.value > *best->value) == sheet.more_is_better) best = &cell;
@@ -156,11 +142,11 @@ Drawing draw_heatmap(const HeatSheet& sheet) {
       style::quote(sheet.x_label) + " offset 0,0.4\n";
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
     if (scale.high <= scale.low && part != 0.5) continue;
-    drawn.legend.push_back({"with boxes fs solid 1.0 noborder lc rgb " +
-                                style::quote(formatted("#%06x", static_cast<unsigned>(heat_colour(part)))),
-                            sheet.text_of(scale.value(part))});
+    drawn.legend.push_back(
+        {fmt::format("with boxes fs solid 1.0 noborder lc rgb '#{:06x}'", heat_colour(part).number()),
+         sheet.text_of(scale.value(part))});
   }
-  const auto any = [&](auto holds) { return std::any_of(sheet.cells.begin(), sheet.cells.end(), holds); };
+  const auto any = [&](auto holds) { return std::ranges::any_of(sheet.cells, holds); };
   drawn.legend.push_back({std::string("with boxes ") + kFrame, "best"});
   if (any([](const HeatCell& cell) { return !cell.value; }))
     drawn.legend.push_back({std::string("with boxes ") + kNoAnswer, "no answer"});

@@ -20,24 +20,21 @@ constexpr std::size_t kMemoryTitleCharacters = 60;
 constexpr int kWidthAlone = 760;  // points: room for the legend in two rows
 constexpr const char* kCapacityLine = "with lines dt 2 lw 2 lc rgb '#333333'";
 
-const std::vector<style::Part>& categories() {
-  static const std::vector<style::Part> kParts = [] {
-    EnumArray<kMemoryCategories, std::string_view> colour;
-    colour[MemoryCategory::kParameters] = style::kBlue;
-    colour[MemoryCategory::kGradients] = style::kCyan;
-    colour[MemoryCategory::kOptimizerState] = style::kGreen;
-    colour[MemoryCategory::kActivations] = style::kYellow;
-    colour[MemoryCategory::kCommunication] = style::kRed;
-    std::vector<style::Part> parts;
-    for (const MemoryCategoryRow& row : kMemoryCategories) parts.push_back({row.label, colour[row.value]});
-    return parts;
-  }();
-  return kParts;
+std::vector<style::Part> categories() {
+  EnumArray<kMemoryCategories, std::string_view> colour;
+  colour[MemoryCategory::kParameters] = style::kBlue;
+  colour[MemoryCategory::kGradients] = style::kCyan;
+  colour[MemoryCategory::kOptimizerState] = style::kGreen;
+  colour[MemoryCategory::kActivations] = style::kYellow;
+  colour[MemoryCategory::kCommunication] = style::kRed;
+  std::vector<style::Part> parts;
+  for (const MemoryCategoryRow& row : kMemoryCategories) parts.push_back({row.label, colour[row.value]});
+  return parts;
 }
 
 double bytes_of(const MemoryUse& use, const style::Part& part) {
   std::string key(part.name);
-  std::replace(key.begin(), key.end(), ' ', '_');
+  std::ranges::replace(key, ' ', '_');
   const auto bytes = use.at_peak_bytes.find(key);
   return bytes == use.at_peak_bytes.end() ? 0.0 : bytes->second;
 }
@@ -58,8 +55,8 @@ std::string three_digits(double value) {
 
 /// By rank. Of several launches the one with the highest peak, because that must fit.
 using MemoryOfRanks = std::map<int, const MemoryUse*>;
-void add_memory(const Result* result, MemoryOfRanks& uses) {
-  for (const MemoryUse& use : result->memory) {
+void add_memory(const Result& result, MemoryOfRanks& uses) {
+  for (const MemoryUse& use : result.memory) {
     const MemoryUse*& highest = uses[use.rank];
     if (highest == nullptr || use.peak_bytes > highest->peak_bytes) highest = &use;
   }
@@ -68,20 +65,20 @@ void add_memory(const Result* result, MemoryOfRanks& uses) {
 /// Measured, predicted.
 std::array<MemoryOfRanks, 2> sides_of(const Case& one) {
   std::array<MemoryOfRanks, 2> sides;
-  for (const CaseFile& launch : one.launches) add_memory(launch.result, sides[0]);
+  for (const ResultFile* launch : one.launches) add_memory(launch->result, sides[0]);
   if (one.prediction) add_memory(one.prediction->result, sides[1]);
   return sides;
 }
 
 std::string title_of(const Case& one, std::size_t shown, std::size_t known) {
   const Configuration& c = one.configuration;
-  std::string first = c.model + ", batch " + std::to_string(c.batch);
-  if (c.micro_batches > 1) first += " in " + std::to_string(c.micro_batches) + " micro-batches";
-  std::string second = c.label + ", " + counted(static_cast<std::size_t>(c.world_size), "rank");
+  std::string first = style::fill("{}, batch {}", {c.model, c.batch});
+  if (c.micro_batches > 1) first += style::fill(" in {} micro-batches", {c.micro_batches});
+  std::string second = c.label + ", " + counted(c.world_size, "rank");
   if (shown < known)
-    second += " (the first " + std::to_string(shown) + ")";
+    second += style::fill(" (the first {})", {shown});
   else if (static_cast<int>(known) < c.world_size)
-    second += " (" + std::to_string(known) + " of them)";
+    second += style::fill(" ({} of them)", {known});
   return shortened(first, kMemoryTitleCharacters) + "\n" + shortened(second, kMemoryTitleCharacters);
 }
 
@@ -93,8 +90,7 @@ style::Panel panel_of(const Case& one, double highest, const Bytes& capacity) {
   either.insert(sides[1].begin(), sides[1].end());
   std::vector<style::Part> parts = categories();
   std::vector<style::StackedBar> bars;
-  std::map<double, std::string>
-      labels;  // `m` or `p` under every bar, and the rank below the middle of its bars
+  std::map<double, std::string> labels;  // `m` or `p` under every bar, the rank under each pair
   const std::string word = either.size() > kMaxNamedRanks ? "" : "rank ";
   std::size_t ranks = 0;
   for (const auto& [rank, use] : either) {
@@ -131,8 +127,8 @@ Drawing draw(const FigureInput& input) {
   std::map<std::string, double> highest;  // by model
   for (const ResultFile& file : input.results) {
     if (file.result.memory.empty())
-      throw InputError(file.path +
-                       ": contains no memory; run or predict it again with this version of stepcast");
+      throw InputError("{}: contains no memory; run or predict it again with this version of stepcast",
+                       file.path);
     double& most = highest.try_emplace(file.result.configuration.model, std::max(input.capacity.count(), 1.0))
                        .first->second;
     for (const MemoryUse& use : file.result.memory) most = std::max(most, use.peak_bytes);
@@ -153,11 +149,10 @@ Drawing draw(const FigureInput& input) {
 
 const Registration<Figure> kMemory{
     figures(),
-    {.name = "memory",
-     .description =
-         "Memory of every rank at its peak by category as stacked bars; --capacity 80GB draws a line.",
-     .value = {draw},
-     .order = 15}};
+    {"memory",
+     "Memory of every rank at its peak by category as stacked bars; --capacity 80GB draws a line.",
+     {draw},
+     15}};
 
 }  // namespace
 }  // namespace stepcast

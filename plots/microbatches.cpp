@@ -34,10 +34,10 @@ ChartPoint point_of(const Case& one, Measure measure) {
       .series = shortened(c.label, kTitleCharacters),
       .place = std::to_string(c.micro_batches),
       .x = static_cast<double>(c.micro_batches)};
-  if (one.prediction) point.y = measure(*one.prediction->result);
+  if (one.prediction) point.y = measure(one.prediction->result);
   std::vector<double> launches;
-  for (const CaseFile& launch : one.launches)
-    if (const auto value = measure(*launch.result)) launches.push_back(*value);
+  for (const ResultFile* launch : one.launches)
+    if (const auto value = measure(launch->result)) launches.push_back(*value);
   if (!launches.empty()) {
     const Estimate measured = estimate_of(launches);
     point.marker = measured.value;
@@ -77,12 +77,10 @@ Drawing draw(const FigureInput& input) {
 
 const Registration<Figure> kMicrobatches{
     figures(),
-    {.name = "microbatches",
-     .description =
-         "Throughput and bubble of pipelines against the number of micro-batches, a line per split and "
-         "schedule.",
-     .value = {draw},
-     .order = 16}};
+    {"microbatches",
+     "Throughput and bubble of pipelines against the number of micro-batches, a line per split and schedule.",
+     {draw},
+     16}};
 
 }  // namespace
 }  // namespace stepcast

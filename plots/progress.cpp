@@ -13,9 +13,9 @@ namespace {
 void add_points(const ResultFile& file, Chart& chart) {
   const Result& result = file.result;
   const Configuration& c = result.configuration;
-  const std::string series = shortened(c.label + (c.engine == "schedule" ? "" : ", " + c.engine) + ", " +
-                                           counted(static_cast<std::size_t>(c.world_size), "rank"),
-                                       kLegendCharacters);
+  const std::string series = shortened(
+      c.label + (c.engine == "schedule" ? "" : ", " + c.engine) + ", " + counted(c.world_size, "rank"),
+      kLegendCharacters);
   double now_s = 0.0;
   for (std::size_t step = 0; step < result.step_time_s.front().size(); ++step) {
     double slowest_s = 0.0;
@@ -47,11 +47,7 @@ Drawing draw(const FigureInput& input) {
 }
 
 const Registration<Figure> kProgress{
-    figures(),
-    {.name = "progress",
-     .description = "Throughput and loss of real runs over time, step by step.",
-     .value = {draw},
-     .order = 19}};
+    figures(), {"progress", "Throughput and loss of real runs over time, step by step.", {draw}, 19}};
 
 }  // namespace
 }  // namespace stepcast

@@ -30,42 +30,39 @@ double terminal_columns() {
 }
 
 std::string terminal(const fs::path& figure, const Drawing& drawing) {
-  const std::string size = std::to_string(drawing.width) + "," + std::to_string(drawing.height);
+  const int width = drawing.width, height = drawing.height;  // points
   if (figure.extension() == ".svg")
-    return "set terminal svg size " + size + " font 'DejaVu Sans,11' noenhanced background '#ffffff'\n";
-  if (figure.extension() == ".pdf") {
-    constexpr double kPointsPerInch = 72.0;
-    return "set terminal pdfcairo size " + style::number(drawing.width / kPointsPerInch) + "," +
-           style::number(drawing.height / kPointsPerInch) +
-           " font 'DejaVu Sans,11' fontscale 1 linewidth 1 noenhanced\n";
-  }
+    return style::fill("set terminal svg size {},{} font 'DejaVu Sans,11' noenhanced background '#ffffff'\n",
+                       {width, height});
+  if (figure.extension() == ".pdf")  // in inches
+    return style::fill(
+        "set terminal pdfcairo size {},{} font 'DejaVu Sans,11' fontscale 1 linewidth 1 noenhanced\n",
+        {width / 72.0, height / 72.0});
   if (figure.extension() == kInTerminal) {
     constexpr double kPointsPerCharacter = 8.0;
-    const double width = std::clamp(terminal_columns(), 60.0, 400.0);
-    const double lines = 0.5 * width * drawing.height / drawing.width;
+    const double columns = std::clamp(terminal_columns(), 60.0, 400.0);
+    const double lines = std::max(0.5 * columns * height / width, height / (2.5 * kPointsPerCharacter));
     return style::fill("set terminal dumb noenhanced mono size {},{}\n",
-                       {static_cast<int>(width),
-                        static_cast<int>(std::max(lines, drawing.height / (2.5 * kPointsPerCharacter)))});
+                       {static_cast<int>(columns), static_cast<int>(lines)});
   }
   // 1.5 pixels per point: sharp on paper and on a screen.
-  const std::string pixels =
-      std::to_string(drawing.width * 3 / 2) + "," + std::to_string(drawing.height * 3 / 2);
-  return "set terminal pngcairo size " + pixels +
-         " font 'DejaVu Sans,11' fontscale 1.5 linewidth 1.5 noenhanced\n";
+  return style::fill(
+      "set terminal pngcairo size {},{} font 'DejaVu Sans,11' fontscale 1.5 linewidth 1.5 noenhanced\n",
+      {width * 3 / 2, height * 3 / 2});
 }
 
 /// `data` and `output` can be set from outside: the program draws under temporary names.
 std::string preamble(const Drawing& drawing, const fs::path& figure, const std::string& caption) {
-  const auto name = [](const fs::path& path) { return style::quote(path.filename().string()); };
-  return "# Draw again with: gnuplot " + with_extension(figure, ".gp").filename().string() + "\n" +
-         "if (!exists('data')) data = " + name(with_extension(figure, ".dat")) + "\n" +
-         "if (!exists('output')) output = " + name(figure) + "\n" + "set encoding utf8\n" +
-         terminal(figure, drawing) +
-         "set output output\nset border 3 lc rgb '#666666'\n"
-         "set grid ytics lc rgb '#dddddd' lt 1 lw 0.7\nset style fill solid 1.0 noborder\n"
-         "set label 2 " +
-         style::quote(caption) + " at screen 0.995," + style::number(8.0 / drawing.height) +
-         " right font ',8' textcolor rgb '#888888'\n";
+  const auto name = [&](const char* extension) {
+    return (*extension == 0 ? figure : with_extension(figure, extension)).filename().string();
+  };
+  return style::fill(
+      "# Draw again with: gnuplot {}\nif (!exists('data')) data = {q}\n"
+      "if (!exists('output')) output = {q}\nset encoding utf8\n{}"
+      "set output output\nset border 3 lc rgb '#666666'\n"
+      "set grid ytics lc rgb '#dddddd' lt 1 lw 0.7\nset style fill solid 1.0 noborder\n"
+      "set label 2 {q} at screen 0.995,{} right font ',8' textcolor rgb '#888888'\n",
+      {name(".gp"), name(".dat"), name(""), terminal(figure, drawing), caption, 8.0 / drawing.height});
 }
 
 /// gnuplot-iostream does not report whether writing or drawing worked, so both are checked here.
@@ -74,7 +71,7 @@ void write_script(const fs::path& path, const std::string& text) {
     Gnuplot script(">" + path.string());
     script << text;
   }
-  if (read_file(path) != text) throw RunError(path.string() + ": could not be written; is the disk full?");
+  if (read_file(path) != text) throw RunError("{}: could not be written; is the disk full?", path.string());
 }
 
 void draw_with_gnuplot(const fs::path& script, const fs::path& data, const fs::path& output) {
@@ -88,9 +85,9 @@ void draw_with_gnuplot(const fs::path& script, const fs::path& data, const fs::p
   std::error_code missing;
   const auto size = fs::file_size(output, missing);
   if (result.exit_code == 0 && !missing && size > 0) return;
-  throw RunError("gnuplot could not draw the figure: " +
-                 (result.standard_error.empty() ? "exit code " + std::to_string(result.exit_code)
-                                                : result.standard_error));
+  throw RunError("gnuplot could not draw the figure: {}", result.standard_error.empty()
+                                                              ? fmt::format("exit code {}", result.exit_code)
+                                                              : result.standard_error);
 }
 
 void require_gnuplot() {
@@ -113,7 +110,7 @@ void draw_files(const Drawing& drawing, const fs::path& figure, const std::strin
   for (std::size_t i = 0; i < files.size(); ++i) {
     std::error_code problem;
     fs::rename(files[i]->path(), targets[i], problem);
-    if (problem) throw RunError(targets[i].string() + ": could not be written: " + problem.message());
+    if (problem) throw RunError("{}: could not be written: {}", targets[i].string(), problem.message());
   }
 }
 
@@ -127,7 +124,7 @@ Registry<Figure>& figures() {
 void check_renderable(const fs::path& figure, bool force) {
   const std::string extension = figure.extension().string();
   if (extension != ".svg" && extension != ".png" && extension != ".pdf")
-    throw UsageError("-o: '" + figure.string() + "' must end in .svg, .png or .pdf");
+    throw UsageError("-o: '{}' must end in .svg, .png or .pdf", figure.string());
   require_gnuplot();
   for (const char* other : {".gp", ".dat"}) check_writable(with_extension(figure, other), force);
   check_writable(figure, force);

@@ -23,8 +23,9 @@ struct Forecast {
 };
 
 std::string training_of(const Configuration& c) {
-  const std::string text = c.model + ", " + c.label + ", batch " + std::to_string(c.batch) + " per rank";
-  return shortened(c.device.empty() ? text : text + ", " + c.device, kTitleCharacters);
+  return shortened(fmt::format("{}, {}, batch {} per rank{}", c.model, c.label, c.batch,
+                               c.device.empty() ? "" : ", " + c.device),
+                   kTitleCharacters);
 }
 
 /// Predictions of several ranks, each with its own batch, that contain the step of one rank.
@@ -38,8 +39,8 @@ std::vector<Forecast> forecasts_of(const std::vector<ResultFile>& files) {
         single == file.result.forecast.baseline_step_time_s.end())
       continue;
     if (!seen.emplace(c.cluster, c.world_size, training_of(c)).second)
-      throw InputError(file.path + ": a second prediction of " + describe(c) + " on cluster " + c.cluster +
-                       "; give one of them");
+      throw InputError("{}: a second prediction of {} on cluster {}; give one of them", file.path,
+                       describe(c), c.cluster);
     forecasts.push_back(
         {c.cluster, c.world_size, single->second, file.result.median_step_time_s(), training_of(c)});
   }
@@ -115,14 +116,12 @@ Drawing draw(const FigureInput& input) {
   return drawing;
 }
 
-const Registration<Figure> kSensitivity{
-    figures(),
-    {.name = "sensitivity",
-     .description =
-         "Predicted speed-up by number of ranks, a curve per cluster: the gain of a faster interconnect. "
-         "Prints the numbers too.",
-     .value = {draw},
-     .order = 18}};
+const Registration<Figure> kSensitivity{figures(),
+                                        {"sensitivity",
+                                         "Predicted speed-up by number of ranks, a curve per cluster: the "
+                                         "gain of a faster interconnect. Prints the numbers too.",
+                                         {draw},
+                                         18}};
 
 }  // namespace
 }  // namespace stepcast

@@ -11,7 +11,7 @@ namespace {
 
 bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }
 std::size_t characters_of(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
+  return static_cast<std::size_t>(std::ranges::count_if(text, starts_character));
 }
 
 /// Points of a character of the title.
@@ -54,18 +54,75 @@ std::vector<double> multiples(const std::vector<double>& digits, double low, dou
   return values;
 }
 
+/// Text without its middle, because settings of a model often differ at their end.
+std::string without_middle(const std::string& text, std::size_t characters) {
+  if (characters_of(text) <= characters) return text;
+  std::size_t end = text.size();
+  for (std::size_t count = 0; count < characters / 2;)
+    if (starts_character(text[--end])) ++count;
+  return shortened(text, characters - characters / 2) + text.substr(end);
+}
+
+/// In one line of font 11, or where that is too long in two of font 9, the second from the first ", " on,
+/// shortened to fit.
+std::string fitting_title(const std::string& title, double width) {
+  constexpr double kCharacter = 8.2, kSmallCharacter = 6.9;
+  const auto fits = [&](double character) { return static_cast<std::size_t>(width / character); };
+  const std::size_t line = title.find('\n'), comma = title.find(", ");
+  if (line == std::string::npos && characters_of(title) <= fits(kCharacter)) return title;
+  if (line == std::string::npos && comma == std::string::npos) return without_middle(title, fits(kCharacter));
+  const std::size_t cut = line == std::string::npos ? comma : line, skip = line == std::string::npos ? 2 : 1;
+  return without_middle(title.substr(0, cut), fits(kSmallCharacter)) + "\n" +
+         without_middle(title.substr(cut + skip), fits(kSmallCharacter));
+}
+
+/// The title, the notes and the legend. The legend is a plot of its own without axes, because a key inside a
+/// panel would be as narrow as the panel. \param legend_points height of title and legend
+std::string head_script(const Sheet& sheet, double w, double h, int legend_points) {
+  const double title_at = std::clamp(w - kTitleCharacter * static_cast<double>(characters_of(sheet.title)),
+                                     10.0, 1.0 * sheet.left);
+  std::string script =
+      fill("set label 1 {q} at screen {},{} left font ',14'\n", {sheet.title, title_at / w, 1.0 - 20.0 / h});
+  for (std::size_t i = 0; i < sheet.notes.size(); ++i)
+    script += fill("set label {} {q} at screen {},{} left font ',9'\n",
+                   {10 + i, sheet.notes[i], sheet.left / w,
+                    1.0 - (legend_points + kNote * static_cast<double>(i + 1) - 12.0) / h});
+  script +=
+      margins(sheet.left / w, 0.995, 1.0 - 32.0 / h, 1.0 - legend_points / h) +
+      fill("set key inside left top horizontal maxcols {} samplen 1.5 spacing 1.0 Left reverse font ',9'\n",
+           {legend_columns(sheet.legend, static_cast<int>(w) - sheet.left)}) +
+      "unset border\nunset tics\nunset grid\nplot [0:1][0:1] ";
+  for (const Entry& entry : sheet.legend)
+    script += fill(&entry == &sheet.legend.front() ? "NaN {} title {q}" : ", NaN {} title {q}",
+                   {entry.look, entry.title});
+  return fmt::format(
+      "{}\nunset label\nunset key\nset border 3\nset tics out scale 0.5 font ',9' textcolor rgb "
+      "'#333333'\nset xtics nomirror\nset ytics nomirror\nset grid ytics\n{}",
+      script, sheet.setup);
+}
+
 }  // namespace
 
 std::string_view series_colour(std::size_t i) {
-  constexpr std::array<std::string_view, 7> colours = {kBlue, kRed, kGreen, kYellow, kPurple, kCyan, kGrey};
-  return colours[i % colours.size()];
-}
-
-std::string_view many_series_colour(std::size_t i) {
   constexpr std::array<std::string_view, 10> colours = {"#332288", "#CC6677", "#117733", "#DDCC77",
                                                         "#AA4499", "#88CCEE", "#882255", "#44AA99",
                                                         "#999933", "#000000"};
   return colours[i % colours.size()];
+}
+
+Rgb Rgb::mixed(const Rgb& other, double share) const {
+  return {std::lerp(red, other.red, share), std::lerp(green, other.green, share),
+          std::lerp(blue, other.blue, share)};
+}
+
+int Rgb::number() const {
+  const auto part = [](double value) { return static_cast<int>(std::lround(value)); };
+  return 65536 * part(red) + 256 * part(green) + part(blue);
+}
+
+Rgb rgb(std::string_view colour) {
+  const int all = std::stoi(std::string(colour.substr(1)), nullptr, 16);
+  return {1.0 * (all >> 16), 1.0 * (all >> 8 & 255), 1.0 * (all & 255)};
 }
 
 std::string quote(std::string_view text) {
@@ -144,8 +201,7 @@ PlaceTics place_tics(const std::vector<std::string>& places, double room) {
   const auto most = static_cast<std::size_t>(std::max(3.0, room / kCharacter - 1.0));
   std::vector<Tic> all;
   std::size_t longest = 0;
-  bool fits = true;
-  bool two_lines = false;
+  bool fits = true, two_lines = false;
   for (const std::string& place : places) {
     std::string label = shortened(place, kLongest);
     longest = std::max(longest, label.size());
@@ -163,10 +219,9 @@ PlaceTics place_tics(const std::vector<std::string>& places, double room) {
     all.push_back({static_cast<double>(all.size()), label});
   }
   if (fits)
-    return {std::string("set xtics norotate ") + tics(all) + "\nset xlabel offset 0," +
-                (two_lines ? "-0.6" : "0.4") + "\n",
+    return {fill("set xtics norotate {}\nset xlabel offset 0,{}\n", {tics(all), two_lines ? "-0.6" : "0.4"}),
             two_lines ? kLine : 0, 0};
-  for (Tic& tic : all) std::replace(tic.label.begin(), tic.label.end(), '\n', ' ');
+  for (Tic& tic : all) std::ranges::replace(tic.label, '\n', ' ');
   const double longest_points = kCharacter * static_cast<double>(longest);
   return {"set xtics rotate by -30 left " + tics(all) + "\nset xlabel offset 0,0.4\n",
           static_cast<int>(kSine * longest_points) + 2 * kLine,
@@ -191,31 +246,12 @@ void Panel::draw(std::size_t block, std::string_view how) {
 }
 void Panel::draw(std::string_view function) { plots.push_back({-1, std::string(function)}); }
 
-namespace {
-
-/// Without its middle: what tells settings of a model apart often stands at their end.
-std::string without_middle(const std::string& text, std::size_t characters) {
-  if (characters_of(text) <= characters) return text;
-  std::size_t end = text.size();
-  for (std::size_t count = 0; count < characters / 2;)
-    if (starts_character(text[--end])) ++count;
-  return shortened(text, characters - characters / 2) + text.substr(end);
+void Sheet::make_room(int below, int beside) {
+  bottom += below;
+  height += below;
+  right += beside;
+  width += beside;
 }
-
-/// In one line of font 11, or where that is too long in two of font 9, the second from the first ", " on,
-/// shortened to fit.
-std::string fitting_title(const std::string& title, double width) {
-  constexpr double kCharacter = 8.2, kSmallCharacter = 6.9;
-  const auto fits = [&](double character) { return static_cast<std::size_t>(width / character); };
-  const std::size_t line = title.find('\n'), comma = title.find(", ");
-  if (line == std::string::npos && characters_of(title) <= fits(kCharacter)) return title;
-  if (line == std::string::npos && comma == std::string::npos) return without_middle(title, fits(kCharacter));
-  const std::size_t cut = line == std::string::npos ? comma : line, skip = line == std::string::npos ? 2 : 1;
-  return without_middle(title.substr(0, cut), fits(kSmallCharacter)) + "\n" +
-         without_middle(title.substr(cut + skip), fits(kSmallCharacter));
-}
-
-}  // namespace
 
 Drawing Sheet::drawing() const {
   const std::size_t count = std::max<std::size_t>(1, panels.size());
@@ -228,29 +264,8 @@ Drawing Sheet::drawing() const {
     whole_height += panels[i].height > 0 ? panels[i].height : height;
   const double w = whole_width, h = whole_height;
 
-  // The legend is a plot of its own without axes: a key inside a panel would be as narrow as the panel.
-  Drawing result{"", "set multiplot\n", whole_width, whole_height};
+  Drawing result{"", "set multiplot\n" + head_script(*this, w, h, head_only), whole_width, whole_height};
   std::string& script = result.script;
-  const double title_at =
-      std::clamp(w - kTitleCharacter * static_cast<double>(characters_of(title)), 10.0, 1.0 * left);
-  script += fill("set label 1 {q} at screen {},{} left font ',14'\n", {title, title_at / w, 1.0 - 20.0 / h});
-  for (std::size_t i = 0; i < notes.size(); ++i)
-    script +=
-        fill("set label {} {q} at screen {},{} left font ',9'\n",
-             {10 + i, notes[i], left / w, 1.0 - (head_only + kNote * static_cast<double>(i + 1) - 12.0) / h});
-  script +=
-      margins(left / w, 0.995, 1.0 - 32.0 / h, 1.0 - head_only / h) +
-      fill("set key inside left top horizontal maxcols {} samplen 1.5 spacing 1.0 Left reverse font ',9'\n",
-           {legend_columns(legend, whole_width - left)}) +
-      "unset border\nunset tics\nunset grid\nplot [0:1][0:1] ";
-  for (const Entry& entry : legend)
-    script += fill(&entry == &legend.front() ? "NaN {} title {q}" : ", NaN {} title {q}",
-                   {entry.look, entry.title});
-  script +=
-      "\nunset label\nunset key\nset border 3\n"
-      "set tics out scale 0.5 font ',9' textcolor rgb '#333333'\nset xtics nomirror\nset ytics nomirror\n"
-      "set grid ytics\n" +
-      setup;
   double y = h - head;
   std::size_t first_block = 0;
   for (std::size_t i = 0; i < panels.size(); ++i) {

@@ -15,10 +15,19 @@ namespace stepcast::style {
 constexpr std::string_view kBlue = "#4477AA", kCyan = "#66CCEE", kGreen = "#228833", kYellow = "#CCBB44",
                            kRed = "#EE6677", kPurple = "#AA3377", kGrey = "#BBBBBB";
 
-/// The colour of the i-th of up to seven series.
-std::string_view series_colour(std::size_t i);
 /// The colour of the i-th of up to ten series: Paul Tol's muted scheme and black.
-std::string_view many_series_colour(std::size_t i);
+std::string_view series_colour(std::size_t i);
+
+/// A colour with parts from 0 to 255.
+struct Rgb {
+  double red, green, blue;
+  [[nodiscard]] Rgb mixed(const Rgb& other, double share) const;
+  [[nodiscard]] bool dark() const { return 0.3 * red + 0.59 * green + 0.11 * blue < 127.5; }
+  /// 0xRRGGBB
+  [[nodiscard]] int number() const;
+};
+/// The colour `#RRGGBB`.
+Rgb rgb(std::string_view colour);
 
 /// `'text'` for a script.
 std::string quote(std::string_view text);
@@ -51,7 +60,7 @@ template <class Item, class Value>
 std::vector<Value> in_order(const std::vector<Item>& items, Value Item::*member) {
   std::vector<Value> all;
   for (const Item& item : items)
-    if (std::find(all.begin(), all.end(), item.*member) == all.end()) all.push_back(item.*member);
+    if (std::ranges::find(all, item.*member) == all.end()) all.push_back(item.*member);
   return all;
 }
 
@@ -126,6 +135,8 @@ struct Sheet {
   /// Points around the plot, for axes and titles, and under all panels.
   int left = 84, right = 14, top = 30, bottom = 56, foot = 26;
 
+  /// Widens every panel for labels below and beside its axes. \param below, beside points
+  void make_room(int below, int beside);
   [[nodiscard]] Drawing drawing() const;
 };
 

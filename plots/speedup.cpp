@@ -11,11 +11,10 @@ Drawing draw(const FigureInput& input) {
   std::vector<Speedup> all = speedups(cases);
   std::erase_if(all, [&](const Speedup& one) { return one.strong != input.strong_scaling; });
   if (all.empty())
-    throw InputError(
-        std::string("nothing to draw: give results with several ranks and of 'single' with the same ") +
-        (input.strong_scaling ? "global batch" : "batch per rank"));
-  Chart chart{.title = std::string("Speed-up over one rank: lines predicted, markers measured; same ") +
-                       (input.strong_scaling ? "global batch (strong)" : "batch per rank (weak)"),
+    throw InputError("nothing to draw: give results with several ranks and of 'single' with the same {}",
+                     input.strong_scaling ? "global batch" : "batch per rank");
+  Chart chart{.title = fmt::format("Speed-up over one rank: lines predicted, markers measured; same {}",
+                                   input.strong_scaling ? "global batch (strong)" : "batch per rank (weak)"),
               .x_label = "ranks",
               .y_label = "speed-up (throughput ratio)",
               .curves = true,
@@ -44,10 +43,10 @@ Drawing draw(const FigureInput& input) {
 
 const Registration<Figure> kSpeedup{
     figures(),
-    {.name = "speedup",
-     .description = "Speed-up over one rank against the number of ranks, measured, predicted and ideal.",
-     .value = {draw},
-     .order = 13}};
+    {"speedup",
+     "Speed-up over one rank against the number of ranks, measured, predicted and ideal.",
+     {draw},
+     13}};
 
 }  // namespace
 }  // namespace stepcast

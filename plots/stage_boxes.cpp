@@ -16,8 +16,7 @@ int micro_batch_of(const std::string& name) {
   if (at == std::string::npos) return -1;
   const std::string digits = name.substr(at + 3);
   const bool number =
-      !digits.empty() && digits.size() < 8 &&
-      std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+      !digits.empty() && digits.size() < 8 && digits.find_first_not_of("0123456789") == std::string::npos;
   return number ? std::stoi(digits) : -1;
 }
 
@@ -85,9 +84,9 @@ StageWork work_of(const Span& span) {
 }
 
 bool passes_micro_batches(const Result& result) {
-  return std::any_of(result.spans.begin(), result.spans.end(), [&](const Span& span) {
-    return micro_batch_of(span.name) >= 0 &&
-           (result.configuration.strategy == "pipeline" || span.name.starts_with("send/"));
+  const bool pipeline = result.configuration.strategy == "pipeline";
+  return std::ranges::any_of(result.spans, [&](const Span& span) {
+    return micro_batch_of(span.name) >= 0 && (pipeline || span.name.starts_with("send/"));
   });
 }
 
@@ -97,7 +96,7 @@ std::vector<StageBox> stage_boxes(const Result& result) {
     if (span.kind != SpanKind::kWait) ranks[span.rank].push_back(&span);
   std::vector<StageBox> all;
   for (auto& [rank, spans] : ranks) {
-    std::stable_sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
+    std::ranges::stable_sort(spans, [](const Span* a, const Span* b) {
       return a->start_s != b->start_s ? a->start_s < b->start_s : a->end_s > b->end_s;
     });
     for (const auto& boxes : {computations(spans), communications(spans)})

@@ -64,7 +64,7 @@ std::vector<SpanBox> boxes_of(const Result& result, const std::map<StreamOfRank,
   std::vector<const Span*> spans;
   for (const Span& span : result.spans)
     if (lanes.count({span.rank, span.stream}) != 0) spans.push_back(&span);
-  std::stable_sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
+  std::ranges::stable_sort(spans, [](const Span* a, const Span* b) {
     return std::tuple(a->rank, a->stream, a->start_s, -a->end_s) <
            std::tuple(b->rank, b->stream, b->start_s, -b->end_s);
   });
@@ -131,7 +131,7 @@ style::Panel panel_of_streams(const Result& result, double length_s) {
   }
   style::Panel panel;
   for (const auto& [lane, row] : lanes)
-    rows.push_back("rank " + std::to_string(lane.first) + " " + to_text(lane.second));
+    rows.push_back(fmt::format("rank {} {}", lane.first, to_text(lane.second)));
   set_rows(panel, rows);
   for (std::size_t k = 0; k < kKinds.size(); ++k)
     style::draw_boxes(panel, kKinds.at(k).label, kinds.at(k),
@@ -140,26 +140,8 @@ style::Panel panel_of_streams(const Result& result, double length_s) {
   return panel;
 }
 
-/// Parts from 0 to 1.
-struct Rgb {
-  double red, green, blue;
-  [[nodiscard]] Rgb mixed(const Rgb& other, double share) const {
-    return {std::lerp(red, other.red, share), std::lerp(green, other.green, share),
-            std::lerp(blue, other.blue, share)};
-  }
-  [[nodiscard]] bool dark() const { return 0.3 * red + 0.59 * green + 0.11 * blue < 0.5; }
-  /// 0xRRGGBB, for a data file.
-  [[nodiscard]] std::string number() const {
-    const auto part = [](double value) { return static_cast<int>(std::lround(255.0 * value)); };
-    return std::to_string(65536 * part(red) + 256 * part(green) + part(blue));
-  }
-};
-constexpr Rgb kWhite{1.0, 1.0, 1.0}, kBlack{0.0, 0.0, 0.0};
-
-Rgb rgb(std::string_view colour) {
-  const int all = std::stoi(std::string(colour.substr(1)), nullptr, 16);
-  return {(all >> 16) / 255.0, (all >> 8 & 255) / 255.0, (all & 255) / 255.0};
-}
+using style::Rgb, style::rgb;
+constexpr Rgb kWhite{255.0, 255.0, 255.0}, kBlack{0.0, 0.0, 0.0};
 
 /// The first micro-batch is the lightest. Shades of forwards are lighter than the colour, those of backwards
 /// darker, so that they differ.
@@ -187,13 +169,13 @@ style::Panel panel_of_stages(const Result& result, double length_s) {
     const bool thin = box.work == StageWork::kCommunication;
     const Rgb colour = shade(box, micro_batches);
     drawn.push_back(box_in(row->second, box.start_s, box.end_s, thin ? kMessagesTop : -kHalfBox,
-                           thin ? kHalfBox : kWorkBottom, colour.number()));
+                           thin ? kHalfBox : kWorkBottom, std::to_string(colour.number())));
     const std::string text = std::to_string(box.micro_batch);
     const double room = points_of(box.end_s - box.start_s, length_s);
     if (box.micro_batch < 0 || room < kCharacterWidth * static_cast<double>(text.size()) + kLabelMargin)
       continue;
     labels.push_back(text_in(row->second + 0.5 * (kWorkBottom - kHalfBox), box.start_s, box.end_s, text,
-                             (colour.dark() ? kWhite : kBlack).number()));
+                             std::to_string((colour.dark() ? kWhite : kBlack).number())));
   }
   style::Panel panel;
   set_rows(panel, names);
@@ -236,8 +218,7 @@ std::pair<double, double> range_of(const std::vector<const Result*>& results) {
   for (const Result* result : results) {
     const bool stages = passes_micro_batches(*result);
     for (const Span& span : result->spans) {
-      if (stages && span.end_s <= 0.0) continue;
-      if (stages && span.kind == SpanKind::kWait) continue;
+      if (stages && (span.end_s <= 0.0 || span.kind == SpanKind::kWait)) continue;
       start_s = std::min(start_s, span.start_s);
       end_s = std::max(end_s, span.end_s);
     }
@@ -251,13 +232,12 @@ Drawing draw(const FigureInput& input) {
     if (!file.result.spans.empty()) results.push_back(&file.result);
   if (results.empty())
     throw InputError("nothing to draw: give a result file that contains the spans of a step");
-  const bool any_stages = std::any_of(results.begin(), results.end(),
-                                      [](const Result* result) { return passes_micro_batches(*result); });
+  const bool any_stages =
+      std::ranges::any_of(results, [](const Result* result) { return passes_micro_batches(*result); });
   std::string title =
       any_stages ? "One training step; numbers and shades are micro-batches" : "One training step";
   if (results.size() > kMaxResults) {
-    title +=
-        " (the first " + std::to_string(kMaxResults) + " of " + std::to_string(results.size()) + " files)";
+    title += style::fill(" (the first {} of {} files)", {kMaxResults, results.size()});
     results.resize(kMaxResults);
   }
   const auto [start_s, end_s] = range_of(results);
@@ -282,14 +262,12 @@ Drawing draw(const FigureInput& input) {
   return sheet.drawing();
 }
 
-const Registration<Figure> kTimeline{
-    figures(),
-    {.name = "timeline",
-     .description =
-         "The operations of one step on every rank and stream, or by stage and micro-batch of a pipeline; "
-         "several files above each other.",
-     .value = {draw},
-     .order = 14}};
+const Registration<Figure> kTimeline{figures(),
+                                     {"timeline",
+                                      "The operations of one step on every rank and stream, or by stage and "
+                                      "micro-batch of a pipeline; several files above each other.",
+                                      {draw},
+                                      14}};
 
 }  // namespace
 }  // namespace stepcast

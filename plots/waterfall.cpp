@@ -19,7 +19,7 @@ std::vector<std::string> places_of(const WaterfallSheet::Panel& panel) {
   std::vector<std::string> places;
   for (const WaterfallSheet::Bar& bar : panel.bars) {
     places.push_back(bar.name);
-    std::replace(places.back().begin(), places.back().end(), '_', ' ');
+    std::ranges::replace(places.back(), '_', ' ');
   }
   return places;
 }
@@ -74,8 +74,7 @@ Drawing draw_waterfall(const WaterfallSheet& from) {
     below = std::max(below, tics.below);
     sheet.panels.push_back(waterfall_panel(panel, tics));
   }
-  sheet.bottom += below;
-  sheet.height += below;
+  sheet.make_room(below, 0);
   return sheet.drawing();
 }
 

@@ -20,7 +20,7 @@ struct WaterfallSheet {
   };
   std::string title, y_label;
   std::string more, less{};  ///< legend of bars up and down; empty `less`: no bars down
-  std::vector<Panel> panels;
+  std::vector<Panel> panels{};
 };
 
 /// \throws InputError if there is nothing to draw

@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/load.hpp"
-#include "schedule/schedule.hpp"
+#include "schedule/kinds.hpp"
 
 namespace stepcast {
 
@@ -16,8 +16,8 @@ STEPCAST_JSON_REQUIRED(Bench, context, origin, lineage, backend, world_size, row
 const std::vector<std::string>& bench_names() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names{"send_recv"};
-    for (const auto& [kind, name] : kCollectiveKinds)
-      if (kind != CollectiveKind::kShift) names.emplace_back(name);  // a shift takes what send_recv takes
+    for (const CollectiveTraits& each : kCollectiveKinds)
+      if (each.value != CollectiveKind::kShift) names.emplace_back(each.name);  // send_recv measures it
     return names;
   }();
   return kNames;
@@ -31,8 +31,7 @@ std::string Bench::problem() const {
   for (std::size_t i = 0; i < beside.size(); ++i)
     for (const std::vector<double>* samples : {&beside[i].compute_slowdown, &beside[i].collective_slowdown,
                                                &beside[i].compute_alone_s, &beside[i].collective_alone_s})
-      if (samples->empty() ||
-          std::any_of(samples->begin(), samples->end(), [](double s) { return !(s > 0.0); }))
+      if (samples->empty() || std::ranges::any_of(*samples, [](double s) { return !(s > 0.0); }))
         return "key 'beside[" + std::to_string(i) + "]': expected samples above 0";
   return "";
 }
@@ -43,10 +42,8 @@ double algbw_bytes_per_s(const BenchRow& row) {
 }
 
 double bus_factor(const std::string& collective, int world_size) {
-  const double n = world_size;
-  if (collective == "all_reduce") return 2.0 * (n - 1.0) / n;
-  if (collective == "broadcast" || collective == "send_recv" || collective.starts_with("copy_")) return 1.0;
-  return (n - 1.0) / n;
+  const auto kind = find_value(kCollectiveKinds, collective);
+  return kind ? bus_factor(*kind, world_size) : 1.0;
 }
 
 Bench load_bench(const std::string& path) { return load_as<Bench>(path, kBenchSchema); }

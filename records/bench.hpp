@@ -1,9 +1,9 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "core/json.hpp"
 #include "records/machine_state.hpp"
 #include "records/result.hpp"
 #include "records/run_context.hpp"
@@ -60,15 +60,10 @@ struct Bench {
 
 /// algbw = S / t.
 double algbw_bytes_per_s(const BenchRow& row);
-/// busbw = algbw * f. Source: nccl-tests, doc/PERFORMANCE.md.
-///
-///     all_reduce                                      f = 2 (n - 1)/n
-///     all_gather, reduce_scatter, gather, scatter, all_to_all     f = (n - 1)/n
-///     broadcast, send_recv, copies                    f = 1
+/// busbw / algbw of a row: as CollectiveTraits; 1 for send_recv and copies.
 double bus_factor(const std::string& collective, int world_size);
 
-void to_json(nlohmann::json& json, const Bench& bench);
-void from_json(const nlohmann::json& json, Bench& bench);
+STEPCAST_JSON(Bench)
 
 Bench load_bench(const std::string& path);
 

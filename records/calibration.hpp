@@ -1,10 +1,10 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "core/json.hpp"
 #include "core/units.hpp"
 #include "records/machine_state.hpp"
 #include "records/run_context.hpp"
@@ -187,8 +187,7 @@ struct Calibration {
   [[nodiscard]] const PathCost& path(const std::string& path_class) const;
 };
 
-void to_json(nlohmann::json& json, const Calibration& calibration);
-void from_json(const nlohmann::json& json, Calibration& calibration);
+STEPCAST_JSON(Calibration)
 
 Calibration load_calibration(const std::string& path);
 

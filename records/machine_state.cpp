@@ -11,11 +11,6 @@ namespace stepcast {
 STEPCAST_JSON_REQUIRED(MachineLog, probe_per_s, lost_fraction, excluded_fraction)
 STEPCAST_JSON_REQUIRED(MachineSpeed, cpu, probe_per_s, lost_fraction, excluded_fraction)
 
-MachineLog::MachineLog(std::vector<double> probes, std::vector<double> lost, std::vector<double> excluded)
-    : probe_per_s(std::move(probes)), lost_fraction(std::move(lost)), excluded_fraction(std::move(excluded)) {
-  if (excluded_fraction.empty()) excluded_fraction.resize(probe_per_s.size());
-}
-
 void MachineLog::add(double probe, double lost, double excluded) {
   probe_per_s.push_back(probe);
   lost_fraction.push_back(lost);
@@ -72,11 +67,10 @@ std::vector<char> without_interference(const MachineLog& log, double best_probe_
 
 std::vector<char> least_interference(const MachineLog& log, double best_probe_per_s, std::size_t least) {
   std::vector<char> marks = without_interference(log, best_probe_per_s);
-  if (static_cast<std::size_t>(std::count(marks.begin(), marks.end(), 1)) >= least) return marks;
+  if (static_cast<std::size_t>(std::ranges::count(marks, 1)) >= least) return marks;
   std::vector<std::size_t> order(log.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return log.speed(a) > log.speed(b); });
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return log.speed(a) > log.speed(b); });
   order.resize(std::min(order.size(), least));
   marks.assign(log.size(), 0);
   for (const std::size_t i : order) marks[i] = 1;

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "core/json.hpp"
 
 /// Speed of the machine, and the CPU time that it lost to others, during a measurement.
 namespace stepcast {
@@ -30,10 +31,7 @@ struct MachineLog {
   std::vector<double> probe_per_s;
   std::vector<double> lost_fraction;
   /// Part of `lost_fraction` that the sample's time does not contain, because it was subtracted.
-  std::vector<double> excluded_fraction;
-
-  MachineLog() = default;
-  MachineLog(std::vector<double> probes, std::vector<double> lost, std::vector<double> excluded = {});
+  std::vector<double> excluded_fraction{};
 
   static constexpr std::array kColumns{&MachineLog::probe_per_s, &MachineLog::lost_fraction,
                                        &MachineLog::excluded_fraction};
@@ -91,9 +89,7 @@ std::vector<Value> marked(const std::vector<Value>& values, const std::vector<ch
 }
 MachineLog marked(const MachineLog& log, const std::vector<char>& marks, bool wanted = true);
 
-void to_json(nlohmann::json& json, const MachineLog& log);
-void from_json(const nlohmann::json& json, MachineLog& log);
-void to_json(nlohmann::json& json, const MachineSpeed& speed);
-void from_json(const nlohmann::json& json, MachineSpeed& speed);
+STEPCAST_JSON(MachineLog)
+STEPCAST_JSON(MachineSpeed)
 
 }  // namespace stepcast

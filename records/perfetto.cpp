@@ -50,7 +50,7 @@ std::vector<Slice> sorted_slices(const Result& result, const std::set<int>& rank
   for (const Span& span : spans_of(result))
     if (is_shown(span.rank, ranks))
       slices.push_back({&span, nanoseconds(span.start_s), nanoseconds(span.end_s)});
-  std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
+  std::ranges::stable_sort(slices, [](const Slice& a, const Slice& b) {
     return std::tuple(a.span->rank, a.span->stream, a.start, -a.end) <
            std::tuple(b.span->rank, b.span->stream, b.start, -b.end);
   });
@@ -78,44 +78,42 @@ class Timeline {
  private:
   [[nodiscard]] int process(int rank) const { return rank * places_ + place_; }
 
+  nlohmann::json& add_event(const char* phase, const std::string& name, int rank, nlohmann::json members) {
+    members.update({{"ph", phase}, {"name", name}, {"pid", process(rank)}});
+    return events_.emplace_back(std::move(members));
+  }
+
   void add_slices() {
     for (Slice& slice : slices_) {
       const Span& span = *slice.span;
       auto& threads = lanes_[{span.rank, span.stream}];
-      auto lane = std::find_if(threads.begin(), threads.end(),
-                               [&](Lane& candidate) { return candidate.take(slice); });
+      auto lane = std::ranges::find_if(threads, [&](Lane& candidate) { return candidate.take(slice); });
       if (lane == threads.end()) {
         lane = threads.insert(threads.end(), Lane{});
         lane->take(slice);
       }
       slice.thread =
           static_cast<int>(span.stream) * kLanesPerStream + static_cast<int>(lane - threads.begin());
-      nlohmann::json event{{"ph", "X"},
-                           {"name", span.name},
-                           {"cat", nlohmann::json(span.kind)},
-                           {"pid", process(span.rank)},
-                           {"tid", slice.thread},
-                           {"ts", microseconds(slice.start)},
-                           {"dur", microseconds(slice.end - slice.start)}};
+      nlohmann::json& event = add_event("X", span.name, span.rank,
+                                        {{"cat", nlohmann::json(span.kind)},
+                                         {"tid", slice.thread},
+                                         {"ts", microseconds(slice.start)},
+                                         {"dur", microseconds(slice.end - slice.start)}});
       if (span.bytes > 0.0) event["args"]["bytes"] = span.bytes;
       if (span.to >= 0) event["args"]["to rank"] = span.to;
       if (span.from >= 0) event["args"]["from rank"] = span.from;
       if (span.step >= 0) event["args"]["step"] = span.step;
-      events_.push_back(std::move(event));
     }
   }
 
   void add_metadata(const char* name, int rank, int thread, nlohmann::json values) {
-    events_.push_back(
-        {{"ph", "M"}, {"name", name}, {"pid", process(rank)}, {"tid", thread}, {"args", std::move(values)}});
+    add_event("M", name, rank, {{"tid", thread}, {"args", std::move(values)}});
   }
 
   void add_names() {
     std::string of;
-    if (places_ > 1) {
-      const nlohmann::json origin(result_.origin);
-      of = ", " + origin.get<std::string>() + ": " + result_.configuration.label;
-    }
+    if (places_ > 1)
+      of = ", " + nlohmann::json(result_.origin).get<std::string>() + ": " + result_.configuration.label;
     for (const auto& [stream_of_rank, threads] : lanes_) {
       const auto& [rank, stream] = stream_of_rank;
       const int first = static_cast<int>(stream) * kLanesPerStream;
@@ -131,15 +129,10 @@ class Timeline {
   }
 
   void add_arrow_end(const char* phase, const Slice& slice, long long time, const std::string& id) {
-    nlohmann::json event{{"ph", phase},
-                         {"name", "message"},
-                         {"cat", "message"},
-                         {"id", id},
-                         {"pid", process(slice.span->rank)},
-                         {"tid", slice.thread},
-                         {"ts", microseconds(time)}};
+    nlohmann::json& event =
+        add_event(phase, "message", slice.span->rank,
+                  {{"cat", "message"}, {"id", id}, {"tid", slice.thread}, {"ts", microseconds(time)}});
     if (*phase == 'f') event["bp"] = "e";  // binds to the slice that is open then
-    events_.push_back(std::move(event));
   }
 
   /// The n-th send from one rank to another with a tag is the n-th receive there.
@@ -168,11 +161,7 @@ class Timeline {
   }
 
   void add_counter(const char* name, int rank, long long time, double bytes) {
-    events_.push_back({{"ph", "C"},
-                       {"name", name},
-                       {"pid", process(rank)},
-                       {"ts", microseconds(time)},
-                       {"args", {{"bytes", bytes}}}});
+    add_event("C", name, rank, {{"ts", microseconds(time)}, {"args", {{"bytes", bytes}}}});
   }
 
   void add_bytes_in_flight() {
@@ -221,8 +210,7 @@ std::string perfetto_json(const std::vector<const Result*>& results, const std::
   bool any = false;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const std::vector<Span>& spans = spans_of(*results[i]);
-    any = any || std::any_of(spans.begin(), spans.end(),
-                             [&](const Span& span) { return is_shown(span.rank, ranks); });
+    any = any || std::ranges::any_of(spans, [&](const Span& span) { return is_shown(span.rank, ranks); });
     Timeline(*results[i], ranks, static_cast<int>(i), static_cast<int>(results.size()), events).add();
   }
   if (!any) {

@@ -59,15 +59,15 @@ int PhaseCosts::row(double quantile) const {
 double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentCosts::*weights,
                          const auto& value) const {
   const auto unit_sum = [&](int index, PhaseCost SegmentCosts::*phase) {
-    const FsdpUnit& unit = schedule.units[static_cast<std::size_t>(index)];
+    const FsdpUnit& unit = schedule.units[index];
     double sum = 0.0;
-    for (const int segment : unit.segments) sum += value(segments[static_cast<std::size_t>(segment)].*phase);
+    for (const int segment : unit.segments) sum += value(segments[segment].*phase);
     return unit.part * sum;
   };
   const auto compute = [&](const Compute& which) {
     if (which.phase == Phase::kLoss) return value(loss);
     if (which.segment < 0) return value(which.phase == Phase::kZeroGrad ? all_zero_grad : all_optimizer);
-    const SegmentCosts& segment = segments[static_cast<std::size_t>(which.segment)];
+    const SegmentCosts& segment = segments[which.segment];
     const double whole = value(segment[which.phase]);
     if (which.phase == Phase::kBackwardInput) return (1.0 - segment.*weights) * whole;
     return which.phase == Phase::kBackwardWeight ? segment.*weights * whole : whole;
@@ -82,7 +82,7 @@ double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentC
                         },
                         [&](const UpdateUnit& update) {
                           return unit_sum(update.unit, &SegmentCosts::optimizer) /
-                                 schedule.units[static_cast<std::size_t>(update.unit)].shards;
+                                 schedule.units[update.unit].shards;
                         },
                         [](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit, Collective, Send, Recv, Copy,
                                        Synchronize> auto&) { return 0.0; },
@@ -103,16 +103,15 @@ double PhaseCosts::launch_s(const Schedule& schedule, const Op& op) const {
 
 double PhaseCosts::bytes(const MemoryChange& change) const {
   if (change.segment < 0) return change.size.count();
-  return change.size.count() + change.saved * segments[static_cast<std::size_t>(change.segment)].saved_bytes;
+  return change.size.count() + change.saved * segments[change.segment].saved_bytes;
 }
 
 double PhaseCosts::workspace_bytes(const std::vector<FsdpUnit>& units, const Op& op) const {
   if (rows.empty()) return 0.0;
   double most = 0.0;
   if (const auto* update = std::get_if<UpdateUnit>(&op.action)) {
-    const FsdpUnit& unit = units[static_cast<std::size_t>(update->unit)];
-    for (const int segment : unit.segments)
-      most += segments[static_cast<std::size_t>(segment)].optimizer_peak_bytes / unit.shards;
+    const FsdpUnit& unit = units[update->unit];
+    for (const int segment : unit.segments) most += segments[segment].optimizer_peak_bytes / unit.shards;
     return most;
   }
   const auto* compute = std::get_if<Compute>(&op.action);
@@ -122,12 +121,19 @@ double PhaseCosts::workspace_bytes(const std::vector<FsdpUnit>& units, const Op&
     for (const MemoryChange& change : op.memory) kept += change.at_end ? 0.0 : bytes(change);
     return std::max(0.0, loss_peak_bytes - kept);
   }
+  if (compute->phase == Phase::kBackwardInput && segments[compute->segment].input_half_peak_bytes >= 0.0) {
+    double left = 0.0;  // a part of the peak
+    for (const MemoryChange& change : op.memory) left += change.at_end ? bytes(change) : 0.0;
+    return std::max(0.0, segments[compute->segment].input_half_peak_bytes - std::max(0.0, left));
+  }
   const auto peak = [phase = compute->phase](const SegmentCosts& segment) {
+    if (phase == Phase::kBackwardWeight && segment.weight_half_peak_bytes >= 0.0)
+      return segment.weight_half_peak_bytes;
     if (is_backward(phase)) return segment.backward_peak_bytes;
     if (phase == Phase::kOptimizer) return segment.optimizer_peak_bytes;
     return phase == Phase::kZeroGrad ? 0.0 : segment.forward_peak_bytes - segment.saved_bytes;
   };
-  if (compute->segment >= 0) return std::max(0.0, peak(segments[static_cast<std::size_t>(compute->segment)]));
+  if (compute->segment >= 0) return std::max(0.0, peak(segments[compute->segment]));
   for (const SegmentCosts& segment : segments) most = std::max(most, peak(segment));
   return most;
 }
@@ -161,9 +167,7 @@ PhaseCosts traced_costs(const Model& model, const TraceEntry& entry, const Trace
   PhaseCosts costs(model);
   costs.rows.resize(entry.steps());
   std::iota(costs.rows.begin(), costs.rows.end(), 0);
-  std::sort(costs.rows.begin(), costs.rows.end(), [&](int a, int b) {
-    return entry.step_s[static_cast<std::size_t>(a)] < entry.step_s[static_cast<std::size_t>(b)];
-  });
+  std::ranges::sort(costs.rows, [&](int a, int b) { return entry.step_s[a] < entry.step_s[b]; });
   costs.asynchronous = !entry.loss_issue_s.empty();
   costs.input = measured(entry.input_s, entry.input_issue_s);
   costs.loss = measured(entry.loss_s, entry.loss_issue_s);
@@ -178,15 +182,17 @@ PhaseCosts traced_costs(const Model& model, const TraceEntry& entry, const Trace
     to.backward = measured(from.backward_s, from.backward_issue_s);
     to.zero_grad = measured(from.zero_grad_s, from.zero_grad_issue_s);
     to.optimizer = measured(from.optimizer_s, from.optimizer_issue_s);
-    if (i > 0) to.weight_fraction = to.weight_launch_fraction = from.weight_part.value_or(to.weight_fraction);
     to.saved_bytes = from.saved_bytes;
     to.forward_peak_bytes = from.forward_peak_bytes;
     to.backward_peak_bytes = from.backward_peak_bytes;
+    if (from.half_peak_bytes.size() == 2) {
+      to.input_half_peak_bytes = from.half_peak_bytes.front();
+      to.weight_half_peak_bytes = from.half_peak_bytes.back();
+    }
     to.optimizer_peak_bytes = from.optimizer_peak_bytes;
     const std::vector<int>& tensors = model.segments[i].parameters;
     for (std::size_t k = 0; k < std::min(tensors.size(), from.grad_ready_fraction.size()); ++k)
-      costs.ready_fraction[static_cast<std::size_t>(tensors[k])] =
-          std::clamp(from.grad_ready_fraction[k], 0.0, 1.0);
+      costs.ready_fraction[tensors[k]] = std::clamp(from.grad_ready_fraction[k], 0.0, 1.0);
   }
   costs.all_zero_grad =
       measured(entry.sum(&SegmentTrace::zero_grad_s), entry.sum(&SegmentTrace::zero_grad_issue_s));

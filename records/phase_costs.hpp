@@ -14,12 +14,10 @@ namespace stepcast {
 struct PhaseCost {
   std::vector<double> samples_s{};  ///< device time of each measured step; empty: `device_s` in every step
   double device_s = 0.0;            ///< median device time
-  double launch_s = 0.0;        ///< launch overhead; 0 if the phase computes on the thread that launches it
+  double launch_s = 0.0;  ///< launch overhead; 0 if the phase computes on the thread that launches it
 
   /// \param row index of a measured step; -1: the median
-  [[nodiscard]] double at(int row) const {
-    return row < 0 || samples_s.empty() ? device_s : samples_s[static_cast<std::size_t>(row)];
-  }
+  [[nodiscard]] double at(int row) const { return row < 0 || samples_s.empty() ? device_s : samples_s[row]; }
 };
 
 /// Costs and observed bytes of one segment, for one micro-batch.
@@ -30,6 +28,8 @@ struct SegmentCosts {
   double saved_bytes = 0.0;  ///< live bytes that the forward leaves for the backward
   /// Most live bytes above those at the start of the phase.
   double forward_peak_bytes = 0.0, backward_peak_bytes = 0.0, optimizer_peak_bytes = 0.0;
+  /// The same for the halves of a split backward; negative: not observed, that of the whole counts.
+  double input_half_peak_bytes = -1.0, weight_half_peak_bytes = -1.0;
 
   [[nodiscard]] const PhaseCost& operator[](Phase phase) const;
 };
@@ -68,8 +68,7 @@ struct PhaseCosts {
   /// Part of its parent operation's time after which a hook runs: where the gradient is ready, or the
   /// collective starts; 1 if unknown.
   [[nodiscard]] double hook_fraction(const Op& hook) const {
-    return hook.exchange >= 0 ? exchange_fraction[static_cast<std::size_t>(hook.exchange)]
-                              : ready_fraction[static_cast<std::size_t>(hook.ready_tensor)];
+    return hook.exchange >= 0 ? exchange_fraction[hook.exchange] : ready_fraction[hook.ready_tensor];
   }
   /// Most bytes above what the operation finds and leaves, while it runs. \param units of its schedule
   [[nodiscard]] double workspace_bytes(const std::vector<FsdpUnit>& units, const Op& op) const;

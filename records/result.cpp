@@ -11,11 +11,10 @@
 
 namespace stepcast {
 
-STEPCAST_JSON_ENUM(Origin, "origin", "measured", "predicted")
-void to_json(nlohmann::json& json, SpanKind kind) { json = to_text(kind); }
-void from_json(const nlohmann::json& json, SpanKind& kind) { kind = value_of(kSpanKinds, "kind", json); }
-void to_json(nlohmann::json& json, Stream stream) { json = to_text(stream); }
-void from_json(const nlohmann::json& json, Stream& stream) { stream = value_of(kStreams, "stream", json); }
+constexpr auto kOrigins = enum_names<Origin>("measured", "predicted");
+STEPCAST_JSON_ENUM(Origin, "origin", kOrigins)
+STEPCAST_JSON_ENUM(SpanKind, "kind", kSpanKinds)
+STEPCAST_JSON_ENUM(Stream, "stream", kStreams)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
                                    input_and_host_s, optimizer_and_copies_s, idle_s)
@@ -130,6 +129,81 @@ std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_t
   return slowest;
 }
 
+double coefficient_of_variation(const std::vector<double>& values) {
+  const auto count = static_cast<double>(values.size());
+  double mean = 0.0, variance = 0.0;
+  for (const double value : values) mean += value / count;
+  for (const double value : values) variance += (value - mean) * (value - mean) / count;
+  return mean > 0.0 ? std::sqrt(variance) / mean : 0.0;
+}
+
+/// An instant at which the set of running operations of one rank changes.
+struct Edge {
+  double time;
+  const Span* span;
+  bool begins;
+};
+
+std::vector<Edge> edges_of(const std::vector<Span>& spans, int rank, double step_time_s) {
+  std::vector<Edge> edges;
+  for (const Span& span : spans) {
+    if (span.rank != rank || span.kind == SpanKind::kWait) continue;
+    const double start = std::clamp(span.start_s, 0.0, step_time_s);
+    const double end = std::clamp(span.end_s, 0.0, step_time_s);
+    if (end <= start) continue;
+    edges.push_back({start, &span, true});
+    edges.push_back({end, &span, false});
+  }
+  std::ranges::sort(edges, [](const Edge& a, const Edge& b) {
+    return a.time != b.time ? a.time < b.time : a.begins < b.begins;
+  });
+  return edges;
+}
+
+/// Charges `length` seconds during which `running` were under way.
+void charge(Breakdown& result, const std::vector<const Span*>& running, double length, bool after_last) {
+  const Span* innermost = nullptr;
+  bool communicates = false, interrupts = false;
+  for (const Span* span : running) {
+    if (span->kind == SpanKind::kCommunication)
+      (span->stream == Stream::kCompute ? interrupts : communicates) = true;
+    else if (innermost == nullptr || span->start_s >= innermost->start_s)
+      innermost = span;
+  }
+  if (interrupts) {
+    result.exposed_communication_s += length;
+    return;
+  }
+  if (communicates)
+    (innermost != nullptr ? result.overlapped_communication_s : result.exposed_communication_s) += length;
+  if (innermost == nullptr) {
+    if (!communicates) (after_last ? result.input_and_host_s : result.idle_s) += length;
+    return;
+  }
+  (innermost->kind == SpanKind::kCompute        ? result.compute_s
+   : innermost->kind == SpanKind::kInputAndHost ? result.input_and_host_s
+                                                : result.optimizer_and_copies_s) += length;
+}
+
+/// Calls `visit` with the name of every member in files and the member.
+template <class Record, class Visit>
+void for_each_member(Record& r, Visit visit) {
+  visit("context", r.context);
+  visit("origin", r.origin);
+  visit("lineage", r.lineage);
+  visit("configuration", r.configuration);
+  visit("step_time_s", r.step_time_s);
+  visit("warmup_step_time_s", r.warmup_step_time_s);
+  visit("loss", r.loss);
+  visit("spans", r.spans);
+  visit("breakdown", r.breakdown);
+  visit("memory", r.memory);
+  visit("bytes_sent_per_rank_bytes", r.bytes_sent_per_rank);
+  visit("notes", r.notes);
+  visit("machine", r.machine);
+  visit("forecast", r.forecast);
+}
+
 }  // namespace
 
 double Result::median_step_time_s() const { return median(slowest_steps(step_time_s)); }
@@ -172,18 +246,6 @@ double Result::bubble_fraction() const {
   return whole > 0.0 ? idle / whole : 0.0;
 }
 
-namespace {
-
-double coefficient_of_variation(const std::vector<double>& values) {
-  const auto count = static_cast<double>(values.size());
-  double mean = 0.0, variance = 0.0;
-  for (const double value : values) mean += value / count;
-  for (const double value : values) variance += (value - mean) * (value - mean) / count;
-  return mean > 0.0 ? std::sqrt(variance) / mean : 0.0;
-}
-
-}  // namespace
-
 double Result::stage_time_cv() const {
   std::vector<double> times;
   for (const Breakdown& rank : breakdown) times.push_back(rank.compute_s + rank.optimizer_and_copies_s);
@@ -196,66 +258,6 @@ double Result::memory_cv() const {
   return coefficient_of_variation(peaks);
 }
 
-namespace {
-
-/// An instant at which the set of running operations of one rank changes.
-struct Edge {
-  double time;
-  const Span* span;
-  bool begins;
-};
-
-std::vector<Edge> edges_of(const std::vector<Span>& spans, int rank, double step_time_s) {
-  std::vector<Edge> edges;
-  for (const Span& span : spans) {
-    if (span.rank != rank || span.kind == SpanKind::kWait) continue;
-    const double start = std::clamp(span.start_s, 0.0, step_time_s);
-    const double end = std::clamp(span.end_s, 0.0, step_time_s);
-    if (end <= start) continue;
-    edges.push_back({start, &span, true});
-    edges.push_back({end, &span, false});
-  }
-  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
-    return a.time != b.time ? a.time < b.time : a.begins < b.begins;
-  });
-  return edges;
-}
-
-/// Charges `length` seconds during which `running` were under way.
-void charge(Breakdown& result, const std::vector<const Span*>& running, double length, bool after_last) {
-  const Span* innermost = nullptr;
-  bool communicates = false, interrupts = false;
-  for (const Span* span : running) {
-    if (span->kind == SpanKind::kCommunication)
-      (span->stream == Stream::kCompute ? interrupts : communicates) = true;
-    else if (innermost == nullptr || span->start_s >= innermost->start_s)
-      innermost = span;
-  }
-  if (interrupts) {
-    result.exposed_communication_s += length;
-    return;
-  }
-  if (communicates)
-    (innermost != nullptr ? result.overlapped_communication_s : result.exposed_communication_s) += length;
-  if (innermost == nullptr) {
-    if (!communicates) (after_last ? result.input_and_host_s : result.idle_s) += length;
-    return;
-  }
-  switch (innermost->kind) {
-    case SpanKind::kCompute:
-      result.compute_s += length;
-      break;
-    case SpanKind::kInputAndHost:
-      result.input_and_host_s += length;
-      break;
-    default:
-      result.optimizer_and_copies_s += length;
-      break;
-  }
-}
-
-}  // namespace
-
 Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s) {
   Breakdown result;
   std::vector<const Span*> running;
@@ -266,34 +268,11 @@ Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_t
     if (edge.begins)
       running.push_back(edge.span);
     else
-      running.erase(std::find(running.begin(), running.end(), edge.span));
+      running.erase(std::ranges::find(running, edge.span));
   }
   charge(result, running, std::max(0.0, step_time_s - now), true);
   return result;
 }
-
-namespace {
-
-/// Calls `visit` with the name of every member in files and the member.
-template <class Record, class Visit>
-void for_each_member(Record& r, Visit visit) {
-  visit("context", r.context);
-  visit("origin", r.origin);
-  visit("lineage", r.lineage);
-  visit("configuration", r.configuration);
-  visit("step_time_s", r.step_time_s);
-  visit("warmup_step_time_s", r.warmup_step_time_s);
-  visit("loss", r.loss);
-  visit("spans", r.spans);
-  visit("breakdown", r.breakdown);
-  visit("memory", r.memory);
-  visit("bytes_sent_per_rank_bytes", r.bytes_sent_per_rank);
-  visit("notes", r.notes);
-  visit("machine", r.machine);
-  visit("forecast", r.forecast);
-}
-
-}  // namespace
 
 void to_json(nlohmann::json& json, const Result& r) {
   for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });

@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/json.hpp"
 #include "core/statistics.hpp"
 #include "models/model.hpp"
 #include "records/machine_state.hpp"
@@ -191,20 +191,11 @@ std::string perfetto_json(const std::vector<const Result*>& results, const std::
 void write_timeline(const std::filesystem::path& path, const std::vector<const Result*>& results,
                     const std::set<int>& ranks, bool force);
 
-void to_json(nlohmann::json& json, Origin origin);
-void from_json(const nlohmann::json& json, Origin& origin);
-void to_json(nlohmann::json& json, SpanKind kind);
-void from_json(const nlohmann::json& json, SpanKind& kind);
-void to_json(nlohmann::json& json, const Span& span);
-void from_json(const nlohmann::json& json, Span& span);
-void to_json(nlohmann::json& json, const Configuration& configuration);
-void from_json(const nlohmann::json& json, Configuration& configuration);
-void to_json(nlohmann::json& json, const RunMachine& machine);
-void from_json(const nlohmann::json& json, RunMachine& machine);
-void to_json(nlohmann::json& json, const ForecastNotes& forecast);
-void from_json(const nlohmann::json& json, ForecastNotes& forecast);
-void to_json(nlohmann::json& json, const Result& result);
-void from_json(const nlohmann::json& json, Result& result);
+STEPCAST_JSON(Origin)
+STEPCAST_JSON(SpanKind)
+STEPCAST_JSON(Span)
+STEPCAST_JSON(Configuration)
+STEPCAST_JSON(Result)
 
 Result load_result(const std::string& path);
 

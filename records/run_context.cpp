@@ -1,5 +1,6 @@
 #include "records/run_context.hpp"
 
+#include <fmt/chrono.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,15 +19,6 @@
 namespace stepcast {
 namespace {
 
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
-}
-
 std::string cpu_model() {
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);)
@@ -41,7 +33,7 @@ RunContext make_run_context(const std::string& schema, const std::vector<std::st
   context.schema = schema;
   context.command_line = joined(command_line, " ");
   context.stepcast = {STEPCAST_VERSION, STEPCAST_REVISION};
-  context.date = utc_now();
+  context.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) context.host_name = host.data();
   context.cpu_model = cpu_model();

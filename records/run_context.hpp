@@ -2,9 +2,10 @@
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "core/json.hpp"
 
 /// How, where and by which program a file was made. Every machine-written file starts with its context.
 namespace stepcast {
@@ -78,15 +79,7 @@ struct BlasIdentity {
 };
 BlasIdentity identify_blas();
 
-void to_json(nlohmann::json& json, const GpuState& state);
-void from_json(const nlohmann::json& json, GpuState& state);
-void to_json(nlohmann::json& json, const StepcastVersion& version);
-void from_json(const nlohmann::json& json, StepcastVersion& version);
-void to_json(nlohmann::json& json, const ThreadPlacement& placement);
-void from_json(const nlohmann::json& json, ThreadPlacement& placement);
-void to_json(nlohmann::json& json, const RunContext& context);
-void from_json(const nlohmann::json& json, RunContext& context);
-void to_json(nlohmann::json& json, const Ancestor& ancestor);
-void from_json(const nlohmann::json& json, Ancestor& ancestor);
+STEPCAST_JSON(RunContext)
+STEPCAST_JSON(Ancestor)
 
 }  // namespace stepcast

@@ -16,8 +16,10 @@ namespace stepcast {
 STEPCAST_JSON_MEMBERS(SegmentTrace,
                       (name, forward_s, backward_s, grad_ready_fraction, zero_grad_s, optimizer_s,
                        saved_bytes, forward_peak_bytes, backward_peak_bytes, optimizer_peak_bytes),
-                      (forward_issue_s, backward_issue_s, zero_grad_issue_s, optimizer_issue_s))
-STEPCAST_JSON_ENUM(StepContext, "pace", "continuous", "waiting", "accumulating")
+                      (half_peak_bytes, forward_issue_s, backward_issue_s, zero_grad_issue_s,
+                       optimizer_issue_s))
+constexpr auto kPaces = enum_names<StepContext>("continuous", "waiting", "accumulating");
+STEPCAST_JSON_ENUM(StepContext, "pace", kPaces)
 STEPCAST_JSON_MEMBERS(TraceEntry,
                       (batch, threads, pace, launch, input_s, loss_s, host_s, step_s, native_step_s,
                        loss_peak_bytes, segments),
@@ -50,7 +52,7 @@ std::vector<double> mix(const std::vector<double>& a, const std::vector<double>&
 TraceEntry sorted_by_step(const TraceEntry& entry) {
   std::vector<std::size_t> order(entry.steps());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](auto x, auto y) { return entry.step_s[x] < entry.step_s[y]; });
+  std::ranges::sort(order, [&](auto x, auto y) { return entry.step_s[x] < entry.step_s[y]; });
   const auto reorder = [&](std::vector<double>& values) {
     std::vector<double> result;
     for (const std::size_t i : order)
@@ -78,6 +80,7 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
     for (const auto samples : kSegmentSamples)
       result.segments[i].*samples = mix(x.*samples, y.*samples, weight);
     result.segments[i].grad_ready_fraction = mix(x.grad_ready_fraction, y.grad_ready_fraction, weight);
+    result.segments[i].half_peak_bytes = mix(x.half_peak_bytes, y.half_peak_bytes, weight);
     for (auto bytes : {&SegmentTrace::saved_bytes, &SegmentTrace::forward_peak_bytes,
                        &SegmentTrace::backward_peak_bytes, &SegmentTrace::optimizer_peak_bytes})
       result.segments[i].*bytes = between(x.*bytes, y.*bytes);
@@ -85,6 +88,78 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
   result.exchange_fraction = mix(a.exchange_fraction, b.exchange_fraction, weight);
   result.launch.assign(result.step_s.size(), 0);
   result.machine = {};
+  return result;
+}
+
+/// `a`, `a and b`, `a to d`.
+std::string range_text(const std::vector<std::string>& names) {
+  if (names.size() == 1) return names.front();
+  return names.front() + (names.size() == 2 ? " and " : " to ") + names.back();
+}
+
+/// \throws InputError unless these entries, in order, have the segments of the model
+void check_segments(const std::vector<const TraceEntry*>& stages, const Model& model) {
+  const auto name = [&](int segment) { return model.segments[segment].name; };
+  const auto count = static_cast<int>(model.segments.size());
+  const TraceEntry& any = *stages.front();
+  std::vector<std::string> missing;
+  const auto lack = [&](int from, int to) {
+    std::vector<std::string> names;
+    for (int segment = from; segment < std::min(to, count); ++segment) names.push_back(name(segment));
+    if (!names.empty()) missing.push_back(range_text(names));
+  };
+  int next = 0;
+  for (const TraceEntry* stage : stages) {
+    lack(next, stage->first_segment);
+    next = stage->end_segment();
+    if (next > count)
+      throw InputError("has {} segments, model '{}' has {}", next, model.specification, count);
+    for (int i = stage->first_segment; i < next; ++i)
+      if (const std::string& own = stage->segments[i - stage->first_segment].name; own != name(i))
+        throw InputError("segment " + std::to_string(i) + " is '" + own + "', that of model '" +
+                         model.specification + "' is '" + name(i) + "'");
+  }
+  lack(next, count);
+  if (!missing.empty())
+    throw InputError(
+        "batch {}, {}: was not measured of segments {}; stepcast measure --stage --append adds stages",
+        any.batch, counted(any.threads, "thread"), joined(missing));
+}
+
+TraceEntry joined_stages(const std::vector<const TraceEntry*>& stages, const Model& model) {
+  TraceEntry result = *stages.front();
+  const TraceEntry& last = *stages.back();
+  std::size_t steps = result.steps();
+  for (const TraceEntry* stage : stages) steps = std::min(steps, stage->steps());
+  const auto shorten = [steps](std::vector<double>& samples) {
+    samples.resize(std::min(samples.size(), steps));
+  };
+  for (const auto samples : {&TraceEntry::loss_s, &TraceEntry::loss_issue_s, &TraceEntry::host_s})
+    result.*samples = last.*samples;
+  result.loss_peak_bytes = last.loss_peak_bytes;
+  result.peak_bytes = 0.0;
+  result.native_step_s.clear();
+  result.machine = {};
+  result.launch.resize(steps);
+  result.segments.clear();
+  for (const auto samples : kStepSamples) shorten(result.*samples);
+  std::ranges::fill(result.step_s, 0.0);
+  for (const TraceEntry* stage : stages) {
+    const bool first = stage == stages.front(), final = stage == stages.back();
+    for (std::size_t k = 0; k < steps; ++k)
+      result.step_s[k] += stage->step_s[k] - (first ? 0.0 : stage->input_s[k]) -
+                          (final ? 0.0 : stage->host_s[k] + stage->loss_s[k]);
+    result.with_interference = result.with_interference || stage->with_interference;
+    result.segments.insert(result.segments.end(), stage->segments.begin(), stage->segments.end());
+    for (std::size_t i = 0; i < std::min(result.exchange_fraction.size(), model.collectives.size()); ++i)
+      if (const int segment = model.collectives[i].segment;
+          i < stage->exchange_fraction.size() &&
+          (segment < 0 ? final : segment >= stage->first_segment && segment < stage->end_segment()))
+        result.exchange_fraction[i] = stage->exchange_fraction[i];
+  }
+  for (double& time : result.step_s) time = std::max(time, 0.0);
+  for (SegmentTrace& segment : result.segments)
+    for (const auto samples : kSegmentSamples) shorten(segment.*samples);
   return result;
 }
 
@@ -161,7 +236,7 @@ TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool 
 }
 
 bool Trace::has(StepContext pace) const {
-  return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.pace == pace; });
+  return std::ranges::any_of(entries, [&](const auto& entry) { return entry.pace == pace; });
 }
 
 TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace) const {
@@ -180,98 +255,18 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace)
     throw InputError("trace of " + model + ": no samples with " + std::to_string(threads) +
                      " threads; measured with: " + joined(all_threads));
   const auto by_batch = [](const TraceEntry* a, const TraceEntry* b) { return a->batch < b->batch; };
-  std::sort(usable.begin(), usable.end(), by_batch);
+  std::ranges::sort(usable, by_batch);
   for (const TraceEntry* entry : usable)
     if (entry->first_segment != 0 || entry->segments.size() != usable.front()->segments.size())
       throw InputError("trace of " + model + ": entries are of different segments");
   const bool outside = batch < usable.front()->batch || batch > usable.back()->batch;
   if (outside && (!extrapolate || usable.size() < 2))
-    throw InputError("trace of " + model + ": batch " + std::to_string(batch) +
-                     " lies outside the measured sizes " + joined(measured) + "; measure it" +
-                     (usable.size() < 2 ? "" : ", or extrapolate with --extrapolate"));
+    throw InputError("trace of {}: batch {} lies outside the measured sizes {}; measure it{}", model, batch,
+                     joined(measured), usable.size() < 2 ? "" : ", or extrapolate with --extrapolate");
   std::size_t high = 1;
   while (high + 1 < usable.size() && usable[high]->batch < batch) ++high;
   return interpolate(*usable[high - 1], *usable[high], batch);
 }
-
-namespace {
-
-/// `a`, `a and b`, `a to d`.
-std::string range_text(const std::vector<std::string>& names) {
-  if (names.size() == 1) return names.front();
-  return names.front() + (names.size() == 2 ? " and " : " to ") + names.back();
-}
-
-/// \throws InputError unless these entries, in order, have the segments of the model
-void check_segments(const std::vector<const TraceEntry*>& stages, const Model& model) {
-  const auto name = [&](int segment) { return model.segments[static_cast<std::size_t>(segment)].name; };
-  const auto count = static_cast<int>(model.segments.size());
-  const TraceEntry& any = *stages.front();
-  std::vector<std::string> missing;
-  const auto lack = [&](int from, int to) {
-    std::vector<std::string> names;
-    for (int segment = from; segment < std::min(to, count); ++segment) names.push_back(name(segment));
-    if (!names.empty()) missing.push_back(range_text(names));
-  };
-  int next = 0;
-  for (const TraceEntry* stage : stages) {
-    lack(next, stage->first_segment);
-    next = stage->end_segment();
-    if (next > count)
-      throw InputError("has " + std::to_string(next) + " segments, model '" + model.specification + "' has " +
-                       std::to_string(count));
-    for (int i = stage->first_segment; i < next; ++i)
-      if (const std::string& own = stage->segments[static_cast<std::size_t>(i - stage->first_segment)].name;
-          own != name(i))
-        throw InputError("segment " + std::to_string(i) + " is '" + own + "', that of model '" +
-                         model.specification + "' is '" + name(i) + "'");
-  }
-  lack(next, count);
-  if (!missing.empty())
-    throw InputError("batch " + std::to_string(any.batch) + ", " +
-                     counted(static_cast<std::size_t>(any.threads), "thread") +
-                     ": was not measured of segments " + joined(missing) +
-                     "; stepcast measure --stage --append adds stages");
-}
-
-TraceEntry joined_stages(const std::vector<const TraceEntry*>& stages, const Model& model) {
-  TraceEntry result = *stages.front();
-  const TraceEntry& last = *stages.back();
-  std::size_t steps = result.steps();
-  for (const TraceEntry* stage : stages) steps = std::min(steps, stage->steps());
-  const auto shorten = [steps](std::vector<double>& samples) {
-    samples.resize(std::min(samples.size(), steps));
-  };
-  for (const auto samples : {&TraceEntry::loss_s, &TraceEntry::loss_issue_s, &TraceEntry::host_s})
-    result.*samples = last.*samples;
-  result.loss_peak_bytes = last.loss_peak_bytes;
-  result.peak_bytes = 0.0;
-  result.native_step_s.clear();
-  result.machine = {};
-  result.launch.resize(steps);
-  result.segments.clear();
-  for (const auto samples : kStepSamples) shorten(result.*samples);
-  std::fill(result.step_s.begin(), result.step_s.end(), 0.0);
-  for (const TraceEntry* stage : stages) {
-    const bool first = stage == stages.front(), final = stage == stages.back();
-    for (std::size_t k = 0; k < steps; ++k)
-      result.step_s[k] += stage->step_s[k] - (first ? 0.0 : stage->input_s[k]) -
-                          (final ? 0.0 : stage->host_s[k] + stage->loss_s[k]);
-    result.with_interference = result.with_interference || stage->with_interference;
-    result.segments.insert(result.segments.end(), stage->segments.begin(), stage->segments.end());
-    for (std::size_t i = 0; i < std::min(result.exchange_fraction.size(), model.collectives.size()); ++i)
-      if (const int segment = model.collectives[i].segment;
-          i < stage->exchange_fraction.size() &&
-          (segment < 0 ? final : segment >= stage->first_segment && segment < stage->end_segment()))
-        result.exchange_fraction[i] = stage->exchange_fraction[i];
-  }
-  for (double& time : result.step_s) time = std::max(time, 0.0);
-  for (SegmentTrace& segment : result.segments)
-    for (const auto samples : kSegmentSamples) shorten(segment.*samples);
-  return result;
-}
-
-}  // namespace
 
 Trace of_whole_model(const Trace& trace, const Model& model) {
   if (trace.model != model.specification)

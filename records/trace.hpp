@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/json.hpp"
 #include "core/units.hpp"
 #include "records/machine_state.hpp"
 #include "records/run_context.hpp"
@@ -28,14 +29,13 @@ struct SegmentTrace {
   std::vector<double> grad_ready_fraction;
   std::vector<double> zero_grad_s;  ///< of its parameters
   std::vector<double> optimizer_s;  ///< of its parameters
-  /// Part of the backward's time that gradients of weights take, which a pipeline may defer; unset if only
-  /// the whole was measured.
-  std::optional<double> weight_part{};
-  double saved_bytes = 0.0;  ///< live bytes that its forward leaves for the backward, as observed
+  double saved_bytes = 0.0;         ///< live bytes that its forward leaves for the backward, as observed
   // Most live bytes above those at the start of the phase, as observed.
   double forward_peak_bytes = 0.0;
   double backward_peak_bytes = 0.0;
   double optimizer_peak_bytes = 0.0;
+  /// The same for the halves of a split backward, input first; empty: not observed, or the first segment.
+  std::vector<double> half_peak_bytes{};
   // Launch overhead of these phases on a GPU; empty if the CPU computes.
   std::vector<double> forward_issue_s, backward_issue_s, zero_grad_issue_s, optimizer_issue_s;
 };
@@ -95,11 +95,11 @@ struct Trace {
   std::vector<Ancestor> lineage;
   std::string model;  ///< full specification: `netflix-mlp:hidden=256`
   std::string device;
-  std::string dtype = "float32";      ///< of GEMMs, as devices name it
-  std::string precision = "fp32";     ///< see models/precision.hpp
-  std::string recompute = "none";     ///< part of the backwards' times, see recomputing()
-  std::vector<TraceEntry> entries;    ///< sorted by (threads, batch, pace, first segment)
-  std::vector<TraceEntry> rejected;   ///< steps with interference; nothing is forecast from them
+  std::string dtype = "float32";     ///< of GEMMs, as devices name it
+  std::string precision = "fp32";    ///< see models/precision.hpp
+  std::string recompute = "none";    ///< part of the backwards' times, see recomputing()
+  std::vector<TraceEntry> entries;   ///< sorted by (threads, batch, pace, first segment)
+  std::vector<TraceEntry> rejected;  ///< steps with interference; nothing is forecast from them
   /// Times contain what ranks that share layers exchange, which a replay then does not add.
   bool has_exchanges = false;
 
@@ -127,10 +127,7 @@ Trace of_whole_model(const Trace& trace, const Model& model);
 /// Steps of an entry that are marked, or those that are not.
 TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted = true);
 
-void to_json(nlohmann::json& json, StepContext pace);
-void from_json(const nlohmann::json& json, StepContext& pace);
-void to_json(nlohmann::json& json, const Trace& trace);
-void from_json(const nlohmann::json& json, Trace& trace);
+STEPCAST_JSON(Trace)
 
 Trace load_trace(const std::string& path);
 /// of_whole_model() of a file, which errors name.

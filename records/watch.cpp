@@ -67,7 +67,7 @@ CpuCounters parse_core_times(const std::string& stat, const std::vector<int>& co
            steal = 0.0;
     if (line.starts_with("cpu ") || !(words >> core >> user >> nice >> system >> idle)) continue;
     words >> disk >> irq >> soft_irq >> steal;  // older kernels have fewer columns
-    if (std::find(cores.begin(), cores.end(), core) == cores.end()) continue;
+    if (std::ranges::find(cores, core) == cores.end()) continue;
     times.idle_s += (idle + disk) / ticks_per_s;
     times.interrupts_s += (irq + soft_irq) / ticks_per_s;
     times.stolen_s += steal / ticks_per_s;

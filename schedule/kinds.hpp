@@ -14,16 +14,13 @@ enum class Stream : std::uint8_t {
   kComm,     ///< communication; as many at a time as the backend has in flight
   kCopy,     ///< copy engines
 };
-inline constexpr std::array kStreams{EnumName{Stream::kCompute, "compute"}, EnumName{Stream::kComm, "comm"},
-                                     EnumName{Stream::kCopy, "copy"}};
+inline constexpr auto kStreams = enum_names<Stream>("compute", "comm", "copy");
 
 /// Part of a breakdown that a span counts as. A message is posted long before its peer posts its side, so
 /// that its span is mostly a wait: the bubble of a pipeline is idle time.
 enum class SpanKind : std::uint8_t { kCompute, kCommunication, kInputAndHost, kOptimizerAndCopies, kWait };
-inline constexpr std::array kSpanKinds{
-    EnumName{SpanKind::kCompute, "compute"}, EnumName{SpanKind::kCommunication, "communication"},
-    EnumName{SpanKind::kInputAndHost, "input_and_host"},
-    EnumName{SpanKind::kOptimizerAndCopies, "optimizer_and_copies"}, EnumName{SpanKind::kWait, "wait"}};
+inline constexpr auto kSpanKinds =
+    enum_names<SpanKind>("compute", "communication", "input_and_host", "optimizer_and_copies", "wait");
 
 /// A backward is one operation, or two with other work between: the input half, whose gradient the previous
 /// segment needs, and the weight half, which only the optimizer needs (Qi et al., "Zero Bubble Pipeline
@@ -38,14 +35,8 @@ enum class Phase : std::uint8_t {
   kZeroGrad,
   kOptimizer
 };
-inline constexpr std::array kPhases{EnumName{Phase::kForward, "forward"},
-                                    EnumName{Phase::kRecompute, "recompute"},
-                                    EnumName{Phase::kBackward, "backward"},
-                                    EnumName{Phase::kBackwardInput, "backward_input"},
-                                    EnumName{Phase::kBackwardWeight, "backward_weight"},
-                                    EnumName{Phase::kLoss, "loss"},
-                                    EnumName{Phase::kZeroGrad, "zero_grad"},
-                                    EnumName{Phase::kOptimizer, "optimizer"}};
+inline constexpr auto kPhases = enum_names<Phase>("forward", "recompute", "backward", "backward_input",
+                                                  "backward_weight", "loss", "zero_grad", "optimizer");
 
 /// True if the phase accumulates gradients of parameters: a whole backward, and the weight half.
 constexpr bool accumulates(Phase phase) {
@@ -63,14 +54,25 @@ enum class CollectiveKind : std::uint8_t {
   kAllToAll,
   kShift
 };
-inline constexpr std::array kCollectiveKinds{EnumName{CollectiveKind::kAllReduce, "all_reduce"},
-                                             EnumName{CollectiveKind::kGather, "gather"},
-                                             EnumName{CollectiveKind::kScatter, "scatter"},
-                                             EnumName{CollectiveKind::kBroadcast, "broadcast"},
-                                             EnumName{CollectiveKind::kAllGather, "all_gather"},
-                                             EnumName{CollectiveKind::kReduceScatter, "reduce_scatter"},
-                                             EnumName{CollectiveKind::kAllToAll, "all_to_all"},
-                                             EnumName{CollectiveKind::kShift, "shift"}};
+
+/// Properties that distinguish kinds of collectives.
+struct CollectiveTraits {
+  CollectiveKind value;
+  const char* name;
+  bool rooted;       ///< one rank is the source or the destination of all bytes
+  bool whole_array;  ///< every rank sends or receives the whole array, not a block of it
+  bool nccl_kernel;  ///< NCCL has a kernel for it; else it groups sends and receives
+  int rounds;        ///< rounds of n - 1 blocks over the busiest link; 0: the whole array crosses it once
+};
+inline constexpr std::array kCollectiveKinds{
+    CollectiveTraits{CollectiveKind::kAllReduce, "all_reduce", false, true, true, 2},
+    CollectiveTraits{CollectiveKind::kGather, "gather", true, false, false, 1},
+    CollectiveTraits{CollectiveKind::kScatter, "scatter", true, false, false, 1},
+    CollectiveTraits{CollectiveKind::kBroadcast, "broadcast", true, true, true, 0},
+    CollectiveTraits{CollectiveKind::kAllGather, "all_gather", false, false, true, 1},
+    CollectiveTraits{CollectiveKind::kReduceScatter, "reduce_scatter", false, false, true, 1},
+    CollectiveTraits{CollectiveKind::kAllToAll, "all_to_all", false, false, false, 1},
+    CollectiveTraits{CollectiveKind::kShift, "shift", false, true, false, 0}};
 
 /// What memory is held for.
 enum class MemoryCategory : std::uint8_t {
@@ -92,14 +94,23 @@ inline constexpr std::array kMemoryCategories{
     MemoryCategoryRow{MemoryCategory::kActivations, "activations", "activations"},
     MemoryCategoryRow{MemoryCategory::kCommunication, "communication_buffers", "communication buffers"}};
 
-static_assert(is_in_order(kStreams) && is_in_order(kSpanKinds) && is_in_order(kPhases) &&
-              is_in_order(kCollectiveKinds) && is_in_order(kMemoryCategories));
+static_assert(is_in_order(kMemoryCategories));
+static_assert(kPhases.back().value == Phase::kOptimizer &&
+              kCollectiveKinds.back().value == CollectiveKind::kShift);
 
 constexpr const char* to_text(Stream stream) { return row_of(kStreams, stream).name; }
 constexpr const char* to_text(SpanKind kind) { return row_of(kSpanKinds, kind).name; }
 constexpr const char* to_text(Phase phase) { return row_of(kPhases, phase).name; }
-constexpr const char* to_text(CollectiveKind kind) { return row_of(kCollectiveKinds, kind).name; }
+constexpr const CollectiveTraits& traits(CollectiveKind kind) { return row_of(kCollectiveKinds, kind); }
+constexpr const char* to_text(CollectiveKind kind) { return traits(kind).name; }
 constexpr const char* to_text(MemoryCategory category) { return row_of(kMemoryCategories, category).name; }
+
+/// busbw / algbw of a collective over n ranks: rounds (n - 1)/n; 1 for 0 rounds.
+/// Source: nccl-tests, doc/PERFORMANCE.md.
+constexpr double bus_factor(CollectiveKind kind, int ranks) {
+  const int rounds = traits(kind).rounds;
+  return rounds == 0 ? 1.0 : rounds * (ranks - 1.0) / ranks;
+}
 
 /// Bytes by category.
 using MemoryBytes = EnumArray<kMemoryCategories, double>;

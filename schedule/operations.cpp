@@ -5,68 +5,41 @@
 namespace stepcast {
 namespace {
 
+constexpr auto kBuffers = MemoryCategory::kCommunication;
 constexpr Operation kUpdate{.span = SpanKind::kOptimizerAndCopies,
                             .workspace = MemoryCategory::kOptimizerState};
+constexpr Operation kUnit{.span = SpanKind::kOptimizerAndCopies, .workspace = kBuffers};
+constexpr Operation kPass{
+    .span = SpanKind::kOptimizerAndCopies, .time = TimeSource::kPass, .workspace = kBuffers};
+constexpr Operation kCollective{Stream::kComm, SpanKind::kCommunication, Start::kInTurn,
+                                TimeSource::kTransfer, kBuffers};
+constexpr Operation kMessage{Stream::kComm, SpanKind::kWait, Start::kWhenReady, TimeSource::kTransfer};
+constexpr Operation kCopy{Stream::kCopy, SpanKind::kOptimizerAndCopies, Start::kLaunched,
+                          TimeSource::kTransfer, kBuffers};
+
 Operation computation(Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-    case Phase::kRecompute:
-    case Phase::kBackward:
-    case Phase::kBackwardInput:
-    case Phase::kBackwardWeight:
-    case Phase::kLoss:
-      return {};
-    case Phase::kZeroGrad:
-      return {.span = SpanKind::kOptimizerAndCopies};
-    case Phase::kOptimizer:
-      return kUpdate;
-  }
-  return {};
+  if (phase == Phase::kOptimizer) return kUpdate;
+  return {.span = phase == Phase::kZeroGrad ? SpanKind::kOptimizerAndCopies : SpanKind::kCompute};
+}
+
+Operation synchronisation(const Synchronize& wait) {
+  return {.span = wait.exposed ? SpanKind::kCommunication : SpanKind::kWait,
+          .time = TimeSource::kNothing,
+          .workspace = kBuffers};
 }
 
 }  // namespace
 
 Operation operation_of(const Action& action) {
-  using Is = Operation;
-  return std::visit(Overloaded{
-                        [](const LoadInput&) { return Is{.span = SpanKind::kInputAndHost}; },
-                        [](const Compute& compute) { return computation(compute.phase); },
-                        [](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit> auto&) {
-                          return Is{.span = SpanKind::kOptimizerAndCopies,
-                                    .time = TimeSource::kPass,
-                                    .workspace = MemoryCategory::kCommunication};
-                        },
-                        [](const Collective&) {
-                          return Is{.stream = Stream::kComm,
-                                    .span = SpanKind::kCommunication,
-                                    .time = TimeSource::kTransfer,
-                                    .workspace = MemoryCategory::kCommunication};
-                        },
-                        [](const UnitMemory&) {
-                          return Is{.span = SpanKind::kOptimizerAndCopies,
-                                    .workspace = MemoryCategory::kCommunication};
-                        },
-                        [](const UpdateUnit&) { return kUpdate; },
-                        [](const OneOf<Send, Recv> auto&) {
-                          return Is{.stream = Stream::kComm,
-                                    .span = SpanKind::kWait,
-                                    .start = Start::kWhenReady,
-                                    .time = TimeSource::kTransfer};
-                        },
-                        [](const Copy&) {
-                          return Is{.stream = Stream::kCopy,
-                                    .span = SpanKind::kOptimizerAndCopies,
-                                    .start = Start::kLaunched,
-                                    .time = TimeSource::kTransfer,
-                                    .workspace = MemoryCategory::kCommunication};
-                        },
-                        [](const Synchronize& wait) {
-                          return Is{.span = wait.exposed ? SpanKind::kCommunication : SpanKind::kWait,
-                                    .time = TimeSource::kNothing,
-                                    .workspace = MemoryCategory::kCommunication};
-                        },
-                    },
-                    action);
+  return std::visit(
+      Overloaded{[](const LoadInput&) { return Operation{.span = SpanKind::kInputAndHost}; },
+                 [](const Compute& compute) { return computation(compute.phase); },
+                 [](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit> auto&) { return kPass; },
+                 [](const Collective&) { return kCollective; }, [](const UnitMemory&) { return kUnit; },
+                 [](const UpdateUnit&) { return kUpdate; },
+                 [](const OneOf<Send, Recv> auto&) { return kMessage; }, [](const Copy&) { return kCopy; },
+                 [](const Synchronize& wait) { return synchronisation(wait); }},
+      action);
 }
 
 Operation operation_of(const Op& op) {
@@ -89,7 +62,7 @@ LocalPass local_pass(const Action& action, const Schedule& schedule, const Model
           },
           [&](const ScaleUnit& scale) {
             const FsdpUnit& unit = schedule.units[scale.unit];
-            if (scale.shard) return LocalPass{unit.gradient_shard()};
+            if (scale.shard) return LocalPass{unit.gradient_shard(), scale.adds ? 1 : 0};
             // Converted for the way, they are read once more and written once more.
             const bool converted = unit.sharded && !unit.alone() && unit.reduced != unit.gradient;
             return LocalPass{unit.gradients() +

@@ -63,23 +63,14 @@ void check_program(const Schedule& schedule, const Program& program) {
 
 /// Copies move bytes between two different locations of existing ranks.
 void check_copies(const Schedule& schedule) {
-  std::vector<bool> has_copies;
-  for (const Program& program : schedule.programs)
-    has_copies.push_back(std::any_of(program.ops.begin(), program.ops.end(),
-                                     [](const Op& op) { return std::holds_alternative<Copy>(op.action); }));
-  for (int rank = 0; rank < schedule.world_size; ++rank) {
-    if (!has_copies[schedule.program_of_rank[rank]]) continue;
-    for (const Op& op : schedule.program(rank).ops) {
-      const auto* copy = std::get_if<Copy>(&op.action);
-      if (copy == nullptr) continue;
-      if (op.stream != Stream::kCopy || op.within >= 0) violated("is a copy outside of the copy stream", op);
-      if (copy->from == copy->to) violated("copies a location to itself", op);
-      if (copy->message <= Bytes(0)) violated("copies nothing", op);
-      for (const MemoryLocation& place : {copy->from, copy->to})
-        if (!place.is_host() && (rank + place.offset < 0 || rank + place.offset >= schedule.world_size))
-          violated("copies from or to the device of a rank outside the world", op);
-    }
-  }
+  for_each_action<Copy>(schedule, [&](int rank, const Op& op, const Copy& copy) {
+    if (op.stream != Stream::kCopy || op.within >= 0) violated("is a copy outside of the copy stream", op);
+    if (copy.from == copy.to) violated("copies a location to itself", op);
+    if (copy.message <= Bytes(0)) violated("copies nothing", op);
+    for (const MemoryLocation& place : {copy.from, copy.to})
+      if (!place.is_host() && (rank + place.offset < 0 || rank + place.offset >= schedule.world_size))
+        violated("copies from or to the device of a rank outside the world", op);
+  });
 }
 
 using CallKey = std::tuple<CollectiveKind, double, int>;
@@ -138,7 +129,7 @@ std::vector<Messages> messages_of(const Schedule& schedule) {
     for (const Op& op : program.ops)
       if (const auto* message = std::get_if<Kind>(&op.action))
         messages[message->offset].emplace_back(message->tag, message->message.count());
-    for (auto& [offset, list] : messages) std::sort(list.begin(), list.end());
+    for (auto& [offset, list] : messages) std::ranges::sort(list);
   }
   return result;
 }
@@ -166,16 +157,15 @@ void check_messages(const Schedule& schedule, const std::vector<Messages>& ours,
 }  // namespace
 
 bool computes(const Program& program, Phase phase) {
-  return std::any_of(program.ops.begin(), program.ops.end(), [phase](const Op& op) {
+  return std::ranges::any_of(program.ops, [phase](const Op& op) {
     const auto* compute = std::get_if<Compute>(&op.action);
     return compute != nullptr && compute->phase == phase;
   });
 }
 
 bool communicates(const Schedule& schedule) {
-  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [](const Program& program) {
-    return std::any_of(program.ops.begin(), program.ops.end(),
-                       [](const Op& op) { return op.stream == Stream::kComm; });
+  return std::ranges::any_of(schedule.programs, [](const Program& program) {
+    return std::ranges::any_of(program.ops, [](const Op& op) { return op.stream == Stream::kComm; });
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -68,6 +69,9 @@ struct UnitParameters {
 struct UnitGradients {
   int unit = 0;
   bool shard = false;  ///< the own shard, which replicas share
+  /// True if the shard's array is not the accumulated shard but the incoming one of this micro-batch, which a
+  /// ScaleUnit adds.
+  bool incoming = false;
 };
 /// Array of a collective of tensor, context or expert parallelism: `Model::exchanges[exchange]`.
 struct ExchangeArray {
@@ -97,11 +101,12 @@ struct Combine {
 };
 
 /// Gradient of an FSDP unit *= scale: the division around its reduce-scatter, of the whole array or of the
-/// own shard.
+/// own shard. With `adds`: shard += scale * incoming shard, which is freed.
 struct ScaleUnit {
   int unit = 0;
   double scale = 1.0;
   bool shard = false;
+  bool adds = false;
 };
 
 /// Frees the whole parameters or gradients of an FSDP unit, or allocates and zeroes its gradients. (The
@@ -286,6 +291,27 @@ struct Schedule {
 bool computes(const Program& program, Phase phase);
 /// True if any rank has an operation on the communication stream.
 bool communicates(const Schedule& schedule);
+
+/// True if the program has an operation of this kind.
+template <class Action>
+bool has_action(const Program& program) {
+  return std::ranges::any_of(program.ops,
+                             [](const Op& op) { return std::holds_alternative<Action>(op.action); });
+}
+template <class Action>
+bool has_action(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.programs, [](const Program& one) { return has_action<Action>(one); });
+}
+/// Calls `visit(rank, op, action)` for every operation of this kind of every rank.
+template <class Action>
+void for_each_action(const Schedule& schedule, const auto& visit) {
+  std::vector<bool> has;
+  for (const Program& program : schedule.programs) has.push_back(has_action<Action>(program));
+  for (int rank = 0; rank < schedule.world_size; ++rank)
+    if (has[schedule.program_of_rank[rank]])
+      for (const Op& op : schedule.program(rank).ops)
+        if (const auto* action = std::get_if<Action>(&op.action)) visit(rank, op, *action);
+}
 
 /// Checks that `after` points backwards; that hooks follow their parent directly on its stream; that names
 /// are unique, groups and programs in range; that ranks of a group issue the same collectives in the same

@@ -151,7 +151,7 @@ inline ReplayInput input_of(const Schedule& schedule, const Model& model, const 
 }
 
 /// Endpoint costs: one-way 10 us + n / 1 GB/s, notice 8 us, engine 6 us + n / 2 GB/s, half of which is
-/// processor time; reductions and copies at 4 GB/s; no overhead per call.
+/// CPU time; reductions and copies at 4 GB/s; no overhead per call.
 inline Calibration calibration() {
   const auto line = [](double alpha, double bandwidth) {
     return PiecewiseCost{{{0.0, alpha}, {1e9, alpha + 1e9 / bandwidth}}};

@@ -1,21 +1,8 @@
 #include "topologies/cluster.hpp"
 
 #include <algorithm>
-#include <array>
 
 namespace stepcast {
-
-const char* to_text(NodeKind kind) {
-  constexpr std::array kWords{"socket", "device", "PCIe switch", "NVSwitch", "NIC", "switch"};
-  return kWords.at(static_cast<std::size_t>(kind));
-}
-
-const char* to_text(LinkKind kind) {
-  constexpr std::array kWords{"network", "NVLink", "PCIe", "SMP", "Ethernet", "InfiniBand", "RoCE"};
-  return kWords.at(static_cast<std::size_t>(kind));
-}
-
-const char* to_text(Queue queue) { return queue == Queue::kFair ? "fair" : "fifo"; }
 
 int Cluster::add_host(Host host) {
   const auto index = static_cast<int>(hosts.size());
@@ -61,9 +48,8 @@ std::vector<int> place_ranks(const Cluster& cluster, int world_size) {
   const auto count = static_cast<int>(places.size());
   const int per_place = (world_size + count - 1) / count;
   std::vector<int> result;
-  result.reserve(static_cast<std::size_t>(world_size));
-  for (int rank = 0; rank < world_size; ++rank)
-    result.push_back(places[static_cast<std::size_t>(rank / per_place)]);
+  result.reserve(world_size);
+  for (int rank = 0; rank < world_size; ++rank) result.push_back(places[rank / per_place]);
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_table.hpp"
 #include "core/units.hpp"
 
 /// A Cluster: hosts with what is inside them, switches and links. It alone owns the capacity and the latency
@@ -18,7 +19,9 @@ enum class NodeKind : std::uint8_t {
   kNic,
   kSwitch,  ///< of the network
 };
-const char* to_text(NodeKind kind);
+inline constexpr auto kNodeKinds =
+    enum_names<NodeKind>("socket", "device", "PCIe switch", "NVSwitch", "NIC", "switch");
+constexpr const char* to_text(NodeKind kind) { return row_of(kNodeKinds, kind).name; }
 
 enum class LinkKind : std::uint8_t {
   kNetwork,  ///< of no stated technology
@@ -29,7 +32,9 @@ enum class LinkKind : std::uint8_t {
   kInfiniband,
   kRoce,  ///< RDMA over Ethernet, to NCCL the same as InfiniBand
 };
-const char* to_text(LinkKind kind);
+inline constexpr auto kLinkKinds =
+    enum_names<LinkKind>("network", "NVLink", "PCIe", "SMP", "Ethernet", "InfiniBand", "RoCE");
+constexpr const char* to_text(LinkKind kind) { return row_of(kLinkKinds, kind).name; }
 
 /// Queue at the two ports of a link, one per direction. The lab builds it; forecasts treat both alike, as
 /// fair.
@@ -37,7 +42,7 @@ enum class Queue : std::uint8_t {
   kFair,  ///< flows share the port by max-min fairness
   kFifo,  ///< bytes leave in the order of their arrival
 };
-const char* to_text(Queue queue);
+constexpr const char* to_text(Queue queue) { return queue == Queue::kFair ? "fair" : "fifo"; }
 
 /// A vertex of the network.
 struct Node {
@@ -91,12 +96,10 @@ struct Cluster {
   int add_host(Host host);
   int add_node(Node node);
 
-  [[nodiscard]] const Node& node(int index) const { return nodes[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const Node& node(int index) const { return nodes[index]; }
   [[nodiscard]] const std::string& node_name(int index) const { return node(index).name; }
   /// The host that a node is part of. \pre it is part of one
-  [[nodiscard]] const Host& host_of(int index) const {
-    return hosts[static_cast<std::size_t>(node(index).host)];
-  }
+  [[nodiscard]] const Host& host_of(int index) const { return hosts[node(index).host]; }
   /// `gpu3` of `node0/gpu3`; the whole name of a node of the network.
   [[nodiscard]] std::string name_in_host(int index) const;
   [[nodiscard]] bool has_devices() const;

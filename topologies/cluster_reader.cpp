@@ -20,6 +20,7 @@ const std::vector<std::string> kClusterKeys{"include",    "name",           "des
                                             "hosts",      "switches",       "links",       "network",
                                             "slow_hosts", "degraded_links", "shared_cores"};
 
+constexpr const char* kSpeeds = "0.001 to 1000";
 constexpr std::size_t kMostNodes = 400'000;  // 16,000 hosts of eight GPUs
 
 /// A cluster file and the files it includes, nearest first. The first file with a key provides it.
@@ -64,13 +65,9 @@ class ClusterFile {
 
 double factor(const YamlNode& node, const ClusterSettings& settings, double least, double most,
               const std::string& range) {
-  const double value = settings.number(node);
+  const double value = settings.value(node).number();
   if (!(value >= least && value <= most)) node.fail("expected a factor from " + range);
   return value;
-}
-
-double speed_factor(const YamlNode& node, const ClusterSettings& settings) {
-  return factor(node, settings, 1e-3, 1e3, "0.001 to 1000");
 }
 
 /// One entry of `hosts`: a host, or `count` equal ones that are numbered from 0.
@@ -81,8 +78,8 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   Host host;
   host.name = node.has("name") ? node.at("name").text() : "host";
   if (node.has("cores")) host.cores = settings.integer(node.at("cores"), 1);
-  if (node.has("memory")) host.memory = settings.bytes(node.at("memory"));
-  if (node.has("speed")) host.speed = speed_factor(node.at("speed"), settings);
+  if (node.has("memory")) host.memory = settings.value(node.at("memory")).bytes();
+  if (node.has("speed")) host.speed = factor(node.at("speed"), settings, 1e-3, 1e3, kSpeeds);
   const bool numbered = node.has("count");
   const int count = numbered ? settings.integer(node.at("count"), 1) : 1;
   const std::size_t before = cluster.nodes.size();
@@ -108,18 +105,11 @@ void expect_own_names(const YamlNode& node, const std::string& what, const auto&
   std::vector<std::pair<std::size_t, std::size_t>> hashes;  // with the index
   hashes.reserve(all.size());
   for (const auto& one : all) hashes.emplace_back(std::hash<std::string>()(one.name), hashes.size());
-  std::sort(hashes.begin(), hashes.end());
+  std::ranges::sort(hashes);
   for (std::size_t i = 0; i < hashes.size(); ++i)
     for (std::size_t j = i + 1; j < hashes.size() && hashes[j].first == hashes[i].first; ++j)
       if (const std::string& name = all[hashes[i].second].name; name == all[hashes[j].second].name)
         node.fail("two " + what + " have the name '" + name + "'");
-}
-
-std::map<std::string, int> name_nodes(const YamlNode& node, const Cluster& cluster) {
-  expect_own_names(node, "nodes", cluster.nodes);
-  std::map<std::string, int> result;
-  for (const Node& one : cluster.nodes) result.emplace(one.name, static_cast<int>(result.size()));
-  return result;
 }
 
 void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster& cluster) {
@@ -134,7 +124,9 @@ void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster
       cluster.add_node({item.text(), NodeKind::kSwitch});
   if (!file.has("links")) return;
   const YamlNode links = file.at("links");
-  const std::map<std::string, int> nodes = name_nodes(links, cluster);
+  expect_own_names(links, "nodes", cluster.nodes);
+  std::map<std::string, int> nodes;
+  for (const Node& one : cluster.nodes) nodes.emplace(one.name, static_cast<int>(nodes.size()));
   for (const YamlNode& item : links.items()) cluster.links.push_back(read_link(item, settings, nodes, ""));
 }
 
@@ -143,7 +135,7 @@ void slow_down(const YamlNode& node, const ClusterSettings& settings, Cluster& c
   for (Host& host : cluster.hosts) hosts[host.name] = &host;
   for (const YamlNode& item : node.items()) {
     item.allow_only({"host", "speed"});
-    const double speed = speed_factor(item.at("speed"), settings);
+    const double speed = factor(item.at("speed"), settings, 1e-3, 1e3, kSpeeds);
     item.at("host").named("host", hosts)->speed = speed;
   }
 }
@@ -164,9 +156,8 @@ void degrade(const YamlNode& node, const ClusterSettings& settings, Cluster& clu
 void check_network(const YamlNode& node, const Cluster& cluster) {
   std::vector<int> root(cluster.nodes.size());
   std::iota(root.begin(), root.end(), 0);
-  const auto above = [&](int i) -> int& { return root[static_cast<std::size_t>(i)]; };
   const auto find = [&](int i) {
-    while (above(i) != i) i = above(i) = above(above(i));
+    while (root[i] != i) i = root[i] = root[root[i]];
     return i;
   };
   expect_own_names(node, "nodes", cluster.nodes);
@@ -181,7 +172,7 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
       node.fail("link '" + link.name + "': queue " + to_text(link.queue) + " beside link '" +
                 cluster.links.front().name + "' with queue " + to_text(cluster.links.front().queue) +
                 "; expected the same at all links");
-    above(find(link.a)) = find(link.b);
+    root[find(link.a)] = find(link.b);
   }
   const std::vector<int> places = cluster.places();
   const std::string what = cluster.has_devices() ? "device" : "host";

@@ -23,33 +23,30 @@ std::string number(double value) {
   return {buffer.data(), end};
 }
 
-using Units = std::vector<std::pair<double, std::string>>;
+using Units = std::initializer_list<std::pair<double, const char*>>;
 
 /// The shortest text that `parse` reads back as the same quantity.
-template <class Parser>
-std::string shortest(double value, const Units& units, Parser parse) {
+template <class Quantity>
+std::string shortest(Quantity quantity, Units units, Quantity parse(std::string_view, std::string_view)) {
+  const double value = quantity.count();
   if (value == 0.0) return "0";
-  std::string best = number(value) + units.front().second;
+  std::string best = number(value) + units.begin()->second;
   for (const auto& [factor, unit] : units) {
     const std::string text = number(value / factor) + unit;
-    if (parse(text).count() == value && text.size() < best.size()) best = text;
+    if (parse(text, "").count() == value && text.size() < best.size()) best = text;
   }
   return best;
 }
 
 std::string text_of(BytesPerSecond rate) {
-  static const Units kUnits{{1.0, "B/s"}, {1e3, "kB/s"}, {1e6, "MB/s"}, {1e9, "GB/s"}};
-  return shortest(rate.count(), kUnits,
-                  [](const std::string& text) { return parse_bytes_per_second(text, ""); });
+  return shortest(rate, {{1.0, "B/s"}, {1e3, "kB/s"}, {1e6, "MB/s"}, {1e9, "GB/s"}}, parse_bytes_per_second);
 }
 std::string text_of(Bytes size) {
-  static const Units kUnits{{1.0, "B"},   {1e6, "MB"},    {1e9, "GB"},
-                            {1e12, "TB"}, {kMebi, "MiB"}, {kGibi, "GiB"}};
-  return shortest(size.count(), kUnits, [](const std::string& text) { return parse_bytes(text, ""); });
+  return shortest(size, {{1.0, "B"}, {1e6, "MB"}, {1e9, "GB"}, {1e12, "TB"}, {kMebi, "MiB"}, {kGibi, "GiB"}},
+                  parse_bytes);
 }
 std::string text_of(Seconds time) {
-  static const Units kUnits{{1.0, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}};
-  return shortest(time.count(), kUnits, [](const std::string& text) { return parse_seconds(text, ""); });
+  return shortest(time, {{1.0, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}}, parse_seconds);
 }
 
 /// Bandwidth before degradation: the shortest text whose value times `remaining` is the link's bandwidth,

@@ -24,12 +24,13 @@ void read_nvlink(const YamlNode& node, DeviceLinks& links) {
 }
 
 KernelParameters read_kernels(const std::string& generation, const YamlNode& node) {
-  node.allow_only({"compute_capability", "products", "attention"});
+  node.allow_only({"compute_capability", "cublas_workspace", "products", "attention"});
   const YamlNode products = node.at("products");
   products.allow_only(
       {"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned", "float8"});
   KernelParameters kernels{.generation = generation,
                            .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
+                           .cublas_workspace = node.at("cublas_workspace").bytes(),
                            .start = products.at("start").seconds(),
                            .reached = products.at("reached").number(),
                            .sustained = products.at("sustained").number(),
@@ -91,15 +92,15 @@ double number_of(const DeviceSetting& setting, const std::string& what, const st
   const auto value = number_in<double>(text);
   if (value && *value <= setting.most && (*value > 0.0 || (setting.may_be_zero && *value == 0.0)))
     return *value;
-  throw InputError(what + ": found '" + text + "', expected a number " +
-                   (setting.may_be_zero ? "from 0 to " : "above 0 and at most ") +
+  throw InputError("{}: found '{}', expected a number {}{}", what, text,
+                   setting.may_be_zero ? "from 0 to " : "above 0 and at most ",
                    formatted("%g", setting.most));
 }
 
 void set(DeviceModel& device, const std::string& key, const std::string& text) {
   const std::string what = "device '" + device.name + "': " + key;
   const auto positive = [&](auto quantity) {
-    if (quantity.count() <= 0.0) throw InputError(what + ": found '" + text + "', expected more than 0");
+    if (quantity.count() <= 0.0) throw InputError("{}: found '{}', expected more than 0", what, text);
     return quantity;
   };
   if (device.peak.contains(key)) {
@@ -110,17 +111,17 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
     device.memory_bandwidth = positive(parse_bytes_per_second(text, what));
     return;
   }
-  const auto* setting = std::find_if(kSettings.begin(), kSettings.end(),
-                                     [&](const DeviceSetting& one) { return key == one.key; });
+  const auto* setting =
+      std::ranges::find_if(kSettings, [&](const DeviceSetting& one) { return key == one.key; });
   if (setting == kSettings.end()) {
     std::vector<std::string> known = setting_names();
     known.emplace_back("memory_bandwidth");
-    std::sort(known.begin(), known.end());
+    std::ranges::sort(known);
     for (const auto& [dtype, rate] : device.peak) known.push_back(dtype);
-    throw InputError(what + ": " + unknown_name("setting", key, known));
+    throw InputError("{}: {}", what, unknown_name("setting", key, known));
   }
   if (!device.gpu && *setting->cpu_refusal != '\0')
-    throw InputError(what + ": found '" + text + "' for a CPU, but " + setting->cpu_refusal);
+    throw InputError("{}: found '{}' for a CPU, but {}", what, text, setting->cpu_refusal);
   std::visit(
       Overloaded{[&](double DeviceEstimate::*member) {
                    device.estimate.*member = number_of(*setting, what, text);
@@ -170,11 +171,9 @@ void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
   device.launch.queued = 1000;
   device.estimate.rate_spread = 0.0175;
   if (!node.has("compute_capability")) return;
-  constexpr int kHopper = 90;
   device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
-  device.estimate.process =
-      2.0 * Bytes((device.compute_capability >= kHopper ? 32.0 : 8.125) * 1024.0 * 1024.0);
   device.kernels = kernels_of_generation(device.compute_capability);
+  device.estimate.process = 2.0 * device.kernels.cublas_workspace;
   device.estimate.compute_efficiency = device.kernels.reached * device.kernels.sustained;
 }
 
@@ -215,6 +214,16 @@ const DeviceModel& named_device(const std::string& name) {
   throw InputError(unknown_name("device", name, known));
 }
 
+std::deque<DeviceModel>& devices() {  // references stay
+  static std::deque<DeviceModel> known = [] {
+    std::deque<DeviceModel> result;
+    const YamlNode file = YamlNode::load(device_file().string());
+    for (const std::string& name : file.keys()) result.push_back(read_device(name, file.at(name)));
+    return result;
+  }();
+  return known;
+}
+
 }  // namespace
 
 std::filesystem::path device_file() { return home_folder() / "topologies" / "devices" / "devices.yaml"; }
@@ -229,26 +238,12 @@ const std::vector<KernelParameters>& kernel_parameters() {
   return all;
 }
 
-namespace {
-
-std::deque<DeviceModel>& devices() {  // references stay
-  static std::deque<DeviceModel> known = [] {
-    std::deque<DeviceModel> result;
-    const YamlNode file = YamlNode::load(device_file().string());
-    for (const std::string& name : file.keys()) result.push_back(read_device(name, file.at(name)));
-    return result;
-  }();
-  return known;
-}
-
-}  // namespace
-
 const std::deque<DeviceModel>& device_models() { return devices(); }
 
 const DeviceModel& add_device(const std::string& path) {
   const YamlNode file = YamlNode::load(path);
   const std::vector<std::string> names = file.keys();
-  if (names.size() != 1) file.fail("found " + std::to_string(names.size()) + " devices, expected one");
+  if (names.size() != 1) file.fail("found {} devices, expected one", names.size());
   for (DeviceModel& known : devices())
     if (known.name == names.front()) return known = read_device(names.front(), file.at(names.front()));
   return devices().emplace_back(read_device(names.front(), file.at(names.front())));

@@ -22,7 +22,8 @@ struct AttentionParameters {
 struct KernelParameters {
   std::string generation;  ///< `hopper`; "": unknown
   int compute_capability = 0;
-  Seconds start{0};  ///< of one kernel on the device
+  Bytes cublas_workspace{};  ///< of one handle
+  Seconds start{0};          ///< of one kernel on the device
   double reached = 1.0, sustained = 1.0;
   double float8 = 1.0;  ///< part of `reached` of GEMMs in float8, relative to their own peak rate
   double depth = 0.0, tile = 0.0, waves = 0.0, split = 0.0;
@@ -77,9 +78,7 @@ struct DeviceEstimate {
   /// deviations.
   double rate_spread = 0.0;
   /// Bytes that every rank holds besides: workspaces, input, fragmentation. Default for GPUs: the two
-  /// workspaces of cuBLAS that PyTorch keeps, for the threads of forward and backward, of 32 MiB each from
-  /// compute capability 9.0 on, before that 8.125 MiB (`getChosenWorkspaceSize` in
-  /// ATen/cuda/CublasHandlePool.cpp).
+  /// workspaces of cuBLAS that PyTorch keeps (topologies/devices/kernels.yaml).
   Bytes process;
   std::optional<FittedTo> fitted{};
   bool is_set = false;  ///< a setting applies to estimates alone

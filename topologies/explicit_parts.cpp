@@ -8,12 +8,11 @@
 namespace stepcast {
 namespace {
 
-/// All kinds, by key.
-template <class Kind>
-std::map<std::string, Kind> kinds_to(Kind last) {
+/// The kinds of a table by key.
+template <class Kind, std::size_t N>
+std::map<std::string, Kind> by_key(const std::array<EnumName<Kind>, N>& table) {
   std::map<std::string, Kind> kinds;
-  for (int i = 0; i <= static_cast<int>(last); ++i)
-    kinds.emplace(key_of(static_cast<Kind>(i)), static_cast<Kind>(i));
+  for (const auto& [kind, name] : table) kinds.emplace(key_of(kind), kind);
   return kinds;
 }
 
@@ -29,9 +28,9 @@ Link read_link(const YamlNode& item, const ClusterSettings& settings, const std:
   if (a == b) item.at("between").fail("expected two different nodes");
   const std::string name = item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
   Link link{prefix + name, a, b, {}, {}};
-  if (item.has("kind")) link.kind = item.at("kind").named("kind of link", kinds_to(LinkKind::kRoce));
-  link.bandwidth = settings.bytes_per_second(item.at("bandwidth"));
-  link.latency = settings.seconds(item.at("latency"));
+  if (item.has("kind")) link.kind = item.at("kind").named("kind of link", by_key(kLinkKinds));
+  link.bandwidth = settings.value(item.at("bandwidth")).bytes_per_second();
+  link.latency = settings.value(item.at("latency")).seconds();
   read_port(item, settings, link.queue, link.token_bucket);
   return link;
 }
@@ -40,7 +39,8 @@ void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, i
   for (const std::string& key : host_part_keys())
     if (key != "nodes" && key != "links" && node.has(key))
       node.at(key).fail("cannot be combined with 'nodes', which lists every part");
-  const std::map<std::string, NodeKind> kinds = kinds_to(NodeKind::kNic);  // kinds inside a host
+  std::map<std::string, NodeKind> kinds = by_key(kNodeKinds);
+  kinds.erase(key_of(NodeKind::kSwitch));  // of the network
   HostBuilder builder(cluster, host);
   std::map<std::string, int> parts;
   for (const YamlNode& item : node.at("nodes").items()) {

@@ -14,8 +14,7 @@ int ports_of_a_host(const Cluster& cluster, const std::vector<int>& ports) {
   std::map<int, int> count;
   for (const int port : ports) ++count[cluster.node(port).host];
   const int first = count.empty() ? 1 : count.begin()->second;
-  return std::all_of(count.begin(), count.end(), [&](const auto& one) { return one.second == first; }) ? first
-                                                                                                       : 1;
+  return std::ranges::all_of(count, [&](const auto& one) { return one.second == first; }) ? first : 1;
 }
 
 /// `k`, or the smallest that has enough ports and does not split a host between edge switches. \throws
@@ -32,12 +31,10 @@ int arity(const YamlNode& node, const ClusterSettings& settings, const Cluster& 
   }
   const YamlNode given = node.at("k");
   constexpr int kMost = 1024;  // a quarter of a billion ports
-  if (k % 2 != 0 || k > kMost)
-    given.fail("expected an even number from 2 to " + std::to_string(kMost) + ", found " + std::to_string(k));
+  if (k % 2 != 0 || k > kMost) given.fail("expected an even number from 2 to {}, found {}", kMost, k);
   if (capacity(k) < ports)
-    given.fail("a " + std::to_string(k) + "-ary fat tree has " + std::to_string(capacity(k)) +
-               " ports, but " + std::to_string(ports) + " are needed; expected at least " +
-               std::to_string(smallest));
+    given.fail("a {}-ary fat tree has {} ports, but {} are needed; expected at least {}", k, capacity(k),
+               ports, smallest);
   return k;
 }
 
@@ -59,54 +56,28 @@ int arity(const YamlNode& node, const ClusterSettings& settings, const Cluster& 
 ///
 /// Holds: full bisection bandwidth; with the spreading of `Paths`, a shift permutation over a full tree loads
 /// no link with two flows.
-class FatTree {
- public:
-  FatTree(int k, const NetworkWire& wire, Cluster& cluster) : half_(k / 2), wire_(wire), cluster_(cluster) {}
-
-  void add() {
-    const std::vector<int> ports = network_ports(cluster_);
-    for (const int port : ports) {
-      if (edge_ports_ == 0) start_edge(static_cast<int>(ports.size()));
-      join(cluster_, port, edge_, wire_);
-      edge_ports_ = (edge_ports_ + 1) % half_;
-    }
-  }
-
- private:
-  void start_edge(int ports) {
-    if (ports > half_ && edges_ % half_ == 0) start_pod(ports);
-    edge_ = add_switch(cluster_, "edge" + std::to_string(edges_++));
-    for (const int aggregation : aggregations_) join(cluster_, edge_, aggregation, wire_);
-  }
-
-  void start_pod(int ports) {
-    if (ports > half_ * half_ && cores_.empty()) cores_ = add_switches(cluster_, "core", half_ * half_);
-    aggregations_.clear();
-    for (int j = 0; j < half_; ++j) {
-      const int number = edges_ + j;  // a pod has as many of these as edge switches
-      aggregations_.push_back(add_switch(cluster_, "aggregation" + std::to_string(number)));
-      if (cores_.empty()) continue;
-      for (int i = 0; i < half_; ++i)
-        join(cluster_, aggregations_.back(),
-             cores_[static_cast<std::size_t>(j) * static_cast<std::size_t>(half_) +
-                    static_cast<std::size_t>(i)],
-             wire_);
-    }
-  }
-
-  const int half_;
-  const NetworkWire wire_;
-  Cluster& cluster_;
-  std::vector<int> cores_;
-  std::vector<int> aggregations_;  ///< of the current pod
-  int edges_ = 0;                  ///< so far
-  int edge_ = 0;                   ///< current one
-  int edge_ports_ = 0;             ///< used ports of the current edge switch
-};
-
 void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
                        Cluster& cluster) {
-  FatTree(arity(node, settings, cluster), wire, cluster).add();
+  const std::vector<int> ports = network_ports(cluster);
+  const int half = arity(node, settings, cluster) / 2, count = static_cast<int>(ports.size());
+  std::vector<int> cores, aggregations;  // aggregation switches of the current pod
+  int edges = 0, edge = 0;
+  for (int i = 0; i < count; ++i) {
+    if (count > half && i % (half * half) == 0) {
+      if (count > half * half && cores.empty()) cores = add_switches(cluster, "core", half * half);
+      aggregations.clear();
+      for (int j = 0; j < half; ++j) {  // numbered as the pod's edge switches, of which it has as many
+        aggregations.push_back(add_switch(cluster, "aggregation" + std::to_string(edges + j)));
+        for (int k = 0; k < half && !cores.empty(); ++k)
+          join(cluster, aggregations.back(), cores[static_cast<std::size_t>(j) * half + k], wire);
+      }
+    }
+    if (i % half == 0) {
+      edge = add_switch(cluster, "edge" + std::to_string(edges++));
+      for (const int aggregation : aggregations) join(cluster, edge, aggregation, wire);
+    }
+    join(cluster, ports[i], edge, wire);
+  }
 }
 
 const Registration<NetworkKind> kFatTree{

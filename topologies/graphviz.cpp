@@ -33,9 +33,9 @@ std::string to_graphviz(const Cluster& cluster) {
     const Node& node = cluster.nodes[i];
     std::string label = cluster.name_in_host(static_cast<int>(i));
     if (!node.device.empty()) label += "\n" + node.device;
-    std::string& group = node.host < 0 ? network : hosts[static_cast<std::size_t>(node.host)];
-    group += (node.host < 0 ? "  " : "    ") + in_double_quotes(node.name) +
-             " [label=" + in_double_quotes(label) + ", shape=" + shape_of(node.kind) + "];\n";
+    std::string& group = node.host < 0 ? network : hosts[node.host];
+    group += fmt::format("{}{} [label={}, shape={}];\n", node.host < 0 ? "  " : "    ",
+                         in_double_quotes(node.name), in_double_quotes(label), shape_of(node.kind));
   }
   for (std::size_t i = 0; i < hosts.size(); ++i)
     text += "  subgraph " + in_double_quotes("cluster_" + cluster.hosts[i].name) +

@@ -1,8 +1,10 @@
 #include "topologies/host_parts.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "topologies/explicit_parts.hpp"
+#include "topologies/nccl_tables.hpp"
 
 namespace stepcast {
 namespace {
@@ -32,8 +34,8 @@ class HostParts {
   }
   [[nodiscard]] PartLink wire(const YamlNode& node, const PartLink& default_value) const {
     PartLink result = default_value;
-    if (node.has("bandwidth")) result.bandwidth = settings_.bytes_per_second(node.at("bandwidth"));
-    if (node.has("latency")) result.latency = settings_.seconds(node.at("latency"));
+    if (node.has("bandwidth")) result.bandwidth = settings_.value(node.at("bandwidth")).bytes_per_second();
+    if (node.has("latency")) result.latency = settings_.value(node.at("latency")).seconds();
     return result;
   }
 
@@ -66,7 +68,7 @@ class HostParts {
       smp = wire(given, smp);
     }
     if (one_node) return;
-    std::vector<int> numbers(static_cast<std::size_t>(count));
+    std::vector<int> numbers(count);
     std::iota(numbers.begin(), numbers.end(), 0);
     sockets_ = parts_.add_sockets(numbers, smp);
   }
@@ -111,21 +113,19 @@ class HostParts {
     const DeviceModel& model = device_at(node_.at("devices").at("model"), settings_);
     if (model.links.nvlinks == 0) nvlink.fail("device '" + model.name + "' has no NVLink");
     Seconds latency = kNvLinkLatency;
-    if (nvlink.has("latency")) latency = settings_.seconds(nvlink.at("latency"));
+    if (nvlink.has("latency")) latency = settings_.value(nvlink.at("latency")).seconds();
     const auto wire_of = [&](int links) {
       return PartLink{static_cast<double>(links) * model.links.nvlink_bandwidth, latency};
     };
     const std::vector<int> devices = parts_.host().devices;
     if (nvlink.has("switch") && nvlink.at("switch").boolean())
       for (const int device : devices) parts_.join_nvswitch(device, wire_of(model.links.nvlinks));
-    const std::string has =
-        "device '" + model.name + "' has " + std::to_string(model.links.nvlinks) + " links";
+    const std::string has = fmt::format("device '{}' has {} links", model.name, model.links.nvlinks);
     if (nvlink.has("all_to_all")) {
       const int links = settings_.integer(nvlink.at("all_to_all"), 1);
       const int others = static_cast<int>(devices.size()) - 1;
       if (links * others > model.links.nvlinks)
-        nvlink.at("all_to_all")
-            .fail("found " + std::to_string(links) + " to each of " + std::to_string(others) + ", " + has);
+        nvlink.at("all_to_all").fail("found {} to each of {}, {}", links, others, has);
       for (std::size_t a = 0; a < devices.size(); ++a)
         for (std::size_t b = a + 1; b < devices.size(); ++b)
           parts_.join(devices[a], devices[b], wire_of(links), LinkKind::kNvLink);
@@ -178,7 +178,7 @@ void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int h
 }
 
 const DeviceModel& device_at(const YamlNode& name, const ClusterSettings& settings) {
-  return name.placed([&]() -> const DeviceModel& { return device_model(settings.text(name)); });
+  return name.placed([&]() -> const DeviceModel& { return device_model(settings.value(name).text()); });
 }
 
 int HostBuilder::add(const std::string& name, NodeKind kind, const std::string& device) {
@@ -189,7 +189,7 @@ int HostBuilder::add(const std::string& name, NodeKind kind, const std::string& 
 }
 
 int HostBuilder::name_first_socket(const std::string& name) {
-  cluster_.nodes[static_cast<std::size_t>(host().node)].name = host().name + "/" + name;
+  cluster_.nodes[host().node].name = host().name + "/" + name;
   return host().node;
 }
 
@@ -231,11 +231,10 @@ BytesPerSecond usual_smp_bandwidth(int pcie_generation, int compute_capability) 
 }
 
 BytesPerSecond pcie_bandwidth(int generation, int width) {
-  constexpr double kGeneration3PerLane = 12e9 / 16.0;
-  double per_lane = kGeneration3PerLane;
-  for (int g = generation; g < 3; ++g) per_lane /= 2.0;
-  for (int g = 3; g < generation; ++g) per_lane *= 2.0;
-  return BytesPerSecond(width * per_lane);
+  const std::vector<double>& lanes = nccl_constants().pcie_lane;
+  const int newest = static_cast<int>(lanes.size());
+  const auto index = static_cast<std::size_t>(std::clamp(generation, 1, newest) - 1);
+  return BytesPerSecond(width * (1e9 * lanes[index]));
 }
 
 }  // namespace stepcast

@@ -73,7 +73,7 @@ class HostBuilder {
  public:
   HostBuilder(Cluster& cluster, int host) : cluster_(cluster), host_(host) {}
 
-  [[nodiscard]] Host& host() { return cluster_.hosts[static_cast<std::size_t>(host_)]; }
+  [[nodiscard]] Host& host() { return cluster_.hosts[host_]; }
 
   /// Adds a node `host/name`, which the host lists if it is a device or a NIC.
   int add(const std::string& name, NodeKind kind, const std::string& device = "");

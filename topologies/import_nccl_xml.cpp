@@ -69,7 +69,7 @@ class XmlHost {
   [[nodiscard]] FilePosition place_at(std::size_t offset) const {
     const std::size_t end = std::min(offset, text_.size());
     const std::size_t line_start = end == 0 ? std::string::npos : text_.rfind('\n', end - 1);
-    const auto lines = std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+    const auto lines = std::count(text_.begin(), text_.begin() + end, '\n');
     return {static_cast<std::size_t>(lines) + 1,
             line_start == std::string::npos ? end + 1 : end - line_start};
   }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMaxParts = 256;
 constexpr int kMaxProcessors = 65'536;
-constexpr const char* kRelations = "X, SYS, NODE, PHB, PXB, PIX, SOC, or NV and a number";
+constexpr const char* kExpected = "X, SYS, NODE, PHB, PXB, PIX, SOC, or NV and a number";
 
 struct Word {
   std::string text;
@@ -86,9 +86,8 @@ bool is_part(std::string_view name) {
 
 std::optional<MatrixCell> cell_of(const Word& word) {
   if (word.text == "SOC") return MatrixCell{Relation::kSys, 0, word.place};
-  for (const Relation relation :
-       {Relation::kSelf, Relation::kSys, Relation::kNode, Relation::kPhb, Relation::kPxb, Relation::kPix})
-    if (word.text == to_text(relation)) return MatrixCell{relation, 0, word.place};
+  for (const auto& [relation, name] : kRelations)
+    if (word.text == name && relation != Relation::kNvLink) return MatrixCell{relation, 0, word.place};
   if (!word.text.starts_with("NV")) return std::nullopt;
   const std::optional<int> links = digits(std::string_view(word.text).substr(2), 999);
   if (!links || *links == 0) return std::nullopt;
@@ -180,7 +179,7 @@ class MatrixReader {
     for (const std::vector<std::string>& extra : kExtras) {
       const bool here =
           words.size() - at >= extra.size() &&
-          std::equal(extra.begin(), extra.end(), words.begin() + static_cast<std::ptrdiff_t>(at),
+          std::equal(extra.begin(), extra.end(), words.begin() + at,
                      [](const std::string& name, const Word& word) { return name == word.text; });
       if (!here) continue;
       extras_.push_back(extra.front());
@@ -210,7 +209,7 @@ class MatrixReader {
 
   MatrixCell read_cell(const Word& word, const MatrixPart& row, const MatrixPart& column) {
     const std::optional<MatrixCell> cell = cell_of(word);
-    if (!cell) fail(word.place, "found '" + word.text + "', expected " + kRelations);
+    if (!cell) fail(word.place, "found '" + word.text + "', expected " + kExpected);
     const bool self = cell->relation == Relation::kSelf;
     if (self != (row.name == column.name))
       fail(word.place, "found '" + word.text + "' from " + row.name + " to " + column.name + ", expected " +
@@ -243,12 +242,12 @@ class MatrixReader {
   void check_symmetry() const {
     for (int a = 0; a < matrix_.size(); ++a)
       for (int b = 0; b < a; ++b) {
-        const MatrixCell& here = matrix_.cell(a, b);
-        const MatrixCell& there = matrix_.cell(b, a);
+        const MatrixCell& here = matrix_.cells[a][b];
+        const MatrixCell& there = matrix_.cells[b][a];
         if (here.relation == there.relation && here.links == there.links) continue;
-        fail(here.place, "found '" + text_of(here) + "' from " + matrix_.part(a).name + " to " +
-                             matrix_.part(b).name + ", expected '" + text_of(there) + "' as from " +
-                             matrix_.part(b).name + " to " + matrix_.part(a).name + " in line " +
+        fail(here.place, "found '" + text_of(here) + "' from " + matrix_.parts[a].name + " to " +
+                             matrix_.parts[b].name + ", expected '" + text_of(there) + "' as from " +
+                             matrix_.parts[b].name + " to " + matrix_.parts[a].name + " in line " +
                              std::to_string(there.place.line));
       }
   }

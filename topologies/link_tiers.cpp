@@ -17,8 +17,8 @@ std::vector<int> tiers_of(const Cluster& cluster) {
     changed = false;
     for (const Link& link : cluster.links)
       for (const auto& [from, to] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
-        const int through = tier[static_cast<std::size_t>(from)] + 1;
-        int& known = tier[static_cast<std::size_t>(to)];
+        const int through = tier[from] + 1;
+        int& known = tier[to];
         if (!of_network(link.kind) || through >= known) continue;
         known = through;
         changed = true;
@@ -32,8 +32,7 @@ std::vector<std::string> link_tiers(const Cluster& cluster) {
   std::vector<std::string> result;
   result.reserve(cluster.links.size());
   for (const Link& link : cluster.links) {
-    const int upper =
-        std::max({1, tier[static_cast<std::size_t>(link.a)], tier[static_cast<std::size_t>(link.b)]});
+    const int upper = std::max({1, tier[link.a], tier[link.b]});
     result.push_back(link.kind == LinkKind::kNvLink ? "nvlink"
                      : link.kind == LinkKind::kPcie ? "pcie"
                      : link.kind == LinkKind::kSmp  ? "smp"

@@ -28,11 +28,11 @@ NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings)
   const Protocol& protocol =
       protocols().at(settings.one_of(node.at("protocol"), "protocol", names_of(protocols())));
   double efficiency = protocol.efficiency;
-  if (node.has("efficiency")) efficiency = settings.number(node.at("efficiency"));
+  if (node.has("efficiency")) efficiency = settings.value(node.at("efficiency")).number();
   if (!(efficiency > 0.0 && efficiency <= 1.0))
     node.at("efficiency").fail("expected a factor above 0 and at most 1");
   return {.kind = protocol.kind,
-          .bandwidth = efficiency * settings.bytes_per_second(node.at("rate")),
+          .bandwidth = efficiency * settings.value(node.at("rate")).bytes_per_second(),
           .latency = protocol.latency,
           .efficiency = efficiency};
 }
@@ -46,9 +46,10 @@ NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings) 
   } else {
     for (const char* key : {"rate", "efficiency"})
       if (node.has(key)) node.at(key).fail("belongs to 'protocol', which is missing");
-    wire.bandwidth = settings.bytes_per_second(node.at("bandwidth"));
+    wire.bandwidth = settings.value(node.at("bandwidth")).bytes_per_second();
   }
-  if (node.has("latency") || !node.has("protocol")) wire.latency = settings.seconds(node.at("latency"));
+  if (node.has("latency") || !node.has("protocol"))
+    wire.latency = settings.value(node.at("latency")).seconds();
   read_port(node, settings, wire.queue, wire.token_bucket);
   return wire;
 }
@@ -75,7 +76,7 @@ void add_network(const YamlNode& node, const ClusterSettings& settings, Cluster&
 void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& queue, Bytes& token_bucket) {
   if (node.has("queue") && settings.one_of(node.at("queue"), "queue", {"fair", "fifo"}) == "fifo")
     queue = Queue::kFifo;
-  if (node.has("token_bucket")) token_bucket = settings.bytes(node.at("token_bucket"));
+  if (node.has("token_bucket")) token_bucket = settings.value(node.at("token_bucket")).bytes();
 }
 
 NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
@@ -84,11 +85,11 @@ NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, c
   if (node.has("uplink")) {
     if (node.has("oversubscription"))
       node.at("uplink").fail("stands beside 'oversubscription'; expected one of both");
-    result.bandwidth = wire.efficiency * settings.bytes_per_second(node.at("uplink"));
+    result.bandwidth = wire.efficiency * settings.value(node.at("uplink")).bytes_per_second();
     return result;
   }
   const double oversubscription =
-      node.has("oversubscription") ? settings.number(node.at("oversubscription")) : 1.0;
+      node.has("oversubscription") ? settings.value(node.at("oversubscription")).number() : 1.0;
   if (!(oversubscription >= 1.0))
     node.at("oversubscription")
         .fail("expected a factor of at least 1; 'uplink' sets the bandwidth of one uplink");
@@ -134,7 +135,7 @@ bool is_star(const Cluster& cluster) {
   std::vector<int> links(cluster.nodes.size());
   for (const Link& link : cluster.links) {
     if (std::max(link.a, link.b) != hub || std::min(link.a, link.b) == hub) return false;
-    ++links[static_cast<std::size_t>(std::min(link.a, link.b))];
+    ++links[std::min(link.a, link.b)];
   }
   return std::all_of(links.begin(), links.end() - 1, [](int count) { return count == 1; });
 }

@@ -34,8 +34,7 @@ void Paths::Queue::push(const Length& length, int node) {
   if (at == 0 || length < rungs_[at - 1].length) {
     if (used_ == rungs_.size()) rungs_.emplace_back();
     rungs_[used_].length = length;
-    std::rotate(rungs_.begin() + static_cast<std::ptrdiff_t>(at),
-                rungs_.begin() + static_cast<std::ptrdiff_t>(used_),
+    std::rotate(rungs_.begin() + at, rungs_.begin() + used_,
                 rungs_.begin() + static_cast<std::ptrdiff_t>(used_) + 1);
     ++used_;
     ++at;
@@ -64,19 +63,18 @@ Paths::Paths(const Cluster& cluster)
   for (std::size_t i = 0; i < cluster.links.size(); ++i) {
     const Link& link = cluster.links[i];
     const Length length(link);
-    ways_[static_cast<std::size_t>(link.a)].push_back({static_cast<int>(i), link.b, host(link.b), length});
-    ways_[static_cast<std::size_t>(link.b)].push_back({static_cast<int>(i), link.a, host(link.a), length});
+    ways_[link.a].push_back({static_cast<int>(i), link.b, host(link.b), length});
+    ways_[link.b].push_back({static_cast<int>(i), link.a, host(link.a), length});
   }
   int number = 0;
-  for (const int place : cluster.places()) place_number_[static_cast<std::size_t>(place)] = number++;
+  for (const int place : cluster.places()) place_number_[place] = number++;
   number = 0;
   for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
     if (cluster.nodes[i].host >= 0) continue;
     for (const Way& way : ways_[i])
       if (const int there = way.host; there >= 0) {
-        ports_[static_cast<std::size_t>(there)].push_back(
-            {way.to, way.link, number++, static_cast<int>(i), way.length});
-        is_port_[static_cast<std::size_t>(way.link)] = true;
+        ports_[there].push_back({way.to, way.link, number++, static_cast<int>(i), way.length});
+        is_port_[way.link] = true;
       }
   }
   for (const Link& link : cluster.links)
@@ -84,12 +82,10 @@ Paths::Paths(const Cluster& cluster)
   for (std::size_t i = 0; i < ways_.size(); ++i) {
     switches_.push_back(host_[i] < 0 ? switch_count_++ : -1);
     if (host_[i] < 0)
-      std::stable_sort(ways_[i].begin(), ways_[i].end(),
-                       [](const Way& a, const Way& b) { return a.host < b.host; });
-    in_network_.push_back(
-        host_[i] >= 0 ? ways_[i].size()
-                      : static_cast<std::size_t>(std::count_if(ways_[i].begin(), ways_[i].end(),
-                                                               [](const Way& way) { return way.host < 0; })));
+      std::ranges::stable_sort(ways_[i], [](const Way& a, const Way& b) { return a.host < b.host; });
+    in_network_.push_back(host_[i] >= 0 ? ways_[i].size()
+                                        : static_cast<std::size_t>(std::ranges::count_if(
+                                              ways_[i], [](const Way& way) { return way.host < 0; })));
   }
 }
 
@@ -120,14 +116,14 @@ Path Paths::between(int from, int to, Search search_from) const {
 }
 
 void Paths::each_way(int at, int from, int to, const auto& visit) const {
-  const std::vector<Way>& ways = ways_[static_cast<std::size_t>(at)];
+  const std::vector<Way>& ways = ways_[at];
   const int start = host(from), end = host(to);
   if (host(at) >= 0 || through_hosts_) {
     for (const Way& way : ways)
       if (through_hosts_ || way.host < 0 || way.host == start || way.host == end) visit(way);
     return;
   }
-  const auto outside = ways.begin() + static_cast<std::ptrdiff_t>(in_network_[static_cast<std::size_t>(at)]);
+  const auto outside = ways.begin() + static_cast<std::ptrdiff_t>(in_network_[at]);
   for (auto way = ways.begin(); way != outside; ++way) visit(*way);
   if (outside == ways.end()) return;
   const auto into = [&](int one) {
@@ -141,7 +137,7 @@ void Paths::each_way(int at, int from, int to, const auto& visit) const {
 
 Length Paths::left_from(int node) const {
   if (tails_.empty() || host(node) >= 0) return left(node);
-  const int number = switches_[static_cast<std::size_t>(node)];
+  const int number = switches_[node];
   Length least = kUnreached;
   for (const Tail& tail : tails_)
     if (const Length way = tail.from(number); way != kUnreached) least = std::min(least, way + tail.length);
@@ -152,9 +148,8 @@ Length Paths::left_by(const Way& way, int to) const { return left_from(way.to) +
 
 Length Paths::step(const Way& way, int to) const {
   Length length = way.length;
-  if (way.to != to && place_number_[static_cast<std::size_t>(way.to)] >= 0)
-    length = length + Length::through_place();
-  const bool comes_in = is_port_[static_cast<std::size_t>(way.link)] && way.host == host(to);
+  if (way.to != to && place_number_[way.to] >= 0) length = length + Length::through_place();
+  const bool comes_in = is_port_[way.link] && way.host == host(to);
   if (comes_in && entry_ != nullptr && way.link != entry_->link) length = length + Length::other_port();
   return length;
 }
@@ -231,28 +226,26 @@ bool Paths::search_from_both_ends(int from, int to) const {
 }
 
 std::size_t& Paths::visits(int to) const {
-  const std::vector<Port>& ports = ports_[static_cast<std::size_t>(host(to))];
+  const std::vector<Port>& ports = ports_[host(to)];
   return visits_[ports.empty() ? -1 : twin(ports.front().at)];
 }
 
 void Paths::join_switches() const {
-  between_switches_.resize(static_cast<std::size_t>(switch_count_));
+  between_switches_.resize(switch_count_);
   for (std::size_t node = 0; node < ways_.size(); ++node)
     if (switches_[node] >= 0)
       for (const Way& way : ways_[node])
-        if (way.host < 0)
-          between_switches_[static_cast<std::size_t>(switches_[node])].emplace_back(
-              switches_[static_cast<std::size_t>(way.to)], way.length);
+        if (way.host < 0) between_switches_[switches_[node]].emplace_back(switches_[way.to], way.length);
   std::map<std::vector<std::pair<int, Length>>, int> seen;
   for (std::vector<std::pair<int, Length>>& joined : between_switches_) {
-    std::sort(joined.begin(), joined.end());
+    std::ranges::sort(joined);
     twins_.push_back(seen.try_emplace(joined, static_cast<int>(twins_.size())).first->second);
   }
 }
 
 int Paths::twin(int at) const {
   if (between_switches_.empty()) join_switches();
-  return twins_[static_cast<std::size_t>(switches_[static_cast<std::size_t>(at)])];
+  return twins_[switches_[at]];
 }
 
 const Paths::Distances& Paths::distances_to(int twin) const {
@@ -263,17 +256,17 @@ const Paths::Distances& Paths::distances_to(int twin) const {
   std::vector<Length>& lengths = distances.lengths;
   distances.which.resize(known.size());
   Queue open;
-  known[static_cast<std::size_t>(twin)] = {};
+  known[twin] = {};
   open.push({}, twin);
   while (!open.empty()) {
     const Queue::Arrival here = open.pop();
-    if (known[static_cast<std::size_t>(here.node)] < here.length) continue;
+    if (known[here.node] < here.length) continue;
     if (lengths.empty() || lengths.back() < here.length) lengths.push_back(here.length);
-    distances.which[static_cast<std::size_t>(here.node)] = static_cast<std::uint32_t>(lengths.size() - 1);
-    for (const auto& [to, step] : between_switches_[static_cast<std::size_t>(here.node)]) {
+    distances.which[here.node] = static_cast<std::uint32_t>(lengths.size() - 1);
+    for (const auto& [to, step] : between_switches_[here.node]) {
       const Length length = here.length + step;
-      if (!(length < known[static_cast<std::size_t>(to)])) continue;
-      known[static_cast<std::size_t>(to)] = length;
+      if (!(length < known[to])) continue;
+      known[to] = length;
       open.push(length, to);
     }
   }
@@ -289,22 +282,20 @@ bool Paths::search_by_distances(int from, int to) const {
   forget();
   come_from(to, {});
   search_inside(host(to), to, -1);
-  const std::vector<Port>& ends = ports_[static_cast<std::size_t>(host(to))];
-  if (std::all_of(ends.begin(), ends.end(), [this](const Port& one) { return left(one.node) == kUnreached; }))
+  const std::vector<Port>& ends = ports_[host(to)];
+  if (std::ranges::all_of(ends, [this](const Port& one) { return left(one.node) == kUnreached; }))
     return false;
   entry_ = &entry_of(to);
   for (const Port& port : ends) {
     if (left(port.node) == kUnreached) continue;
     const Length length = left_by({port.link, port.node, host(to), port.length}, to);
-    const auto known =
-        std::find_if(tails_.begin(), tails_.end(), [&](const Tail& one) { return one.at == port.at; });
+    const auto known = std::ranges::find_if(tails_, [&](const Tail& one) { return one.at == port.at; });
     if (known == tails_.end())
-      tails_.push_back({port.at, length, switches_[static_cast<std::size_t>(port.at)], twin(port.at),
-                        &distances_to(twin(port.at))});
+      tails_.push_back({port.at, length, switches_[port.at], twin(port.at), &distances_to(twin(port.at))});
     else
       known->length = std::min(known->length, length);
   }
-  for (const Port& port : ports_[static_cast<std::size_t>(host(from))])
+  for (const Port& port : ports_[host(from)])
     if (left_from(port.at) != kUnreached)
       come_from(port.node, left_by({port.link, port.at, -1, port.length}, to));
   search_inside(host(from), to, from);
@@ -322,7 +313,7 @@ void Paths::search_inside(int inside, int to, int until) const {
   while (!back_.empty() && (until < 0 || left(until) == kUnreached || back_.least() < left(until))) {
     const Queue::Arrival here = back_.pop();
     if (left(here.node) < here.length) continue;
-    for (const Way& way : ways_[static_cast<std::size_t>(here.node)])
+    for (const Way& way : ways_[here.node])
       if (way.host == inside) come_from(way.to, left_by({way.link, here.node, inside, way.length}, to));
   }
 }
@@ -346,7 +337,7 @@ void Paths::keep_shortest(int to, const Length& shortest) const {
 const Paths::Port& Paths::entry_of(int to) const {
   Length least = kUnreached;
   std::vector<const Port*> nearest;
-  for (const Port& port : ports_[static_cast<std::size_t>(host(to))]) {
+  for (const Port& port : ports_[host(to)]) {
     if (left(port.node) == kUnreached || least < left(port.node)) continue;
     if (left(port.node) < least) nearest.clear();
     least = left(port.node);
@@ -369,9 +360,9 @@ Path Paths::walk(int from, int to) const {
     });
     const auto choices = static_cast<int>(equal.size());
     const bool in_network = host(at) < 0 && host(equal.front()->to) < 0;
-    const Way& way = *equal[static_cast<std::size_t>((in_network ? port : place) % choices)];
+    const Way& way = *equal[(in_network ? port : place) % choices];
     if (in_network) port /= choices;
-    path.push_back({way.link, cluster_.links[static_cast<std::size_t>(way.link)].a == at});
+    path.push_back({way.link, cluster_.links[way.link].a == at});
     at = way.to;
   }
   return path;
@@ -380,7 +371,7 @@ Path Paths::walk(int from, int to) const {
 int switches_crossed(const Cluster& cluster, const Path& path) {
   int switches = 0;
   for (const Hop& hop : path) {
-    const Link& link = cluster.links[static_cast<std::size_t>(hop.link)];
+    const Link& link = cluster.links[hop.link];
     const int at = hop.forward ? link.b : link.a;
     if (cluster.node(at).kind == NodeKind::kSwitch) ++switches;
   }
@@ -389,14 +380,13 @@ int switches_crossed(const Cluster& cluster, const Path& path) {
 
 Seconds latency(const Cluster& cluster, const Path& path) {
   Seconds sum{0};
-  for (const Hop& hop : path) sum += cluster.links[static_cast<std::size_t>(hop.link)].latency;
+  for (const Hop& hop : path) sum += cluster.links[hop.link].latency;
   return sum;
 }
 
 BytesPerSecond bandwidth(const Cluster& cluster, const Path& path) {
-  BytesPerSecond least = cluster.links[static_cast<std::size_t>(path.front().link)].bandwidth;
-  for (const Hop& hop : path)
-    least = std::min(least, cluster.links[static_cast<std::size_t>(hop.link)].bandwidth);
+  BytesPerSecond least = cluster.links[path.front().link].bandwidth;
+  for (const Hop& hop : path) least = std::min(least, cluster.links[hop.link].bandwidth);
   return least;
 }
 

@@ -16,6 +16,8 @@ struct Hop {
   int link = 0;
   bool forward = true;  ///< from `a` to `b`
   friend bool operator==(const Hop& a, const Hop& b) = default;
+  /// Index in lists by link and direction.
+  [[nodiscard]] int slot() const { return 2 * link + (forward ? 0 : 1); }
 };
 using Path = std::vector<Hop>;
 
@@ -95,14 +97,12 @@ class Paths {
   [[nodiscard]] Path walk(int from, int to) const;
   /// The port by which a path should come to `to`. \pre the nearest ones have been reached
   [[nodiscard]] const Port& entry_of(int to) const;
-  [[nodiscard]] int place_number(int node) const {
-    return std::max(0, place_number_[static_cast<std::size_t>(node)]);
-  }
-  [[nodiscard]] int host(int node) const { return host_[static_cast<std::size_t>(node)]; }
-  [[nodiscard]] Length& left(int node) const { return left_[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] int place_number(int node) const { return std::max(0, place_number_[node]); }
+  [[nodiscard]] int host(int node) const { return host_[node]; }
+  [[nodiscard]] Length& left(int node) const { return left_[node]; }
   /// The same, of a switch by its distances where these are used.
   [[nodiscard]] Length left_from(int node) const;
-  [[nodiscard]] Length& gone(int node) const { return gone_[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] Length& gone(int node) const { return gone_[node]; }
   /// Visits the ways from a node on which a path between the two may go on: not into other hosts, unless
   /// `through_hosts_`.
   void each_way(int at, int from, int to, const auto& visit) const;
@@ -154,7 +154,7 @@ class Paths {
     const Distances* distances = nullptr;
     [[nodiscard]] const Length& from(int other) const {
       const int seen = other == number ? twin : other == twin ? number : other;
-      return distances->lengths[distances->which[static_cast<std::size_t>(seen)]];
+      return distances->lengths[distances->which[seen]];
     }
   };
 

@@ -42,7 +42,7 @@ void generate_rails(const YamlNode& node, const ClusterSettings& settings, const
   for (int host = 0; host < hosts; ++host) {
     const int pod = host / pod_size;
     if (host % pod_size == 0) rails.clear();
-    const std::vector<int> ports = ports_of(cluster.hosts[static_cast<std::size_t>(host)]);
+    const std::vector<int> ports = ports_of(cluster.hosts[host]);
     for (std::size_t i = 0; i < ports.size(); ++i) {
       if (i == rails.size()) {
         rails.push_back(add_switch(cluster, "pod" + std::to_string(pod) + "-rail" + std::to_string(i)));

@@ -11,8 +11,7 @@ void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
       values_.emplace(key, file.at("settings").at(key).text());
   }
   for (const auto& [key, value] : given_.overrides) {
-    if (values_.empty())
-      throw InputError("cluster '" + file() + "' has no settings, so '" + key + "' cannot be set");
+    if (values_.empty()) throw InputError("cluster '{}' has no settings, so '{}' cannot be set", file(), key);
     if (!values_.contains(key))
       throw InputError("cluster '" + file() + "': " + unknown_name("setting", key, names_of(values_)));
     values_[key] = value;
@@ -31,7 +30,7 @@ void ClusterSettings::refuse_unused(const YamlNode& nearest) const {
       settings.at(key).fail(unknown_name("setting", key, {used_.begin(), used_.end()}));
 }
 
-YamlNode ClusterSettings::resolve(const YamlNode& node) const {
+YamlNode ClusterSettings::value(const YamlNode& node) const {
   const auto found = values_.find(node.text());
   if (found == values_.end()) return node;
   used_.insert(found->first);
@@ -40,27 +39,18 @@ YamlNode ClusterSettings::resolve(const YamlNode& node) const {
 }
 
 int ClusterSettings::integer(const YamlNode& node, int least, int most) const {
-  const YamlNode value = resolve(node);
-  const long long result = value.integer();
-  if (result < least)
-    value.fail("expected at least " + std::to_string(least) + ", found " + std::to_string(result));
-  if (result > most)
-    value.fail("expected at most " + std::to_string(most) + ", found " + std::to_string(result));
+  const YamlNode number = value(node);
+  const long long result = number.integer();
+  if (result < least) number.fail("expected at least {}, found {}", least, result);
+  if (result > most) number.fail("expected at most {}, found {}", most, result);
   return static_cast<int>(result);
 }
 
-double ClusterSettings::number(const YamlNode& node) const { return resolve(node).number(); }
-std::string ClusterSettings::text(const YamlNode& node) const { return resolve(node).text(); }
-Seconds ClusterSettings::seconds(const YamlNode& node) const { return resolve(node).seconds(); }
-Bytes ClusterSettings::bytes(const YamlNode& node) const { return resolve(node).bytes(); }
 std::string ClusterSettings::one_of(const YamlNode& node, const std::string& what,
                                     const std::vector<std::string>& known) const {
-  const std::string name = text(node);
+  const std::string name = value(node).text();
   if (std::ranges::find(known, name) == known.end()) node.fail(unknown_name(what, name, known));
   return name;
-}
-BytesPerSecond ClusterSettings::bytes_per_second(const YamlNode& node) const {
-  return resolve(node).bytes_per_second();
 }
 
 }  // namespace stepcast

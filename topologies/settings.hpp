@@ -28,20 +28,14 @@ class ClusterSettings {
   void refuse_unused(const YamlNode& nearest) const;
 
   /// The value of a scalar, which is a value or the name of a setting.
+  [[nodiscard]] YamlNode value(const YamlNode& node) const;
   /// \throws InputError that names file, line and key
   [[nodiscard]] int integer(const YamlNode& node, int least, int most = 1'000'000) const;
-  [[nodiscard]] double number(const YamlNode& node) const;
-  [[nodiscard]] std::string text(const YamlNode& node) const;
   /// A text that is one of `known`.
   [[nodiscard]] std::string one_of(const YamlNode& node, const std::string& what,
                                    const std::vector<std::string>& known) const;
-  [[nodiscard]] Seconds seconds(const YamlNode& node) const;
-  [[nodiscard]] Bytes bytes(const YamlNode& node) const;
-  [[nodiscard]] BytesPerSecond bytes_per_second(const YamlNode& node) const;
 
  private:
-  [[nodiscard]] YamlNode resolve(const YamlNode& node) const;
-
   Specification given_;
   std::map<std::string, std::string> values_;
   mutable std::set<std::string> used_;

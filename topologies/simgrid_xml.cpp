@@ -19,23 +19,22 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-/// With 15 digits, which a double always keeps, so that rounding of 66.9 * 1e12 does not show.
-std::string fifteen_digits(double value) { return formatted("%.15g", value); }
+// Numbers have 15 digits, which a double always keeps, so that rounding of 66.9 * 1e12 does not show.
 
 std::string host_text(const Cluster& cluster, int place) {
   const Node& node = cluster.node(place);
   const Host& host = cluster.host_of(place);
-  std::string text = "    <host id=\"" + escaped(node.name) + "\" speed=\"";
   if (node.device.empty())
-    text += fifteen_digits(kHostSpeed * host.speed) + "f\" core=\"" + std::to_string(host.cores);
-  else
-    text += fifteen_digits(device_model(node.device).peak.at("float32").count() * host.speed) + "f";
-  return text + "\"/>\n";
+    return fmt::format("    <host id=\"{}\" speed=\"{:.15g}f\" core=\"{}\"/>\n", escaped(node.name),
+                       kHostSpeed * host.speed, host.cores);
+  return fmt::format("    <host id=\"{}\" speed=\"{:.15g}f\"/>\n", escaped(node.name),
+                     device_model(node.device).peak.at("float32").count() * host.speed);
 }
 
 std::string link_text(const Link& link) {
-  return "    <link id=\"" + escaped(link.name) + "\" bandwidth=\"" + fifteen_digits(link.bandwidth.count()) +
-         "Bps\" latency=\"" + fifteen_digits(link.latency.count()) + "s\" sharing_policy=\"SPLITDUPLEX\"/>\n";
+  return fmt::format(
+      "    <link id=\"{}\" bandwidth=\"{:.15g}Bps\" latency=\"{:.15g}s\" sharing_policy=\"SPLITDUPLEX\"/>\n",
+      escaped(link.name), link.bandwidth.count(), link.latency.count());
 }
 
 std::string star_routes(const Cluster& cluster) {
@@ -43,9 +42,9 @@ std::string star_routes(const Cluster& cluster) {
   const auto hub = static_cast<int>(cluster.nodes.size()) - 1;
   for (const Link& link : cluster.links) {
     const bool from_host = link.b == hub;
-    text += "    <host_link id=\"" + escaped(cluster.node_name(from_host ? link.a : link.b)) + "\" up=\"" +
-            escaped(link.name) + (from_host ? "_UP" : "_DOWN") + "\" down=\"" + escaped(link.name) +
-            (from_host ? "_DOWN" : "_UP") + "\"/>\n";
+    text += fmt::format("    <host_link id=\"{0}\" up=\"{1}_{2}\" down=\"{1}_{3}\"/>\n",
+                        escaped(cluster.node_name(from_host ? link.a : link.b)), escaped(link.name),
+                        from_host ? "UP" : "DOWN", from_host ? "DOWN" : "UP");
   }
   return text;
 }
@@ -57,11 +56,11 @@ std::string all_routes(const Cluster& cluster) {
   for (const int from : places)
     for (const int to : places) {
       if (from == to) continue;
-      text += "    <route src=\"" + escaped(cluster.node_name(from)) + "\" dst=\"" +
-              escaped(cluster.node_name(to)) + R"(" symmetrical="NO">)";
+      text += fmt::format("    <route src=\"{}\" dst=\"{}\" symmetrical=\"NO\">",
+                          escaped(cluster.node_name(from)), escaped(cluster.node_name(to)));
       for (const Hop& hop : paths.between(from, to))
-        text += "<link_ctn id=\"" + escaped(cluster.links[static_cast<std::size_t>(hop.link)].name) +
-                "\" direction=\"" + (hop.forward ? "UP" : "DOWN") + "\"/>";
+        text += "<link_ctn id=\"" + escaped(cluster.links[hop.link].name) + "\" direction=\"" +
+                (hop.forward ? "UP" : "DOWN") + "\"/>";
       text += "</route>\n";
     }
   return text;

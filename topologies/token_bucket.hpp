@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "core/units.hpp"
 #include "topologies/cluster.hpp"
 
@@ -34,6 +36,10 @@ class TokenBuckets {
  private:
   Bytes segment_{0};
 };
+
+inline bool has_token_buckets(const Cluster& cluster) {
+  return std::ranges::any_of(cluster.links, [](const Link& link) { return link.token_bucket > Bytes(0); });
+}
 
 /// Gives every link the bucket that it has where the slowest of all carries `slowest`.
 void shape_links(Cluster& cluster, BytesPerSecond slowest);

@@ -16,14 +16,12 @@ namespace {
 /// Disjoint groups of parts; a group's number is its first part.
 class Groups {
  public:
-  explicit Groups(int parts) : first_(static_cast<std::size_t>(parts)) {
-    std::iota(first_.begin(), first_.end(), 0);
-  }
-  [[nodiscard]] int of(int part) const { return first_[static_cast<std::size_t>(part)]; }
+  explicit Groups(int parts) : first_(parts) { std::iota(first_.begin(), first_.end(), 0); }
+  [[nodiscard]] int of(int part) const { return first_[part]; }
   void join(int a, int b) {
     const int kept = std::min(of(a), of(b));
     const int gone = std::max(of(a), of(b));
-    std::replace(first_.begin(), first_.end(), gone, kept);
+    std::ranges::replace(first_, gone, kept);
   }
   [[nodiscard]] std::vector<int> members(int group) const {
     std::vector<int> result;
@@ -45,7 +43,7 @@ class Groups {
 Groups groups_within(const TopologyMatrix& matrix, Relation farthest) {
   Groups groups(matrix.size());
   for (const auto& [a, b] : matrix.pairs()) {
-    const Relation relation = matrix.cell(a, b).relation;
+    const Relation relation = matrix.cells[a][b].relation;
     if (relation >= Relation::kPix && relation <= farthest) groups.join(a, b);
   }
   return groups;
@@ -54,7 +52,7 @@ Groups groups_within(const TopologyMatrix& matrix, Relation farthest) {
 bool apart(const TopologyMatrix& matrix, const Groups& groups, int a, int b) {
   for (const int x : groups.members(groups.of(a)))
     for (const int y : groups.members(groups.of(b)))
-      if (matrix.cell(x, y).relation == Relation::kSys) return true;
+      if (matrix.cells[x][y].relation == Relation::kSys) return true;
   return false;
 }
 
@@ -70,7 +68,7 @@ Groups group_by_socket(const TopologyMatrix& matrix) {
   Groups groups = groups_within(matrix, Relation::kNode);
   const auto join_where = [&](const auto& together) {
     for (const auto& [a, b] : matrix.pairs())
-      if (groups.of(a) != groups.of(b) && together(matrix.part(a), matrix.part(b)) &&
+      if (groups.of(a) != groups.of(b) && together(matrix.parts[a], matrix.parts[b]) &&
           !apart(matrix, groups, a, b))
         groups.join(a, b);
   };
@@ -87,8 +85,8 @@ std::string guess_device(const TopologyMatrix& matrix) {
   int whole = 0;
   for (int a = 0; a < matrix.size(); ++a) {
     int sum = 0;
-    for (int b = 0; b < matrix.size(); ++b) sum += matrix.cell(a, b).links;
-    for (int b = 0; b < matrix.size(); ++b) pair = std::max(pair, matrix.cell(a, b).links);
+    for (int b = 0; b < matrix.size(); ++b) sum += matrix.cells[a][b].links;
+    for (int b = 0; b < matrix.size(); ++b) pair = std::max(pair, matrix.cells[a][b].links);
     whole = std::max(whole, sum);
   }
   if (pair == 18 || (pair == 6 && whole == 18)) return "h100-sxm";
@@ -142,12 +140,12 @@ class MatrixHost {
   /// NUMA number of a group, if a part has one.
   [[nodiscard]] std::optional<int> numa_of(int group) const {
     for (const int part : sockets_.members(group))
-      if (matrix_.part(part).numa >= 0) return matrix_.part(part).numa;
+      if (matrix_.parts[part].numa >= 0) return matrix_.parts[part].numa;
     return std::nullopt;
   }
   [[nodiscard]] int first_cpu_of(int group) const {
     for (const int part : sockets_.members(group))
-      if (!matrix_.part(part).cpus.empty()) return matrix_.part(part).cpus.front();
+      if (!matrix_.parts[part].cpus.empty()) return matrix_.parts[part].cpus.front();
     return std::numeric_limits<int>::max();
   }
 
@@ -166,15 +164,12 @@ class MatrixHost {
 
   void add_sockets() {
     for (const auto& [socket, group] : host_.add_sockets(number_sockets(), std::nullopt))
-      for (const int part : sockets_.members(group)) above(part) = socket;
+      for (const int part : sockets_.members(group)) above_[part] = socket;
   }
-
-  /// The socket or the PCIe switch above a part, so far.
-  int& above(int part) { return above_[static_cast<std::size_t>(part)]; }
 
   int add_switch(const std::vector<int>& parts, int over) {
     const int node = host_.parts.add_bridge(over, host_.pcie());
-    for (const int part : parts) above(part) = node;
+    for (const int part : parts) above_[part] = node;
     return node;
   }
 
@@ -185,7 +180,7 @@ class MatrixHost {
     for (const int group : several.all()) {
       const std::vector<int> parts = several.members(group);
       if (parts.size() < 2) continue;
-      const int upper = add_switch(parts, above(group));
+      const int upper = add_switch(parts, above_[group]);
       for (const int part : parts) {
         const std::vector<int> below = single.members(part);
         if (below.size() >= 2 && below.size() < parts.size()) add_switch(below, upper);
@@ -196,24 +191,24 @@ class MatrixHost {
 
   /// Notes two parts that are far from each other but both near a third; they count as near.
   void note_contradiction(int a, int b, const Groups& single, const Groups& several) {
-    const MatrixCell& cell = matrix_.cell(a, b);
+    const MatrixCell& cell = matrix_.cells[a][b];
     const Relation built = single.of(a) == single.of(b)       ? Relation::kPix
                            : several.of(a) == several.of(b)   ? Relation::kPxb
                            : sockets_.of(a) == sockets_.of(b) ? Relation::kNode
                                                               : Relation::kSys;
     if (cell.relation < Relation::kPix || cell.relation <= built) return;
-    host_.imported.notes.push_back(at_place(file_, cell.place) + matrix_.part(a).name + " and " +
-                                   matrix_.part(b).name + " are " + to_text(cell.relation) +
+    host_.imported.notes.push_back(at_place(file_, cell.place) + matrix_.parts[a].name + " and " +
+                                   matrix_.parts[b].name + " are " + to_text(cell.relation) +
                                    ", but both are near a third part; assumed to be " + to_text(built));
   }
 
   void add_parts(bool gpus) {
     for (int i = 0; i < matrix_.size(); ++i) {
-      const MatrixPart& part = matrix_.part(i);
+      const MatrixPart& part = matrix_.parts[i];
       if (part.gpu != gpus) continue;
       const std::string name = gpus || part.name.starts_with("NIC") ? lower(part.name) : part.name;
-      node_[static_cast<std::size_t>(i)] = host_.parts.add_below(
-          above(i), name, gpus ? NodeKind::kDevice : NodeKind::kNic, host_.pcie(), gpus ? device().name : "");
+      node_[i] = host_.parts.add_below(above_[i], name, gpus ? NodeKind::kDevice : NodeKind::kNic,
+                                       host_.pcie(), gpus ? host_.device().name : "");
     }
   }
 
@@ -221,9 +216,9 @@ class MatrixHost {
   [[nodiscard]] std::optional<int> equal_links() const {
     std::optional<int> links;
     for (const auto& [a, b] : matrix_.pairs()) {
-      if (!matrix_.part(a).gpu || !matrix_.part(b).gpu) continue;
-      if (links && *links != matrix_.cell(a, b).links) return std::nullopt;
-      links = matrix_.cell(a, b).links;
+      if (!matrix_.parts[a].gpu || !matrix_.parts[b].gpu) continue;
+      if (links && *links != matrix_.cells[a][b].links) return std::nullopt;
+      links = matrix_.cells[a][b].links;
     }
     return links && *links > 0 ? links : std::nullopt;
   }
@@ -231,10 +226,9 @@ class MatrixHost {
   void check_links() const {
     for (const auto& row : matrix_.cells)
       for (const MatrixCell& cell : row)
-        if (cell.links > device().links.nvlinks)
-          host_.fail(cell.place, "found 'NV" + std::to_string(cell.links) + "', expected at most the " +
-                                     std::to_string(device().links.nvlinks) + " NVLinks of device " +
-                                     device().name);
+        if (cell.links > host_.device().links.nvlinks)
+          host_.fail(cell.place, fmt::format("found 'NV{}', expected at most the {} NVLinks of device {}",
+                                             cell.links, host_.device().links.nvlinks, host_.device().name));
   }
 
   void add_nvlink() {
@@ -243,32 +237,30 @@ class MatrixHost {
     constexpr int kMoreThanABridge = 18;
     const std::optional<int> equal = equal_links();
     const auto others = static_cast<int>(devices.size()) - 1;
-    if (equal && (*equal * others > device().links.nvlinks || *equal >= kMoreThanABridge)) {
+    if (equal && (*equal * others > host_.device().links.nvlinks || *equal >= kMoreThanABridge)) {
       for (const int gpu : devices) host_.parts.join_nvswitch(gpu, host_.nvlinks(*equal));
       return;
     }
     for (int a = 0; a < matrix_.size(); ++a) {
       int sum = 0;
       for (int b = 0; b < matrix_.size(); ++b) {
-        const int links = matrix_.cell(a, b).links;
+        const int links = matrix_.cells[a][b].links;
         sum += links;
-        if (b > a && links > 0)
-          host_.parts.join(node_[static_cast<std::size_t>(a)], node_[static_cast<std::size_t>(b)],
-                           host_.nvlinks(links), LinkKind::kNvLink);
+        if (b > a && links > 0) host_.parts.join(node_[a], node_[b], host_.nvlinks(links), LinkKind::kNvLink);
       }
-      if (sum > device().links.nvlinks)
-        host_.fail(matrix_.part(a).place,
-                   "found " + std::to_string(sum) + " NVLinks of " + matrix_.part(a).name +
-                       " in all, expected at most the " + std::to_string(device().links.nvlinks) +
-                       " of device " + device().name + ", or equal NV# between all GPUs, as with NVSwitches");
+      if (sum > host_.device().links.nvlinks)
+        host_.fail(matrix_.parts[a].place, "found " + std::to_string(sum) + " NVLinks of " +
+                                               matrix_.parts[a].name + " in all, expected at most the " +
+                                               std::to_string(host_.device().links.nvlinks) + " of device " +
+                                               host_.device().name +
+                                               ", or equal NV# between all GPUs, as with NVSwitches");
     }
   }
-  [[nodiscard]] const DeviceModel& device() const { return host_.device(); }
 
   const TopologyMatrix& matrix_;
   const std::string& file_;
   const Groups sockets_;
-  std::vector<int> node_, above_;  ///< by part
+  std::vector<int> node_, above_;  ///< by part; `above_`: its socket or PCIe switch, so far
   ImportedHost host_;
 };
 
@@ -279,11 +271,6 @@ std::vector<std::pair<int, int>> TopologyMatrix::pairs() const {
   for (int a = 0; a < size(); ++a)
     for (int b = a + 1; b < size(); ++b) result.emplace_back(a, b);
   return result;
-}
-
-const char* to_text(Relation relation) {
-  constexpr std::array kWords{"X", "NV", "PIX", "PXB", "PHB", "NODE", "SYS"};
-  return kWords.at(static_cast<std::size_t>(relation));
 }
 
 Imported host_of_matrix(const TopologyMatrix& matrix, const std::string& file, const ImportOptions& options) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/enum_table.hpp"
 #include "topologies/importer.hpp"
 
 /// The matrix of `nvidia-smi topo -m`, and the host that follows from it.
@@ -20,8 +21,8 @@ enum class Relation : std::uint8_t {
   kNode,    ///< host bridges of one NUMA node
   kSys,     ///< two NUMA nodes; SOC in old drivers
 };
-/// `PIX`; `NV` of NVLinks.
-const char* to_text(Relation relation);
+inline constexpr auto kRelations = enum_names<Relation>("X", "NV", "PIX", "PXB", "PHB", "NODE", "SYS");
+constexpr const char* to_text(Relation relation) { return row_of(kRelations, relation).name; }
 
 struct MatrixCell {
   Relation relation = Relation::kSelf;
@@ -43,10 +44,6 @@ struct TopologyMatrix {
   std::vector<std::vector<MatrixCell>> cells;
   bool old_words = false;  ///< true if it contains SOC: a driver from before 2017
 
-  [[nodiscard]] const MatrixCell& cell(int row, int column) const {
-    return cells[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)];
-  }
-  [[nodiscard]] const MatrixPart& part(int index) const { return parts[static_cast<std::size_t>(index)]; }
   [[nodiscard]] int size() const { return static_cast<int>(parts.size()); }
   /// All pairs of parts, each in order of their rows.
   [[nodiscard]] std::vector<std::pair<int, int>> pairs() const;

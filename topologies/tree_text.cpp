@@ -28,8 +28,8 @@ class HostText {
  public:
   explicit HostText(const Cluster& cluster) : cluster_(cluster), links_of_(cluster.nodes.size()) {
     for (const Link& link : cluster.links) {
-      links_of_[static_cast<std::size_t>(link.a)].push_back(&link);
-      links_of_[static_cast<std::size_t>(link.b)].push_back(&link);
+      links_of_[link.a].push_back(&link);
+      links_of_[link.b].push_back(&link);
     }
     for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
       if (cluster.nodes[i].host >= 0) nodes_of_[cluster.nodes[i].host].push_back(static_cast<int>(i));
@@ -37,7 +37,7 @@ class HostText {
 
   /// Text after the host's name, the same for equal hosts. \param with_switches include names of switches
   [[nodiscard]] std::string text(int host, bool with_switches) const {
-    const Host& owner = cluster_.hosts[static_cast<std::size_t>(host)];
+    const Host& owner = cluster_.hosts[host];
     std::string out =
         summary(owner) + (nodes_of_.at(host).size() == 1 ? uplinks(owner.node, with_switches) : "") + "\n";
     if (nodes_of_.at(host).size() == 1) return out;
@@ -51,13 +51,10 @@ class HostText {
   }
 
  private:
-  [[nodiscard]] const std::vector<const Link*>& links_of(int node) const {
-    return links_of_[static_cast<std::size_t>(node)];
-  }
   static int other_end(const Link& link, int node) { return link.a == node ? link.b : link.a; }
 
   [[nodiscard]] std::string summary(const Host& host) const {
-    std::string text = counted(static_cast<std::size_t>(host.cores), "core");
+    std::string text = counted(host.cores, "core");
     if (host.memory.count() > 0.0) text += ", " + to_text(host.memory);
     std::map<std::string, std::size_t> devices;
     for (const int device : host.devices) ++devices[cluster_.node(device).device];
@@ -69,7 +66,7 @@ class HostText {
   /// ` -> leaf0, InfiniBand 48.0 GB/s` for every link of a node to the network.
   [[nodiscard]] std::string uplinks(int node, bool with_switches) const {
     std::string text;
-    for (const Link* link : links_of(node)) {
+    for (const Link* link : links_of_[node]) {
       const int other = other_end(*link, node);
       if (cluster_.node(other).host == cluster_.node(node).host) continue;
       text += " -> " + (with_switches ? cluster_.node_name(other) + ", " : "") + to_text(link->kind) + " " +
@@ -88,7 +85,7 @@ class HostText {
     std::vector<std::pair<int, const Link*>> below;
     for (const Link* link : links_below(node))
       below.emplace_back(first_end(*link, node, kMaxTreeLevels), link);
-    std::sort(below.begin(), below.end());
+    std::ranges::sort(below);
     for (const auto& [order, link] : below)
       add_tree(other_end(*link, node), link, depth + 1, with_switches, seen, out);
   }
@@ -96,7 +93,7 @@ class HostText {
   /// PCIe links of a node within its host, except to sockets.
   [[nodiscard]] std::vector<const Link*> links_below(int node) const {
     std::vector<const Link*> below;
-    for (const Link* link : links_of(node)) {
+    for (const Link* link : links_of_[node]) {
       const Node& other = cluster_.node(other_end(*link, node));
       if (link->kind == LinkKind::kPcie && other.host == cluster_.node(node).host &&
           other.kind != NodeKind::kSocket)
@@ -119,25 +116,21 @@ class HostText {
   [[nodiscard]] std::string pairs_text(int host, LinkKind kind) const {
     std::vector<std::pair<std::string, std::string>> lines;  // kind and rate, pairs
     for (const int node : nodes_of_.at(host))
-      for (const Link* link : links_of(node)) {
+      for (const Link* link : links_of_[node]) {
         const int other = other_end(*link, node);
-        if (link->a != node || link->kind != kind || cluster_.node(other).host != host) continue;
-        if (cluster_.node(other).kind == NodeKind::kNvSwitch ||
-            cluster_.node(node).kind == NodeKind::kNvSwitch)
-          continue;
-        const std::string what =
-            std::string(to_text(kind)) + link_count(*link) + " " + to_text(link->bandwidth);
+        const bool is_switch = cluster_.node(other).kind == NodeKind::kNvSwitch ||
+                               cluster_.node(node).kind == NodeKind::kNvSwitch;
+        if (link->a != node || link->kind != kind || cluster_.node(other).host != host || is_switch) continue;
+        const std::string what = to_text(kind) + link_count(*link) + " " + to_text(link->bandwidth);
         const std::string pair = cluster_.name_in_host(node) + "-" + cluster_.name_in_host(other);
-        const auto same =
-            std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == what; });
+        const auto same = std::ranges::find_if(lines, [&](const auto& l) { return l.first == what; });
         if (same == lines.end())
           lines.emplace_back(what, pair);
         else
-          same->second.append(", ").append(pair);
+          same->second += ", " + pair;
       }
     std::string text;
-    for (const auto& [what, pairs] : lines)
-      text.append("  ").append(what).append(": ").append(pairs).append("\n");
+    for (const auto& [what, pairs] : lines) text += "  " + what + ": " + pairs + "\n";
     return text;
   }
 
@@ -156,8 +149,8 @@ class HostText {
   /// Devices at NVSwitches by bandwidth, then direct links.
   [[nodiscard]] std::string nvlink_text(int host) const {
     std::map<std::string, std::vector<std::string>> at_switch;
-    for (const int node : cluster_.hosts[static_cast<std::size_t>(host)].devices)
-      for (const Link* link : links_of(node))
+    for (const int node : cluster_.hosts[host].devices)
+      for (const Link* link : links_of_[node])
         if (cluster_.node(other_end(*link, node)).kind == NodeKind::kNvSwitch)
           at_switch["NVSwitch" + link_count(*link) + ", " + to_text(link->bandwidth) + " each"].push_back(
               cluster_.name_in_host(node));
@@ -180,10 +173,8 @@ std::string hosts_text(const Cluster& cluster) {
     int last = first;
     while (last + 1 < count && hosts.text(last + 1, false) == text) ++last;
     const int equal = last - first + 1;
-    out += cluster.hosts[static_cast<std::size_t>(first)].name;
-    if (equal > 1)
-      out += " .. " + cluster.hosts[static_cast<std::size_t>(last)].name + " (" + std::to_string(equal) +
-             " hosts like this)";
+    out += cluster.hosts[first].name;
+    if (equal > 1) out += fmt::format(" .. {} ({} hosts like this)", cluster.hosts[last].name, equal);
     out += ": " + (equal == 1 ? hosts.text(first, true) : text);
     first = last + 1;
   }
@@ -211,8 +202,7 @@ std::string network_text(const Cluster& cluster) {
   for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
     if (tier[i] > 0 && tier[i] < kNoTier) switches[tier[i]].push_back(cluster.nodes[i].name);
   for (const Link& link : cluster.links) {
-    const auto [low, high] =
-        std::minmax({tier[static_cast<std::size_t>(link.a)], tier[static_cast<std::size_t>(link.b)]});
+    const auto [low, high] = std::minmax({tier[link.a], tier[link.b]});
     if (!of_network(link.kind) || low == high) continue;
     down[high].add(link);
     up[low].add(link);

@@ -48,21 +48,6 @@ struct Bf16 {
   }
 };
 
-/// Loops over numbers of 2 bytes, one by one.
-template <class Format>
-struct OneByOne {
-  static void sum(std::uint16_t* to, const std::uint16_t* a, const std::uint16_t* b, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i)
-      to[i] = Format::rounded(Format::widened(a[i]) + Format::widened(b[i]));
-  }
-  static void round(std::uint16_t* to, const float* from, float scale, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = Format::rounded(scale * from[i]);
-  }
-  static void widen(float* to, const std::uint16_t* from, float scale, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = scale * Format::widened(from[i]);
-  }
-};
-
 #if defined(__x86_64__)
 #define STEPCAST_EIGHT __attribute__((target("avx2,f16c")))
 
@@ -105,71 +90,82 @@ struct EightAtOnce<Bf16> {
   }
 };
 
+/// Loops over numbers of 2 bytes, eight at once: over `count`, a multiple of 8.
 template <class Format>
-STEPCAST_EIGHT void sum_eights(std::uint16_t* to, const std::uint16_t* a, const std::uint16_t* b,
-                               std::size_t count) {
+struct InEights {
   using Lanes = EightAtOnce<Format>;
-  for (std::size_t i = 0; i < count; i += 8)
-    Lanes::store(to + i, _mm256_add_ps(Lanes::load(a + i), Lanes::load(b + i)));
-}
-
-template <class Format>
-STEPCAST_EIGHT void round_eights(std::uint16_t* to, const float* from, float scale, std::size_t count) {
-  const __m256 factor = _mm256_set1_ps(scale);
-  for (std::size_t i = 0; i < count; i += 8)
-    EightAtOnce<Format>::store(to + i, _mm256_mul_ps(_mm256_loadu_ps(from + i), factor));
-}
-
-template <class Format>
-STEPCAST_EIGHT void widen_eights(float* to, const std::uint16_t* from, float scale, std::size_t count) {
-  const __m256 factor = _mm256_set1_ps(scale);
-  for (std::size_t i = 0; i < count; i += 8)
-    _mm256_storeu_ps(to + i, _mm256_mul_ps(EightAtOnce<Format>::load(from + i), factor));
-}
+  STEPCAST_EIGHT static void sum(std::uint16_t* to, const std::uint16_t* a, const std::uint16_t* b,
+                                 std::size_t count) {
+    for (std::size_t i = 0; i < count; i += 8)
+      Lanes::store(to + i, _mm256_add_ps(Lanes::load(a + i), Lanes::load(b + i)));
+  }
+  STEPCAST_EIGHT static void round(std::uint16_t* to, const float* from, float scale, std::size_t count) {
+    const __m256 factor = _mm256_set1_ps(scale);
+    for (std::size_t i = 0; i < count; i += 8)
+      Lanes::store(to + i, _mm256_mul_ps(_mm256_loadu_ps(from + i), factor));
+  }
+  STEPCAST_EIGHT static void widen(float* to, const std::uint16_t* from, float scale, std::size_t count) {
+    const __m256 factor = _mm256_set1_ps(scale);
+    for (std::size_t i = 0; i < count; i += 8)
+      _mm256_storeu_ps(to + i, _mm256_mul_ps(Lanes::load(from + i), factor));
+  }
+};
 #else
 constexpr bool kHasEight = false;
+struct NoEights {
+  static void sum(std::uint16_t*, const std::uint16_t*, const std::uint16_t*, std::size_t) {}
+  static void round(std::uint16_t*, const float*, float, std::size_t) {}
+  static void widen(float*, const std::uint16_t*, float, std::size_t) {}
+};
 template <class Format>
-constexpr auto sum_eights = OneByOne<Format>::sum;
-template <class Format>
-constexpr auto round_eights = OneByOne<Format>::round;
-template <class Format>
-constexpr auto widen_eights = OneByOne<Format>::widen;
+using InEights = NoEights;
 #endif
 
-std::size_t eights(std::size_t count) { return kHasEight ? count - count % 8 : 0; }
-std::uint16_t* halves(void* array) { return static_cast<std::uint16_t*>(array); }
-const std::uint16_t* halves(const void* array) { return static_cast<const std::uint16_t*>(array); }
+/// Loops over numbers of 2 bytes: eight at once, the rest one by one. \tparam at_once false: all one by one
+template <class Format, bool at_once = true>
+struct Loops {
+  static std::size_t eights(std::size_t count) { return at_once && kHasEight ? count - count % 8 : 0; }
+  static void sum(void* result, const void* a, const void* b, std::size_t count) {
+    auto* const to = static_cast<std::uint16_t*>(result);
+    const auto *left = static_cast<const std::uint16_t*>(a), *right = static_cast<const std::uint16_t*>(b);
+    const std::size_t whole = eights(count);
+    if (whole > 0) InEights<Format>::sum(to, left, right, whole);
+    for (std::size_t i = whole; i < count; ++i)
+      to[i] = Format::rounded(Format::widened(left[i]) + Format::widened(right[i]));
+  }
+  static void round(void* result, const float* from, float scale, std::size_t count) {
+    auto* const to = static_cast<std::uint16_t*>(result);
+    const std::size_t whole = eights(count);
+    if (whole > 0) InEights<Format>::round(to, from, scale, whole);
+    for (std::size_t i = whole; i < count; ++i) to[i] = Format::rounded(scale * from[i]);
+  }
+  static void widen(float* to, const void* halves, float scale, std::size_t count) {
+    const auto* const from = static_cast<const std::uint16_t*>(halves);
+    const std::size_t whole = eights(count);
+    if (whole > 0) InEights<Format>::widen(to, from, scale, whole);
+    for (std::size_t i = whole; i < count; ++i) to[i] = scale * Format::widened(from[i]);
+  }
+};
 
-/// Loops over numbers of 2 bytes, eight at once if the CPU can.
 template <class Format>
-void sum_all(std::uint16_t* to, const std::uint16_t* a, const std::uint16_t* b, std::size_t count) {
-  const std::size_t whole = eights(count);
-  if (whole > 0) sum_eights<Format>(to, a, b, whole);
-  OneByOne<Format>::sum(to + whole, a + whole, b + whole, count - whole);
-}
-template <class Format>
-void round_all(std::uint16_t* to, const float* from, float scale, std::size_t count) {
-  const std::size_t whole = eights(count);
-  if (whole > 0) round_eights<Format>(to, from, scale, whole);
-  OneByOne<Format>::round(to + whole, from + whole, scale, count - whole);
-}
-template <class Format>
-void widen_all(float* to, const std::uint16_t* from, float scale, std::size_t count) {
-  const std::size_t whole = eights(count);
-  if (whole > 0) widen_eights<Format>(to, from, scale, whole);
-  OneByOne<Format>::widen(to + whole, from + whole, scale, count - whole);
-}
+constexpr TwoByteLoops kLoops{&Loops<Format>::sum, &Loops<Format, false>::sum, &Loops<Format>::round,
+                              &Loops<Format>::widen};
 
 }  // namespace
+
+const TwoByteLoops* two_byte_loops(DataType type) {
+  if (type == DataType::kFloat16) return &kLoops<Half>;
+  return type == DataType::kBFloat16 ? &kLoops<Bf16> : nullptr;
+}
 
 void copy_scaled(const Array& to, const Array& from, double scale) {
   assert(to.count == from.count);
   const auto factor = static_cast<float>(scale);
   assert(to.type == DataType::kFloat32 || from.type == DataType::kFloat32);
-  if (to.type == DataType::kFloat16) return float_to_float16(to.data, floats(from), factor, to.count);
-  if (to.type == DataType::kBFloat16) return float_to_bfloat16(to.data, floats(from), factor, to.count);
-  if (from.type == DataType::kFloat16) return float16_to_float(floats(to), from.data, factor, to.count);
-  if (from.type == DataType::kBFloat16) return bfloat16_to_float(floats(to), from.data, factor, to.count);
+  if (const auto* loops = two_byte_loops(to.type))
+    return loops->round(to.data, floats(from), factor, to.count);
+  if (const auto* loops = two_byte_loops(from.type))
+    return loops->widen(floats(to), from.data, factor, to.count);
   if (to.data == from.data) {
     for (std::size_t i = 0; i < to.count; ++i) floats(to)[i] *= factor;
   } else if (scale == 1.0) {
@@ -185,31 +181,6 @@ void add_scaled(const Array& into, const Array& from, double scale) {
   float* __restrict to = floats(into);
   const float* __restrict added = floats(from);
   for (std::size_t i = 0; i < into.count; ++i) to[i] += factor * added[i];
-}
-
-void sum_float16(void* result, const void* a, const void* b, std::size_t count) {
-  sum_all<Half>(halves(result), halves(a), halves(b), count);
-}
-void sum_float16_portable(void* result, const void* a, const void* b, std::size_t count) {
-  OneByOne<Half>::sum(halves(result), halves(a), halves(b), count);
-}
-void sum_bfloat16(void* result, const void* a, const void* b, std::size_t count) {
-  sum_all<Bf16>(halves(result), halves(a), halves(b), count);
-}
-void sum_bfloat16_portable(void* result, const void* a, const void* b, std::size_t count) {
-  OneByOne<Bf16>::sum(halves(result), halves(a), halves(b), count);
-}
-void float_to_bfloat16(void* to, const float* from, float scale, std::size_t count) {
-  round_all<Bf16>(halves(to), from, scale, count);
-}
-void bfloat16_to_float(float* to, const void* from, float scale, std::size_t count) {
-  widen_all<Bf16>(to, halves(from), scale, count);
-}
-void float_to_float16(void* to, const float* from, float scale, std::size_t count) {
-  round_all<Half>(halves(to), from, scale, count);
-}
-void float16_to_float(float* to, const void* from, float scale, std::size_t count) {
-  widen_all<Half>(to, halves(from), scale, count);
 }
 
 }  // namespace stepcast

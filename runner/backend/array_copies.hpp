@@ -14,30 +14,23 @@ void copy_scaled(const Array& to, const Array& from, double scale);
 /// into[i] += scale * from[i]. \pre equal counts, float32
 void add_scaled(const Array& into, const Array& from, double scale);
 
-/// Sums of IEEE 754 half-precision numbers: result[i] = a[i] + b[i], rounded to nearest even. (The float32
-/// sum of two halves is exact enough to be rounded once.) The result may be the same memory as a or b. A sum
-/// that is not a number is some NaN. Replaces gloo::sum<gloo::float16>: the assignment of gloo 0.5's float16
-/// compares bits with a value and sometimes keeps the left operand as the sum, as in 0x6331 + 0x75f9.
+/// Loops over numbers of 2 bytes. Results are rounded to nearest even; one that is not a number is some NaN.
+/// A sum may be in the memory of a or b. (The float32 sum of two halves is exact enough to be rounded once.)
+/// Replaces gloo::sum<gloo::float16>: the assignment of gloo 0.5's float16 compares bits with a value and
+/// sometimes keeps the left operand as the sum, as in 0x6331 + 0x75f9.
 ///
-/// Uses F16C, eight at a time, if the CPU has F16C and AVX2. 8 MiB on a Sapphire Rapids core, per element
-/// relative to float32 (0.78 to 0.90 ms): one third (0.54 to 0.59 ms); one by one with gloo's conversions 20
-/// times (30 to 34 ms); gloo::sum<gloo::float16> 45 times (77 to 79 ms).
-void sum_float16(void* result, const void* a, const void* b, std::size_t count);
+/// Eight at a time if the CPU has F16C and AVX2. Sum of 8 MiB of float16 on a Sapphire Rapids core, per
+/// element relative to float32 (0.78 to 0.90 ms): one third (0.54 to 0.59 ms); one by one with gloo's
+/// conversions 20 times (30 to 34 ms); gloo::sum<gloo::float16> 45 times (77 to 79 ms).
+struct TwoByteLoops {
+  using Sum = void (*)(void* result, const void* a, const void* b, std::size_t count);
+  Sum sum;           ///< result[i] = a[i] + b[i]
+  Sum sum_portable;  ///< the same one by one, on any CPU
+  void (*round)(void* to, const float* from, float scale, std::size_t count);  ///< to[i] = scale * from[i]
+  void (*widen)(float* to, const void* from, float scale, std::size_t count);  ///< to[i] = scale * from[i]
+};
 
-/// The same on any CPU, with gloo's conversions.
-void sum_float16_portable(void* result, const void* a, const void* b, std::size_t count);
-
-/// Sums of bfloat16, the upper half of a float32; eight at a time if the CPU has AVX2.
-void sum_bfloat16(void* result, const void* a, const void* b, std::size_t count);
-void sum_bfloat16_portable(void* result, const void* a, const void* b, std::size_t count);
-/// to[i] = scale * from[i], rounded to nearest even; a result that is not a number is some NaN.
-void float_to_bfloat16(void* to, const float* from, float scale, std::size_t count);
-/// to[i] = scale * from[i].
-void bfloat16_to_float(float* to, const void* from, float scale, std::size_t count);
-
-/// to[i] = scale * from[i], rounded to nearest even; by F16C if the CPU has it.
-void float_to_float16(void* to, const float* from, float scale, std::size_t count);
-/// to[i] = scale * from[i]; by F16C if the CPU has it.
-void float16_to_float(float* to, const void* from, float scale, std::size_t count);
+/// Loops over float16, or over bfloat16, the upper half of a float32; null for other types.
+const TwoByteLoops* two_byte_loops(DataType type);
 
 }  // namespace stepcast

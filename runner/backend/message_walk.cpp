@@ -4,10 +4,6 @@
 
 namespace stepcast {
 
-AlignedFloats::AlignedFloats(std::size_t count, float value) : lines_((count + kFloats - 1) / kFloats) {
-  for (Line& line : lines_) line.floats.fill(value);
-}
-
 MessageWalk::MessageWalk(void* begin, std::size_t count, DataType type)
     : begin_(static_cast<char*>(begin)),
       count_(count),

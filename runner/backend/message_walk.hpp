@@ -8,20 +8,6 @@
 /// Memory of messages in probes and benchmarks.
 namespace stepcast {
 
-/// Floats on whole cache lines, as LibTorch allocates tensors: copies from odd addresses are slower.
-class AlignedFloats {
- public:
-  AlignedFloats(std::size_t count, float value);
-  [[nodiscard]] float* data() { return lines_.front().floats.data(); }
-
- private:
-  static constexpr std::size_t kFloats = 16;
-  struct alignas(kFloats * sizeof(float)) Line {
-    std::array<float, kFloats> floats;
-  };
-  std::vector<Line> lines_;
-};
-
 /// Memory that the messages of one measurement walk through. In training every tensor has another address, so
 /// that only small messages are in the caches of the CPU. The walk takes 32 messages, or 256 MiB, before it
 /// returns to its beginning.

@@ -51,8 +51,10 @@ BenchSettings settings_of(const po::variables_map& options, const std::string& l
   return settings;
 }
 
-int samples_of(const BenchSettings& settings) {
-  return static_cast<int>(settings.collectives.size() * settings.sizes.size()) * settings.rounds;
+OnSample progress_of(const RankSession& session, const BenchSettings& settings) {
+  return rank_progress(
+      session, "bench",
+      static_cast<int>(settings.collectives.size() * settings.sizes.size()) * settings.rounds);
 }
 
 /// Table of --beside-compute.
@@ -71,7 +73,6 @@ void print_beside(const Bench& bench) {
 
 /// The table of nccl-tests, with the spread of the samples.
 void print_table(const Bench& bench) {
-  constexpr double kGiga = 1e9;
   const auto us = [](const char* pattern, double seconds) { return formatted(pattern, 1e6 * seconds); };
   std::cout << "# stepcast bench: " << bench.backend << ", ";
   if (bench.context.libraries.contains("device"))
@@ -115,8 +116,7 @@ ExitCode run_copies(const po::variables_map& options) {
   check_output(options);
   const auto& factory = find_device_copies("--copies");
   const auto copies = factory.value.make();
-  CopyBench copy_bench(*copies, options["gpu"].as<int>(),
-                       *std::max_element(settings.sizes.begin(), settings.sizes.end()));
+  CopyBench copy_bench(*copies, options["gpu"].as<int>(), *std::ranges::max_element(settings.sizes));
   Bench bench;
   bench.context = make_run_context(kBenchSchema, command_line());
   add_library(bench.context, factory.value.library);
@@ -126,18 +126,16 @@ ExitCode run_copies(const po::variables_map& options) {
   bench.world_size = 1;
   if (settings.collectives.empty()) settings.collectives = copy_bench.kinds();
   return run_in_one_process(options, "'bench --copies'", [&](RankSession& session) {
-    bench.rows =
-        bench_copies(session, copy_bench, settings, rank_progress(session, "bench", samples_of(settings)));
+    bench.rows = bench_copies(session, copy_bench, settings, progress_of(session, settings));
     return report(options, bench);
   });
 }
 
 std::vector<BesideRow> measure_beside(RankSession& session, const BenchSettings& settings, int edge) {
   const Precision precision = Precision::parse("bf16");
-  const Computing computing{
-      "multiplication of " + std::to_string(edge) + " x " + std::to_string(edge) + ", bf16",
-      torch_engine().prepare_product(precision, edge, *settings.device)};
-  return bench_beside(session, settings, computing, rank_progress(session, "bench", samples_of(settings)));
+  const Computing computing{fmt::format("multiplication of {} x {}, bf16", edge, edge),
+                            torch_engine().prepare_product(precision, edge, *settings.device)};
+  return bench_beside(session, settings, computing, progress_of(session, settings));
 }
 
 ExitCode run(const po::variables_map& options) {
@@ -160,7 +158,7 @@ ExitCode run(const po::variables_map& options) {
     bench.context = make_rank_context(kBenchSchema, options, session);
     bench.backend = options["backend"].as<std::string>();
     bench.world_size = session.ranks.world_size;
-    bench.rows = bench_collectives(session, settings, rank_progress(session, "bench", samples_of(settings)));
+    bench.rows = bench_collectives(session, settings, progress_of(session, settings));
     if (beside) bench.beside = measure_beside(session, settings, options["beside-compute"].as<int>());
     for (const auto& [kind, name] : session.place.algorithms)
       for (BenchRow& row : bench.rows)

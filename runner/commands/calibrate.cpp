@@ -152,10 +152,10 @@ std::map<std::string, BytesPerSecond> wires(const std::optional<Cluster>& cluste
   const std::vector<int> nodes = place_ranks(*cluster, world_size);
   const Paths paths(*cluster);
   for (const ProbedPair& pair : pairs) {
-    const int from = nodes[static_cast<std::size_t>(pair.ranks.first)];
-    const int to = nodes[static_cast<std::size_t>(pair.ranks.second)];
+    const int from = nodes[pair.ranks.first];
+    const int to = nodes[pair.ranks.second];
     for (const Hop& hop : paths.between(from, to)) {
-      const BytesPerSecond bandwidth = cluster->links[static_cast<std::size_t>(hop.link)].bandwidth;
+      const BytesPerSecond bandwidth = cluster->links[hop.link].bandwidth;
       const auto [least, first] = result.try_emplace(pair.path_class, bandwidth);
       least->second = std::min(least->second, bandwidth);
     }

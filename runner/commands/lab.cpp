@@ -51,8 +51,8 @@ LabPlan plan_of(const po::variables_map& values) {
 
 /// The lab's links model bandwidth; their only latency is that of veth pairs.
 void warn_of_latency(const LabPlan& plan, const Cluster& cluster) {
-  const auto slowest = std::max_element(cluster.links.begin(), cluster.links.end(),
-                                        [](const Link& a, const Link& b) { return a.latency < b.latency; });
+  const auto slowest = std::ranges::max_element(
+      cluster.links, [](const Link& a, const Link& b) { return a.latency < b.latency; });
   constexpr Seconds kNoticed{20e-6};
   if (slowest != cluster.links.end() && slowest->latency > kNoticed)
     std::cerr << "stepcast lab: link '" << slowest->name << "' has a latency of " << to_text(slowest->latency)
@@ -101,7 +101,7 @@ Words program_of(const Words& words) {
   if (words.size() < 2)
     throw UsageError(
         "the command for the ranks is missing: stepcast lab run --cluster FILE -- run --strategy ddp ...");
-  if (std::find(kPrograms.begin(), kPrograms.end(), words[1]) == kPrograms.end())
+  if (std::ranges::find(kPrograms, words[1]) == kPrograms.end())
     throw UsageError(unknown_name("command", words[1], kPrograms));
   Words program{command_line().front()};
   program.insert(program.end(), words.begin() + 1, words.end());

@@ -109,7 +109,7 @@ std::vector<int> stage_segments(const po::variables_map& values, const Model& mo
     throw UsageError(
         "--split balanced needs measured times, which do not exist yet; give the blocks, for example " +
         split_text(model, split_model(model, "even", *stages, {})));
-  return split_model(model, split, *stages, {}).at(static_cast<std::size_t>(*stage - 1));
+  return split_model(model, split, *stages, {}).at(*stage - 1);
 }
 
 /// The GPU, or this host's CPU.
@@ -124,9 +124,8 @@ void reject_overlap(const Trace& trace, const std::string& path, const Model& mo
     if (entry.end_segment() <= first || end <= entry.first_segment) continue;
     if (entry.first_segment == first && entry.end_segment() == end) continue;
     throw InputError(path + ": contains segments " + entry.segments.front().name + " to " +
-                     entry.segments.back().name + " in one; " +
-                     model.segments[static_cast<std::size_t>(first)].name + " to " +
-                     model.segments[static_cast<std::size_t>(end - 1)].name +
+                     entry.segments.back().name + " in one; " + model.segments[first].name + " to " +
+                     model.segments[end - 1].name +
                      " cannot be added to them: all stages of a file must have one split");
   }
 }
@@ -136,17 +135,14 @@ void reject_overlap(const Trace& trace, const std::string& path, const Model& mo
 Trace earlier_launches(const po::variables_map& values, const std::string& path, const Model& model,
                        const std::vector<int>& segments) {
   Trace trace = load_trace(path);
-  if (trace.model != model.specification)
-    throw InputError(path + ": is a trace of '" + trace.model + "'; launches of '" + model.specification +
-                     "' cannot be added to it");
-  if (trace.precision != to_text(precision_option(values)))
-    throw InputError(path + ": was measured in " + trace.precision + ", and this is " +
-                     to_text(precision_option(values)));
-  if (const std::string asked = to_text(model.recomputed_part); trace.recompute != asked)
-    throw InputError(path + ": was measured with --recompute " + trace.recompute + ", and this is " + asked);
-  const std::string here = computing_device(values);
-  if (trace.device != here)
-    throw InputError(path + ": was measured on '" + trace.device + "', and this is '" + here + "'");
+  const auto require = [&](const std::string& theirs, const std::string& own, const char* difference) {
+    if (theirs != own) throw InputError("{}: {}", path, fmt::format(fmt::runtime(difference), theirs, own));
+  };
+  require(trace.model, model.specification, "is a trace of '{}'; launches of '{}' cannot be added to it");
+  require(trace.precision, to_text(precision_option(values)), "was measured in {}, and this is {}");
+  require(trace.recompute, to_text(model.recomputed_part),
+          "was measured with --recompute {}, and this is {}");
+  require(trace.device, computing_device(values), "was measured on '{}', and this is '{}'");
   reject_overlap(trace, path, model, segments.empty() ? 0 : segments.front(),
                  segments.empty() ? static_cast<int>(model.segments.size()) : segments.back() + 1);
   return trace;
@@ -187,24 +183,16 @@ Trace measure_anew(int threads) {
   return nlohmann::json::parse(output_of(threads, words)).get<Trace>();
 }
 
-double sum_of_medians(const TraceEntry& entry) {
-  double sum = 0.0;
-  for (const auto& samples : {entry.input_s, entry.sum(&SegmentTrace::zero_grad_s), entry.loss_s,
-                              entry.sum(&SegmentTrace::optimizer_s), entry.host_s})
-    sum += median(samples);
+/// Sum of the medians of a step's phases, host time excluded. \param issue launch overhead instead of times
+double sum_of_medians(const TraceEntry& entry, bool issue) {
+  const auto of = [&](const std::vector<double>& time_s, const std::vector<double>& issue_s) {
+    return median(issue ? issue_s : time_s);
+  };
+  double sum = of(entry.input_s, entry.input_issue_s) + of(entry.loss_s, entry.loss_issue_s) +
+               median(entry.sum(issue ? &SegmentTrace::zero_grad_issue_s : &SegmentTrace::zero_grad_s)) +
+               median(entry.sum(issue ? &SegmentTrace::optimizer_issue_s : &SegmentTrace::optimizer_s));
   for (const SegmentTrace& segment : entry.segments)
-    sum += median(segment.forward_s) + median(segment.backward_s);
-  return sum;
-}
-
-/// Launch overhead of a step, by the medians of its phases.
-double launch_overhead_s(const TraceEntry& entry) {
-  double sum = 0.0;
-  for (const auto& samples : {entry.input_issue_s, entry.sum(&SegmentTrace::zero_grad_issue_s),
-                              entry.loss_issue_s, entry.sum(&SegmentTrace::optimizer_issue_s)})
-    sum += median(samples);
-  for (const SegmentTrace& segment : entry.segments)
-    sum += median(segment.forward_issue_s) + median(segment.backward_issue_s);
+    sum += of(segment.forward_s, segment.forward_issue_s) + of(segment.backward_s, segment.backward_issue_s);
   return sum;
 }
 
@@ -213,7 +201,7 @@ void print_other_pace(const TraceEntry& entry) {
   const bool waits = entry.pace == StepContext::kWaiting;
   std::cout << "sum of the phases after "
             << (waits ? "waiting for another thread: " : "another micro-batch: ")
-            << to_text(Seconds(sum_of_medians(entry))) << '\n';
+            << to_text(Seconds(sum_of_medians(entry, false) + median(entry.host_s))) << '\n';
 }
 
 void print_entry(const TraceEntry& entry) {
@@ -225,7 +213,7 @@ void print_entry(const TraceEntry& entry) {
   std::cout << "\nbatch " << entry.batch << ", " << entry.threads
             << (entry.threads == 1 ? " thread, " : " threads, ") << entry.steps() << " steps\n";
   Table table({"segment", "forward", "spread", "backward", "spread", "saved"});
-  const double sum = sum_of_medians(entry);
+  const double sum = sum_of_medians(entry, false) + median(entry.host_s);
   for (const SegmentTrace& segment : entry.segments)
     table.add({segment.name, time(segment.forward_s), spread(segment.forward_s), time(segment.backward_s),
                spread(segment.backward_s), to_text(Bytes(segment.saved_bytes))});
@@ -241,7 +229,7 @@ void print_entry(const TraceEntry& entry) {
   add("host", entry.host_s);
   rest.add({"sum with segments", to_text(Seconds(sum)), ""});
   if (!entry.loss_issue_s.empty())
-    rest.add({"launch overhead", to_text(Seconds(launch_overhead_s(entry))), ""});
+    rest.add({"launch overhead", to_text(Seconds(sum_of_medians(entry, true))), ""});
   add("step by segments", entry.step_s);
   add("step of the whole graph", entry.native_step_s);
   std::cout << rest.text() << "sum / whole graph = " << sum / median(entry.native_step_s) << '\n';
@@ -264,9 +252,8 @@ void print_machine(const Trace& trace) {
   std::size_t kept = 0, aside = 0;
   for (const TraceEntry& entry : trace.entries) kept += entry.steps();
   for (const TraceEntry& entry : trace.rejected) aside += entry.steps();
-  std::cout << '\n'
-            << describe(trace.machine_speed()) << "; " << counted(kept, "step") << " kept, " << aside
-            << " rejected\n";
+  std::cout << fmt::format("\n{}; {} kept, {} rejected\n", describe(trace.machine_speed()),
+                           counted(kept, "step"), aside);
   for (const std::string& doubt : doubts(trace)) std::cout << "! " << doubt << '\n';
 }
 

@@ -100,19 +100,23 @@ bool is_shown(int step, int steps) {
   return step >= 0 && (step % std::max(1, steps / 5) == 0 || step == steps - 1);
 }
 
+/// Reads --steps, --warmup and --timeline-steps. \param line printed after some steps; "": none
+void read_steps(const po::variables_map& values, const char* line, StepLoop& loop) {
+  loop.steps = int_option(values, "steps", 1);
+  loop.warmup_steps = int_option(values, "warmup", 0);
+  loop.shown_steps = numbers_option(values, "timeline-steps");
+  loop.on_step = [line, steps = loop.steps](int step, double loss) {
+    if (is_shown(step, steps)) fmt::print(stderr, fmt::runtime(line), step, loss);
+  };
+}
+
 RunOptions run_options(const po::variables_map& values, bool prints) {
   RunOptions options;
   options.batch = int_option(values, "batch", 1);
   options.threads = int_option(values, "threads", 1, kMostThreads);
-  options.steps = int_option(values, "steps", 1);
-  options.warmup_steps = int_option(values, "warmup", 0);
-  options.shown_steps = numbers_option(values, "timeline-steps");
+  read_steps(values, prints ? "step {}: loss {:.4f}\n" : "", options);
   options.seed = values["seed"].as<unsigned>();
   options.data_folder = values["data"].as<std::string>();
-  if (prints)
-    options.on_step = [steps = options.steps](int step, double loss) {
-      if (is_shown(step, steps)) std::fprintf(stderr, "step %d: loss %.4f\n", step, loss);
-    };
   return options;
 }
 
@@ -135,10 +139,9 @@ std::string span_table(const Result& result) {
 void print_summary(const Result& result) {
   std::vector<double> all;
   for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
-  std::cout << describe_run(result.configuration) << ": median step "
-            << to_text(Seconds(result.median_step_time_s())) << " (p10 "
-            << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
-            << ")";
+  std::cout << fmt::format("{}: median step {} (p10 {}, p90 {})", describe_run(result.configuration),
+                           to_text(Seconds(result.median_step_time_s())),
+                           to_text(Seconds(quantile(all, 0.1))), to_text(Seconds(quantile(all, 0.9))));
   if (result.configuration.data_parallel > 0) std::cout << ", " << throughput_text(result);
   if (!result.loss.empty()) std::cout << ", loss " << result.loss.front() << " to " << result.loss.back();
   std::cout << "\n\n";
@@ -211,19 +214,12 @@ ExitCode finish(const po::variables_map& values, Result& result, const Schedule&
 
 ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints) {
   ReplayedRunOptions options;
-  options.steps = int_option(values, "steps", 1);
-  options.warmup_steps = int_option(values, "warmup", 0);
-  options.shown_steps = numbers_option(values, "timeline-steps");
+  read_steps(values, prints ? "step {}\n" : "", options);
   options.resample = values["resample"].as<bool>();
   options.seed = values["seed"].as<unsigned>();
   options.samples =
       static_cast<double>(int_option(values, "batch", 1)) / training_config(values).micro_batches;
-  options.speed = values["compute-speed"].as<double>();
-  options.speed *= environment_number(kHostSpeedVariable).value_or(1.0);
-  if (prints)
-    options.on_step = [steps = options.steps](int step) {
-      if (is_shown(step, steps)) std::fprintf(stderr, "step %d\n", step);
-    };
+  options.speed = values["compute-speed"].as<double>() * environment_number(kHostSpeedVariable).value_or(1.0);
   return options;
 }
 
@@ -338,11 +334,10 @@ ExitCode run_copies(const po::variables_map& values, const std::string& strategy
   return run_in_one_process(values, "strategy '" + strategy + "'", [&](RankSession& session) {
     const auto& factory = find_device_copies("--device cuda");
     const auto copies = factory.value.make();
-    CopiedRunOptions options{int_option(values, "steps", 1), int_option(values, "warmup", 0), {}};
-    options.on_step = [&](int step) {
-      if (is_shown(step, options.steps)) std::fprintf(stderr, "step %d\n", step);
-    };
-    Result result = run_copied(schedule, session, *copies, options);
+    StepLoop loop;
+    read_steps(values, "step {}\n", loop);
+    loop.shown_steps.clear();
+    Result result = run_copied(schedule, session, *copies, loop);
     result.configuration = configuration_of(schedule, model.specification, training.batch);
     result.configuration.backend = "nccl";  // as in forecasts for GPUs, although NCCL is not used
     result.context = make_run_context(kResultSchema, command_line());

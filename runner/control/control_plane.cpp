@@ -1,6 +1,5 @@
 #include "runner/control/control_plane.hpp"
 
-#include <array>
 #include <charconv>
 #include <utility>
 
@@ -13,10 +12,7 @@ namespace {
 /// Shortest texts that read back as the same numbers.
 std::string text_of(const std::vector<double>& numbers) {
   std::string text;
-  std::array<char, 32> digits{};
-  for (const double number : numbers)
-    text.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr)
-        .append(" ");
+  for (const double number : numbers) text += fmt::format("{} ", number);
   return text;
 }
 
@@ -50,12 +46,10 @@ std::vector<std::string> ControlPlane::collect(const std::string& what, int rank
       const std::vector<char> text = store_->get(key(what, rank));
       texts.emplace_back(text.begin(), text.end());
     } catch (const TimeoutError&) {
-      std::vector<int> missing;
-      for (int other = rank; other < ranks; ++other)
-        if (!store_->has(key(what, other))) missing.push_back(other);
-      throw TimeoutError("rank " + std::to_string(rank_) + ": " + what + ": of " +
-                         std::to_string(world_size_) + " ranks these did not answer within " +
-                         to_text(Seconds(timeout_)) + ": " + joined(missing));
+      const std::vector<int> missing =
+          missing_ranks(*store_, all_ranks(ranks), [&](int other) { return key(what, other); });
+      throw TimeoutError("rank {}: {}: of {} ranks these did not answer within {}: {}", rank_, what,
+                         world_size_, to_text(Seconds(timeout_)), joined(missing));
     }
   }
   return texts;

@@ -53,12 +53,8 @@ std::vector<int> FailureReports::unreported(std::vector<int> ranks, std::chrono:
   constexpr std::chrono::milliseconds kPause{20};
   const Clock::time_point deadline = Clock::now() + limit;
   while (!store_gone_ && !ranks.empty()) {
-    const auto silent = within(kStoreAnswer, [store = store_, ranks] {
-      std::vector<int> left;
-      for (const int rank : ranks)
-        if (!store->has(failed_key(rank))) left.push_back(rank);
-      return left;
-    });
+    const auto silent =
+        within(kStoreAnswer, [store = store_, ranks] { return missing_ranks(*store, ranks, failed_key); });
     if (!silent)
       store_gone_ = true;
     else

@@ -56,9 +56,8 @@ std::vector<JobHost> group_by_host(const std::vector<HostIdentity>& host_of_rank
   std::vector<JobHost> hosts;
   for (std::size_t rank = 0; rank < host_of_rank.size(); ++rank) {
     const HostIdentity& identity = host_of_rank[rank];
-    const auto known = std::find_if(hosts.begin(), hosts.end(), [&](const JobHost& host) {
-      return host_of_rank[static_cast<std::size_t>(host.ranks.front())].same_host(identity);
-    });
+    const auto known = std::ranges::find_if(
+        hosts, [&](const JobHost& host) { return host_of_rank[host.ranks.front()].same_host(identity); });
     if (known == hosts.end())
       hosts.push_back({identity.name, {static_cast<int>(rank)}});
     else
@@ -77,7 +76,7 @@ std::string ranks_in_words(const std::vector<int>& ranks, const std::vector<Host
   for (const JobHost& host : hosts) {
     std::vector<int> here;
     for (const int rank : ranks)
-      if (std::binary_search(host.ranks.begin(), host.ranks.end(), rank)) here.push_back(rank);
+      if (std::ranges::binary_search(host.ranks, rank)) here.push_back(rank);
     if (!here.empty()) text += (text.empty() ? "" : " and ") + listed(here) + " on host " + host.name;
   }
   return text;

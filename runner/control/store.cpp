@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "core/table.hpp"
@@ -84,13 +85,6 @@ class FolderStore : public Store {
 
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
-std::vector<int> missing_ranks(Store& store, int world_size) {
-  std::vector<int> missing;
-  for (int rank = 0; rank < world_size; ++rank)
-    if (!store.has(joined_key(rank))) missing.push_back(rank);
-  return missing;
-}
-
 const Registration<StoreFactory> kFolder{
     stores(),
     {.name = "folder",
@@ -100,6 +94,22 @@ const Registration<StoreFactory> kFolder{
      }}};
 
 }  // namespace
+
+std::vector<int> all_ranks(int world_size) {
+  std::vector<int> ranks(world_size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::vector<int> missing_ranks(Store& store, std::vector<int> ranks,
+                               const std::function<std::string(int rank)>& key,
+                               std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kPause{2};
+  for (const auto deadline = Clock::now() + limit;; std::this_thread::sleep_for(kPause)) {
+    std::erase_if(ranks, [&](int rank) { return store.has(key(rank)); });
+    if (ranks.empty() || Clock::now() >= deadline) return ranks;
+  }
+}
 
 Registry<StoreFactory>& stores() {
   static Registry<StoreFactory> registry("store");
@@ -115,22 +125,16 @@ std::shared_ptr<Store> make_file_store(const std::string& folder, std::chrono::m
 }
 
 std::shared_ptr<Store> make_store(const RankContext& ranks, std::chrono::milliseconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
   const bool in_folder = !ranks.store_folder.empty();
   if (!in_folder && !stores().has("tcp")) load_torch_library();
   std::shared_ptr<Store> store = stores().find(in_folder ? "folder" : "tcp")(ranks, timeout);
   store->set(joined_key(ranks.rank), {'1'});
-  constexpr std::chrono::milliseconds kPause{5};
-  for (std::vector<int> missing = missing_ranks(*store, ranks.world_size); !missing.empty();
-       missing = missing_ranks(*store, ranks.world_size)) {
-    if (Clock::now() > deadline)
-      throw TimeoutError(
-          "rank " + std::to_string(ranks.rank) + ": of " + std::to_string(ranks.world_size) +
-          " ranks these did not join at " +
-          (in_folder ? ranks.store_folder : ranks.master_addr + ":" + std::to_string(ranks.master_port)) +
-          " within " + to_text(Seconds(timeout)) + ": " + joined(missing));
-    std::this_thread::sleep_for(kPause);
-  }
+  if (const auto missing = missing_ranks(*store, all_ranks(ranks.world_size), joined_key, timeout);
+      !missing.empty())
+    throw TimeoutError(
+        "rank {}: of {} ranks these did not join at {} within {}: {}", ranks.rank, ranks.world_size,
+        in_folder ? ranks.store_folder : ranks.master_addr + ":" + std::to_string(ranks.master_port),
+        to_text(Seconds(timeout)), joined(missing));
   return store;
 }
 

@@ -22,6 +22,14 @@ class Store {
   virtual bool has(const std::string& key) = 0;
 };
 
+/// 0, 1, ... of a job.
+std::vector<int> all_ranks(int world_size);
+/// Ranks whose key does not exist after `limit`; returns as soon as all exist. \throws RunError if the store
+/// is gone.
+std::vector<int> missing_ranks(Store& store, std::vector<int> ranks,
+                               const std::function<std::string(int rank)>& key,
+                               std::chrono::milliseconds limit = {});
+
 /// Connects a rank to the store of its job.
 using StoreFactory =
     std::function<std::shared_ptr<Store>(const RankContext& ranks, std::chrono::milliseconds timeout)>;

@@ -41,13 +41,7 @@ class QueueGate {
 class ComputeStream final : public DeviceStream {
  public:
   /// \param number among the GPUs that CUDA_VISIBLE_DEVICES leaves
-  explicit ComputeStream(int number) : number_(number) {
-    const int count = count_cuda_devices("--device cuda: ");
-    if (number >= count)
-      throw UsageError("--device cuda: rank " + std::to_string(number) +
-                       " of this host has no GPU: there are " + std::to_string(count) + ", one per rank");
-    require_cuda(cudaSetDevice(number), "cudaSetDevice");
-  }
+  explicit ComputeStream(int number) : number_(number) { enter_cuda_device("--device cuda: ", number); }
   ~ComputeStream() override { gate_.open(); }
 
   [[nodiscard]] std::string device() const override { return cuda_device_name(number_); }
@@ -79,14 +73,7 @@ class ComputeStream final : public DeviceStream {
 
   void drain() override { require_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"); }
 
-  Clock::time_point time_of(std::size_t mark) override {
-    constexpr double kMilli = 1e-3;
-    float milliseconds = 0.0F;
-    require_cuda(cudaEventElapsedTime(&milliseconds, origin_.event.get(), events_.at(mark).get()),
-                 "cudaEventElapsedTime");
-    return origin_.time + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(kMilli * static_cast<double>(milliseconds)));
-  }
+  Clock::time_point time_of(std::size_t mark) override { return time_from(origin_, events_.at(mark)); }
 
   void hold(std::chrono::milliseconds at_most) override {
     gate_.close();
@@ -110,14 +97,12 @@ class ComputeStream final : public DeviceStream {
   std::chrono::milliseconds at_most_{0};
 };
 
-const Registration<DeviceStreamFactory> kCuda{
-    device_streams(),
-    {.name = "cuda",
-     .description = "NVIDIA GPUs by the CUDA runtime",
-     .value = {.make = [](int number) -> std::unique_ptr<DeviceStream> {
-                 return std::make_unique<ComputeStream>(number);
-               },
-               .library = cuda_version()}}};
+const Registration<DeviceStreamFactory> kCuda{device_streams(),
+                                              {.name = "cuda",
+                                               .description = "NVIDIA GPUs by the CUDA runtime",
+                                               .value = [](int number) -> std::unique_ptr<DeviceStream> {
+                                                 return std::make_unique<ComputeStream>(number);
+                                               }}};
 
 }  // namespace
 }  // namespace stepcast

@@ -34,6 +34,16 @@ inline int count_cuda_devices(const std::string& requested_by) {
   return count;
 }
 
+/// Sets the device of the calling thread. \throws CapabilityError without a GPU; UsageError if there are
+/// fewer
+inline void enter_cuda_device(const std::string& requested_by, int device) {
+  const int count = count_cuda_devices(requested_by);
+  if (device >= count)
+    throw UsageError("{}rank {} of this host has no GPU: there are {}, one per rank", requested_by, device,
+                     count);
+  require_cuda(cudaSetDevice(device), "cudaSetDevice");
+}
+
 /// `NVIDIA H100 80GB HBM3`
 inline std::string cuda_device_name(int device) {
   cudaDeviceProp properties{};
@@ -41,28 +51,22 @@ inline std::string cuda_device_name(int device) {
   return static_cast<const char*>(properties.name);
 }
 
-struct DestroyCudaStream {
-  void operator()(cudaStream_t stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
-};
-using CudaStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyCudaStream>;
+using CudaStream = std::shared_ptr<std::remove_pointer_t<cudaStream_t>>;
 
 /// Stream that does not wait for the default stream. \pre the device is set
 inline CudaStream make_cuda_stream() {
   cudaStream_t stream = nullptr;
   require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  return CudaStream(stream);
+  return {stream, cudaStreamDestroy};
 }
 
-struct DestroyCudaEvent {
-  void operator()(cudaEvent_t event) const { static_cast<void>(cudaEventDestroy(event)); }
-};
 using CudaEvent = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
 
 /// Event that `stream` reaches when all work before it is done. It keeps the time.
 inline CudaEvent record_cuda_event(cudaStream_t stream) {
   cudaEvent_t event = nullptr;
   require_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
-  CudaEvent owner(event, DestroyCudaEvent());
+  CudaEvent owner(event, cudaEventDestroy);
   require_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
   return owner;
 }
@@ -72,6 +76,14 @@ struct CudaInstant {
   CudaEvent event;
   std::chrono::steady_clock::time_point time;
 };
+
+/// Time of an event on the clock of the host, from its distance to `origin`.
+inline std::chrono::steady_clock::time_point time_from(const CudaInstant& origin, const CudaEvent& event) {
+  float milliseconds = 0.0F;
+  require_cuda(cudaEventElapsedTime(&milliseconds, origin.event.get(), event.get()), "cudaEventElapsedTime");
+  const std::chrono::duration<double, std::milli> distance(milliseconds);
+  return origin.time + std::chrono::duration_cast<std::chrono::steady_clock::duration>(distance);
+}
 
 /// Compares the clock of a device with that of the host. Polls an event, since waking up from a wait takes
 /// longer. The event happened between two polls; of several tries the one with the closest polls counts,

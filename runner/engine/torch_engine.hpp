@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "records/trace.hpp"
 #include "runner/backend/session.hpp"
 #include "runner/execute/device_stream.hpp"
+#include "runner/execute/rank_report.hpp"
 #include "schedule/schedule.hpp"
 #include "sim/strategies/strategy.hpp"
 
@@ -24,20 +24,13 @@ namespace stepcast {
 /// \throws CapabilityError for others
 void require_trained(const Precision& precision, bool on_gpu);
 
-struct RunOptions {
+struct RunOptions : StepLoop {
   int batch = 32;  ///< per rank
-  int threads = 1;
-  int steps = 30;
-  int warmup_steps = 5;
-  std::set<int> shown_steps{};  ///< of a timeline
   unsigned seed = 1;
   bool float64 = false;            ///< for tests of correctness; timings are in float32
   DeviceStream* device = nullptr;  ///< null: the CPU computes
   Precision precision{};
   std::string data_folder;  ///< CIFAR-10; "" is synthetic data
-  /// Called on every rank after each step, outside its step time, with the step (warm-up is negative) and its
-  /// loss.
-  std::function<void(int step, double loss)> on_step = [](int, double) {};
 };
 
 /// The parameters and buffers of one rank after a run, in the model's order, as float64.

@@ -37,8 +37,8 @@ double request_time(Backend& backend) {
 std::vector<int> first_with_clock(const std::vector<HostIdentity>& host_of_rank) {
   std::vector<int> result;
   for (const HostIdentity& host : host_of_rank) {
-    const auto first = std::find_if(host_of_rank.begin(), host_of_rank.end(),
-                                    [&](const HostIdentity& other) { return other.same_clock(host); });
+    const auto first =
+        std::ranges::find_if(host_of_rank, [&](const HostIdentity& other) { return other.same_clock(host); });
     result.push_back(static_cast<int>(first - host_of_rank.begin()));
   }
   return result;
@@ -66,30 +66,30 @@ ClockOffset compare_with_rank_0(RankSession& session, const std::vector<HostIden
   Backend& backend = *session.backend;
   assert(host_of_rank.size() == static_cast<std::size_t>(backend.world_size()));
   const std::vector<int> first = first_with_clock(host_of_rank);
-  if (std::all_of(first.begin(), first.end(), [](int rank) { return rank == 0; })) return {own(), 0.0, 0.0};
+  if (std::ranges::all_of(first, [](int rank) { return rank == 0; })) return {own(), 0.0, 0.0};
   ClockOffset mine;
   // One clock after the other, so that rank 0 replies at once.
   for (int rank = 1; rank < backend.world_size(); ++rank) {
-    if (first[static_cast<std::size_t>(rank)] != rank) continue;
+    if (first[rank] != rank) continue;
     if (backend.rank() == 0) serve_time(backend, rank, own);
     if (backend.rank() == rank)
       mine = best_offset(
           own, [&] { return request_time(backend); }, kExchanges);
   }
   const auto all = session.control->all_gather_numbers("clocks", {mine.at_s, mine.offset_s, mine.error_s});
-  const auto source = static_cast<std::size_t>(first[static_cast<std::size_t>(backend.rank())]);
+  const auto source = static_cast<std::size_t>(first[backend.rank()]);
   if (source == 0) return {own(), 0.0, 0.0};
   return {all[source][0], all[source][1], all[source][2]};
 }
 
-ClockLine::ClockLine(const ClockOffset& before, const ClockOffset& after)
-    : before_(before), error_s_(std::max(before.error_s, after.error_s)) {
+ClockLine::ClockLine(const ClockOffset& first, const ClockOffset& after)
+    : before(first), error_s(std::max(first.error_s, after.error_s)) {
   const double between_s = after.at_s - before.at_s;
-  if (between_s > 0.0) drift_ = (after.offset_s - before.offset_s) / between_s;
+  if (between_s > 0.0) drift = (after.offset_s - before.offset_s) / between_s;
 }
 
 double ClockLine::on_rank_0(double own_s) const {
-  return own_s + before_.offset_s + drift_ * (own_s - before_.at_s);
+  return own_s + before.offset_s + drift * (own_s - before.at_s);
 }
 
 }  // namespace stepcast

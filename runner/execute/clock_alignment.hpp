@@ -44,19 +44,13 @@ ClockOffset compare_with_rank_0(RankSession& session, const std::vector<HostIden
 ///
 /// Holds: between both comparisons the error is at most the larger of theirs. A change of the drift meanwhile
 /// (0.1 ppm in minutes for a quartz) is not modelled.
-class ClockLine {
- public:
+struct ClockLine {
   ClockLine(const ClockOffset& before, const ClockOffset& after);
   [[nodiscard]] double on_rank_0(double own_s) const;
-  [[nodiscard]] double offset_s() const { return before_.offset_s; }  ///< at the first comparison
-  /// Seconds that rank 0's clock gains on the own one per second.
-  [[nodiscard]] double drift() const { return drift_; }
-  [[nodiscard]] double error_s() const { return error_s_; }
 
- private:
-  ClockOffset before_;
-  double drift_ = 0.0;
-  double error_s_ = 0.0;
+  ClockOffset before;
+  double drift = 0.0;  ///< seconds that rank 0's clock gains on the own one per second
+  double error_s = 0.0;
 };
 
 }  // namespace stepcast

@@ -87,9 +87,8 @@ void CopyProgram::check(unsigned seed) {
     copies_.copy_now(arrived.data(), memory.at.get(), memory.bytes);
     const auto [wrong, expected] = std::mismatch(arrived.begin(), arrived.end(), sent.begin());
     if (wrong != arrived.end())
-      throw RunError("gpu" + std::to_string(place.offset) + " has not received what the host sent: byte " +
-                     std::to_string(wrong - arrived.begin()) + " of " + std::to_string(memory.bytes) +
-                     " is " + std::to_string(*wrong) + ", not " + std::to_string(*expected));
+      throw RunError("gpu{} has not received what the host sent: byte {} of {} is {}, not {}", place.offset,
+                     wrong - arrived.begin(), memory.bytes, *wrong, *expected);
   }
 }
 
@@ -105,13 +104,10 @@ std::vector<std::string> staged_copies(const Schedule& schedule, DeviceCopies& c
 }
 
 Result run_copied(const Schedule& schedule, RankSession& session, DeviceCopies& copies,
-                  const CopiedRunOptions& options) {
+                  const StepLoop& loop) {
   CopyProgram program(schedule, *session.backend, copies);
   program.fill(0);
-  Result result = run_steps(program, schedule, session,
-                            {.warmup_steps = options.warmup_steps,
-                             .steps = options.steps,
-                             .on_step = [&](int step, double /*loss*/) { options.on_step(step); }});
+  Result result = run_steps(program, schedule, session, loop);
   result.loss.clear();
   program.fill(1);
   program.prepare();

@@ -54,16 +54,9 @@ class CopyProgram final : public ProgramRunner {
 /// One sentence for each pair of devices between which the driver stages copies in host memory.
 std::vector<std::string> staged_copies(const Schedule& schedule, DeviceCopies& copies);
 
-struct CopiedRunOptions {
-  int steps = 30;
-  int warmup_steps = 5;
-  std::function<void(int step)> on_step = [](int) {};
-};
-
 /// Runs warm-up and measured steps, and one more with other data, of which it compares every byte on every
 /// device. Step times, spans and breakdown are those of rank 0. \pre the session has one rank \throws as
 /// CopyProgram
-Result run_copied(const Schedule& schedule, RankSession& session, DeviceCopies& copies,
-                  const CopiedRunOptions& options);
+Result run_copied(const Schedule& schedule, RankSession& session, DeviceCopies& copies, const StepLoop& loop);
 
 }  // namespace stepcast

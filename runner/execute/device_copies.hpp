@@ -17,9 +17,7 @@ namespace stepcast {
 class DeviceCopies {
  public:
   virtual ~DeviceCopies() = default;
-  DeviceCopies() = default;
-  DeviceCopies(const DeviceCopies&) = delete;
-  DeviceCopies& operator=(const DeviceCopies&) = delete;
+  DeviceCopies& operator=(DeviceCopies&&) = delete;
 
   /// Number of devices; they are numbered from 0.
   [[nodiscard]] virtual int devices() const = 0;

@@ -31,7 +31,7 @@ bool names_device(const std::string& name) {
 }
 
 std::unique_ptr<DeviceStream> open_device(const std::string& name, int number) {
-  return names_device(name) ? device_streams().find(name).make(number) : nullptr;
+  return names_device(name) ? device_streams().find(name)(number) : nullptr;
 }
 
 void StepTimestamps::restart() {
@@ -59,8 +59,11 @@ double StepTimestamps::issued_s(std::size_t from, std::size_t to) const {
   return seconds(issued_[from], issued_[to]);
 }
 double StepTimestamps::done_s(std::size_t from, std::size_t to) const {
-  const double wall_s = seconds(done_[from], done_[to]);
-  return counts_processor_ ? std::min(wall_s, ran_s_[to] - ran_s_[from]) : wall_s;
+  if (!counts_processor_) return seconds(done_[from], done_[to]);
+  double sum_s = 0.0;
+  for (std::size_t i = from; i < to; ++i)
+    sum_s += std::min(seconds(done_[i], done_[i + 1]), ran_s_[i + 1] - ran_s_[i]);
+  return sum_s;
 }
 
 }  // namespace stepcast

@@ -20,9 +20,7 @@ class DeviceStream {
   using Clock = std::chrono::steady_clock;
 
   virtual ~DeviceStream() = default;
-  DeviceStream() = default;
-  DeviceStream(const DeviceStream&) = delete;
-  DeviceStream& operator=(const DeviceStream&) = delete;
+  DeviceStream& operator=(DeviceStream&&) = delete;
 
   /// Name of the device: `NVIDIA H100 80GB HBM3`.
   [[nodiscard]] virtual std::string device() const = 0;
@@ -50,12 +48,9 @@ class DeviceStream {
   virtual void release() = 0;
 };
 
-struct DeviceStreamFactory {
-  /// Opens the device of that number, from 0, for the calling thread. \throws CapabilityError if this machine
-  /// has none; UsageError if it has fewer
-  std::function<std::unique_ptr<DeviceStream>(int)> make;
-  std::string library;  ///< with its version: `CUDA 13.0`
-};
+/// Opens the device of that number, from 0, for the calling thread. \throws CapabilityError if this machine
+/// has none; UsageError if it has fewer
+using DeviceStreamFactory = std::function<std::unique_ptr<DeviceStream>(int)>;
 /// Libraries that this program was built with: none, or `cuda`.
 Registry<DeviceStreamFactory>& device_streams();
 
@@ -64,7 +59,7 @@ Registry<DeviceStreamFactory>& device_streams();
 bool names_device(const std::string& name);
 
 /// Stream of `cuda`; null for `cpu`. \param number of the device among those that CUDA_VISIBLE_DEVICES
-/// leaves: the rank among those of its host \throws as names_device() and DeviceStreamFactory::make
+/// leaves: the rank among those of its host \throws as names_device() and DeviceStreamFactory
 std::unique_ptr<DeviceStream> open_device(const std::string& name, int number = 0);
 
 /// Timestamps of a step, each taken twice: when the launch thread passed it and when the device reached it.
@@ -76,8 +71,9 @@ class StepTimestamps {
   /// \param device null: the CPU computes \pre it outlives this
   explicit StepTimestamps(DeviceStream* device) : device_(device) {}
 
-  /// Counts CPU time of this process between two timestamps, without time lost to other processes: for a host
-  /// that computes in one thread and waits for no rank. \pre no device
+  /// Counts CPU time of this process between consecutive timestamps, at most the time between them, without
+  /// time lost to other processes: for a host that computes in one thread and waits for no rank. \pre no
+  /// device
   void count_processor_time(bool counts) { counts_processor_ = counts; }
   [[nodiscard]] bool counts_processor_time() const { return counts_processor_; }
 

@@ -26,11 +26,9 @@ ProgramRunner::ProgramRunner(const Schedule& schedule, Backend& backend, DeviceS
       device_(device),
       stamps_(program_.ops.size()),
       events_(program_.ops.size()) {
-  if (schedule.world_size != backend.world_size()) return;  // one process drives all devices: no collectives
   for (const Group& group : schedule.groups) {
     const bool everybody = static_cast<int>(group.ranks.size()) == backend.world_size();
-    const bool member =
-        std::find(group.ranks.begin(), group.ranks.end(), backend.rank()) != group.ranks.end();
+    const bool member = std::ranges::find(group.ranks, backend.rank()) != group.ranks.end();
     subgroups_.push_back(everybody || !member ? nullptr : backend.subgroup(group.name, group.ranks));
   }
 }
@@ -39,7 +37,7 @@ void ProgramRunner::no_array() { throw std::logic_error("this program has no arr
 
 Backend& ProgramRunner::backend_of(int group) {
   const int index = schedule_.group_index(group, backend_.rank());
-  const std::unique_ptr<Backend>& subgroup = subgroups_.at(static_cast<std::size_t>(index));
+  const std::unique_ptr<Backend>& subgroup = subgroups_.at(index);
   return subgroup != nullptr ? *subgroup : backend_;
 }
 
@@ -50,7 +48,7 @@ ProgramRunner::Launch ProgramRunner::launch_of(const Collective& collective) {
     return issue(group, collective, on.first, on.second);
   };
   const auto require = [&](std::initializer_list<CollectiveKind> kinds, const char* what) {
-    if (std::find(kinds.begin(), kinds.end(), collective.kind) == kinds.end())
+    if (std::ranges::find(kinds, collective.kind) == kinds.end())
       throw CapabilityError("strategy '" + schedule_.strategy + "': " + to_text(collective.kind) + " of " +
                             what + " is predicted, not executed");
   };
@@ -81,13 +79,17 @@ ProgramRunner::Launch ProgramRunner::launch_of(const Collective& collective) {
 template <class UnitPayload>
 std::pair<Array, Array> ProgramRunner::arrays_of(const UnitPayload& payload, CollectiveKind kind) {
   if (kind == CollectiveKind::kAllGather) take_parameters(payload.unit);
-  if (kind == CollectiveKind::kReduceScatter) convert_gradients(payload.unit);
-  const UnitArrays on = unit(payload.unit);
-  if (kind == CollectiveKind::kAllGather) return {on.parameter_shard, on.parameters};
-  if (kind == CollectiveKind::kReduceScatter) return {on.gradients, on.gradient_shard};
-  if constexpr (requires { payload.shard; })
-    if (payload.shard) return {on.gradient_shard, {}};
-  return {on.gradients, {}};
+  if constexpr (std::is_same_v<UnitPayload, UnitGradients>) {
+    if (kind == CollectiveKind::kReduceScatter) convert_gradients(payload.unit);
+    if (kind == CollectiveKind::kReduceScatter && payload.incoming) take_incoming(payload.unit);
+    const UnitArrays on = unit(payload.unit);
+    const Array shard = payload.incoming ? on.incoming_shard : on.gradient_shard;
+    if (kind == CollectiveKind::kReduceScatter) return {on.gradients, shard};
+    return {payload.shard ? shard : on.gradients, {}};
+  } else {
+    const UnitArrays on = unit(payload.unit);
+    return {on.parameter_shard, on.parameters};
+  }
 }
 
 /// Submits a collective. \param out unused if it works in place
@@ -104,7 +106,7 @@ WorkPtr ProgramRunner::issue(Backend& group, const Collective& collective, Array
       return group.gather(in, out, root);
     case CollectiveKind::kScatter: {
       std::vector<Array> parts;
-      if (group.rank() == root) parts.assign(static_cast<std::size_t>(group.world_size()), in);
+      if (group.rank() == root) parts.assign(group.world_size(), in);
       return group.scatter(std::move(parts), in, root);
     }
     case CollectiveKind::kAllGather:
@@ -126,8 +128,7 @@ void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
   step.op = std::move(compiled);
   for (const int earlier : op.after) {
     step.after.push_back(static_cast<std::size_t>(earlier));
-    if (program_.ops[static_cast<std::size_t>(earlier)].stream != Stream::kCompute)
-      step.wait_for.push_back(static_cast<std::size_t>(earlier));
+    if (program_.ops[earlier].stream != Stream::kCompute) step.wait_for.push_back(earlier);
   }
   // A collective is submitted after the calling thread has reached its place in the program.
   for (std::size_t i = index; collective && i-- > 0;)
@@ -146,7 +147,7 @@ void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
   } else if (op.exchange >= 0) {
     collective_hooks_[op.exchange].push_back(index);
   } else if (op.within >= 0) {
-    hooks_[static_cast<std::size_t>(op.ready_tensor)].push_back(index);
+    hooks_[op.ready_tensor].push_back(index);
   } else {
     inline_.push_back(index);
     if (step.posted) posted_.push_back(index);
@@ -260,7 +261,7 @@ void ProgramRunner::run_inline(std::size_t index) {
     if (steps_[message].held && steps_[message].work->done()) release(steps_[message]);
 }
 
-void ProgramRunner::gradient_ready(int tensor) { run_hooks(hooks_[static_cast<std::size_t>(tensor)]); }
+void ProgramRunner::gradient_ready(int tensor) { run_hooks(hooks_[tensor]); }
 
 void ProgramRunner::collective_ready(int exchange) { run_hooks(collective_hooks_[exchange]); }
 
@@ -283,7 +284,7 @@ void ProgramRunner::launch_ready() {
   const auto is_done = [this](std::size_t earlier) { return steps_[earlier].done; };
   while (launched_ < collectives_.size()) {
     Step& next = steps_[collectives_[launched_]];
-    if (next.on_demand || !std::all_of(next.after.begin(), next.after.end(), is_done)) return;
+    if (next.on_demand || !std::ranges::all_of(next.after, is_done)) return;
     launch(next);
   }
 }

@@ -33,6 +33,7 @@ struct CompiledOp {
 /// Flat arrays of an FSDP unit on one rank. A unit that is not sharded has gradients only.
 struct UnitArrays {
   Array parameters, gradients, parameter_shard, gradient_shard;
+  Array incoming_shard;  ///< gradient shard of one micro-batch, before it is added; or none
 };
 
 /// Runs the program of one rank step by step. A derived class resolves its operations: to compute with real
@@ -110,6 +111,8 @@ class ProgramRunner : public SteppedProgram {
   virtual UnitArrays unit(int /*index*/) { no_array(); }
   /// Allocates the memory that the parameters of a sharded unit are gathered in.
   virtual void take_parameters(int /*unit*/) {}
+  /// Allocates the incoming shard of a unit.
+  virtual void take_incoming(int /*unit*/) {}
   /// Converts the gradients of unit() to the dtype in which they are reduced, if the backend needs it.
   virtual void convert_gradients(int /*unit*/) {}
 

@@ -31,7 +31,7 @@ std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
     for (const std::vector<double>& rank : step_time_s) worst = std::max(worst, rank[step]);
     slowest.emplace_back(worst, step);
   }
-  std::sort(slowest.begin(), slowest.end());
+  std::ranges::sort(slowest);
   return slowest[(slowest.size() - 1) / 2].second;
 }
 
@@ -45,7 +45,7 @@ class RankLog {
         rank_(session.ranks.rank),
         shown_steps_(loop.shown_steps) {
     const auto steps = static_cast<std::size_t>(loop.steps);
-    warmup_step_time_s_.reserve(static_cast<std::size_t>(loop.warmup_steps));
+    warmup_step_time_s_.reserve(loop.warmup_steps);
     start_s_.reserve(steps);
     step_time_s_.reserve(steps);
     loss_.reserve(steps);
@@ -74,7 +74,7 @@ class RankLog {
     const std::size_t steps = step_time_s_.size();
     const ClockLine clock(before_, compare_clocks(session));
     std::vector<double> mine = step_time_s_;
-    mine.insert(mine.end(), {bytes_sent, clock.error_s()});
+    mine.insert(mine.end(), {bytes_sent, clock.error_s});
     mine.insert(mine.end(), start_s_.begin(), start_s_.end());
     const auto all = session.control->all_gather_numbers("step times", mine);
 
@@ -82,7 +82,7 @@ class RankLog {
     result.origin = Origin::kMeasured;
     double error_s = 0.0;
     for (const std::vector<double>& theirs : all) {
-      const auto end = theirs.begin() + static_cast<std::ptrdiff_t>(steps);
+      const auto end = theirs.begin() + steps;
       result.step_time_s.emplace_back(theirs.begin(), end);
       result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, end[0]);
       error_s = std::max(error_s, end[1]);
@@ -112,8 +112,7 @@ class RankLog {
     }
     for (double& loss : result.loss) loss /= std::max(1, losses);
     if (!shown_steps_.empty())
-      result.shown.spans =
-          shown(session, clock, all.front()[steps + 2 + static_cast<std::size_t>(*shown_steps_.begin())]);
+      result.shown.spans = shown(session, clock, all.front()[steps + 2 + *shown_steps_.begin()]);
     return result;
   }
 
@@ -141,7 +140,7 @@ class RankLog {
         computing.back().push_back({theirs[i + 1], theirs[i + 2], theirs[i + 3]});
         queued_s += theirs[i + 3];
       }
-      const double longest_s = *std::max_element(step_s.back().begin(), step_s.back().end());
+      const double longest_s = *std::ranges::max_element(step_s.back());
       own_queued_s = std::min({own_queued_s, queued_s, kMostOwn * longest_s});
     }
     std::vector<double> result;
@@ -167,8 +166,7 @@ class RankLog {
   [[nodiscard]] std::vector<Span> shown(RankSession& session, const ClockLine& clock, double origin_s) const {
     std::vector<Span> mine;
     for (const int step : shown_steps_)
-      for (Span& span : spans(static_cast<std::size_t>(step),
-                              [&](double own_s) { return clock.on_rank_0(own_s) - origin_s; })) {
+      for (Span& span : spans(step, [&](double own_s) { return clock.on_rank_0(own_s) - origin_s; })) {
         span.step = step;
         mine.push_back(std::move(span));
       }
@@ -236,7 +234,7 @@ class StepWatch {
   void restart() { watch_.begin(); }
   void after(int step) {
     if (step < 0 || ((step + 1) % block_ != 0 && step + 1 != loop_.steps)) return;
-    const MachineState state = watch_.end(all_ranks(session_));
+    const MachineState state = watch_.end(all_ranks(session_.ranks.world_size));
     own_.insert(own_.end(), {state.probe_per_s, state.lost_fraction});
   }
 
@@ -275,7 +273,7 @@ double step_without_interference_s(const std::vector<double>& step_s,
     computing_s = std::max(computing_s, own.wall_s);
     queued_s += own.queued_s;
   }
-  const double waiting_s = *std::max_element(step_s.begin(), step_s.end()) - computing_s;
+  const double waiting_s = *std::ranges::max_element(step_s) - computing_s;
   return ran_s + std::max(0.0, waiting_s - std::max(0.0, queued_s - own_queued_s));
 }
 
@@ -317,8 +315,7 @@ std::string bucket_layout(const Model& model, const std::vector<Bucket>& buckets
   nlohmann::json layout = nlohmann::json::array();
   for (const Bucket& bucket : buckets) {
     nlohmann::json tensors = nlohmann::json::array();
-    for (const int tensor : bucket.tensors)
-      tensors.push_back(model.parameters[static_cast<std::size_t>(tensor)].name);
+    for (const int tensor : bucket.tensors) tensors.push_back(model.parameters[tensor].name);
     layout.push_back({{"bytes", static_cast<std::int64_t>(bucket.size.count())}, {"tensors", tensors}});
   }
   return layout.dump();

@@ -69,16 +69,17 @@ class SteppedProgram {
   [[nodiscard]] virtual MemoryBytes peak() const { return memory_account().peak(); }
 };
 
+/// Steps of a run.
 struct StepLoop {
-  int warmup_steps = 0;
-  int steps = 1;
-  /// Called with the step (warm-up is negative) and its loss after each, outside its step time.
-  std::function<void(int step, double loss)> on_step;
-  int threads = 1;  ///< compute threads per rank
+  int steps = 30;
+  int warmup_steps = 5;
+  std::set<int> shown_steps{};  ///< measured steps, from 0 on, for Result::shown
+  int threads = 1;              ///< compute threads per rank
   /// True: the ranks meet about twice a second between steps to record the machine's state. False: once,
   /// after the last step, for ranks that wait instead of computing.
   bool watches_machine = true;
-  std::set<int> shown_steps{};  ///< measured steps, from 0 on, for Result::shown
+  /// Called on every rank with the step (warm-up is negative) and its loss after each, outside its step time.
+  std::function<void(int step, double loss)> on_step = [](int, double) {};
 };
 
 /// Runs warm-up and measured steps; all ranks call it. There is no barrier between steps, except before the

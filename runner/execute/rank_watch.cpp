@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/program.hpp"
 
@@ -11,16 +10,10 @@ namespace stepcast {
 namespace {
 
 bool contains(const std::vector<int>& values, int value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
+  return std::ranges::find(values, value) != values.end();
 }
 
 }  // namespace
-
-std::vector<int> all_ranks(const RankSession& session) {
-  std::vector<int> ranks(static_cast<std::size_t>(session.ranks.world_size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 RankWatch::RankWatch(RankSession& session, int threads_per_rank) : session_(session) {
   const std::vector<int> cores = usable_cores();

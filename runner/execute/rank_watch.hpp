@@ -29,7 +29,4 @@ class RankWatch {
   Watch watch_;
 };
 
-/// 0, 1, ... of a job.
-std::vector<int> all_ranks(const RankSession& session);
-
 }  // namespace stepcast

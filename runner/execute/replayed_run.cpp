@@ -24,16 +24,9 @@ std::vector<const Op*> hooks_of(const Program& program, std::size_t parent) {
     const auto is_same = [&](const Op* other) {
       return other->ready_tensor == op.ready_tensor && other->exchange == op.exchange;
     };
-    if (op.within == static_cast<int>(parent) && std::none_of(hooks.begin(), hooks.end(), is_same))
-      hooks.push_back(&op);
+    if (op.within == static_cast<int>(parent) && std::ranges::none_of(hooks, is_same)) hooks.push_back(&op);
   }
   return hooks;
-}
-
-std::string to_short_text(double number) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.3g", number);
-  return text.data();
 }
 
 }  // namespace
@@ -47,7 +40,7 @@ ReplayedProgram::ReplayedProgram(const Schedule& schedule, const Model& model, B
       speed_(speed),
       samples_(samples),
       follows_(followers(program_)),
-      quantiles_(static_cast<std::size_t>(schedule.micro_batches), -1.0) {
+      quantiles_(schedule.micro_batches, -1.0) {
   if (draws) random_.emplace((std::uint64_t{*draws} << 32U) + static_cast<std::uint64_t>(backend.rank()));
   compile(model.parameters.size(),
           Overloaded{
@@ -113,15 +106,15 @@ void ReplayedProgram::run_hooked(std::size_t index, const std::vector<const Op*>
 }
 
 ReplayedProgram::Function ReplayedProgram::resolve(const CopyIn& action) {
-  const std::vector<int>& tensors = schedule_.buckets[static_cast<std::size_t>(action.bucket)].tensors;
-  const auto position = std::find(tensors.begin(), tensors.end(), action.tensor) - tensors.begin();
+  const std::vector<int>& tensors = schedule_.buckets[action.bucket].tensors;
+  const auto position = std::ranges::find(tensors, action.tensor) - tensors.begin();
   return [to = part_of_bucket(action.bucket, static_cast<std::size_t>(position)),
           from = array(GradientArray{action.tensor}), scale = action.scale] { copy_scaled(to, from, scale); };
 }
 
 ReplayedProgram::Function ReplayedProgram::resolve(const CopyOut& action) {
   std::vector<std::pair<Array, Array>> copies;
-  const std::vector<int>& tensors = schedule_.buckets[static_cast<std::size_t>(action.bucket)].tensors;
+  const std::vector<int>& tensors = schedule_.buckets[action.bucket].tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i)
     copies.emplace_back(array(GradientArray{tensors[i]}), part_of_bucket(action.bucket, i));
   return [copies] {
@@ -141,8 +134,11 @@ ReplayedProgram::Function ReplayedProgram::resolve(const Combine& action) {
 
 ReplayedProgram::Function ReplayedProgram::resolve(const ScaleUnit& action) {
   const UnitArrays of = unit(action.unit);
-  return [array = action.shard ? of.gradient_shard : of.gradients, scale = action.scale] {
-    copy_scaled(array, array, scale);
+  return [array = action.shard ? of.gradient_shard : of.gradients, of, action] {
+    if (action.adds)
+      add_scaled(array, of.incoming_shard, action.scale);
+    else
+      copy_scaled(array, array, action.scale);
   };
 }
 
@@ -160,9 +156,9 @@ CompiledOp ReplayedProgram::resolve(const Copy& action, std::size_t index) {
 }
 
 Array ReplayedProgram::memory(const std::string& name, std::size_t count, DataType type) {
-  const std::size_t needed = std::max<std::size_t>(1, (count * size_of(type) + 3) / sizeof(float));
-  AlignedFloats& found = memory_.try_emplace(name, needed, 0.0F).first->second;
-  return {found.data(), count, type};
+  std::shared_ptr<void>& found = memory_[name];
+  if (found == nullptr) found = backend_.memory(count * size_of(type));
+  return {found.get(), count, type};
 }
 
 Array ReplayedProgram::message(std::size_t index, Bytes size) {
@@ -178,7 +174,7 @@ Array ReplayedProgram::array(const GradientArray& array) {
 }
 
 Array ReplayedProgram::array(const BucketArray& array) {
-  const Bucket& which = schedule_.buckets.at(static_cast<std::size_t>(array.bucket));
+  const Bucket& which = schedule_.buckets.at(array.bucket);
   std::size_t count = 0;
   for (const int tensor : which.tensors) count += numel(tensor);
   return memory("bucket " + std::to_string(array.bucket), count,
@@ -197,7 +193,7 @@ Array ReplayedProgram::contributions(int tensor, int ranks) {
 
 /// All collectives of the model share memory by size, since each is waited for.
 std::pair<Array, Array> ReplayedProgram::exchange(int index) {
-  const LayerCollective& of = model_.collectives.at(static_cast<std::size_t>(index));
+  const LayerCollective& of = model_.collectives.at(index);
   const Bytes message = of.fixed + samples_ * of.per_sample;
   const auto whole = static_cast<std::size_t>(message.count()) / sizeof(float);
   const std::size_t own = whole / static_cast<std::size_t>(model_.ranks_of(of));
@@ -212,19 +208,20 @@ std::pair<Array, Array> ReplayedProgram::exchange(int index) {
 UnitArrays ReplayedProgram::unit(int index) {
   const auto [known, is_new] = units_.try_emplace(index);
   if (!is_new) return known->second;
-  const FsdpUnit& unit = schedule_.units.at(static_cast<std::size_t>(index));
+  const FsdpUnit& unit = schedule_.units.at(index);
   const std::string name = "unit " + std::to_string(index);
   const auto elements = static_cast<std::size_t>(unit.elements);
   const std::size_t shard = elements / static_cast<std::size_t>(unit.shards);
   known->second.gradients = memory(name + " gradients", elements);
   if (unit.sharded)
     known->second = {memory(name + " parameters", elements), known->second.gradients,
-                     memory(name + " parameter shard", shard), memory(name + " gradient shard", shard)};
+                     memory(name + " parameter shard", shard), memory(name + " gradient shard", shard),
+                     memory(name + " incoming shard", shard)};
   return known->second;
 }
 
 Array ReplayedProgram::part_of_bucket(int index, std::size_t position) {
-  const std::vector<int>& tensors = schedule_.buckets.at(static_cast<std::size_t>(index)).tensors;
+  const std::vector<int>& tensors = schedule_.buckets.at(index).tensors;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < position; ++i) begin += numel(tensors[i]);
   return array(BucketArray{index}).part(begin, numel(tensors.at(position)));
@@ -252,17 +249,16 @@ Result run_replayed(const Model& model, const Schedule& schedule, RankSession& s
                     const PhaseCosts& times, const ReplayedRunOptions& options) {
   ReplayedProgram program(schedule, model, *session.backend, times, options.speed,
                           options.resample ? std::optional(options.seed) : std::nullopt, options.samples);
-  Result result =
-      run_steps(program, schedule, session,
-                {options.warmup_steps, options.steps,
-                 [&](int step, double /*loss*/) { options.on_step(step); }, 1, false, options.shown_steps});
+  StepLoop loop = options;
+  loop.watches_machine = false;
+  Result result = run_steps(program, schedule, session, loop);
   result.loss.clear();
   result.memory.clear();
   if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);
   const auto speeds = session.control->all_gather_numbers("speeds", {options.speed});
-  const double slowest = std::min_element(speeds.begin(), speeds.end())->front();
+  const double slowest = std::ranges::min_element(speeds)->front();
   if (slowest != 1.0)
-    result.notes["slowest rank"] = "computes at " + to_short_text(slowest) + " of the trace's speed";
+    result.notes["slowest rank"] = fmt::format("computes at {:.3g} of the trace's speed", slowest);
   if (!program.has_priority())
     result.notes["waits"] = "may end late: the ranks may not take SCHED_FIFO (root or CAP_SYS_NICE)";
   return result;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -12,7 +13,6 @@
 #include "models/model.hpp"
 #include "records/phase_costs.hpp"
 #include "records/result.hpp"
-#include "runner/backend/message_walk.hpp"
 #include "runner/backend/session.hpp"
 #include "runner/execute/precise_wait.hpp"
 #include "runner/execute/program_runner.hpp"
@@ -71,7 +71,7 @@ class ReplayedProgram final : public ProgramRunner {
   /// Array of `count` elements by name, allocated at the first call.
   Array memory(const std::string& name, std::size_t count, DataType type = DataType::kFloat32);
   [[nodiscard]] std::size_t numel(int tensor) const {
-    return static_cast<std::size_t>(model_.parameters[static_cast<std::size_t>(tensor)].numel());
+    return static_cast<std::size_t>(model_.parameters[tensor].numel());
   }
 
   [[nodiscard]] double seconds(std::size_t index) const;
@@ -83,7 +83,7 @@ class ReplayedProgram final : public ProgramRunner {
   double speed_;
   double samples_;
   std::vector<char> follows_;  ///< by operation, 1: its phase and segment ran before in the step
-  std::map<std::string, AlignedFloats> memory_;
+  std::map<std::string, std::shared_ptr<void>> memory_;
   std::map<int, UnitArrays> units_;
   std::optional<std::mt19937_64> random_;
   std::vector<double> quantiles_;  ///< by micro-batch: quantile of its measured step
@@ -91,18 +91,12 @@ class ReplayedProgram final : public ProgramRunner {
   PreciseWait wait_;  ///< last member: threads of the groups must not inherit its priority
 };
 
-struct ReplayedRunOptions {
-  int steps = 30;
-  int warmup_steps = 5;
-  std::set<int> shown_steps{};  ///< of a timeline
-  /// Every rank draws measured steps, see ReplayedProgram.
-  bool resample = false;
-  unsigned seed = 1;     ///< of the draws
-  double samples = 1.0;  ///< of a micro-batch
+struct ReplayedRunOptions : StepLoop {
+  bool resample = false;  ///< every rank draws measured steps, see ReplayedProgram
+  unsigned seed = 1;      ///< of the draws
+  double samples = 1.0;   ///< of a micro-batch
   /// Of this rank: 0.5 takes twice the times. Ranks may differ (stragglers); the Result notes the slowest.
   double speed = 1.0;
-  /// Called on every rank after each step, outside its step time; warm-up is negative.
-  std::function<void(int step)> on_step = [](int) {};
 };
 
 /// The times that a Schedule's compute takes: those of one micro-batch in a trace, `StepContext::kWaiting`

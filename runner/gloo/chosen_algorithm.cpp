@@ -160,8 +160,8 @@ class RingReduceScatter {
   RingReduceScatter(gloo::Context& context, const ArrayInPlace& out, const void* in, std::uint32_t tag)
       : out_(out),
         in_(in),
-        rank_(static_cast<std::size_t>(context.rank)),
-        world_size_(static_cast<std::size_t>(context.size)),
+        rank_(context.rank),
+        world_size_(context.size),
         part_bytes_(out.count * out.element_size),
         slot_(slot_of(kRing, tag)),
         partial_(2 * part_bytes_) {

@@ -29,7 +29,7 @@ struct BFloat16 {
   friend bool operator<(const BFloat16& a, const BFloat16& b) { return a.value() < b.value(); }
   [[nodiscard]] float value() const {
     float result = 0.0F;
-    bfloat16_to_float(&result, &bits, 1.0F, 1);
+    two_byte_loops(DataType::kBFloat16)->widen(&result, &bits, 1.0F, 1);
     return result;
   }
 };
@@ -39,9 +39,9 @@ template <class Function>
 void with_type(DataType type, Function function) {
   switch (type) {
     case DataType::kFloat16:
-      return function(gloo::float16{}, Sum{&sum_float16});
+      return function(gloo::float16{}, two_byte_loops(type)->sum);
     case DataType::kBFloat16:
-      return function(BFloat16{}, Sum{&sum_bfloat16});
+      return function(BFloat16{}, two_byte_loops(type)->sum);
     case DataType::kFloat32:
       return function(float{}, Sum{&gloo::sum<float>});
     case DataType::kFloat64:
@@ -62,17 +62,6 @@ auto in_to_out(const Array& in, const Array& out, const void* place = nullptr) {
   };
 }
 
-/// \param combine of two arrays, as `gloo::sum`
-template <class T>
-void reduce(const GlooConnection& connection, const Array& in_place,
-            void (*combine)(void*, const void*, const void*, std::size_t), std::uint32_t tag) {
-  gloo::AllreduceOptions options(connection.context());
-  options.setOutput(static_cast<T*>(in_place.data), in_place.count);
-  options.setReduceFunction(combine);
-  options.setTag(tag);
-  gloo::allreduce(options);
-}
-
 class GlooBackend : public Backend {
  public:
   explicit GlooBackend(const BackendConfig& config)
@@ -81,8 +70,7 @@ class GlooBackend : public Backend {
         queue_(kWorkers, kWorkers) {
     for (const auto& [kind, name] : algorithms_)
       if (kind != CollectiveKind::kAllReduce && kind != CollectiveKind::kAllToAll)
-        throw CapabilityError(std::string("--algorithm ") + to_text(kind) + "=" + name +
-                              " can be predicted, not run");
+        throw CapabilityError("--algorithm {}={} can be predicted, not run", to_text(kind), name);
   }
   GlooBackend(const GlooBackend& whole, const std::string& name, const std::vector<int>& ranks)
       : connection_(std::make_shared<GlooConnection>(*whole.connection_, name, ranks)),
@@ -109,26 +97,10 @@ class GlooBackend : public Backend {
   }
 
   WorkPtr all_reduce(Array in_place) override {
-    const Algorithm* const chosen = chosen_for(CollectiveKind::kAllReduce);
-    return push({CollectiveKind::kAllReduce, in_place.bytes(), 0, size_of(in_place.type)},
-                [c = connection_, s = sent_, in_place, chosen](std::uint32_t tag) {
-                  with_type(in_place.type, [&]<class T>(T, Sum sum) {
-                    if (chosen != nullptr)
-                      return run_algorithm(*c->context(), *chosen,
-                                           {in_place.data, in_place.count, sizeof(T), sum}, tag, *s);
-                    reduce<T>(*c, in_place, sum, tag);
-                  });
-                });
+    return reduce(in_place, false, chosen_for(CollectiveKind::kAllReduce));
   }
-
   /// Uses the library's own algorithm.
-  WorkPtr all_reduce_maximum(Array in_place) override {
-    return push({CollectiveKind::kAllReduce, in_place.bytes(), 0, size_of(in_place.type)},
-                [c = connection_, in_place](std::uint32_t tag) {
-                  with_type(in_place.type,
-                            [&]<class T>(T, Sum) { reduce<T>(*c, in_place, &gloo::max<T>, tag); });
-                });
-  }
+  WorkPtr all_reduce_maximum(Array in_place) override { return reduce(in_place, true, nullptr); }
 
   WorkPtr broadcast(Array in_place, int root) override {
     return push_call({CollectiveKind::kBroadcast, in_place.bytes(), root}, &gloo::broadcast,
@@ -177,8 +149,7 @@ class GlooBackend : public Backend {
     const Algorithm* const chosen = chosen_for(CollectiveKind::kAllToAll);
     if (chosen == nullptr) return push_call(message, &gloo::alltoall, in_to_out(in, out));
     return push(message, [c = connection_, s = sent_, in, out, chosen](std::uint32_t tag) {
-      run_all_to_all(*c->context(), *chosen, in.data, out.data,
-                     in.bytes() / static_cast<std::size_t>(c->world_size()), tag, *s);
+      run_all_to_all(*c->context(), *chosen, in.data, out.data, in.bytes() / c->world_size(), tag, *s);
     });
   }
 
@@ -207,6 +178,23 @@ class GlooBackend : public Backend {
   /// Algorithm in place of gloo's own call, which counts its messages itself; null: none.
   [[nodiscard]] const Algorithm* chosen_for(CollectiveKind kind) const {
     return algorithms_.contains(kind) ? &algorithm_for(kind, "gloo", algorithms_) : nullptr;
+  }
+
+  /// \param chosen null: gloo's own algorithm
+  WorkPtr reduce(const Array& in_place, bool maximum, const Algorithm* chosen) {
+    return push({CollectiveKind::kAllReduce, in_place.bytes(), 0, size_of(in_place.type)},
+                [c = connection_, s = sent_, in_place, maximum, chosen](std::uint32_t tag) {
+                  with_type(in_place.type, [&]<class T>(T, Sum sum) {
+                    if (chosen != nullptr)
+                      return run_algorithm(*c->context(), *chosen,
+                                           {in_place.data, in_place.count, sizeof(T), sum}, tag, *s);
+                    gloo::AllreduceOptions options(c->context());
+                    options.setOutput(static_cast<T*>(in_place.data), in_place.count);
+                    options.setReduceFunction(maximum ? Sum{&gloo::max<T>} : sum);
+                    options.setTag(tag);
+                    gloo::allreduce(options);
+                  });
+                });
   }
 
   /// Queues a call of gloo. \param fill fills in its options, except root and tag

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
-#include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -43,10 +42,9 @@ GlooConnection::GlooConnection(const BackendConfig& config)
     : store_(config.store),
       failures_(store_),
       timeout_(config.timeout),
-      ranks_of_job_(static_cast<std::size_t>(config.world_size)) {
+      ranks_of_job_(all_ranks(config.world_size)) {
   // Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this rank too, without a word.
   std::signal(SIGPIPE, SIG_IGN);
-  std::iota(ranks_of_job_.begin(), ranks_of_job_.end(), 0);
   hosts_ = std::make_shared<const std::vector<HostIdentity>>(config.hosts);
   const LocalAddress place = choose_network(config);
   gloo::transport::tcp::attr attribute;
@@ -56,8 +54,7 @@ GlooConnection::GlooConnection(const BackendConfig& config)
   try {
     device_ = gloo::transport::tcp::CreateDevice(attribute);
   } catch (const std::exception& error) {
-    throw RunError("rank " + std::to_string(config.rank) + ": gloo cannot use the network" + where + ": " +
-                   error.what());
+    throw RunError("rank {}: gloo cannot use the network{}: {}", config.rank, where, error.what());
   }
   connect(config.rank, "gloo/", where);
 }
@@ -68,7 +65,7 @@ GlooConnection::GlooConnection(GlooConnection& whole, const std::string& name, c
       failures_(store_),
       timeout_(whole.timeout_),
       hosts_(whole.hosts_) {
-  const auto own = std::find(ranks.begin(), ranks.end(), whole.rank());
+  const auto own = std::ranges::find(ranks, whole.rank());
   if (own == ranks.end()) throw std::logic_error("a rank makes a group '" + name + "' that it is not in");
   for (const int rank : ranks) ranks_of_job_.push_back(whole.rank_of_job(rank));
   // Groups of equal name are distinguished by their ranks, equal ones by their number.
@@ -86,8 +83,7 @@ void GlooConnection::connect(int rank, const std::string& prefix, const std::str
   try {
     context->connectFullMesh(store, device_);
   } catch (const std::exception& error) {
-    throw RunError("rank " + std::to_string(rank_of_job(rank)) + ": gloo cannot connect the ranks" + where +
-                   ": " + error.what());
+    throw RunError("rank {}: gloo cannot connect the ranks{}: {}", rank_of_job(rank), where, error.what());
   }
 }
 
@@ -148,12 +144,12 @@ std::string GlooConnection::cause(bool timed_out) {
 /// Alternative cause if no rank on another host answers.
 std::string GlooConnection::cut_off(const std::vector<int>& silent) const {
   if (hosts_->empty()) return "";  // all ranks are on this host
-  const HostIdentity& here = (*hosts_)[static_cast<std::size_t>(rank_of_job(rank()))];
+  const HostIdentity& here = (*hosts_)[rank_of_job(rank())];
   bool all_elsewhere = false;
   for (const int peer : peers()) {
-    if ((*hosts_)[static_cast<std::size_t>(peer)].same_host(here)) continue;
+    if ((*hosts_)[peer].same_host(here)) continue;
     all_elsewhere = true;
-    if (!failures_.store_gone() && std::find(silent.begin(), silent.end(), peer) == silent.end()) return "";
+    if (!failures_.store_gone() && std::ranges::find(silent, peer) == silent.end()) return "";
   }
   return all_elsewhere ? "; or the network of host " + here.name + ", this one, is down" : "";
 }

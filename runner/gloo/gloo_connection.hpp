@@ -31,7 +31,7 @@ class GlooConnection {
   [[nodiscard]] int rank() const { return context_->rank; }
   [[nodiscard]] int world_size() const { return context_->size; }
   /// Number in the whole job of rank `rank` of this connection.
-  [[nodiscard]] int rank_of_job(int rank) const { return ranks_of_job_.at(static_cast<std::size_t>(rank)); }
+  [[nodiscard]] int rank_of_job(int rank) const { return ranks_of_job_.at(rank); }
 
   /// Runs a call of gloo. \throws RunError that names this rank, the call, and the peers that are gone or
   /// silent, by their numbers in the whole job, with hosts if there are several

@@ -47,8 +47,7 @@ std::string call(const std::string& program, const std::vector<std::string>& wor
 /// Runs lines of `ip` or `tc` in one go, inside a namespace unless `space` is empty.
 void call_batch(const std::string& program, const std::string& space, const std::string& lines) {
   const TemporaryFile file(
-      (std::filesystem::temp_directory_path() / ("stepcast-lab-" + std::to_string(::getpid()) + ".batch"))
-          .string());
+      (std::filesystem::temp_directory_path() / (fmt::format("stepcast-lab-{}.batch", ::getpid()))).string());
   std::ofstream(file.path()) << lines;
   std::vector<std::string> words;
   if (!space.empty()) words = {"-n", space};
@@ -66,7 +65,7 @@ std::vector<std::string> spaces_of(const std::string& lab) {
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(kNamespaceFolder, none))
     if (const std::string name = entry.path().filename(); name.rfind(prefix, 0) == 0) names.push_back(name);
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -145,8 +144,8 @@ void start_interfaces(const LabPlan& plan) {
         call_batch("tc", end.space, shaping(end.interface, link.bandwidth, buckets));
         continue;
       }
-      switches += "link set " + end.interface + " addrgenmode none master " +
-                  plan.bridges[static_cast<std::size_t>(end.bridge)] + " up\n";
+      switches +=
+          "link set " + end.interface + " addrgenmode none master " + plan.bridges[end.bridge] + " up\n";
       queues += shaping(end.interface, link.bandwidth, buckets);
     }
   }
@@ -286,18 +285,7 @@ std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_pe
   return ranks;
 }
 
-LabScope::LabScope(const LabPlan& plan) : lab_(plan.lab) {
-  sigset_t mask{};
-  sigemptyset(&mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mask, signal);
-  sigprocmask(SIG_BLOCK, &mask, &before_);
-  try {
-    build_lab(plan);
-  } catch (...) {
-    sigprocmask(SIG_SETMASK, &before_, nullptr);
-    throw;
-  }
-}
+LabScope::LabScope(const LabPlan& plan) : lab_(plan.lab) { build_lab(plan); }
 
 LabScope::~LabScope() {
   try {
@@ -305,7 +293,6 @@ LabScope::~LabScope() {
   } catch (const std::exception& error) {
     std::cerr << "stepcast: " << error.what() << "\nstepcast: remove the rest with 'stepcast lab down'\n";
   }
-  sigprocmask(SIG_SETMASK, &before_, nullptr);
 }
 
 }  // namespace stepcast

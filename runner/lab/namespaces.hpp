@@ -1,10 +1,10 @@
 #pragma once
 
-#include <csignal>
 #include <string>
 #include <vector>
 
 #include "runner/lab/plan.hpp"
+#include "runner/launch/blocked_signals.hpp"
 #include "runner/launch/launch.hpp"
 
 /// Builds, inspects and removes labs. Only network namespaces whose names begin with `lab_prefix` are
@@ -54,12 +54,11 @@ class LabScope {
  public:
   explicit LabScope(const LabPlan& plan);
   ~LabScope();  ///< removes it
-  LabScope(const LabScope&) = delete;
-  LabScope& operator=(const LabScope&) = delete;
+  LabScope& operator=(LabScope&&) = delete;
 
  private:
   std::string lab_;
-  sigset_t before_{};
+  BlockedSignals blocked_{{SIGINT, SIGTERM, SIGHUP}};
 };
 
 }  // namespace stepcast

@@ -19,9 +19,8 @@ constexpr std::size_t kMostHosts = 250;
 bool names_a_space(const std::string& name) {
   constexpr std::size_t kLongest = 100;
   return !name.empty() && name.size() <= kLongest && name.front() != '-' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
-         });
+         std::ranges::all_of(
+             name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-'; });
 }
 
 void check_hosts(const Cluster& cluster) {
@@ -64,8 +63,7 @@ void check_tree(const Cluster& cluster) {
 
 std::string lab_prefix(const std::string& lab) {
   constexpr std::size_t kLongest = 16;
-  const bool plain =
-      std::all_of(lab.begin(), lab.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+  const bool plain = std::ranges::all_of(lab, [](unsigned char c) { return std::isalnum(c) != 0; });
   if (lab.empty() || lab.size() > kLongest || !plain)
     throw UsageError("the name of a lab has 1 to 16 letters and digits, got '" + lab + "'");
   return "stepcast-" + lab + "-";

@@ -28,26 +28,23 @@ struct LauncherVariables {
   std::vector<std::string> rank, world_size, local_rank, local_world_size;
 };
 
-const std::vector<LauncherVariables>& launchers() {
-  static const std::vector<LauncherVariables> kLaunchers{
-      {"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}},
-      {"Slurm",
-       {"SLURM_PROCID"},
-       {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"},
-       {"SLURM_LOCALID"},
-       {"SLURM_NTASKS_PER_NODE"}},
-      {"Open MPI",
-       {"OMPI_COMM_WORLD_RANK"},
-       {"OMPI_COMM_WORLD_SIZE"},
-       {"OMPI_COMM_WORLD_LOCAL_RANK"},
-       {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
-      {"PMI",
-       {"PMI_RANK", "MV2_COMM_WORLD_RANK"},
-       {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"},
-       {"MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"},
-       {"MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"}}};
-  return kLaunchers;
-}
+const std::vector<LauncherVariables> kLaunchers{
+    {"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}},
+    {"Slurm",
+     {"SLURM_PROCID"},
+     {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"},
+     {"SLURM_LOCALID"},
+     {"SLURM_NTASKS_PER_NODE"}},
+    {"Open MPI",
+     {"OMPI_COMM_WORLD_RANK"},
+     {"OMPI_COMM_WORLD_SIZE"},
+     {"OMPI_COMM_WORLD_LOCAL_RANK"},
+     {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
+    {"PMI",
+     {"PMI_RANK", "MV2_COMM_WORLD_RANK"},
+     {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"},
+     {"MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"},
+     {"MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"}}};
 
 struct Found {
   std::string name;
@@ -64,8 +61,7 @@ std::string describe(const std::string& name, int value) { return name + " = " +
 
 void check_range(const RankContext& context) {
   if (context.world_size < 1)
-    throw UsageError("world size must be at least 1, got " + std::to_string(context.world_size) + " (from " +
-                     context.source + ")");
+    throw UsageError("world size must be at least 1, got {} (from {})", context.world_size, context.source);
   if (context.rank < 0 || context.rank >= context.world_size)
     throw UsageError("rank " + std::to_string(context.rank) + " is outside a world of " +
                      std::to_string(context.world_size) + " (from " + context.source + ")");
@@ -123,9 +119,8 @@ std::optional<RankContext> from_launcher(const LauncherVariables& launcher, cons
   if (!rank && (!world_size || !torchrun)) return std::nullopt;
   if (!rank || !world_size) {
     const Found& set = rank ? *rank : *world_size;
-    throw UsageError(describe(set.name, set.value) + " is set but " +
-                     (rank ? launcher.world_size : launcher.rank).front() + " is missing (" +
-                     launcher.source + ")");
+    throw UsageError("{} is set but {} is missing ({})", describe(set.name, set.value),
+                     (rank ? launcher.world_size : launcher.rank).front(), launcher.source);
   }
   if (!torchrun && world_size->value == 1) return std::nullopt;
   RankContext context;
@@ -150,7 +145,7 @@ std::string first_slurm_host(const std::string& node_list) {
 
 std::optional<RankContext> discover_ranks(const RankFlags& flags, const Environment& environment) {
   std::optional<RankContext> context = from_flags(flags);
-  for (const LauncherVariables& launcher : launchers())
+  for (const LauncherVariables& launcher : kLaunchers)
     if (!context) context = from_launcher(launcher, environment);
   if (context) {
     check_range(*context);

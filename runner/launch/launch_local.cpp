@@ -18,6 +18,7 @@
 
 #include "core/environment.hpp"
 #include "core/program.hpp"
+#include "runner/launch/blocked_signals.hpp"
 #include "runner/launch/job_folder.hpp"
 #include "runner/launch/launch.hpp"
 
@@ -28,9 +29,9 @@ using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void fail(const std::string& what) { throw RunError(what + ": " + std::strerror(errno)); }
 
-/// Signals that this process forwards to its ranks; ignored ones (nohup) stay ignored.
-std::vector<int> forwarded_signals() {
-  std::vector<int> result;
+/// SIGCHLD and the signals that this process forwards to its ranks; ignored ones (nohup) stay ignored.
+std::vector<int> expected_signals() {
+  std::vector<int> result{SIGCHLD};
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action {};
     sigaction(signal, nullptr, &action);
@@ -39,24 +40,14 @@ std::vector<int> forwarded_signals() {
   return result;
 }
 
-/// Blocks SIGCHLD and the forwarded signals while it lives and delivers them through a file descriptor.
+/// Blocks the expected signals while it lives and delivers them through a file descriptor.
 class SignalQueue {
  public:
   SignalQueue() {
-    sigset_t mask{};
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGCHLD);
-    for (const int signal : forwarded_signals()) sigaddset(&mask, signal);
-    sigprocmask(SIG_BLOCK, &mask, &before_);
-    descriptor_ = ::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (descriptor_ < 0) fail("cannot wait for signals");
   }
-  ~SignalQueue() {
-    ::close(descriptor_);
-    sigprocmask(SIG_SETMASK, &before_, nullptr);
-  }
+  ~SignalQueue() { ::close(descriptor_); }
   SignalQueue& operator=(SignalQueue&&) = delete;
-
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
   /// The next signal, or 0.
@@ -66,8 +57,8 @@ class SignalQueue {
   }
 
  private:
-  int descriptor_ = -1;
-  sigset_t before_{};
+  BlockedSignals blocked_{expected_signals()};
+  int descriptor_ = ::signalfd(-1, &blocked_.mask(), SFD_CLOEXEC | SFD_NONBLOCK);
 };
 
 /// The ranks of one job on this machine.
@@ -84,8 +75,12 @@ class LocalJob {
   ExitCode wait() {
     while (running()) {
       wait_for_event();
-      for (int signal = signals_.next(); signal != 0; signal = signals_.next())
-        if (signal != SIGCHLD) interrupt(signal);
+      for (int signal = signals_.next(); signal != 0; signal = signals_.next()) {
+        if (signal == SIGCHLD) continue;
+        send_to_all(signal);
+        result_ = static_cast<ExitCode>(128 + signal);
+        if (!deadline_) deadline_ = Clock::now() + grace_;
+      }
       forward_output();
       reap();
       if (deadline_ && Clock::now() >= *deadline_) send_to_all(SIGKILL);
@@ -119,7 +114,7 @@ class LocalJob {
   }
 
   [[nodiscard]] bool running() const {
-    return std::any_of(ranks_.begin(), ranks_.end(), [](const ChildProcess& rank) { return rank.running(); });
+    return std::ranges::any_of(ranks_, [](const ChildProcess& rank) { return rank.running(); });
   }
 
   void wait_for_event() const {
@@ -165,12 +160,6 @@ class LocalJob {
                 << (running() ? "; waiting for the others to end" : "") << '\n';
       deadline_ = Clock::now() + grace_;
     }
-  }
-
-  void interrupt(int signal) {
-    send_to_all(signal);
-    result_ = static_cast<ExitCode>(128 + signal);
-    if (!deadline_) deadline_ = Clock::now() + grace_;
   }
 
   void send_to_all(int signal) const {
@@ -219,7 +208,7 @@ ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std
 
 ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace) {
   const int port = free_port();
-  std::vector<RankStart> ranks(static_cast<std::size_t>(nproc));
+  std::vector<RankStart> ranks(nproc);
   RankContext own;
   own.world_size = own.local_world_size = nproc;
   own.master_port = port;

@@ -3,19 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
+#include "core/program.hpp"
+
 namespace stepcast {
-namespace {
-
-/// A word for a shell: plain, or in single quotes.
-std::string quoted(const std::string& word) {
-  const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
-  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char letter : word) text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
-  return text + "'";
-}
-
-}  // namespace
 
 std::string slurm_script(const SlurmJob& job) {
   std::ostringstream script;
@@ -33,7 +23,7 @@ std::string slurm_script(const SlurmJob& job) {
 # its ranks to cores itself.
 srun --mpi=none --cpu-bind=none --kill-on-bad-exit=1 \
  )";
-  for (const std::string& word : job.words) script << ' ' << quoted(word);
+  for (const std::string& word : job.words) script << ' ' << shell_word(word);
   script << '\n';
   return script.str();
 }
@@ -42,7 +32,7 @@ std::vector<std::string> without_options(const std::vector<std::string>& words,
                                          const std::vector<std::string>& with_value,
                                          const std::vector<std::string>& without_value) {
   const auto in = [](const std::vector<std::string>& names, const std::string& word) {
-    return std::find(names.begin(), names.end(), word) != names.end();
+    return std::ranges::find(names, word) != names.end();
   };
   std::vector<std::string> result;
   for (auto word = words.begin(); word != words.end(); ++word) {

@@ -117,8 +117,7 @@ std::optional<double> slowdown_beside(double alone_s, const Interval& own, const
 std::vector<BesideRow> bench_beside(RankSession& session, const BenchSettings& settings,
                                     const Computing& computing, const OnSample& on_sample) {
   check_names("collective", settings.collectives, bench_names());
-  const BenchArrays arrays =
-      bench_arrays(*session.backend, *std::max_element(settings.sizes.begin(), settings.sizes.end()));
+  const BenchArrays arrays = bench_arrays(*session.backend, *std::ranges::max_element(settings.sizes));
   std::deque<ConcurrentCase> benches;
   std::vector<SampledCase> cases;
   std::vector<BesideRow> rows;

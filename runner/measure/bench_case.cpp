@@ -40,44 +40,35 @@ float known_sum(std::size_t world, std::size_t i) {
 std::vector<Array> parts_of(const Backend& backend, const Array& whole, std::size_t part) {
   std::vector<Array> parts;
   for (int r = 0; backend.rank() == 0 && r < backend.world_size(); ++r)
-    parts.push_back(
-        {static_cast<float*>(whole.data) + static_cast<std::size_t>(r) * part, part, DataType::kFloat32});
+    parts.push_back(whole.part(r * part, part));
   return parts;
 }
 
 float own_value(const BenchKind::Place& p, std::size_t i) { return known_value(i / p.part, i % p.part); }
 float root_value(const BenchKind::Place& /*p*/, std::size_t i) { return known_value(0, i); }
 
-const std::vector<BenchKind>& kinds() {
-  using A = BenchKind::Arrays;
-  using Place = BenchKind::Place;
-  static const std::vector<BenchKind> kKinds{
-      {"send_recv", false, false, false, 2, nullptr,
-       [](const Place& p, std::size_t i) { return known_value(1 - p.rank, i); }},
-      {"all_reduce", false, true, false, 0, [](Backend& b, const A& a) { return b.all_reduce(a.in); },
-       [](const Place& p, std::size_t i) { return known_sum(p.world, i); }},
-      {"broadcast", false, true, false, 0, [](Backend& b, const A& a) { return b.broadcast(a.in, 0); },
-       root_value},
-      {"gather", true, false, false, 1, [](Backend& b, const A& a) { return b.gather(a.in_part, a.out, 0); },
-       own_value},
-      {"scatter", true, false, true, 0,
-       [](Backend& b, const A& a) { return b.scatter(parts_of(b, a.in, a.in_part.count), a.out_part, 0); },
-       [](const Place& p, std::size_t i) { return known_value(0, p.rank * p.part + i); }},
-      {"all_gather", true, false, false, 0,
-       [](Backend& b, const A& a) { return b.all_gather(a.in_part, a.out); }, own_value},
-      {"reduce_scatter", true, false, true, 0,
-       [](Backend& b, const A& a) { return b.reduce_scatter(a.in, a.out_part); },
-       [](const Place& p, std::size_t i) { return known_sum(p.world, p.rank * p.part + i); }},
-      {"all_to_all", true, false, false, 0, [](Backend& b, const A& a) { return b.all_to_all(a.in, a.out); },
-       [](const Place& p, std::size_t i) { return known_value(i / p.part, p.rank * p.part + i % p.part); }},
-  };
-  return kKinds;
-}
-
-const BenchKind& bench_kind(const std::string& name) {
-  return *std::find_if(kinds().begin(), kinds().end(),
-                       [&](const BenchKind& kind) { return kind.name == name; });
-}
+using A = BenchKind::Arrays;
+using Place = BenchKind::Place;
+const std::vector<BenchKind> kKinds{
+    {"send_recv", false, false, false, 2, nullptr,
+     [](const Place& p, std::size_t i) { return known_value(1 - p.rank, i); }},
+    {"all_reduce", false, true, false, 0, [](Backend& b, const A& a) { return b.all_reduce(a.in); },
+     [](const Place& p, std::size_t i) { return known_sum(p.world, i); }},
+    {"broadcast", false, true, false, 0, [](Backend& b, const A& a) { return b.broadcast(a.in, 0); },
+     root_value},
+    {"gather", true, false, false, 1, [](Backend& b, const A& a) { return b.gather(a.in_part, a.out, 0); },
+     own_value},
+    {"scatter", true, false, true, 0,
+     [](Backend& b, const A& a) { return b.scatter(parts_of(b, a.in, a.in_part.count), a.out_part, 0); },
+     [](const Place& p, std::size_t i) { return known_value(0, p.rank * p.part + i); }},
+    {"all_gather", true, false, false, 0,
+     [](Backend& b, const A& a) { return b.all_gather(a.in_part, a.out); }, own_value},
+    {"reduce_scatter", true, false, true, 0,
+     [](Backend& b, const A& a) { return b.reduce_scatter(a.in, a.out_part); },
+     [](const Place& p, std::size_t i) { return known_sum(p.world, p.rank * p.part + i); }},
+    {"all_to_all", true, false, false, 0, [](Backend& b, const A& a) { return b.all_to_all(a.in, a.out); },
+     [](const Place& p, std::size_t i) { return known_value(i / p.part, p.rank * p.part + i % p.part); }},
+};
 
 }  // namespace
 
@@ -92,8 +83,8 @@ BenchCase::BenchCase(Backend& backend, const BenchArrays& arrays, const std::str
     : backend_(backend),
       in_(arrays.in.get()),
       out_(arrays.out.get()),
-      kind_(bench_kind(collective)),
-      world_(static_cast<std::size_t>(backend.world_size())) {
+      kind_(*std::ranges::find_if(kKinds, [&](const BenchKind& kind) { return kind.name == collective; })),
+      world_(backend.world_size()) {
   const std::size_t parts = kind_.in_parts ? world_ : 1;
   const std::size_t unit = sizeof(float) * parts;
   count_ = std::max<std::size_t>(1, (bytes + unit - 1) / unit) * parts;

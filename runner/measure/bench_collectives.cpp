@@ -23,8 +23,7 @@ Cost time_calls(Backend& backend, BenchCase& one, int iterations, DeviceStream* 
 void check_names(const std::string& kind, const std::vector<std::string>& names,
                  const std::vector<std::string>& known) {
   for (const std::string& name : names)
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UsageError(unknown_name(kind, name, known));
+    if (std::ranges::find(known, name) == known.end()) throw UsageError(unknown_name(kind, name, known));
 }
 
 std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor) {
@@ -40,13 +39,18 @@ std::vector<std::size_t> bench_sizes(double smallest, double largest, double fac
   return sizes;
 }
 
-void add_samples(const Sampler& sampler, std::size_t index, BenchRow& row) {
-  row.time_s = sampler.set(index).time_s;
-  row.cpu_s = sampler.set(index).cpu_s;
-  row.machine = sampler.set(index).machine;
-  for (const auto& sample : sampler.values(index))
-    for (const std::vector<double>& rank : sample)
-      for (const double wrong : rank) row.wrong += static_cast<long long>(wrong);
+void sample_rows(RankSession& session, std::vector<SampledCase> cases, int rounds, const OnSample& on_sample,
+                 std::vector<BenchRow>& rows) {
+  Sampler sampler(session, std::move(cases), {.rounds = rounds});
+  sampler.run_rounds(on_sample);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].time_s = sampler.set(i).time_s;
+    rows[i].cpu_s = sampler.set(i).cpu_s;
+    rows[i].machine = sampler.set(i).machine;
+    for (const auto& sample : sampler.values(i))
+      for (const std::vector<double>& rank : sample)
+        for (const double wrong : rank) rows[i].wrong += static_cast<long long>(wrong);
+  }
 }
 
 std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSettings& settings,
@@ -55,8 +59,7 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
   if (backend.world_size() < 2) throw UsageError("a bench of collectives needs at least 2 ranks");
   const std::vector<std::string>& names = settings.collectives.empty() ? bench_names() : settings.collectives;
   check_names("collective", names, bench_names());
-  const BenchArrays arrays =
-      bench_arrays(backend, *std::max_element(settings.sizes.begin(), settings.sizes.end()));
+  const BenchArrays arrays = bench_arrays(backend, *std::ranges::max_element(settings.sizes));
   std::deque<BenchCase> benches;
   std::vector<SampledCase> cases;
   std::vector<BenchRow> rows;
@@ -84,9 +87,7 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
                            },
                        .ranks = one.ranks()});
     }
-  Sampler sampler(session, std::move(cases), {.rounds = settings.rounds});
-  sampler.run_rounds(on_sample);
-  for (std::size_t i = 0; i < rows.size(); ++i) add_samples(sampler, i, rows[i]);
+  sample_rows(session, std::move(cases), settings.rounds, on_sample, rows);
   return rows;
 }
 

@@ -40,9 +40,9 @@ void check_names(const std::string& kind, const std::vector<std::string>& names,
 std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSettings& settings,
                                         const OnSample& on_sample);
 
-/// Adds the samples of case `index` to a row; values are numbers of wrong elements.
-void add_samples(const Sampler& sampler, std::size_t index, BenchRow& row);
-
+/// Samples one case per row and adds the samples to the rows; values are numbers of wrong elements.
+void sample_rows(RankSession& session, std::vector<SampledCase> cases, int rounds, const OnSample& on_sample,
+                 std::vector<BenchRow>& rows);
 /// \throws RunError that names the first row with wrong elements
 void require_right(const std::vector<BenchRow>& rows);
 

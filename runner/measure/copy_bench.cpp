@@ -13,8 +13,7 @@ CopyBench::CopyBench(DeviceCopies& copies, int device, std::size_t largest)
     : copies_(copies), device_(device) {
   const int count = copies.devices();
   if (device < 0 || device >= count)
-    throw UsageError("--gpu " + std::to_string(device) + ": this host has " +
-                     counted(static_cast<std::size_t>(count), "GPU") + ", numbered from 0");
+    throw UsageError("--gpu {}: this host has {}, numbered from 0", device, counted(count, "GPU"));
   const auto own = copies.device_memory(device, largest);
   for (const bool pinned : {true, false}) {
     const auto host = copies.host_memory(largest, pinned);
@@ -38,9 +37,7 @@ std::vector<std::string> CopyBench::kinds() const {
   return result;
 }
 
-std::string CopyBench::device() const {
-  return "gpu" + std::to_string(device_) + " " + copies_.name(device_);
-}
+std::string CopyBench::device() const { return fmt::format("gpu{} {}", device_, copies_.name(device_)); }
 
 void CopyBench::copy(const std::string& kind, std::size_t bytes, int times) {
   const Ends& ends = ends_.at(kind);
@@ -82,9 +79,7 @@ std::vector<BenchRow> bench_copies(RankSession& session, CopyBench& bench, const
                     times] { return cost_of(times, process_cpu_s, [&] { bench.copy(kind, size, times); }); },
            .prepare = [&bench, kind, size] { bench.copy(kind, size, 1); }});
     }
-  Sampler sampler(session, std::move(cases), {.rounds = settings.rounds});
-  sampler.run_rounds(on_sample);
-  for (std::size_t i = 0; i < rows.size(); ++i) add_samples(sampler, i, rows[i]);
+  sample_rows(session, std::move(cases), settings.rounds, on_sample, rows);
   return rows;
 }
 

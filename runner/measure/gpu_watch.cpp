@@ -136,7 +136,7 @@ GpuState GpuWatch::report() {
   }
   state.readings = static_cast<int>(readings_.size());
   state.sm_clock_mhz = median(sm);
-  state.lowest_clock_mhz = *std::min_element(sm.begin(), sm.end());
+  state.lowest_clock_mhz = *std::ranges::min_element(sm);
   state.memory_clock_mhz = median(memory);
   state.throttled = throttle_text(reasons);
   return state;

@@ -4,6 +4,7 @@
 
 #include "core/statistics.hpp"
 #include "runner/backend/message_walk.hpp"
+#include "runner/measure/bench_case.hpp"
 #include "runner/measure/sampler.hpp"
 
 namespace stepcast {
@@ -13,17 +14,17 @@ constexpr std::size_t kSmall = 8;
 constexpr std::size_t kLarge = std::size_t{1} << 20U;
 
 /// Half of the shortest of `round_trips` round trips, because interference only makes them longer.
-double one_way_s(Backend& backend, const RankPair& ranks, AlignedFloats& out, AlignedFloats& in,
-                 std::size_t bytes, int round_trips) {
+double one_way_s(Backend& backend, const RankPair& ranks, void* out, void* in, std::size_t bytes,
+                 int round_trips) {
   std::vector<double> times;
   for (int trip = 0; trip <= round_trips; ++trip) {
-    MessageWalk sent(out.data(), bytes, DataType::kUInt8);
-    MessageWalk received(in.data(), bytes, DataType::kUInt8);
+    MessageWalk sent(out, bytes, DataType::kUInt8);
+    MessageWalk received(in, bytes, DataType::kUInt8);
     const double begin = wall_clock_s();
     ping_pong(backend, ranks, sent, received, 1);
     if (trip > 0) times.push_back((wall_clock_s() - begin) / 2.0);  // the first wakes the connection up
   }
-  return *std::min_element(times.begin(), times.end());
+  return *std::ranges::min_element(times);
 }
 
 /// Messages between all pairs of hosts, between the first ranks of both: three tournaments whose rounds
@@ -36,9 +37,9 @@ double one_way_s(Backend& backend, const RankPair& ranks, AlignedFloats& out, Al
 std::vector<HostPair> probe_pairs(RankSession& session, const std::vector<JobHost>& hosts) {
   Backend& backend = *session.backend;
   constexpr int kTournaments = 3, kSmallTrips = 20, kLargeTrips = 8;
-  const std::size_t floats = MessageWalk::region_bytes(kLarge) / sizeof(float);
-  AlignedFloats out(floats, 1.0F), in(floats, 0.0F);
-  const auto first_rank = [&](int host) { return hosts[static_cast<std::size_t>(host)].ranks.front(); };
+  const BenchArrays memory = bench_arrays(backend, kLarge);
+  void *const out = memory.out.get(), *const in = memory.in.get();
+  const auto first_rank = [&](int host) { return hosts[host].ranks.front(); };
   const std::vector<std::vector<RankPair>> rounds = tournament(static_cast<int>(hosts.size()));
   std::vector<SampledCase> cases;
   for (const std::vector<RankPair>& round : rounds)
@@ -57,9 +58,9 @@ std::vector<HostPair> probe_pairs(RankSession& session, const std::vector<JobHos
   for (const RankPair& met : all_pairs(static_cast<int>(hosts.size()))) {
     HostPair pair{met.first, met.second, {}, {}};
     for (std::size_t i = 0; i < rounds.size(); ++i) {
-      if (std::find(rounds[i].begin(), rounds[i].end(), met) == rounds[i].end()) continue;
+      if (std::ranges::find(rounds[i], met) == rounds[i].end()) continue;
       for (const auto& sample : sampler.values(i)) {
-        const std::vector<double>& values = sample[static_cast<std::size_t>(first_rank(met.first))];
+        const std::vector<double>& values = sample[first_rank(met.first)];
         pair.latency_s.push_back(values[0]);
         pair.bandwidth_bytes_per_s.push_back(static_cast<double>(kLarge) /
                                              std::max(values[1] - values[0], values[0]));
@@ -90,7 +91,7 @@ std::vector<double> probe_processors(RankSession& session, const std::vector<Job
 std::vector<bool> hosts_to_avoid(const HostSurvey& survey) {
   std::vector<bool> slow = survey.slow_network;
   for (std::size_t i = 0; i < slow.size(); ++i) slow[i] = slow[i] || survey.slow_compute[i];
-  if (std::count(slow.begin(), slow.end(), false) < 2) slow.assign(slow.size(), false);
+  if (std::ranges::count(slow, false) < 2) slow.assign(slow.size(), false);
   return slow;
 }
 
@@ -146,9 +147,7 @@ void choose_ranks(const HostSurvey& survey, const std::vector<HostIdentity>& hos
   if (const JobHost* host = host_with_two_ranks(survey))
     settings.pairs.push_back({kSameHost, {host->ranks[0], host->ranks[1]}});
   const std::vector<bool> avoid = hosts_to_avoid(survey);
-  const auto first_rank = [&](int host) {
-    return survey.hosts[static_cast<std::size_t>(host)].ranks.front();
-  };
+  const auto first_rank = [&](int host) { return survey.hosts[host].ranks.front(); };
   for (const char* path_class : {kSameSwitch, kAcrossSwitches})
     if (const auto pair = representative(survey.pairs, survey.classes, path_class, avoid))
       settings.pairs.push_back({path_class, {first_rank(pair->a), first_rank(pair->b)}});
@@ -160,7 +159,7 @@ void choose_ranks(const HostSurvey& survey, const std::vector<HostIdentity>& hos
 
 std::vector<HostCost> host_costs(RankSession& session, const HostSurvey& survey, const ClockLine& clock) {
   const auto clocks =
-      session.control->all_gather_numbers("clocks", {clock.offset_s(), clock.drift(), clock.error_s()});
+      session.control->all_gather_numbers("clocks", {clock.before.offset_s, clock.drift, clock.error_s});
   std::vector<HostCost> costs;
   for (std::size_t i = 0; i < survey.hosts.size(); ++i) {
     HostCost cost;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "core/error.hpp"
 #include "core/statistics.hpp"
@@ -12,13 +13,11 @@
 namespace stepcast {
 namespace {
 
-bool has(const HostPair& pair, const std::vector<bool>& flags) {
-  return flags[static_cast<std::size_t>(pair.a)] || flags[static_cast<std::size_t>(pair.b)];
-}
+bool has(const HostPair& pair, const std::vector<bool>& flags) { return flags[pair.a] || flags[pair.b]; }
 
 /// The median of all values but the one at `index`.
 double median_of_others(std::vector<double> values, std::size_t index) {
-  values.erase(values.begin() + static_cast<std::ptrdiff_t>(index));
+  values.erase(values.begin() + index);
   return median(values);
 }
 
@@ -34,7 +33,7 @@ std::vector<bool> far_below(const std::vector<double>& values, double limit) {
 double noise_of(const std::vector<std::vector<double>>& samples) {
   std::vector<double> spreads;
   for (const std::vector<double>& values : samples) {
-    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    const auto [least, most] = std::ranges::minmax_element(values);
     spreads.push_back((*most - *least) / median(values));
   }
   return median(spreads);
@@ -46,7 +45,7 @@ std::vector<bool> below_first_cut(const std::vector<std::vector<double>>& sample
   const double ratio = std::max(kRatio, 1.0 + kNoises * noise_of(samples));
   std::vector<std::pair<double, std::size_t>> sorted;
   for (std::size_t i = 0; i < samples.size(); ++i) sorted.emplace_back(median(samples[i]), i);
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   std::vector<bool> result(samples.size(), false);
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     if (i > 0 && sorted[i].first > ratio * sorted[i - 1].first) break;
@@ -57,13 +56,13 @@ std::vector<bool> below_first_cut(const std::vector<std::vector<double>>& sample
 
 /// Group number by host. Every near pair merges two groups.
 std::vector<int> groups_of(int hosts, const std::vector<HostPair>& pairs, const std::vector<bool>& near) {
-  std::vector<int> group(static_cast<std::size_t>(hosts));
-  for (int host = 0; host < hosts; ++host) group[static_cast<std::size_t>(host)] = host;
+  std::vector<int> group(hosts);
+  std::iota(group.begin(), group.end(), 0);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     if (!near[i]) continue;
-    const int from = group[static_cast<std::size_t>(pairs[i].b)];
-    const int to = group[static_cast<std::size_t>(pairs[i].a)];
-    std::replace(group.begin(), group.end(), from, to);
+    const int from = group[pairs[i].b];
+    const int to = group[pairs[i].a];
+    std::ranges::replace(group, from, to);
   }
   return group;
 }
@@ -72,8 +71,7 @@ bool is_transitive(int hosts, const std::vector<HostPair>& pairs, const std::vec
                    const std::vector<bool>& slow) {
   const std::vector<int> group = groups_of(hosts, pairs, near);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const bool together =
-        group[static_cast<std::size_t>(pairs[i].a)] == group[static_cast<std::size_t>(pairs[i].b)];
+    const bool together = group[pairs[i].a] == group[pairs[i].b];
     if (together && !near[i] && !has(pairs[i], slow)) return false;
   }
   return true;
@@ -88,11 +86,11 @@ std::vector<bool> slow_networks(int hosts, const std::vector<HostPair>& pairs,
   std::map<std::string, std::vector<double>> of_class;
   for (std::size_t i = 0; i < pairs.size(); ++i)
     of_class[class_of(i)].push_back(median(pairs[i].bandwidth_bytes_per_s));
-  std::vector<std::vector<double>> of_host(static_cast<std::size_t>(hosts));
+  std::vector<std::vector<double>> of_host(hosts);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const double relative = median(pairs[i].bandwidth_bytes_per_s) / median(of_class[class_of(i)]);
-    of_host[static_cast<std::size_t>(pairs[i].a)].push_back(relative);
-    of_host[static_cast<std::size_t>(pairs[i].b)].push_back(relative);
+    of_host[pairs[i].a].push_back(relative);
+    of_host[pairs[i].b].push_back(relative);
   }
   std::vector<double> medians;
   medians.reserve(of_host.size());
@@ -123,7 +121,7 @@ std::vector<std::string> measured_classes(int hosts, const std::vector<HostPair>
   std::vector<bool> near(pairs.size(), false);
   for (std::size_t i = 0; i < clear.size(); ++i) near[clear[i]] = by_latency[i] && by_bandwidth[i];
   const bool believed =
-      is_transitive(hosts, pairs, near, slow) && std::find(near.begin(), near.end(), true) != near.end();
+      is_transitive(hosts, pairs, near, slow) && std::ranges::find(near, true) != near.end();
   for (const std::size_t pair : clear)
     classes[pair] = near[pair] || !believed ? kSameSwitch : kAcrossSwitches;
   return classes;
@@ -134,7 +132,7 @@ std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vect
   std::size_t world = 0;
   for (const JobHost& host : hosts) world += host.ranks.size();
   const std::vector<int> nodes = place_ranks(cluster, static_cast<int>(world));
-  const auto node_of = [&](int rank) { return nodes[static_cast<std::size_t>(rank)]; };
+  const auto node_of = [&](int rank) { return nodes[rank]; };
   std::map<int, std::string> used;  // host of the cluster → host of the job
   for (const JobHost& host : hosts) {
     const Host& placed = cluster.host_of(node_of(host.ranks.front()));
@@ -151,9 +149,7 @@ std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vect
   const Paths paths(cluster);
   std::vector<std::string> classes;
   for (const HostPair& pair : pairs) {
-    const auto first_node = [&](int host) {
-      return node_of(hosts[static_cast<std::size_t>(host)].ranks.front());
-    };
+    const auto first_node = [&](int host) { return node_of(hosts[host].ranks.front()); };
     const Path path = paths.between(first_node(pair.a), first_node(pair.b));
     classes.emplace_back(switches_crossed(cluster, path) <= 1 ? kSameSwitch : kAcrossSwitches);
   }
@@ -164,8 +160,7 @@ std::optional<HostPair> representative(const std::vector<HostPair>& pairs,
                                        const std::vector<std::string>& classes, const std::string& path_class,
                                        const std::vector<bool>& slow) {
   std::vector<HostPair> members;
-  std::vector<double> latencies;
-  std::vector<double> bandwidths;
+  std::vector<double> latencies, bandwidths;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     if (classes[i] != path_class || has(pairs[i], slow)) continue;
     members.push_back(pairs[i]);
@@ -173,16 +168,13 @@ std::optional<HostPair> representative(const std::vector<HostPair>& pairs,
     bandwidths.push_back(median(pairs[i].bandwidth_bytes_per_s));
   }
   if (members.empty()) return std::nullopt;
-  std::size_t best = 0;
-  double least = 0.0;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    const double distance = std::abs(std::log(latencies[i] / median(latencies))) +
-                            std::abs(std::log(bandwidths[i] / median(bandwidths)));
-    if (i > 0 && distance >= least) continue;
-    best = i;
-    least = distance;
-  }
-  return members[best];
+  const double latency = median(latencies), bandwidth = median(bandwidths);
+  const auto distance = [&](const HostPair& pair) {
+    return std::abs(std::log(median(pair.latency_s) / latency)) +
+           std::abs(std::log(median(pair.bandwidth_bytes_per_s) / bandwidth));
+  };
+  return *std::ranges::min_element(
+      members, [&](const HostPair& a, const HostPair& b) { return distance(a) < distance(b); });
 }
 
 std::vector<int> ring_order(int hosts, const std::vector<HostPair>& pairs,
@@ -194,8 +186,8 @@ std::vector<int> ring_order(int hosts, const std::vector<HostPair>& pairs,
   std::map<int, std::vector<int>> members;
   std::size_t largest = 0;
   for (int host = 0; host < hosts; ++host) {
-    if (slow[static_cast<std::size_t>(host)]) continue;
-    std::vector<int>& own = members[group[static_cast<std::size_t>(host)]];
+    if (slow[host]) continue;
+    std::vector<int>& own = members[group[host]];
     own.push_back(host);
     largest = std::max(largest, own.size());
   }

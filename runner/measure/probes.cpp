@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -26,7 +27,7 @@ int repetitions(std::size_t bytes, double bytes_per_sample, int most, int least 
 }
 
 std::size_t largest_of(const std::vector<std::size_t>& sizes) {
-  return sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
+  return sizes.empty() ? 0 : *std::ranges::max_element(sizes);
 }
 
 class Prober {
@@ -36,8 +37,9 @@ class Prober {
     const std::size_t bytes =
         std::max({32 * kStreamMessage, MessageWalk::region_bytes(largest_of(settings.message_sizes)),
                   largest_of(settings.array_sizes)});
-    out_ = AlignedFloats(bytes / sizeof(float), 1.0F);
-    in_ = AlignedFloats(bytes / sizeof(float), 0.0F);
+    out_ = backend_.memory(bytes);
+    in_ = backend_.memory(bytes);
+    std::fill_n(static_cast<float*>(out_.get()), bytes / sizeof(float), 1.0F);
     for (const ProbedPair& pair : settings.pairs) add_messages(pair);
     add_work();
     sampler_.emplace(
@@ -72,7 +74,7 @@ class Prober {
     ProbedSamples all;
     for (std::size_t i = 0; i < cases_.size(); ++i)
       if (!sampler_->set(i).time_s.empty()) all.sets.push_back(sampler_->set(i));
-    std::stable_sort(all.sets.begin(), all.sets.end(), [](const SampleSet& a, const SampleSet& b) {
+    std::ranges::stable_sort(all.sets, [](const SampleSet& a, const SampleSet& b) {
       return std::tie(a.probe, a.path_class, a.bytes) < std::tie(b.probe, b.path_class, b.bytes);
     });
     all.sampling.budget_s = settings_.budget_s;
@@ -97,28 +99,24 @@ class Prober {
   }
 
   void add_messages(const ProbedPair& pair) {
-    struct Message {
-      const char* name;
-      Cost (Prober::*work)(std::size_t bytes);
-      std::size_t largest;
-    };
-    static const std::vector<Message> kMessages{{"ping_pong", &Prober::half_round_trip, SIZE_MAX},
-                                                {"rendezvous", &Prober::one_way<false>, SIZE_MAX},
-                                                {"exchange", &Prober::exchange, SIZE_MAX},
-                                                {"handed_over", &Prober::one_way<true>, kLargestHandedOver}};
     const Ranks both{pair.ranks.first, pair.ranks.second};
-    for (const std::size_t size : settings_.message_sizes)
-      for (const Message& message : kMessages)
-        if (size <= message.largest)
-          cases_.push_back({.name = message.name,
-                            .bytes = static_cast<double>(size),
-                            .work =
-                                [this, size, work = message.work, ranks = pair.ranks] {
-                                  pair_ = ranks;
-                                  return (this->*work)(size);
-                                },
-                            .ranks = both,
-                            .path_class = pair.path_class});
+    const auto message = [&](const char* name, std::size_t size, Cost (Prober::*work)(std::size_t bytes)) {
+      cases_.push_back({.name = name,
+                        .bytes = static_cast<double>(size),
+                        .work =
+                            [this, size, work, ranks = pair.ranks] {
+                              pair_ = ranks;
+                              return (this->*work)(size);
+                            },
+                        .ranks = both,
+                        .path_class = pair.path_class});
+    };
+    for (const std::size_t size : settings_.message_sizes) {
+      message("ping_pong", size, &Prober::half_round_trip);
+      message("rendezvous", size, &Prober::one_way<false>);
+      message("exchange", size, &Prober::exchange);
+      if (size <= kLargestHandedOver) message("handed_over", size, &Prober::one_way<true>);
+    }
     if (has_ring() && pair.path_class != kSameHost)
       cases_.push_back({.name = kRingPair,
                         .bytes = kStreamMessage,
@@ -156,7 +154,8 @@ class Prober {
     if (backend_.world_size() == 1) return;
     work("compute_all", 0.0, here, compute, kComputeWindows);
     const Ranks ranks =
-        here.size() > 1 ? here : all_ranks(session_);  // alone: ranks of other hosts do the same
+        here.size() > 1 ? here
+                        : all_ranks(session_.ranks.world_size);  // alone: ranks of other hosts do the same
     cases_.push_back(
         {.name = "compute_beside_communication",
          .work = [this, ranks] { return together(ranks, [&] { return compute_beside(ranks); }); },
@@ -184,14 +183,14 @@ class Prober {
   template <class Work>
   Cost together(const Ranks& ranks, const Work& work) {
     backend_.barrier();
-    const bool takes_part = std::find(ranks.begin(), ranks.end(), backend_.rank()) != ranks.end();
+    const bool takes_part = std::ranges::find(ranks, backend_.rank()) != ranks.end();
     const Cost cost = takes_part ? work() : Cost{};
     backend_.barrier();
     return cost;
   }
 
-  MessageWalk outgoing_walk(std::size_t bytes) { return {out_.data(), bytes, DataType::kUInt8}; }
-  MessageWalk incoming_walk(std::size_t bytes) { return {in_.data(), bytes, DataType::kUInt8}; }
+  MessageWalk outgoing_walk(std::size_t bytes) { return {out_.get(), bytes, DataType::kUInt8}; }
+  MessageWalk incoming_walk(std::size_t bytes) { return {in_.get(), bytes, DataType::kUInt8}; }
 
   /// Cost of one of `messages` that `work` moves on the two ranks of the pair.
   template <class Work>
@@ -247,8 +246,9 @@ class Prober {
     MessageWalk into = incoming_walk(bytes);
     const std::size_t count = std::max<std::size_t>(1, bytes / sizeof(float));
     return per_array(bytes, [&] {
-      return
-          [this, to = static_cast<float*>(into.next().data), count] { factory_.add(to, out_.data(), count); };
+      return [this, to = static_cast<float*>(into.next().data), count] {
+        factory_.add(to, static_cast<const float*>(out_.get()), count);
+      };
     });
   }
 
@@ -336,8 +336,7 @@ class Prober {
   }
 
   void pass_on(const Ranks& ranks, int messages) {
-    const auto own =
-        static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), backend_.rank()) - ranks.begin());
+    const auto own = static_cast<std::size_t>(std::ranges::find(ranks, backend_.rank()) - ranks.begin());
     const int to = ranks[(own + 1) % ranks.size()];
     const int from = ranks[(own + ranks.size() - 1) % ranks.size()];
     MessageWalk out = outgoing_walk(kStreamMessage), in = incoming_walk(kStreamMessage);
@@ -353,7 +352,7 @@ class Prober {
   Backend& backend_;
   const BackendFactory& factory_;
   const ProbeSettings& settings_;
-  AlignedFloats out_{1, 0.0F}, in_{1, 0.0F};
+  std::shared_ptr<void> out_, in_;
   ComputeProbe compute_;
   MemoryProbe memory_;
   RankPair pair_;  ///< whose messages are measured now

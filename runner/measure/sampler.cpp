@@ -9,7 +9,7 @@ Sampler::Sampler(RankSession& session, std::vector<SampledCase> cases, const Sam
     : session_(session), settings_(settings), watch_(session, settings.threads_per_rank) {
   if (settings.stolen_is_own) watch_.own_stolen_time();
   for (SampledCase& one : cases) {
-    if (one.ranks.empty()) one.ranks = all_ranks(session);
+    if (one.ranks.empty()) one.ranks = all_ranks(session.ranks.world_size);
     cases_.push_back({std::move(one)});
   }
   forget();
@@ -65,7 +65,7 @@ void Sampler::settle() {
   // samples is lost.
   for (Case& one : cases_)
     for (std::size_t i = 0; i < one.lost.size(); ++i) {
-      const double least = *std::min_element(one.queued.begin(), one.queued.end());
+      const double least = *std::ranges::min_element(one.queued);
       one.set.machine.lost_fraction[i] = std::clamp(std::max(one.lost[i], one.queued[i] - least), 0.0, 1.0);
     }
 }
@@ -82,7 +82,7 @@ void Sampler::add_sample(Case& one, std::vector<const double*>& next) {
     const double* numbers = next[rank];
     next[rank] += kNumbers + static_cast<std::ptrdiff_t>(numbers[6]);
     elapsed_s = std::max(elapsed_s, numbers[5]);
-    if (std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) == ranks.end()) continue;
+    if (std::ranges::find(ranks, static_cast<int>(rank)) == ranks.end()) continue;
     slowest_s = std::max(slowest_s, numbers[0]);
     mean_s += numbers[0] / count;
     cpu_s += numbers[1] / count;
@@ -147,8 +147,7 @@ bool Sampler::repeat() {
   std::vector<std::size_t> lacking;
   for (std::size_t i = 0; i < cases_.size(); ++i) {
     const std::vector<char> clean = without_interference(cases_[i].set.machine, best);
-    if (!cases_[i].given_up &&
-        std::count(clean.begin(), clean.end(), 1) < wanted() * cases_[i].definition.windows)
+    if (!cases_[i].given_up && std::ranges::count(clean, 1) < wanted() * cases_[i].definition.windows)
       lacking.push_back(i);
   }
   const std::vector<std::size_t> turn = cases_to_repeat(lacking, costs, spent, kTurn, left_s());
@@ -177,8 +176,7 @@ std::vector<std::size_t> cases_to_repeat(const std::vector<std::size_t>& lacking
                                          const std::vector<double>& cost_s,
                                          const std::vector<double>& spent_s, double turn_s, double left_s) {
   std::vector<std::size_t> order = lacking;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return spent_s[a] < spent_s[b]; });
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return spent_s[a] < spent_s[b]; });
   std::vector<std::size_t> turn;
   double sum_s = 0.0;
   for (const std::size_t one : order) {

@@ -1,7 +1,6 @@
 #include <cassert>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -14,29 +13,8 @@ namespace stepcast {
 namespace {
 
 ncclDataType_t nccl_type(DataType type) {
-  switch (type) {
-    case DataType::kFloat16:
-      return ncclFloat16;
-    case DataType::kBFloat16:
-      return ncclBfloat16;
-    case DataType::kFloat32:
-      return ncclFloat32;
-    case DataType::kFloat64:
-      return ncclFloat64;
-    case DataType::kInt64:
-      return ncclInt64;
-    case DataType::kUInt8:
-      return ncclUint8;
-  }
-  return ncclNumTypes;
-}
-
-/// Payload of one rank by the algorithm that forecasts assume for NCCL; NCCL does not report its choice.
-/// \param bytes size of the whole array
-std::uint64_t nccl_bytes_sent(CollectiveKind kind, std::size_t bytes, int rank, int ranks, int root) {
-  if (ranks < 2) return 0;
-  const CollectiveCall call{Bytes(static_cast<double>(bytes)), ranks, root, 1.0};
-  return static_cast<std::uint64_t>(std::llround(algorithm_for(kind, "nccl").sent(call, rank).count()));
+  constexpr std::array kTypes{ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64, ncclInt64, ncclUint8};
+  return kTypes.at(static_cast<std::size_t>(type));
 }
 
 /// Device of one rank, shared by a backend and its subgroups.
@@ -128,69 +106,40 @@ class NcclBackend : public Backend {
   WorkPtr all_reduce_maximum(Array in_place) override { return reduce(in_place, ncclMax); }
 
   WorkPtr broadcast(Array in_place, int root) override {
+    const auto& [data, count, type] = in_place;
     return push(CollectiveKind::kBroadcast, in_place.bytes(), root,
-                [this, in_place, root](ncclComm_t communicator) {
-                  return nccl_.broadcast(in_place.data, in_place.data, in_place.count,
-                                         nccl_type(in_place.type), root, communicator, stream_.get());
-                });
+                on_stream(nccl_.broadcast, data, data, count, nccl_type(type), root));
   }
 
   WorkPtr gather(Array in, Array out, int root) override {
-    return push_grouped(
-        CollectiveKind::kGather, in.bytes() * ranks(), root, [=, this](ncclComm_t communicator) {
-          ncclResult_t result = send_part(in, root, communicator);
-          for (int peer = 0; rank() == root && peer < world_size(); ++peer)
-            result = worse(result, receive_part(out.part(static_cast<std::size_t>(peer) * in.count, in.count),
-                                                peer, communicator));
-          return result;
-        });
+    return push_parts(CollectiveKind::kGather, in.bytes() * ranks(), root, {{in, root}},
+                      rank() == root ? parts_of(out) : Parts());
   }
 
   WorkPtr scatter(std::vector<Array> in, Array out, int root) override {
-    return push_grouped(
-        CollectiveKind::kScatter, out.bytes() * ranks(), root, [=, this](ncclComm_t communicator) {
-          ncclResult_t result = receive_part(out, root, communicator);
-          for (int peer = 0; rank() == root && peer < world_size(); ++peer)
-            result = worse(result, send_part(in[static_cast<std::size_t>(peer)], peer, communicator));
-          return result;
-        });
+    Parts sends;
+    for (int peer = 0; rank() == root && peer < world_size(); ++peer) sends.emplace_back(in[peer], peer);
+    return push_parts(CollectiveKind::kScatter, out.bytes() * ranks(), root, std::move(sends), {{out, root}});
   }
 
   WorkPtr all_gather(Array in, Array out) override {
     return push(CollectiveKind::kAllGather, in.bytes() * ranks(), 0,
-                [this, in, out](ncclComm_t communicator) {
-                  return nccl_.all_gather(in.data, out.data, in.count, nccl_type(in.type), communicator,
-                                          stream_.get());
-                });
+                on_stream(nccl_.all_gather, in.data, out.data, in.count, nccl_type(in.type)));
   }
 
   WorkPtr reduce_scatter(Array in, Array out) override {
     assert(in.count == out.count * ranks());
-    return push(CollectiveKind::kReduceScatter, in.bytes(), 0, [this, in, out](ncclComm_t communicator) {
-      return nccl_.reduce_scatter(in.data, out.data, out.count, nccl_type(in.type), ncclSum, communicator,
-                                  stream_.get());
-    });
+    return push(CollectiveKind::kReduceScatter, in.bytes(), 0,
+                on_stream(nccl_.reduce_scatter, in.data, out.data, out.count, nccl_type(in.type), ncclSum));
   }
 
   WorkPtr all_to_all(Array in, Array out) override {
-    return push_grouped(CollectiveKind::kAllToAll, in.bytes(), 0, [=, this](ncclComm_t communicator) {
-      ncclResult_t result = ncclSuccess;
-      const std::size_t count = in.count / ranks();
-      for (int peer = 0; peer < world_size(); ++peer) {
-        result = worse(result,
-                       send_part(in.part(static_cast<std::size_t>(peer) * count, count), peer, communicator));
-        result = worse(result, receive_part(out.part(static_cast<std::size_t>(peer) * count, count), peer,
-                                            communicator));
-      }
-      return result;
-    });
+    return push_parts(CollectiveKind::kAllToAll, in.bytes(), 0, parts_of(in), parts_of(out));
   }
 
   WorkPtr shift(Array in, Array out) override {
-    return push_grouped(CollectiveKind::kShift, in.bytes(), 0, [=, this](ncclComm_t communicator) {
-      const ncclResult_t result = send_part(in, (rank() + 1) % world_size(), communicator);
-      return worse(result, receive_part(out, (rank() + world_size() - 1) % world_size(), communicator));
-    });
+    return push_parts(CollectiveKind::kShift, in.bytes(), 0, {{in, (rank() + 1) % world_size()}},
+                      {{out, (rank() + world_size() - 1) % world_size()}});
   }
 
   WorkPtr send(Array data, int peer, std::uint32_t /*tag*/) override {
@@ -204,15 +153,13 @@ class NcclBackend : public Backend {
   WorkPtr submit(std::function<void()> task) override { return tasks_.push(std::move(task)); }
 
   void barrier() override {
-    const Array signal{signal_.get(), 1, DataType::kUInt8};
-    push_call("barrier", [this, signal](ncclComm_t communicator) {
-      return nccl_.all_reduce(signal.data, signal.data, signal.count, ncclUint8, ncclMax, communicator,
-                              stream_.get());
-    })->wait();
+    push_call("barrier", on_stream(nccl_.all_reduce, signal_.get(), signal_.get(), 1, ncclUint8, ncclMax))
+        ->wait();
   }
 
  private:
   using Call = std::function<ncclResult_t(ncclComm_t)>;
+  using Parts = std::vector<std::pair<Array, int>>;  ///< messages and the ranks that they go to or come from
   struct Ends {
     int from = 0;
     int to = 0;
@@ -220,9 +167,7 @@ class NcclBackend : public Backend {
   };
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
-  [[nodiscard]] int rank_of_job(int rank) const {
-    return communicator_->members().ranks.at(static_cast<std::size_t>(rank));
-  }
+  [[nodiscard]] int rank_of_job(int rank) const { return communicator_->members().ranks.at(rank); }
 
   /// Sets the device of this rank for the calling thread.
   void enter() const { require_cuda(cudaSetDevice(device_->number), "cudaSetDevice"); }
@@ -235,33 +180,50 @@ class NcclBackend : public Backend {
     return a == ncclSuccess || a == ncclInProgress ? b : a;
   }
 
-  ncclResult_t send_part(const Array& part, int peer, ncclComm_t communicator) {
-    return nccl_.send(part.data, part.count, nccl_type(part.type), peer, communicator, stream_.get());
-  }
-  ncclResult_t receive_part(const Array& part, int peer, ncclComm_t communicator) {
-    return nccl_.recv(part.data, part.count, nccl_type(part.type), peer, communicator, stream_.get());
+  /// Equal parts of an array, one for each rank.
+  [[nodiscard]] Parts parts_of(const Array& whole) const {
+    Parts parts;
+    const std::size_t count = whole.count / ranks();
+    for (int peer = 0; peer < world_size(); ++peer) parts.emplace_back(whole.part(peer * count, count), peer);
+    return parts;
   }
 
   WorkPtr reduce(const Array& in_place, ncclRedOp_t operation) {
-    return push(CollectiveKind::kAllReduce, in_place.bytes(), 0, [=, this](ncclComm_t communicator) {
-      return nccl_.all_reduce(in_place.data, in_place.data, in_place.count, nccl_type(in_place.type),
-                              operation, communicator, stream_.get());
-    });
+    const auto& [data, count, type] = in_place;
+    return push(CollectiveKind::kAllReduce, in_place.bytes(), 0,
+                on_stream(nccl_.all_reduce, data, data, count, nccl_type(type), operation));
   }
 
-  /// An empty array moves nothing.
+  /// Call of NCCL with these arguments on the communicator and the stream of the backend.
+  template <class Function, class... Arguments>
+  Call on_stream(Function function, Arguments... arguments) {
+    return [=, this](ncclComm_t communicator) { return function(arguments..., communicator, stream_.get()); };
+  }
+
+  /// An empty array moves nothing. Counts bytes by the algorithm that forecasts assume for NCCL, which does
+  /// not report its choice. \param bytes size of the whole array
   WorkPtr push(CollectiveKind kind, std::size_t bytes, int root, Call call) {
-    sent_->add(nccl_bytes_sent(kind, bytes, rank(), world_size(), root));
+    const CollectiveCall whole{Bytes(static_cast<double>(bytes)), world_size(), root, 1.0};
+    const double sent = world_size() < 2 ? 0.0 : algorithm_for(kind, "nccl").sent(whole, rank()).count();
+    sent_->add(static_cast<std::uint64_t>(std::llround(sent)));
     return push_call(to_text(kind), bytes == 0 ? Call() : std::move(call));
   }
 
   /// NCCL starts the sends and receives of a group together.
-  WorkPtr push_grouped(CollectiveKind kind, std::size_t bytes, int root, Call calls) {
-    return push(kind, bytes, root, [this, calls = std::move(calls)](ncclComm_t communicator) {
-      ncclResult_t result = nccl_.group_start();
-      if (result == ncclSuccess) result = calls(communicator);
-      return worse(result, nccl_.group_end());
-    });
+  WorkPtr push_parts(CollectiveKind kind, std::size_t bytes, int root, Parts sends, Parts receives) {
+    return push(kind, bytes, root,
+                [this, sends = std::move(sends), receives = std::move(receives)](ncclComm_t communicator) {
+                  ncclResult_t result = nccl_.group_start();
+                  if (result != ncclSuccess) return worse(result, nccl_.group_end());
+                  const auto add = [&](auto function, const Parts& parts) {
+                    for (const auto& [part, peer] : parts)
+                      result = worse(result, on_stream(function, part.data, part.count, nccl_type(part.type),
+                                                       peer)(communicator));
+                  };
+                  add(nccl_.send, sends);
+                  add(nccl_.recv, receives);
+                  return worse(result, nccl_.group_end());
+                });
   }
 
   WorkPtr push_call(const std::string& what, const Call& call) {
@@ -324,8 +286,7 @@ class NcclBackend : public Backend {
     std::shared_ptr<NcclChannel>& channel = channels_[ends];
     if (channel == nullptr) {
       NcclMembers members;
-      members.name =
-          communicator_->members().name + "/" + std::to_string(ends.from) + " to " + std::to_string(ends.to);
+      members.name = fmt::format("{}/{} to {}", communicator_->members().name, ends.from, ends.to);
       members.ranks = {rank_of_job(ends.from), rank_of_job(ends.to)};
       members.own = ends.from == rank() ? 0 : 1;
       channel = std::shared_ptr<NcclChannel>(new NcclChannel{.members = std::move(members)});
@@ -346,23 +307,13 @@ class NcclBackend : public Backend {
   WorkQueue tasks_{0, 1};
 };
 
-/// \throws CapabilityError without a GPU; UsageError if there are fewer than ranks on this host
-void require_device(int device) {
-  const int count = count_cuda_devices("--backend nccl: ");
-  if (device >= count)
-    throw UsageError("--backend nccl: rank " + std::to_string(device) +
-                     " of this host has no GPU: there are " + std::to_string(count) + ", one per rank");
-  require_cuda(cudaSetDevice(device), "cudaSetDevice");
-}
-
 std::unique_ptr<Backend> make_nccl(const BackendConfig& config) {
   if (!config.algorithms.empty())
     throw CapabilityError(
         "--algorithm: over NCCL it can be predicted, not run; set NCCL_ALGO to choose in NCCL");
-  require_device(config.device);
+  enter_cuda_device("--backend nccl: ", config.device);
   static_cast<void>(nccl_library());
-  NcclMembers members{"nccl", std::vector<int>(static_cast<std::size_t>(config.world_size)), config.rank};
-  std::iota(members.ranks.begin(), members.ranks.end(), 0);
+  const NcclMembers members{"nccl", all_ranks(config.world_size), config.rank};
   return std::make_unique<NcclBackend>(std::make_shared<NcclDevice>(config), members, nullptr);
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -18,10 +17,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kPause{50};
 
 }  // namespace
-
-std::string nccl_rank_words(const BackendConfig& place, const std::vector<int>& ranks) {
-  return ranks_in_words(ranks, place.hosts);
-}
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclJob> job, NcclMembers members)
     : nccl_(nccl_library()), job_(std::move(job)), members_(std::move(members)) {
@@ -60,29 +55,16 @@ ncclUniqueId NcclCommunicator::meet() {
   Store& store = *job_->place.store;
   const auto here = [this](int rank) { return members_.name + "/here/" + std::to_string(rank); };
   const std::string key = members_.name + "/id";
-  const int own = members_.ranks[static_cast<std::size_t>(members_.own)];
   ncclUniqueId id{};
   if (members_.own == 0) {
     if (const ncclResult_t result = nccl_.get_unique_id(&id); result != ncclSuccess)
-      throw RunError(nccl_rank_words(job_->place, {own}) + ": ncclGetUniqueId: " + text_of(result));
+      throw RunError(in_words({own()}) + ": ncclGetUniqueId: " + nccl_.error_string(result));
     store.set(key, {std::begin(id.internal), std::end(id.internal)});
   }
-  store.set(here(own), {'1'});
-  const Clock::time_point deadline = Clock::now() + timeout();
-  const auto missing = [&] {
-    std::vector<int> ranks;
-    for (const int rank : members_.ranks)
-      if (!store.has(here(rank))) ranks.push_back(rank);
-    return ranks;
-  };
-  constexpr std::chrono::milliseconds kStorePause{1};
-  for (std::vector<int> late = missing(); !late.empty(); late = missing()) {
-    if (Clock::now() > deadline)
-      throw RunError(nccl_rank_words(job_->place, {own}) +
-                     ": NCCL cannot connect the ranks: " + nccl_rank_words(job_->place, late) +
-                     " did not answer within " + to_text(Seconds(timeout())));
-    std::this_thread::sleep_for(kStorePause);
-  }
+  store.set(here(own()), {'1'});
+  if (const auto late = missing_ranks(store, members_.ranks, here, timeout()); !late.empty())
+    throw RunError("{}: NCCL cannot connect the ranks: {} did not answer within {}", in_words({own()}),
+                   in_words(late), to_text(Seconds(timeout())));
   if (members_.own != 0) {
     const std::vector<char> text = store.get(key);
     std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof id.internal));
@@ -104,7 +86,7 @@ void NcclCommunicator::settle(const std::string& what, ncclResult_t result) {
     if (const ncclResult_t asked = nccl_.async_error(communicator_, &result); asked != ncclSuccess)
       result = asked;
   }
-  if (result != ncclSuccess) throw RunError(fail_locked(what, false, text_of(result)));
+  if (result != ncclSuccess) throw RunError(fail_locked(what, false, nccl_.error_string(result)));
 }
 
 void NcclCommunicator::issue(const std::string& what, const std::function<ncclResult_t(ncclComm_t)>& call) {
@@ -118,8 +100,8 @@ std::string NcclCommunicator::asynchronous_error() {
   if (!lock || communicator_ == nullptr) return "";  // who issues a call looks by itself
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = nccl_.async_error(communicator_, &state);
-  if (asked != ncclSuccess) return text_of(asked);
-  return state == ncclSuccess || state == ncclInProgress ? "" : text_of(state);
+  if (asked != ncclSuccess) return nccl_.error_string(asked);
+  return state == ncclSuccess || state == ncclInProgress ? "" : nccl_.error_string(state);
 }
 
 std::string NcclCommunicator::fail(const std::string& what, bool late, const std::string& reason) {
@@ -133,15 +115,14 @@ std::string NcclCommunicator::fail_locked(const std::string& what, bool late, co
   if (!failure_.empty()) return failure_;
   failed_ = true;
   if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));
-  const int own = members_.ranks[static_cast<std::size_t>(members_.own)];
   const std::string blame = silent_ranks();
-  failure_ = nccl_rank_words(job_->place, {own}) + ": " + what + " failed: ";
-  if (!late) failure_ += reason + (blame.empty() ? "" : "; " + blame + " said nothing more");
-  if (late)
-    failure_ += (blame.empty() ? "a peer" : blame) + " did not answer within " + to_text(Seconds(timeout()));
+  const std::string why = late ? fmt::format("{} did not answer within {}", blame.empty() ? "a peer" : blame,
+                                             to_text(Seconds(timeout())))
+                               : reason + (blame.empty() ? "" : "; " + blame + " said nothing more");
+  failure_ = fmt::format("{}: {} failed: {}", in_words({own()}), what, why);
   // Rank 0 may serve the store, in which the others look up failed ranks.
   constexpr std::chrono::milliseconds kLinger{300};
-  if (own == 0) std::this_thread::sleep_for(kLinger);
+  if (own() == 0) std::this_thread::sleep_for(kLinger);
   return failure_;
 }
 
@@ -149,9 +130,8 @@ void NcclCommunicator::abandon() {
   const std::scoped_lock lock(mutex_, job_->mutex);
   if (!failure_.empty()) return;
   failed_ = true;
-  const int own = members_.ranks[static_cast<std::size_t>(members_.own)];
-  failure_ = nccl_rank_words(job_->place, {own}) + ": gave up";
-  job_->failures.report(own);
+  failure_ = in_words({own()}) + ": gave up";
+  job_->failures.report(own());
   if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));
 }
 
@@ -159,8 +139,6 @@ std::string NcclCommunicator::failure() {
   const std::scoped_lock lock(mutex_);
   return failure_;
 }
-
-std::string NcclCommunicator::text_of(ncclResult_t result) const { return nccl_.error_string(result); }
 
 std::vector<int> NcclCommunicator::others() const {
   std::vector<int> ranks = members_.ranks;
@@ -173,14 +151,11 @@ std::vector<int> NcclCommunicator::others() const {
 std::string NcclCommunicator::silent_ranks() {
   constexpr std::chrono::milliseconds kCascade{700};
   const std::scoped_lock lock(job_->mutex);
-  job_->failures.report(members_.ranks[static_cast<std::size_t>(members_.own)]);
+  job_->failures.report(own());
   std::vector<int> silent = job_->failures.unreported(others(), kCascade);
-  if (silent.empty()) {
-    std::vector<int> all(static_cast<std::size_t>(job_->place.world_size));
-    std::iota(all.begin(), all.end(), 0);
-    silent = job_->failures.unreported(all, std::chrono::milliseconds{0});
-  }
-  return silent.empty() ? "" : nccl_rank_words(job_->place, silent);
+  if (silent.empty())
+    silent = job_->failures.unreported(all_ranks(job_->place.world_size), std::chrono::milliseconds{0});
+  return silent.empty() ? "" : in_words(silent);
 }
 
 }  // namespace stepcast

@@ -37,8 +37,7 @@ class NcclCommunicator {
  public:
   /// Connects the members. \throws RunError that names missing ranks
   NcclCommunicator(std::shared_ptr<NcclJob> job, NcclMembers members);
-  NcclCommunicator(const NcclCommunicator&) = delete;
-  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(NcclCommunicator&&) = delete;
   /// Completes pending sends with all members, for at most ten seconds; aborts if one of them has failed.
   ~NcclCommunicator();
 
@@ -69,7 +68,12 @@ class NcclCommunicator {
   void settle(const std::string& what, ncclResult_t result);
   /// As the call of the same name, with `mutex_` held.
   std::string fail_locked(const std::string& what, bool late, const std::string& reason);
-  [[nodiscard]] std::string text_of(ncclResult_t result) const;
+  /// Number of this rank in the job.
+  [[nodiscard]] int own() const { return members_.ranks[members_.own]; }
+  /// `rank 1`, with its host if there are several.
+  [[nodiscard]] std::string in_words(const std::vector<int>& ranks) const {
+    return ranks_in_words(ranks, job_->place.hosts);
+  }
   [[nodiscard]] std::string silent_ranks();
   [[nodiscard]] bool peer_failed();
   [[nodiscard]] std::vector<int> others() const;
@@ -82,8 +86,5 @@ class NcclCommunicator {
   std::atomic<bool> failed_{false};
   std::string failure_;
 };
-
-/// `rank 1`, with its host where there are several.
-std::string nccl_rank_words(const BackendConfig& place, const std::vector<int>& ranks);
 
 }  // namespace stepcast

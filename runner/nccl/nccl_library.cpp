@@ -59,8 +59,7 @@ const NcclLibrary& nccl_library() {
 std::string nccl_version_text(int version) {
   constexpr int kMajor = 10000;
   constexpr int kMinor = 100;
-  return std::to_string(version / kMajor) + "." + std::to_string(version % kMajor / kMinor) + "." +
-         std::to_string(version % kMinor);
+  return fmt::format("{}.{}.{}", version / kMajor, version % kMajor / kMinor, version % kMinor);
 }
 
 }  // namespace stepcast

@@ -102,9 +102,7 @@ void NcclWatch::serve(int device) {
     for (const std::shared_ptr<NcclWork>& work : works)
       if (work->check()) over.push_back(work);
     lock.lock();
-    std::erase_if(works_, [&over](const auto& work) {
-      return std::find(over.begin(), over.end(), work) != over.end();
-    });
+    std::erase_if(works_, [&over](const auto& work) { return std::ranges::find(over, work) != over.end(); });
     changed_.wait_for(lock, kPeriod, [this] { return stopping_; });
   }
 }

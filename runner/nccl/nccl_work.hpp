@@ -59,8 +59,7 @@ class NcclWork : public Work {
 class NcclWatch {
  public:
   explicit NcclWatch(int device);
-  NcclWatch(const NcclWatch&) = delete;
-  NcclWatch& operator=(const NcclWatch&) = delete;
+  NcclWatch& operator=(NcclWatch&&) = delete;
   ~NcclWatch();
   void add(std::shared_ptr<NcclWork> work);
 

@@ -14,6 +14,29 @@ LayerFunction gather_parts(LayerBuilder& builder, const Layer& layer, std::int64
   };
 }
 
+/// Attention with 1/c of the heads over the whole sequence. Arrays are [batch, heads, positions, head].
+AttentionFunction split_heads(LayerBuilder& builder, const Layer& layer, AttentionFunction attend) {
+  return [attend = std::move(attend), ranks = layer.sizes.at("context"),
+          to_heads = builder.collective(layer.name + ".heads"),
+          to_positions = builder.collective(layer.name + ".positions")](
+             const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
+    std::vector<torch::Tensor> parts;
+    std::vector<std::int64_t> heads;
+    for (const torch::Tensor* one : {&q, &k, &v}) {
+      parts.push_back(one->unflatten(1, {ranks, -1}));
+      heads.push_back(parts.back().size(2));
+    }
+    // From [batch, ranks, heads, positions, head]: part r goes to rank r, and that of rank r arrives.
+    const torch::Tensor whole =
+        to_heads(torch::cat(parts, 2).transpose(0, 1).contiguous()).permute({1, 2, 0, 3, 4}).flatten(2, 3);
+    const std::vector<torch::Tensor> own = whole.split_with_sizes(heads, 1);
+    const torch::Tensor result = attend(own[0], own[1], own[2]);  // [batch, positions, heads * head]
+    return to_positions(result.unflatten(1, {ranks, -1}).transpose(0, 1).contiguous())
+        .permute({1, 2, 0, 3})
+        .flatten(2);
+  };
+}
+
 AttentionFunction ring_of(LayerBuilder& builder, const Layer& layer) {
   RingForm form{.rank = builder.part().context,
                 .positions = layer.input.at(0),
@@ -59,18 +82,20 @@ LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
   const std::int64_t ranks = layer.sizes.at("context");
   const std::vector<std::int64_t> positions = builder.model().positions(builder.part().context, sequence);
   const LayerFunction rotate = flag("rotary") ? rotation(positions, head, builder.options()) : same;
-  const bool ring = builder.model().parallel.ring;
-  const LayerFunction gather = ranks > 1 && !ring ? gather_parts(builder, layer, head) : LayerFunction();
-  const AttentionFunction weigh =
-      ring ? ring_of(builder, layer)
-           : core_attention(builder,
-                            {.queries = sequence,
-                             .keys = ranks * sequence,
-                             .sharing = sharing,
-                             .first = positions.front(),
-                             .causal = flag("causal"),
-                             .fuses = flag("flash") && ranks == 1 && layer.sizes.at("dropout") == 0},
-                            layer.sizes.at("dropout"));
+  const bool ring = builder.model().parallel.ring, by_heads = builder.model().parallel.ulysses;
+  const LayerFunction gather =
+      ranks > 1 && !ring && !by_heads ? gather_parts(builder, layer, head) : LayerFunction();
+  AttentionFunction weigh = ring ? ring_of(builder, layer)
+                                 : core_attention(builder,
+                                                  {.queries = by_heads ? ranks * sequence : sequence,
+                                                   .keys = ranks * sequence,
+                                                   .sharing = sharing,
+                                                   .first = by_heads ? 0 : positions.front(),
+                                                   .causal = flag("causal"),
+                                                   .fuses = flag("flash") && (ranks == 1 || by_heads) &&
+                                                            layer.sizes.at("dropout") == 0},
+                                                  layer.sizes.at("dropout"));
+  if (by_heads) weigh = split_heads(builder, layer, std::move(weigh));
   return [=](const torch::Tensor& x) {
     std::vector<torch::Tensor> parts;
     for (const LayerFunction& project : projections) parts.push_back(project(x));
@@ -124,10 +149,7 @@ LayerFunction build_latent_attention(LayerBuilder& builder, const Layer& layer) 
 
 }  // namespace
 
-const LayerTable& attention_layers() {
-  static const LayerTable kTable{{"self_attention", &build_attention},
-                                 {"latent_attention", &build_latent_attention}};
-  return kTable;
-}
+const LayerTable kAttentionLayers{{"self_attention", &build_attention},
+                                  {"latent_attention", &build_latent_attention}};
 
 }  // namespace stepcast

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "core/program.hpp"
 #include "core/statistics.hpp"
@@ -12,6 +13,7 @@ namespace stepcast {
 namespace {
 
 using BenchClock = std::chrono::steady_clock;
+constexpr std::chrono::microseconds kSleep{200};  // of the other thread
 
 double seconds_since(BenchClock::time_point start) {
   return std::chrono::duration<double>(BenchClock::now() - start).count();
@@ -19,22 +21,8 @@ double seconds_since(BenchClock::time_point start) {
 
 }  // namespace
 
-OtherThread::~OtherThread() {
-  stopping_ = true;
-  asked_.release();
-  thread_.join();
-}
-
-void OtherThread::serve() {
-  constexpr std::chrono::microseconds kSleep{200};
-  for (asked_.acquire(); !stopping_; asked_.acquire()) {
-    std::this_thread::sleep_for(kSleep);
-    answered_.release();
-  }
-}
-
 BatchBench::BatchBench(TorchModel& model, const MeasuredPart& part, int batch, const MeasureOptions& options,
-                       StepContext pace, OtherThread& other)
+                       StepContext pace, WorkQueue& other)
     : model_(model),
       part_(part),
       other_(other),
@@ -49,7 +37,7 @@ BatchBench::BatchBench(TorchModel& model, const MeasuredPart& part, int batch, c
   entry_.pace = pace;
   entry_.first_segment = part.segments().front();
   for (const int index : part.segments()) {
-    const Segment& segment = model.model().segments[static_cast<std::size_t>(index)];
+    const Segment& segment = model.model().segments[index];
     entry_.segments.emplace_back();
     entry_.segments.back().name = segment.name;
     fractions_.emplace_back(segment.parameters.size());
@@ -138,7 +126,8 @@ BatchBench::StepLaps BatchBench::run_segmented(bool held) {
   laps.loss = lap(held, [&] { value = part_.loss(pass_, arrival); });
   for (std::size_t segment = end; segment-- > first;)
     laps.segments[segment].backward = lap(held, [&] { part_.backward(pass_, segment); });
-  if (entry_.pace == StepContext::kWaiting) laps.uncounted = lap(false, [&] { other_.wait(); });
+  if (entry_.pace == StepContext::kWaiting)
+    laps.uncounted = lap(false, [&] { other_.push([] { std::this_thread::sleep_for(kSleep); })->wait(); });
   for (std::size_t segment = first; segment < end; ++segment)
     laps.segments[segment].optimizer = lap(held, [&] { update(segment); });
   if (value.defined() && device_ != nullptr)
@@ -149,10 +138,9 @@ BatchBench::StepLaps BatchBench::run_segmented(bool held) {
 }
 
 void BatchBench::segmented_step(Kept keep) {
-  model_.set_gradient_hook(
-      [this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = timestamps_.record_event(); });
+  model_.set_gradient_hook([this](int tensor) { ready_[tensor] = timestamps_.record_event(); });
   model_.set_collective([this](int index, const torch::Tensor& own) {
-    reached_[static_cast<std::size_t>(index)] = timestamps_.record_event();
+    reached_[index] = timestamps_.record_event();
     return collective_alone(model_.model(), index, own);
   });
   timestamps_.restart();
@@ -220,8 +208,7 @@ double BatchBench::fraction(const Lap& phase, std::size_t event) const {
 void BatchBench::keep_ready_fractions(std::size_t segment, const Lap& backward) {
   const std::vector<int>& tensors = model_.model().segments[segment].parameters;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    fractions_[segment - part_.first()][i].push_back(
-        fraction(backward, ready_[static_cast<std::size_t>(tensors[i])]));
+    fractions_[segment - part_.first()][i].push_back(fraction(backward, ready_[tensors[i]]));
 }
 
 void BatchBench::keep_collectives(int segment, bool backward, const Lap& phase) {

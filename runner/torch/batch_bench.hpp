@@ -1,40 +1,16 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <semaphore>
-#include <thread>
 #include <vector>
 
 #include "records/machine_state.hpp"
 #include "records/trace.hpp"
+#include "runner/backend/work_queue.hpp"
 #include "runner/torch/measured_part.hpp"
 
 namespace stepcast {
-
-/// Second thread to wait for, as a rank waits for its communication thread.
-class OtherThread {
- public:
-  OtherThread() : thread_([this] { serve(); }) {}
-  ~OtherThread();
-  OtherThread& operator=(OtherThread&&) = delete;
-
-  /// Blocks until the other thread has slept for 200 us.
-  void wait() {
-    asked_.release();
-    answered_.acquire();
-  }
-
- private:
-  void serve();
-
-  std::binary_semaphore asked_{0};
-  std::binary_semaphore answered_{0};
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
-};
 
 /// Measures the steps of one batch size in one StepContext.
 ///
@@ -44,7 +20,7 @@ class OtherThread {
 class BatchBench {
  public:
   BatchBench(TorchModel& model, const MeasuredPart& part, int batch, const MeasureOptions& options,
-             StepContext pace, OtherThread& other);
+             StepContext pace, WorkQueue& other);
 
   void warmup_step();
   /// Runs the step that precedes a sampled one: a whole-graph step, or a step that waits.
@@ -94,7 +70,7 @@ class BatchBench {
 
   TorchModel& model_;
   const MeasuredPart& part_;
-  OtherThread& other_;
+  WorkQueue& other_;
   DeviceStream* device_;
   StepTimestamps timestamps_;
   std::size_t last_ = 0;          ///< event

@@ -99,7 +99,7 @@ torch::Tensor shared_cross_entropy(const TorchModel& model, const torch::Tensor&
 }
 
 torch::Tensor collective_alone(const Model& model, int index, const torch::Tensor& own) {
-  const LayerCollective& exchange = model.collectives.at(static_cast<std::size_t>(index));
+  const LayerCollective& exchange = model.collectives.at(index);
   const int ranks = model.ranks_of(exchange);
   if (exchange.kind == LayerCollectiveKind::kAllGather)
     return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);

@@ -56,7 +56,7 @@ std::vector<std::filesystem::path> cifar_files(const std::string& folder) {
     throw InputError(
         "--data " + folder +
         ": holds no data_batch_*.bin (CIFAR-10, binary version: data_batch_1.bin ... data_batch_5.bin)");
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
@@ -112,16 +112,14 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
 
 Dataset Dataset::load_cifar10(const Model& model, const std::string& folder, unsigned seed) {
   if (model.input.shape != Shape{3, 32, 32} || model.loss.classes != kCifarClasses)
-    throw InputError("--data: model '" + model.name +
-                     "' does not take CIFAR-10's 10 classes of 3x32x32 images");
+    throw InputError("--data: model '{}' does not take CIFAR-10's 10 classes of 3x32x32 images", model.name);
   std::vector<torch::Tensor> images;
   std::vector<torch::Tensor> labels;
   for (const std::filesystem::path& file : cifar_files(folder)) {
     std::string content = read_file(file);
     if (content.empty() || content.size() % kCifarRecord != 0)
-      throw InputError(file.string() + ": " + std::to_string(content.size()) +
-                       " bytes are not a whole number of " + std::to_string(kCifarRecord) +
-                       "-byte records; the file is truncated");
+      throw InputError("{}: {} bytes are not a whole number of {}-byte records; the file is truncated",
+                       file.string(), content.size(), kCifarRecord);
     const auto records = static_cast<std::int64_t>(content.size() / kCifarRecord);
     const torch::Tensor table = torch::from_blob(content.data(), {records, kCifarRecord}, torch::kUInt8);
     const torch::Tensor label = table.select(1, 0).to(torch::kInt64);
@@ -154,8 +152,7 @@ Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torc
   const torch::Tensor chosen = parts.size() == 1 ? parts.front() : torch::cat(parts);
   Batch batch{inputs_.index_select(0, chosen), targets_.index_select(0, chosen)};
   if (!parts_.empty())
-    for (torch::Tensor* whole : {&batch.input, &batch.target})
-      *whole = whole->index_select(1, parts_[static_cast<std::size_t>(part)]);
+    for (torch::Tensor* whole : {&batch.input, &batch.target}) *whole = whole->index_select(1, parts_[part]);
   if (batch.input.scalar_type() == torch::kUInt8) {
     // From 0 ... 255 to mean 0 and standard deviation 1, roughly those of CIFAR-10.
     batch.input = batch.input.to(dtype).mul_(1.0 / 64.0).sub_(2.0);

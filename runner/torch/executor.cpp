@@ -27,10 +27,10 @@ ModelPart part_of(const Model& model, const Schedule& schedule, int rank) {
   ModelPart part{.share = rank % model.parallel.tensor};
   for (const GroupFamily& family : schedule.families) {
     if (family.name != "context" && family.name != "expert") continue;
-    const int group = family.group_of_rank[static_cast<std::size_t>(rank)];
-    const std::vector<int>& ranks = schedule.groups[static_cast<std::size_t>(group)].ranks;
+    const int group = family.group_of_rank[rank];
+    const std::vector<int>& ranks = schedule.groups[group].ranks;
     (family.name == "context" ? part.context : part.expert) =
-        static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+        static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
   }
   return part;
 }
@@ -102,9 +102,7 @@ class CompiledProgram final : public ProgramRunner {
 
  private:
   Array array(const GradientArray& array) override { return array_of(gradient(array.tensor)); }
-  Array array(const BucketArray& array) override {
-    return array_of(buckets_.at(static_cast<std::size_t>(array.bucket)));
-  }
+  Array array(const BucketArray& array) override { return array_of(buckets_.at(array.bucket)); }
   Array array(const BufferArray& array) override { return array_of(model_.flat_buffers(array.dtype_group)); }
   Array contributions(int tensor, int ranks) override { return array_of(gathered(tensor, ranks)); }
   std::pair<Array, Array> exchange(int /*index*/) override {
@@ -112,6 +110,7 @@ class CompiledProgram final : public ProgramRunner {
   }
   UnitArrays unit(int index) override { return shards(index).arrays(); }
   void take_parameters(int index) override { shards(index).take_parameters(); }
+  void take_incoming(int index) override { shards(index).take_incoming(); }
   void convert_gradients(int index) override {
     if (device_ != nullptr) shards(index).convert_gradients();  // Gloo's backend does it itself
   }
@@ -126,9 +125,8 @@ class CompiledProgram final : public ProgramRunner {
       const auto* tensor = std::get_if<GradientArray>(&call->payload);
       const auto* unit = std::get_if<UnitGradients>(&call->payload);
       const bool moves =
-          tensor != nullptr &&
-          call->message != model_.model().parameters[static_cast<std::size_t>(tensor->tensor)].gradient;
-      if (moves || (unit != nullptr && !unit->shard))
+          tensor != nullptr && call->message != model_.model().parameters[tensor->tensor].gradient;
+      if (moves || (unit != nullptr && (!unit->shard || schedule_.units[unit->unit].alone())))
         throw CapabilityError("strategy '" + schedule_.strategy + "', " + op.name + ": gradients in " +
                               precision.gradients + " are reduced where they are, not in " +
                               precision.reduction + "; take --precision " + precision.compute +
@@ -143,11 +141,11 @@ class CompiledProgram final : public ProgramRunner {
       const FsdpUnit& unit = schedule_.units[i];
       const int group = schedule_.group_index(unit.group, rank_);
       if (group < 0) continue;
-      const std::vector<int>& ranks = schedule_.groups[static_cast<std::size_t>(group)].ranks;
-      const auto shard = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+      const std::vector<int>& ranks = schedule_.groups[group].ranks;
+      const auto shard = std::ranges::find(ranks, rank_) - ranks.begin();
       if (shard == std::ssize(ranks)) continue;
       const auto frees = [&](UnitMemory::What what) {
-        return std::any_of(program_.ops.begin(), program_.ops.end(), [&](const Op& op) {
+        return std::ranges::any_of(program_.ops, [&](const Op& op) {
           const auto* memory = std::get_if<UnitMemory>(&op.action);
           return memory != nullptr && memory->unit == static_cast<int>(i) && memory->what == what;
         });
@@ -222,18 +220,15 @@ class CompiledProgram final : public ProgramRunner {
   }
 
   Function resolve(const CopyIn& action) {
-    const auto bucket = static_cast<std::size_t>(action.bucket);
-    const std::vector<int>& tensors = schedule_.buckets[bucket].tensors;
-    const auto position = std::find(tensors.begin(), tensors.end(), action.tensor) - tensors.begin();
-    return scaled_copy(bucket_views_[bucket].at(static_cast<std::size_t>(position)), gradient(action.tensor),
-                       action.scale);
+    const std::vector<int>& tensors = schedule_.buckets[action.bucket].tensors;
+    const auto position = std::ranges::find(tensors, action.tensor) - tensors.begin();
+    return scaled_copy(bucket_views_[action.bucket].at(position), gradient(action.tensor), action.scale);
   }
 
   Function resolve(const CopyOut& action) {
-    const auto bucket = static_cast<std::size_t>(action.bucket);
     std::vector<torch::Tensor> grads;
-    for (const int tensor : schedule_.buckets[bucket].tensors) grads.push_back(gradient(tensor));
-    return [grads, views = bucket_views_[bucket]]() mutable {
+    for (const int tensor : schedule_.buckets[action.bucket].tensors) grads.push_back(gradient(tensor));
+    return [grads, views = bucket_views_[action.bucket]]() mutable {
       for (std::size_t i = 0; i < grads.size(); ++i) grads[i].copy_(views[i]);
     };
   }
@@ -250,22 +245,20 @@ class CompiledProgram final : public ProgramRunner {
   }
 
   Function resolve(const ScaleUnit& action) {
-    return [&unit = shards(action.unit), scale = action.scale, shard = action.shard] {
-      unit.scale_gradients(scale, shard);
+    return [&unit = shards(action.unit), action] {
+      if (action.adds)
+        unit.add_incoming(action.scale);
+      else
+        unit.scale_gradients(action.scale, action.shard);
     };
   }
 
   Function resolve(const UnitMemory& action) {
-    UnitShards& on = shards(action.unit);
-    switch (action.what) {
-      case UnitMemory::What::kFreeParameters:
-        return [&on] { on.free_parameters(); };
-      case UnitMemory::What::kFreeGradients:
-        return [&on] { on.free_gradients(); };
-      case UnitMemory::What::kZeroGradients:
-        break;
-    }
-    return [&on] { on.zero_gradients(); };
+    static const std::map<UnitMemory::What, void (UnitShards::*)()> kActions{
+        {UnitMemory::What::kFreeParameters, &UnitShards::free_parameters},
+        {UnitMemory::What::kFreeGradients, &UnitShards::free_gradients},
+        {UnitMemory::What::kZeroGradients, &UnitShards::zero_gradients}};
+    return [&on = shards(action.unit), act = kActions.at(action.what)] { (on.*act)(); };
   }
 
   Function resolve(const UpdateUnit& action) {
@@ -278,8 +271,7 @@ class CompiledProgram final : public ProgramRunner {
 
   /// \param held keeps the array until it is sent
   CompiledOp resolve_send(const Send& action, torch::Tensor& held) {
-    auto launch = [this, &held, gradient = action.payload.gradient,
-                   segment = static_cast<std::size_t>(action.payload.segment),
+    auto launch = [this, &held, gradient = action.payload.gradient, segment = action.payload.segment,
                    on = &pass(action.payload.micro_batch), peer = rank_ + action.offset,
                    tag = static_cast<std::uint32_t>(action.tag)] {
       // The boundary behind `segment`: its output forward, the gradient of that output backward.
@@ -309,15 +301,13 @@ class CompiledProgram final : public ProgramRunner {
   [[nodiscard]] torch::TensorOptions on_device(torch::ScalarType type) const {
     return model_.dtypes().options().dtype(type);
   }
-  torch::Tensor gradient(int tensor) const {
-    return model_.parameters()[static_cast<std::size_t>(tensor)].grad();
-  }
+  torch::Tensor gradient(int tensor) const { return model_.parameters()[tensor].grad(); }
 
   /// Runs collective `index` of the model on `own`, [batch, sequence, ...] or [experts, ...], and returns its
   /// result.
   torch::Tensor run_collective(int index, const torch::Tensor& own) {
     const MemoryScope scope(MemoryCategory::kActivations);
-    const LayerCollective& collective = model_.model().collectives.at(static_cast<std::size_t>(index));
+    const LayerCollective& collective = model_.model().collectives.at(index);
     const std::int64_t parts = model_.model().ranks_of(collective);
     const std::int64_t samples = own.size(0);
     if (collective.kind == LayerCollectiveKind::kWait) {  // for a shift, whose input stays until then
@@ -365,10 +355,8 @@ class CompiledProgram final : public ProgramRunner {
     return scratch;
   }
 
-  UnitShards& shards(int unit) { return units_.at(static_cast<std::size_t>(unit)).value(); }
-  [[nodiscard]] SegmentedPass& pass(int micro_batch) {
-    return passes_[static_cast<std::size_t>(micro_batch)];
-  }
+  UnitShards& shards(int unit) { return units_.at(unit).value(); }
+  [[nodiscard]] SegmentedPass& pass(int micro_batch) { return passes_[micro_batch]; }
   [[nodiscard]] torch::Tensor micro_batch(const torch::Tensor& whole, int index) const {
     return whole.narrow(0, static_cast<std::int64_t>(index) * samples_, samples_);
   }
@@ -408,9 +396,7 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   Dataset data = Dataset::open(model, options.data_folder, options.seed);
   data.to(dtypes.device);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch, options.device);
-  Result result = run_steps(
-      program, schedule, session,
-      {options.warmup_steps, options.steps, options.on_step, options.threads, true, options.shown_steps});
+  Result result = run_steps(program, schedule, session, options);
   if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);
   if (final_state != nullptr) {
     program.gather_units();

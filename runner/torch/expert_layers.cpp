@@ -139,9 +139,6 @@ LayerFunction build_experts(LayerBuilder& builder, const Layer& layer) {
 
 }  // namespace
 
-const LayerTable& expert_layers() {
-  static const LayerTable kTable{{"experts", &build_experts}};
-  return kTable;
-}
+const LayerTable kExpertLayers{{"experts", &build_experts}};
 
 }  // namespace stepcast

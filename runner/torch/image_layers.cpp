@@ -62,15 +62,12 @@ LayerFunction build_product(LayerBuilder& builder, const Layer& layer) {
 
 }  // namespace
 
-const LayerTable& image_layers() {
-  static const LayerTable kTable{{"conv", &build_conv},
-                                 {"linear", &build_linear},
-                                 {"batch_norm", &build_batch_norm},
-                                 {"max_pool", &build_max_pool},
-                                 {"adaptive_avg_pool", &build_average_pool},
-                                 {"residual", &build_residual},
-                                 {"product", &build_product}};
-  return kTable;
-}
+const LayerTable kImageLayers{{"conv", &build_conv},
+                              {"linear", &build_linear},
+                              {"batch_norm", &build_batch_norm},
+                              {"max_pool", &build_max_pool},
+                              {"adaptive_avg_pool", &build_average_pool},
+                              {"residual", &build_residual},
+                              {"product", &build_product}};
 
 }  // namespace stepcast

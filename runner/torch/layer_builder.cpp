@@ -11,16 +11,13 @@
 namespace stepcast {
 namespace {
 
-const std::map<std::string, LayerFunction>& layers_without_tensors() {
-  static const std::map<std::string, LayerFunction> kTable{
-      {"relu", [](const torch::Tensor& x) { return torch::relu(x); }},
-      {"gelu", [](const torch::Tensor& x) { return torch::gelu(x); }},
-      {"silu", [](const torch::Tensor& x) { return torch::silu(x); }},
-      {"tanh", [](const torch::Tensor& x) { return torch::tanh(x); }},
-      {"flatten", [](const torch::Tensor& x) { return x.flatten(1); }},
-      {"first_token", [](const torch::Tensor& x) { return x.select(1, 0); }}};
-  return kTable;
-}
+const std::map<std::string, LayerFunction> kLayersWithoutTensors{
+    {"relu", [](const torch::Tensor& x) { return torch::relu(x); }},
+    {"gelu", [](const torch::Tensor& x) { return torch::gelu(x); }},
+    {"silu", [](const torch::Tensor& x) { return torch::silu(x); }},
+    {"tanh", [](const torch::Tensor& x) { return torch::tanh(x); }},
+    {"flatten", [](const torch::Tensor& x) { return x.flatten(1); }},
+    {"first_token", [](const torch::Tensor& x) { return x.select(1, 0); }}};
 
 }  // namespace
 
@@ -43,9 +40,9 @@ std::vector<LayerFunction> LayerBuilder::chain(const std::vector<Layer>& layers)
 }
 
 LayerFunction LayerBuilder::build(const Layer& layer) {
-  const auto& functions = layers_without_tensors();
-  if (const auto found = functions.find(layer.kind); found != functions.end()) return found->second;
-  for (const LayerTable* table : {&image_layers(), &token_layers(), &expert_layers(), &attention_layers()})
+  if (const auto found = kLayersWithoutTensors.find(layer.kind); found != kLayersWithoutTensors.end())
+    return found->second;
+  for (const LayerTable* table : {&kImageLayers, &kTokenLayers, &kExpertLayers, &kAttentionLayers})
     if (const auto found = table->find(layer.kind); found != table->end()) return found->second(*this, layer);
   throw InputError(model().path + ": layer " + layer.name + ": the runner has no kind '" + layer.kind + "'");
 }
@@ -93,7 +90,7 @@ torch::Tensor LayerBuilder::normal(const std::string& name) {
   torch::Tensor value = parameter(name);
   const std::int64_t dimension = model().parameters[parameter_index_.at(name)].shared_dimension;
   std::vector<std::int64_t> shape = value.sizes().vec();
-  if (dimension >= 0) shape[static_cast<std::size_t>(dimension)] *= model().parallel.tensor;
+  if (dimension >= 0) shape[dimension] *= model().parallel.tensor;
   const torch::Tensor drawn =
       torch::empty(shape, on_device(torch::kFloat64)).normal_(0.0, kDeviation, generator_);
   value.copy_(dimension < 0
@@ -137,7 +134,12 @@ std::function<torch::Tensor()> LayerBuilder::summed(const std::string& name, con
 LayerFunction LayerBuilder::projection(const std::string& name, bool has_bias) {
   const torch::Tensor weight = normal(name + ".weight");
   const torch::Tensor bias = has_bias ? parameter(name + ".bias") : torch::Tensor();
-  return [weight, bias](const torch::Tensor& x) { return torch::linear(x, weight, bias); };
+  if (has_bias)
+    return [weight = summed(name + ".weight", weight), bias = summed(name + ".bias", bias)](
+               const torch::Tensor& x) { return torch::linear(x, weight(), bias()); };
+  return [weight = summed(name + ".weight", weight)](const torch::Tensor& x) {
+    return torch::linear(x, weight());
+  };
 }
 
 LayerFunction LayerBuilder::rms_norm(const std::string& name) {

@@ -77,10 +77,7 @@ class LayerBuilder {
 
 /// Builders of layers by kind: one table per file.
 using LayerTable = std::map<std::string, LayerFunction (*)(LayerBuilder&, const Layer&)>;
-const LayerTable& image_layers();
-const LayerTable& token_layers();
-const LayerTable& expert_layers();
-const LayerTable& attention_layers();
+extern const LayerTable kImageLayers, kTokenLayers, kExpertLayers, kAttentionLayers;
 
 /// Applies the functions one after another.
 torch::Tensor run(const std::vector<LayerFunction>& layers, torch::Tensor value);

@@ -22,7 +22,7 @@ double best_probe_of(const std::vector<BatchBench>& benches) {
 /// Number of steps without interference that are missing to `steps`.
 int lacking_steps(const BatchBench& bench, double best, int steps) {
   const std::vector<char> clean = without_interference(bench.machine(), best);
-  return steps - static_cast<int>(std::count(clean.begin(), clean.end(), 1));
+  return steps - static_cast<int>(std::ranges::count(clean, 1));
 }
 
 /// Splits the steps of an entry into those that a forecast uses and rejected ones.
@@ -31,7 +31,7 @@ void add_clean_steps(const TraceEntry& all, double best, int steps, Trace& trace
   const std::vector<char> clean = without_interference(all.machine, best);
   const std::vector<char> keep = least_interference(all.machine, best, static_cast<std::size_t>(steps));
   trace.entries.push_back(marked(all, keep));
-  trace.entries.back().with_interference = 3 * std::count(clean.begin(), clean.end(), 1) < kFew * steps;
+  trace.entries.back().with_interference = 3 * std::ranges::count(clean, 1) < kFew * steps;
   if (TraceEntry others = marked(all, keep, false); others.steps() > 0)
     trace.rejected.push_back(std::move(others));
 }
@@ -106,7 +106,7 @@ class Measurement {
 };
 
 std::vector<BatchBench> make_benches(TorchModel& model, const MeasuredPart& part,
-                                     const MeasureOptions& options, OtherThread& other) {
+                                     const MeasureOptions& options, WorkQueue& other) {
   std::vector<BatchBench> benches;
   for (const int batch : options.batches) {
     benches.emplace_back(model, part, batch, options, StepContext::kContinuous, other);
@@ -128,10 +128,9 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   TorchModel torch_model(model, dtypes, options.seed,
                          options.segments.empty() ? std::nullopt : std::optional(options.segments));
   const double of_model = live_tensor_bytes(dtypes.device);
-  const MeasuredPart part(model, options, dtypes,
-                          *std::max_element(options.batches.begin(), options.batches.end()));
+  const MeasuredPart part(model, options, dtypes, *std::ranges::max_element(options.batches));
   const double foreign = live_tensor_bytes(dtypes.device) - of_model;
-  OtherThread other;
+  WorkQueue other(1, 1);
   std::vector<BatchBench> benches = make_benches(torch_model, part, options, other);
   Measurement measurement(options, benches);
   measurement.warm_up();

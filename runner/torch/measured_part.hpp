@@ -42,9 +42,7 @@ class MeasuredPart {
       sizes.insert(sizes.end(), shape.begin(), shape.end());
       return torch::empty(sizes, dtypes.options()).normal_(0.0, 1.0, generator);
     };
-    const auto segment = [&](int index) -> const Segment& {
-      return model.segments[static_cast<std::size_t>(index)];
-    };
+    const auto segment = [&](int index) -> const Segment& { return model.segments[index]; };
     if (!has_input_) input_ = normal(segment(segments_.front()).layers.front().input);
     if (!has_loss_) gradient_ = normal(segment(segments_.back()).output);
     if (!has_loss_) gradient_.div_(static_cast<double>(gradient_.numel()));
@@ -88,8 +86,9 @@ class MeasuredPart {
   torch::Tensor input_, gradient_;
 };
 
-/// Runs one more step, untimed, and observes its memory: bytes that the forward of each segment leaves, its
-/// output included, and the peak of each phase above what it found. \param foreign live bytes that do not
+/// Runs two more steps, untimed, and observes their memory: bytes that the forward of each segment leaves,
+/// its output included, and the peak of each phase above what it found; in the second step, of the halves of
+/// a split backward. \param foreign live bytes that do not
 /// belong to the model: data sets, and inputs from other stages
 void observe_memory(TorchModel& model, const MeasuredPart& part, std::int64_t step, double foreign,
                     TraceEntry& entry);

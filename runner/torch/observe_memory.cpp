@@ -27,6 +27,22 @@ class PeakBytes {
   double highest_ = 0.0;
 };
 
+/// Runs a micro-batch with a split backward and observes the peaks of its halves. They differ from those of
+/// the whole: the input half frees no saved tensors, the weight half computes no gradient of the input.
+void observe_halves(TorchModel& model, const MeasuredPart& part, std::int64_t step, TraceEntry& entry) {
+  SegmentedPass pass(model);
+  Arrival arrival = part.arrival(step, entry.batch);
+  pass.receive(part.first(), std::move(arrival.input));
+  for (std::size_t segment = part.first(); segment < part.end(); ++segment) pass.forward(segment);
+  part.loss(pass, arrival);
+  PeakBytes peak(model.dtypes().device);
+  for (std::size_t segment = part.end(); segment-- > std::max<std::size_t>(part.first(), 1);) {
+    const double input = peak.of([&] { pass.backward_input(segment); });
+    const double weight = peak.of([&] { pass.backward_weight(segment); });
+    entry.segments[segment - part.first()].half_peak_bytes = {input, weight};
+  }
+}
+
 }  // namespace
 
 void observe_memory(TorchModel& model, const MeasuredPart& part, std::int64_t step, double foreign,
@@ -37,27 +53,21 @@ void observe_memory(TorchModel& model, const MeasuredPart& part, std::int64_t st
   Arrival arrival = part.arrival(step, entry.batch);
   pass.receive(part.first(), std::move(arrival.input));
   PeakBytes peak(on);
-  std::size_t at = 0;
-  const auto for_each = [&](const auto& look) {
-    at = part.first();
-    for (SegmentTrace& segment : entry.segments) {
-      look(segment);
-      ++at;
-    }
+  const auto traced = [&](std::size_t segment) -> SegmentTrace& {
+    return entry.segments[segment - part.first()];
   };
-  for_each([&](SegmentTrace& segment) {
+  for (std::size_t segment = part.first(); segment < part.end(); ++segment) {
     const double before = live_tensor_bytes(on);
-    segment.forward_peak_bytes = peak.of([&] { pass.forward(at); });
-    segment.saved_bytes = live_tensor_bytes(on) - before;
-  });
+    traced(segment).forward_peak_bytes = peak.of([&] { pass.forward(segment); });
+    traced(segment).saved_bytes = live_tensor_bytes(on) - before;
+  }
   entry.loss_peak_bytes = peak.of([&] { part.loss(pass, arrival); });
   for (std::size_t segment = part.end(); segment-- > part.first();)
-    entry.segments[segment - part.first()].backward_peak_bytes =
-        peak.of([&] { part.backward(pass, segment); });
-  for_each([&](SegmentTrace& segment) {
-    segment.optimizer_peak_bytes = peak.of([&] { model.optimizer_step(at); });
-  });
+    traced(segment).backward_peak_bytes = peak.of([&] { part.backward(pass, segment); });
+  for (std::size_t segment = part.first(); segment < part.end(); ++segment)
+    traced(segment).optimizer_peak_bytes = peak.of([&] { model.optimizer_step(segment); });
   entry.peak_bytes = peak.highest() - foreign;
+  observe_halves(model, part, step, entry);
 }
 
 }  // namespace stepcast

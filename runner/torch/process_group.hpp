@@ -87,8 +87,7 @@ inline c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const BackendCo
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw RunError("rank " + std::to_string(place.rank) +
-                   ": ProcessGroupGloo cannot connect the ranks: " + error.what());
+    throw RunError("rank {}: ProcessGroupGloo cannot connect the ranks: {}", place.rank, error.what());
   }
 }
 

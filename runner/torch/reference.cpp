@@ -50,8 +50,8 @@ std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const Bucke
   const std::vector<bool> expect_sparse(parameters.size(), false);
   auto [indices, limits] = c10d::compute_bucket_assignment_by_size(
       parameters, {static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max())}, expect_sparse);
-  std::reverse(indices.begin(), indices.end());
-  std::reverse(limits.begin(), limits.end());
+  std::ranges::reverse(indices);
+  std::ranges::reverse(limits);
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < parameters.size(); ++i) names[i] = model.model().parameters[i].name;
   constexpr bool kFindUnused = false;
@@ -282,7 +282,7 @@ class ReferenceStep : public SteppedProgram {
 void require_reference(const std::string& strategy, const std::string& backend, int warmup_steps) {
   constexpr int kLayoutSteps = 2;
   static const std::vector<std::string> kKnown{"single", "ddp", "all_reduce", "gather_scatter"};
-  if (std::find(kKnown.begin(), kKnown.end(), strategy) == kKnown.end())
+  if (std::ranges::find(kKnown, strategy) == kKnown.end())
     throw UsageError(
         "--engine reference runs PyTorch's own components, with the strategies single, ddp, all_reduce and "
         "gather_scatter; '" +
@@ -306,9 +306,7 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
   const std::string lost = "rank " + std::to_string(session.ranks.rank) + ": c10d: ";
   try {
     ReferenceStep program(torch_model, data, run, session.place);
-    Result result = run_steps(
-        program, program.recorded(), session,
-        {options.warmup_steps, options.steps, options.on_step, options.threads, true, options.shown_steps});
+    Result result = run_steps(program, program.recorded(), session, options);
     result.breakdown.clear();
     if (const std::vector<Bucket> buckets = program.buckets(); !buckets.empty())
       result.notes["buckets"] = bucket_layout(model, buckets);

@@ -37,7 +37,7 @@ class UsedParameters {
   UsedParameters(const torch::Tensor& output, const torch::Tensor& input)
       : input_(torch::autograd::impl::grad_accumulator(input)) {
     walk(output.grad_fn());
-    std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
+    std::ranges::sort(uses, [](const Use& a, const Use& b) {
       return a.operation->sequence_nr() > b.operation->sequence_nr();
     });
   }
@@ -63,7 +63,7 @@ class UsedParameters {
     edge_list own, summed;
     for (const Edge& edge : operation->next_edges())
       if (edge.is_valid() && !reaches_.at(edge.function.get())) collect(edge.function, own, summed);
-    const bool has_matrix = std::any_of(own.begin(), own.end(), [](const Edge& edge) {
+    const bool has_matrix = std::ranges::any_of(own, [](const Edge& edge) {
       return dynamic_cast<torch::autograd::AccumulateGrad&>(*edge.function).variable.dim() > 1;
     });
     others.insert(others.end(), summed.begin(), summed.end());

@@ -121,12 +121,9 @@ LayerFunction build_leave(LayerBuilder& builder, const Layer& layer) {
 
 }  // namespace
 
-const LayerTable& token_layers() {
-  static const LayerTable kTable{{"embedding", &build_embedding},   {"position_embedding", &build_positions},
-                                 {"layer_norm", &build_layer_norm}, {"rms_norm", &build_rms_norm},
-                                 {"dropout", &build_dropout},       {"tied_linear", &build_tied_linear},
-                                 {"tensor_enter", &build_enter},    {"tensor_leave", &build_leave}};
-  return kTable;
-}
+const LayerTable kTokenLayers{{"embedding", &build_embedding},   {"position_embedding", &build_positions},
+                              {"layer_norm", &build_layer_norm}, {"rms_norm", &build_rms_norm},
+                              {"dropout", &build_dropout},       {"tied_linear", &build_tied_linear},
+                              {"tensor_enter", &build_enter},    {"tensor_leave", &build_leave}};
 
 }  // namespace stepcast

@@ -39,7 +39,7 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   std::iota(all.begin(), all.end(), 0);
   const std::vector<int>& kept = held ? *held : all;
   for (const int segment : all) {
-    segments_.push_back(builder.chain(model.segments[static_cast<std::size_t>(segment)].layers));
+    segments_.push_back(builder.chain(model.segments[segment].layers));
     drop_unless_held(segment, kept, all);
   }
   builder.check_complete();
@@ -53,8 +53,7 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     std::vector<torch::Tensor> tensors;
     for (const int index : model.segments[i].parameters)
-      if (masters_[static_cast<std::size_t>(index)].defined())
-        tensors.push_back(masters_[static_cast<std::size_t>(index)]);
+      if (masters_[index].defined()) tensors.push_back(masters_[index]);
     optimizers_.push_back(tensors.empty() ? nullptr : make_optimizer(tensors));
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i)
@@ -64,16 +63,15 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
 /// Frees parameters of segments that are not on this rank. All segments are drawn, so that every rank draws
 /// the same; parameters that a later segment needs stay until then.
 void TorchModel::drop_unless_held(int segment, const std::vector<int>& held, const std::vector<int>& users) {
-  const auto i = static_cast<std::size_t>(segment);
-  if (std::find(held.begin(), held.end(), segment) != held.end()) return;
+  if (std::ranges::find(held, segment) != held.end()) return;
   std::set<int> kept;
   for (const int user : users) {
-    const std::vector<int>& tied = model_.segments[static_cast<std::size_t>(user)].tied;
+    const std::vector<int>& tied = model_.segments[user].tied;
     kept.insert(tied.begin(), tied.end());
   }
-  segments_[i].clear();
-  for (const int index : model_.segments[i].parameters)
-    if (!kept.contains(index)) parameters_[static_cast<std::size_t>(index)].reset();
+  segments_[segment].clear();
+  for (const int index : model_.segments[segment].parameters)
+    if (!kept.contains(index)) parameters_[index].reset();
 }
 
 void TorchModel::add_gradient_hook(int index) {
@@ -82,8 +80,7 @@ void TorchModel::add_gradient_hook(int index) {
     if (gradient_hook_) gradient_hook_(index);
     return outputs;
   };
-  accumulators_.push_back(
-      torch::autograd::impl::grad_accumulator(parameters_[static_cast<std::size_t>(index)]));
+  accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters_[index]));
   accumulators_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(call));
 }
 
@@ -102,7 +99,7 @@ FinalState TorchModel::final_state() const {
 }
 
 void TorchModel::free_master(int parameter) const {
-  if (dtypes_.master) free_memory(masters_[static_cast<std::size_t>(parameter)]);
+  if (dtypes_.master) free_memory(masters_[parameter]);
 }
 
 torch::Tensor TorchModel::forward(std::size_t segment, const torch::Tensor& input) const {
@@ -151,7 +148,7 @@ void TorchModel::zero_grad(std::optional<std::size_t> segment) {
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     if (segment.value_or(i) != i) continue;
     for (const int index : model_.segments[i].parameters)
-      if (const torch::Tensor& parameter = parameters_[static_cast<std::size_t>(index)]; parameter.defined())
+      if (const torch::Tensor& parameter = parameters_[index]; parameter.defined())
         parameter.mutable_grad().zero_();  // in place: the optimizer's own way detaches, which views refuse
   }
 }
@@ -163,8 +160,7 @@ void TorchModel::optimizer_step(std::optional<std::size_t> segment) {
     const auto with_masters = [&](const auto& act) {
       if (!dtypes_.master) return;
       for (const int index : model_.segments[i].parameters)
-        if (const auto k = static_cast<std::size_t>(index); parameters_[k].defined())
-          act(parameters_[k], masters_[k]);
+        if (parameters_[index].defined()) act(parameters_[index], masters_[index]);
     };
     with_masters([](const torch::Tensor& parameter, torch::Tensor& master) {
       master.mutable_grad() = parameter.grad().to(torch::kFloat32);

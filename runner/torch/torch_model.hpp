@@ -66,7 +66,7 @@ class TorchModel {
   /// All buffers of one dtype group (0 floating point, 1 int64) as one array. Undefined if the model has
   /// none.
   [[nodiscard]] const torch::Tensor& flat_buffers(int dtype_group) const {
-    return flat_buffers_.at(static_cast<std::size_t>(dtype_group));
+    return flat_buffers_.at(dtype_group);
   }
 
   [[nodiscard]] torch::Tensor forward(std::size_t segment, const torch::Tensor& input) const;

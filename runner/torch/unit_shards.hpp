@@ -16,23 +16,14 @@ namespace stepcast {
 
 /// Memory of a contiguous tensor, for a Backend. \throws std::logic_error for a dtype that is not sent
 inline Array array_of(const torch::Tensor& tensor) {
-  const auto type = [&] {
-    switch (tensor.scalar_type()) {
-      case torch::kFloat16:
-        return DataType::kFloat16;
-      case torch::kBFloat16:
-        return DataType::kBFloat16;
-      case torch::kFloat32:
-        return DataType::kFloat32;
-      case torch::kFloat64:
-        return DataType::kFloat64;
-      case torch::kInt64:
-        return DataType::kInt64;
-      default:
-        throw std::logic_error("tensors of this dtype are not communicated");
-    }
-  };
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), type()};
+  static const std::map<torch::ScalarType, DataType> kTypes{{torch::kFloat16, DataType::kFloat16},
+                                                            {torch::kBFloat16, DataType::kBFloat16},
+                                                            {torch::kFloat32, DataType::kFloat32},
+                                                            {torch::kFloat64, DataType::kFloat64},
+                                                            {torch::kInt64, DataType::kInt64}};
+  const auto type = kTypes.find(tensor.scalar_type());
+  if (type == kTypes.end()) throw std::logic_error("tensors of this dtype are not communicated");
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), type->second};
 }
 
 /// One FSDP unit on one rank: the parameters of some segments as one flat array, padded to equal shards.
@@ -64,7 +55,7 @@ class UnitShards {
     flat_gradients_ = torch::zeros({unit.elements}, model.dtypes().options());
     std::int64_t offset = 0;
     for (const int tensor : unit.tensors) {
-      torch::Tensor parameter = model.parameters()[static_cast<std::size_t>(tensor)];
+      torch::Tensor parameter = model.parameters()[tensor];
       const auto place = [&](const torch::Tensor& flat) {
         return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
       };
@@ -101,6 +92,15 @@ class UnitShards {
     if (!is_alone_) write_own();
   }
   void free_parameters() { free_memory(flat_parameters_); }
+  void take_incoming() {
+    const MemoryScope scope(MemoryCategory::kGradients);
+    incoming_shard_ = torch::empty_like(gradient_shard_);
+  }
+  /// Adds the incoming shard to the gradients and frees it.
+  void add_incoming(double scale) {
+    gradient_shard_.add_(incoming_shard_, scale);
+    incoming_shard_.reset();
+  }
   /// Allocates the gradients if they are sharded, and zeroes them.
   void zero_gradients() {
     if (optimizer_ != nullptr && !is_alone_) take_memory(flat_gradients_, MemoryCategory::kGradients);
@@ -133,7 +133,7 @@ class UnitShards {
     };
     return {held(flat_parameters_),
             held(converted_gradients_.defined() ? converted_gradients_ : flat_gradients_),
-            held(has_master_ ? own_place_ : parameter_shard_), held(gradient_shard_)};
+            held(has_master_ ? own_place_ : parameter_shard_), held(gradient_shard_), held(incoming_shard_)};
   }
 
  private:
@@ -150,6 +150,7 @@ class UnitShards {
   torch::Tensor own_place_;            ///< part of flat_parameters_ that is the shard
   torch::Tensor parameter_shard_;      ///< updated by the optimizer
   torch::Tensor gradient_shard_;
+  torch::Tensor incoming_shard_;  ///< undefined but between a reduction and its addition
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 

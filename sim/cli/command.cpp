@@ -47,16 +47,18 @@ void install_signal_handlers() {
 void check_values(const po::parsed_options& parsed, const po::options_description& options) {
   for (const po::option& option : parsed.options)
     for (const std::string& value : option.value) {
-      const std::string what = "--" + option.string_key + ": '" + value + "' ";
-      if (has_control_character(value)) throw UsageError(what + "holds a control character");
+      const auto refuse = [&](const char* why) {
+        throw UsageError("--{}: '{}' {}", option.string_key, value, why);
+      };
+      if (has_control_character(value)) refuse("holds a control character");
       const po::option_description* known = options.find_nothrow(option.string_key, false);
       if (known == nullptr) continue;
       const po::value_semantic* semantic = known->semantic().get();
       if (value.starts_with('-') && dynamic_cast<const po::typed_value<unsigned>*>(semantic) != nullptr)
-        throw UsageError(what + "must be at least 0");
+        refuse("must be at least 0");
       if (dynamic_cast<const po::typed_value<double>*>(semantic) != nullptr &&
           !std::isfinite(std::strtod(value.c_str(), nullptr)))
-        throw UsageError(what + "must be a finite number");
+        refuse("must be a finite number");
     }
 }
 
@@ -84,10 +86,10 @@ ExitCode dispatch(const std::string& program, const std::string& summary,
     if (first == "help" && rest.size() > 1) {
       const auto& topics = commands().find(rest.front()).topics;
       if (rest.size() > 2 || !topics.contains(rest.back()))
-        throw UsageError(
-            "'help' takes the name of one command" +
-            (topics.empty() ? ""
-                            : ", and of " + rest.front() + " of a topic: " + alternatives(names_of(topics))));
+        throw UsageError("'help' takes the name of one command{}",
+                         topics.empty() ? ""
+                                        : fmt::format(", and of {} of a topic: {}", rest.front(),
+                                                      alternatives(names_of(topics))));
       std::cout << topics.at(rest.back())();
       return ExitCode::kDone;
     }
@@ -98,21 +100,19 @@ ExitCode dispatch(const std::string& program, const std::string& summary,
     return ExitCode::kDone;
   }
   if (first == "--version") {
-    const RunContext context = make_run_context("", {});
-    std::cout << program << ' ' << context.stepcast.text() << '\n';
+    std::cout << program << ' ' << make_run_context("", {}).stepcast.text() << '\n';
     return ExitCode::kDone;
   }
   if (first.front() == '-') throw UsageError(unknown_name("option", first, {"--help", "--version"}));
   return run_command(program, first, rest);
 }
 
-/// What was printed must have arrived: a full disk behind `> file` is a failure. A reader that closed the
-/// pipe has seen enough.
+/// Flushes standard output. A full disk behind `> file` is a failure; a reader that closed the pipe is not.
 ExitCode flushed(ExitCode code) {
   errno = 0;
   std::cout.flush();
   if (std::cout.good() || errno == EPIPE || code != ExitCode::kDone) return code;
-  throw RunError(std::string("cannot write to standard output: ") + std::strerror(errno == 0 ? EIO : errno));
+  throw RunError("cannot write to standard output: {}", std::strerror(errno == 0 ? EIO : errno));
 }
 
 }  // namespace
@@ -142,7 +142,7 @@ po::variables_map parse_words(const std::string& name, const std::vector<std::st
   } catch (const po::unknown_option& error) {
     throw UsageError(unknown_name("option", error.get_option_name(), option_names(options)));
   } catch (const po::too_many_positional_options_error&) {
-    throw UsageError("'" + name + "' takes no words without an option; see 'help " + name + "'");
+    throw UsageError("'{0}' takes no words without an option; see 'help {0}'", name);
   } catch (const po::error& error) {
     throw UsageError(error.what());
   }

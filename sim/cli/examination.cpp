@@ -9,8 +9,8 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
-#include "records/watch.hpp"
 #include "records/run_context.hpp"
+#include "records/watch.hpp"
 
 namespace stepcast {
 namespace {
@@ -20,10 +20,10 @@ constexpr double kNoisy = 0.10;
 constexpr double kTaken = 0.05;
 constexpr double kBusyPerCore = 0.25;  // load average per core above which measurements share the machine
 
-/// A finding, with its remedy if it is not good.
-Finding judged(const std::string& what, bool good, Verdict else_verdict, const std::string& found,
-               const std::string& remedy) {
-  return {what, good ? Verdict::kGood : else_verdict, found, good ? "" : remedy};
+/// Adds a finding, with its remedy if it is not good.
+void judge(std::vector<Finding>& findings, const std::string& what, bool good, const std::string& found,
+           const std::string& remedy, Verdict otherwise = Verdict::kMisleading) {
+  findings.push_back({what, good ? Verdict::kGood : otherwise, found, good ? "" : remedy});
 }
 
 /// Effects of other processes, the clock and the hypervisor on timings.
@@ -44,20 +44,18 @@ void examine_processor(std::vector<Finding>& findings) {
   const RunContext context = make_run_context("", {});
   const auto [noise, machine] = look_shortly(context.cores);
   findings.push_back({"processor", Verdict::kGood, context.cpu_model, ""});
-  findings.push_back(judged("cores", context.cores >= 2, Verdict::kMisleading,
-                            std::to_string(context.cores) + " usable",
-                            "two ranks would share one core; measure with at least as many cores as ranks"));
-  findings.push_back(judged("load", context.load_average <= kBusyPerCore * context.cores,
-                            Verdict::kMisleading,
-                            formatted("%.2f over the last minute", context.load_average),
-                            "other processes compute here; stop them before measuring"));
-  findings.push_back(judged("noise", noise <= kNoisy, Verdict::kMisleading,
-                            percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
-                            "timings vary; use several launches, and close other programs"));
-  findings.push_back(judged("lost to others", machine.lost_fraction <= kTaken, Verdict::kMisleading,
-                            percent_text(machine.lost_fraction, 0) + " of the CPU time, " +
-                                percent_text(machine.stolen, 0) + " of it all stolen by the hypervisor",
-                            "measured times include this; see 'stepcast doctor --watch'"));
+  judge(findings, "cores", context.cores >= 2, fmt::format("{} usable", context.cores),
+        "two ranks would share one core; measure with at least as many cores as ranks");
+  judge(findings, "load", context.load_average <= kBusyPerCore * context.cores,
+        fmt::format("{:.2f} over the last minute", context.load_average),
+        "other processes compute here; stop them before measuring");
+  judge(findings, "noise", noise <= kNoisy,
+        percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
+        "timings vary; use several launches, and close other programs");
+  judge(findings, "lost to others", machine.lost_fraction <= kTaken,
+        fmt::format("{} of the CPU time, {} of it all stolen by the hypervisor",
+                    percent_text(machine.lost_fraction, 0), percent_text(machine.stolen, 0)),
+        "measured times include this; see 'stepcast doctor --watch'");
 }
 
 /// BLAS of the runner's LibTorch if the runner reports it, else of the system.
@@ -66,9 +64,9 @@ void examine_blas(const nlohmann::json& capabilities, std::vector<Finding>& find
   if (capabilities.contains("context"))
     blas = {capabilities["context"].value("blas", ""), capabilities.value("blas_is_reference", false)};
   const bool none = blas.description.find("no lib") != std::string::npos;
-  findings.push_back(judged(
-      "BLAS", !none && !blas.is_reference, none ? Verdict::kMissing : Verdict::kMisleading, blas.description,
-      "linear layers are about 16 times slower than they should be; install libopenblas0-pthread"));
+  judge(findings, "BLAS", !none && !blas.is_reference, blas.description,
+        "linear layers are about 16 times slower than they should be; install libopenblas0-pthread",
+        none ? Verdict::kMissing : Verdict::kMisleading);
 }
 
 void examine_libraries(std::vector<Finding>& findings) {
@@ -77,9 +75,8 @@ void examine_libraries(std::vector<Finding>& findings) {
       findings.push_back({variable, Verdict::kMisleading, *value,
                           "stepcast sets the threads per rank itself (--threads); unset it"});
   const std::string gnuplot = find_program("gnuplot");
-  findings.push_back(judged("gnuplot", !gnuplot.empty(), Verdict::kMissing,
-                            gnuplot.empty() ? "not in PATH" : gnuplot,
-                            "'stepcast plot' needs it; install gnuplot-nox"));
+  judge(findings, "gnuplot", !gnuplot.empty(), gnuplot.empty() ? "not in PATH" : gnuplot,
+        "'stepcast plot' needs it; install gnuplot-nox", Verdict::kMissing);
 }
 
 /// Libraries and backends that the runner reports.
@@ -87,10 +84,8 @@ void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& 
   const nlohmann::json context = capabilities.value("context", nlohmann::json::object());
   for (const auto& [name, version] : context.value("libraries", std::map<std::string, std::string>{})) {
     const std::string instead = name == kBlasKernels ? capabilities.value("blas_core_type_instead", "") : "";
-    findings.push_back(judged("  " + name, instead.empty(), Verdict::kMisleading, version,
-                              "OpenBLAS does not support this CPU and uses kernels of 2004: set "
-                              "OPENBLAS_CORETYPE=" +
-                                  instead));
+    judge(findings, "  " + name, instead.empty(), version,
+          "OpenBLAS does not support this CPU and uses kernels of 2004: set OPENBLAS_CORETYPE=" + instead);
   }
   for (const nlohmann::json& backend : capabilities.value("backends", nlohmann::json::array()))
     findings.push_back(
@@ -99,28 +94,25 @@ void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& 
 
 /// Capabilities that the runner reports; an empty object without a runner.
 nlohmann::json examine_runner(std::vector<Finding>& findings) {
+  const auto missing = [&](const std::string& found, const std::string& remedy) {
+    findings.push_back({kName, Verdict::kMissing, found, remedy});
+    return nlohmann::json::object();
+  };
   std::string runner;
   try {
     runner = find_runner();
   } catch (const InputError& error) {
-    findings.push_back({"stepcast-runner", Verdict::kMissing, error.what(), "unset or correct the variable"});
-    return nlohmann::json::object();
+    return missing(error.what(), "unset or correct the variable");
   }
-  if (runner.empty()) {
-    findings.push_back(
-        {"stepcast-runner", Verdict::kMissing, "neither next to stepcast nor in PATH",
-         "measure, bench, calibrate and run need it; build it with libtorch-dev and libgloo-dev"});
-    return nlohmann::json::object();
-  }
+  if (runner.empty())
+    return missing("neither next to stepcast nor in PATH",
+                   "measure, bench, calibrate and run need it; build it with libtorch-dev and libgloo-dev");
   const ProgramOutput output = run_program_file({runner, "capabilities"});
   const nlohmann::json json = nlohmann::json::parse(output.standard_output, nullptr, false);
-  if (output.exit_code != 0 || !json.is_object()) {
-    findings.push_back({"stepcast-runner", Verdict::kMissing,
-                        runner + " does not start: " + output.standard_error,
-                        "build it again against the installed LibTorch and Gloo"});
-    return nlohmann::json::object();
-  }
-  findings.push_back({"stepcast-runner", Verdict::kGood, runner, ""});
+  if (output.exit_code != 0 || !json.is_object())
+    return missing(runner + " does not start: " + output.standard_error,
+                   "build it again against the installed LibTorch and Gloo");
+  findings.push_back({kName, Verdict::kGood, runner, ""});
   add_capabilities(json, findings);
   return json;
 }
@@ -136,9 +128,10 @@ std::string find_runner() {
 std::string require_runner(const std::string& purpose) {
   std::string program = find_runner();
   if (!program.empty()) return program;
-  throw CapabilityError(purpose +
-                        " needs stepcast-runner, which is neither next to stepcast nor in PATH; build it "
-                        "(it needs libtorch-dev and libgloo-dev), or name it in STEPCAST_RUNNER");
+  throw CapabilityError(
+      "{} needs stepcast-runner, which is neither next to stepcast nor in PATH; build it (it needs "
+      "libtorch-dev and libgloo-dev), or name it in STEPCAST_RUNNER",
+      purpose);
 }
 
 const char* to_text(Verdict verdict) {

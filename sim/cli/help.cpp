@@ -15,10 +15,9 @@ constexpr unsigned kLineLength = 100;
 bool stderr_has_colour() { return !process_environment("NO_COLOR") && interactive(); }
 
 const Registry<Command>::Entry& entry_of(const std::string& name) {
-  const auto& entries = commands().entries();
-  const auto found =
-      std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.name == name; });
-  if (found == entries.end()) throw UsageError(unknown_name("command", name, commands().names()));
+  const auto found = std::ranges::find(commands().entries(), name, &Registry<Command>::Entry::name);
+  if (found == commands().entries().end())
+    throw UsageError(unknown_name("command", name, commands().names()));
   return *found;
 }
 
@@ -49,32 +48,29 @@ std::string program_help(const std::string& program, const std::string& summary)
   for (const auto& entry : commands().entries()) {
     width = std::max(width, entry.name.size());
     const std::string& group = entry.value.group;
-    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+    if (std::ranges::count(groups, group) == 0) groups.push_back(group);
   }
-  std::ostringstream text;
-  text << summary << "\n\nUsage: " << program << " COMMAND [options]\n";
+  std::string text = fmt::format("{}\n\nUsage: {} COMMAND [options]\n", summary, program);
   for (const std::string& group : groups) {
-    text << '\n' << group << ":\n";
+    text += fmt::format("\n{}:\n", group);
     for (const auto& entry : commands().entries())
       if (entry.value.group == group)
-        text << "  " << entry.name << std::string(width - entry.name.size() + 2, ' ') << entry.description
-             << '\n';
+        text += fmt::format("  {:{}}  {}\n", entry.name, width, entry.description);
   }
-  text << "\n'" << program << " help COMMAND' shows the options of a command.\n"
-       << kEnding << "\nEnvironment variables:\n";
+  text += fmt::format("\n'{} help COMMAND' shows the options of a command.\n{}\nEnvironment variables:\n",
+                      program, kEnding);
   for (const Variable& variable : stepcast_variables())
-    text << "  " << variable.name << "  " << variable.meaning << " (" << variable.valid << ")\n";
-  return text.str();
+    text += fmt::format("  {}  {} ({})\n", variable.name, variable.meaning, variable.valid);
+  return text;
 }
 
 std::string command_help(const std::string& program, const std::string& name) {
   const auto& entry = entry_of(name);
-  std::ostringstream text;
-  text << "Usage: " << (entry.value.usage.empty() ? program + " " + name + " [options]" : entry.value.usage)
-       << "\n\n"
-       << entry.description << "\n\n"
-       << option_table(name, entry.value);
-  return text.str();
+  std::ostringstream options;
+  options << option_table(name, entry.value);
+  return fmt::format("Usage: {}\n\n{}\n\n{}",
+                     entry.value.usage.empty() ? program + " " + name + " [options]" : entry.value.usage,
+                     entry.description, options.str());
 }
 
 std::string error_prefix(const std::string& program) {

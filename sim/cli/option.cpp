@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/processes.hpp"
 
 namespace stepcast {
 
@@ -15,13 +17,27 @@ namespace {
 template <class Parser>
 auto parsed(const po::variables_map& values, const std::string& name, Parser parse) {
   try {
-    return parse(values[name].as<std::string>(), "--" + name);
+    return parse(text_option(values, name), "--" + name);
   } catch (const InputError& error) {
     throw UsageError(error.what());
   }
 }
 
 }  // namespace
+
+std::string text_option(const po::variables_map& values, const std::string& name) {
+  return values.count(name) == 0 ? "" : values[name].as<std::string>();
+}
+
+std::vector<std::string> texts_option(const po::variables_map& values, const std::string& name) {
+  return values.count(name) == 0 ? std::vector<std::string>{} : values[name].as<std::vector<std::string>>();
+}
+
+bool flag_option(const po::variables_map& values, const std::string& name) { return values[name].as<bool>(); }
+
+int jobs_option(const po::variables_map& values) {
+  return values["jobs"].defaulted() ? default_jobs() : int_option(values, "jobs", 1, kMostThreads);
+}
 
 Bytes bytes_option(const po::variables_map& values, const std::string& name) {
   return parsed(values, name, parse_bytes);
@@ -37,42 +53,41 @@ Seconds seconds_option(const po::variables_map& values, const std::string& name)
 
 Precision precision_option(const po::variables_map& values) {
   try {
-    return Precision::parse(values["precision"].as<std::string>());
+    return Precision::parse(text_option(values, "precision"));
   } catch (const InputError& error) {
-    throw UsageError(std::string("--precision: ") + error.what());
+    throw UsageError("--precision: {}", error.what());
   }
 }
 
 double budget_option(const po::variables_map& values) {
   const double budget_s = seconds_option(values, "budget").count();
   if (!(budget_s >= 0.0))
-    throw UsageError("--budget must be at least 0s, got " + values["budget"].as<std::string>());
+    throw UsageError("--budget must be at least 0s, got {}", text_option(values, "budget"));
   return budget_s;
 }
 
 int int_option(const po::variables_map& values, const std::string& name, int least, int most) {
   const int value = values[name].as<int>();
   if (value > most || value < least)
-    throw UsageError("--" + name + " must be at " +
-                     (value > most ? "most " + std::to_string(most) : "least " + std::to_string(least)) +
-                     ", got " + std::to_string(value));
+    throw UsageError("--{} must be at {} {}, got {}", name, value > most ? "most" : "least",
+                     value > most ? most : least, value);
   return value;
 }
 
 double percent_option(const po::variables_map& values, const std::string& name) {
-  const std::string text = values[name].as<std::string>();
+  const std::string text = text_option(values, name);
   std::istringstream in(text);
   double number = -1.0;
   std::string unit;
   in >> number >> unit;
   if (unit != "%" || !std::isfinite(number) || number < 0.0 ||
       in.peek() != std::istringstream::traits_type::eof())
-    throw UsageError("--" + name + ": '" + text + "' is not a percentage; write for example 10%");
+    throw UsageError("--{}: '{}' is not a percentage; write for example 10%", name, text);
   return number / 100.0;
 }
 
 std::vector<std::string> list_option(const po::variables_map& values, const std::string& name) {
-  const std::string text = values[name].as<std::string>();
+  const std::string text = text_option(values, name);
   std::vector<std::string> parts;
   if (text == "all") return parts;
   std::istringstream in(text);
@@ -81,7 +96,7 @@ std::vector<std::string> list_option(const po::variables_map& values, const std:
 }
 
 std::string joined_option(const po::variables_map& values, const std::string& name) {
-  return values.count(name) == 0 ? "" : joined(values[name].as<std::vector<std::string>>(), ",");
+  return joined(texts_option(values, name), ",");
 }
 
 OptionTexts given_options(const po::variables_map& values) {
@@ -99,26 +114,28 @@ OptionTexts given_options(const po::variables_map& values) {
 
 std::set<int> numbers_option(const po::variables_map& values, const std::string& name) {
   std::set<int> numbers;
-  if (values.count(name) == 0) return numbers;
   for (const std::string& part : list_option(values, name)) {
     const std::size_t dash = part.find('-');
     const auto first = number_in<int>(std::string_view(part).substr(0, dash), 10);
     const auto last =
         dash == std::string::npos ? first : number_in<int>(std::string_view(part).substr(dash + 1), 10);
     if (!first || !last || *first < 0 || *last < *first || *last > kMaxIntOption)
-      throw UsageError("--" + name + ": found '" + part + "', expected numbers and ranges, as 0,4-7");
+      throw UsageError("--{}: found '{}', expected numbers and ranges, as 0,4-7", name, part);
     for (int number = *first; number <= *last; ++number) numbers.insert(number);
   }
   return numbers;
 }
 
 void declare_timeline(po::options_description& options) {
-  options.add_options()("timeline", text_value(),
-                        "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz")(
-      "timeline-ranks", text_value(), "of these ranks alone, as 0,4-7")(
-      "timeline-steps", text_value(),
-      "of these steps, counted from 0 after the warm-up, as 0,4-7; default: the one whose time is the "
-      "median");
+  // clang-format off
+  options.add_options()
+      ("timeline", text_value(),
+       "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz")
+      ("timeline-ranks", text_value(), "of these ranks alone, as 0,4-7")
+      ("timeline-steps", text_value(),
+       "of these steps, counted from 0 after the warm-up, as 0,4-7; default: the one whose time is the "
+       "median");
+  // clang-format on
 }
 
 void check_timeline(const po::variables_map& values) {
@@ -127,42 +144,49 @@ void check_timeline(const po::variables_map& values) {
     const std::set<int> steps = numbers_option(values, "timeline-steps");
     const int all = values["steps"].as<int>();
     if (steps.empty() || *steps.rbegin() >= all)
-      throw UsageError("--timeline-steps: found '" + values["timeline-steps"].as<std::string>() +
-                       "', expected numbers from 0 to " + std::to_string(all - 1) + ": --steps is " +
-                       std::to_string(all));
+      throw UsageError("--timeline-steps: found '{}', expected numbers from 0 to {}: --steps is {}",
+                       text_option(values, "timeline-steps"), all - 1, all);
   }
   if (values.count("timeline") != 0)
-    check_writable(values["timeline"].as<std::string>(), values["force"].as<bool>());
+    check_writable(text_option(values, "timeline"), flag_option(values, "force"));
   else
     for (const char* name : {"timeline-ranks", "timeline-steps"})
-      if (values.count(name) != 0) throw UsageError(std::string("--") + name + " requires --timeline");
+      if (values.count(name) != 0) throw UsageError("--{} requires --timeline", name);
 }
 
 void write_timeline_option(const po::variables_map& values, const Result& result) {
   if (values.count("timeline") != 0)
-    write_timeline(values["timeline"].as<std::string>(), {&result}, numbers_option(values, "timeline-ranks"),
-                   values["force"].as<bool>());
+    write_timeline(text_option(values, "timeline"), {&result}, numbers_option(values, "timeline-ranks"),
+                   flag_option(values, "force"));
 }
 
 void declare_output(po::options_description& options, const std::string& content) {
-  options.add_options()("output,o", po::value<std::string>(), ("file for " + content).c_str())(
-      "json", po::bool_switch(), ("print " + content + " as JSON").c_str())("force", po::bool_switch(),
-                                                                            "overwrite an existing file");
+  // clang-format off
+  options.add_options()
+      ("output,o", text_value(), ("file for " + content).c_str())
+      ("json", po::bool_switch(), ("print " + content + " as JSON").c_str())
+      ("force", po::bool_switch(), "overwrite an existing file");
+  // clang-format on
 }
 
 void check_output(const po::variables_map& values, bool replaces) {
   if (values.count("output") != 0)
-    check_writable(values["output"].as<std::string>(), replaces || values["force"].as<bool>());
+    check_writable(text_option(values, "output"), replaces || flag_option(values, "force"));
 }
 
 bool write_output(const po::variables_map& values, const std::function<std::string()>& json, bool replaces) {
-  const bool prints = values["json"].as<bool>();
+  const bool prints = flag_option(values, "json");
   if (values.count("output") == 0 && !prints) return false;
   const std::string text = json();
   if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), text, replaces || values["force"].as<bool>());
+    write_file(text_option(values, "output"), text, replaces || flag_option(values, "force"));
   if (prints) std::cout << text;
   return prints;
+}
+
+bool write_json_output(const po::variables_map& values, const std::string& schema, nlohmann::json json) {
+  json["context"] = make_run_context(schema, command_line());
+  return write_output(values, [&] { return to_file_text(json); });
 }
 
 }  // namespace stepcast

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 
@@ -23,6 +24,13 @@ inline po::typed_value<std::string>* text_value(const std::string& standard, con
 }
 inline po::typed_value<int>* int_value(int standard) { return po::value<int>()->default_value(standard); }
 
+/// A given text; empty if the option was not given.
+std::string text_option(const po::variables_map& values, const std::string& name);
+/// All texts of an option that may be given several times.
+std::vector<std::string> texts_option(const po::variables_map& values, const std::string& name);
+/// Whether a switch was given.
+bool flag_option(const po::variables_map& values, const std::string& name);
+
 /// \throws UsageError with an example if the value is not a size such as 25MiB, a rate such as 25GB/s, or a
 /// time such as 5us
 Bytes bytes_option(const po::variables_map& values, const std::string& name);
@@ -41,6 +49,9 @@ constexpr int kMostThreads = 1024;         ///< threads of a rank, and processes
 /// \throws UsageError if the value is below `least` or above `most`
 int int_option(const po::variables_map& values, const std::string& name, int least, int most = kMaxIntOption);
 
+/// Value of --jobs; one per core if it was not given.
+int jobs_option(const po::variables_map& values);
+
 /// `10%` as 0.1. \throws UsageError with an example
 double percent_option(const po::variables_map& values, const std::string& name);
 
@@ -57,8 +68,7 @@ const std::pair<std::string, Action>& action_option(
   std::vector<std::string> names;
   for (const auto& [name, action] : actions) names.push_back(name);
   if (values.count("words") == 0)
-    throw UsageError("the action is missing: " + alternatives(names) + "; see 'stepcast help " + command +
-                     "'");
+    throw UsageError("the action is missing: {}; see 'stepcast help {}'", alternatives(names), command);
   const std::string first = values["words"].as<std::vector<std::string>>().front();
   for (const auto& action : actions)
     if (action.first == first) return action;
@@ -90,5 +100,15 @@ void check_output(const po::variables_map& values, bool replaces = false);
 /// \param json makes its text; called for one of both options alone
 bool write_output(const po::variables_map& values, const std::function<std::string()>& json,
                   bool replaces = false);
+
+/// Writes JSON with the context of this command line, as above.
+bool write_json_output(const po::variables_map& values, const std::string& schema, nlohmann::json json);
+
+/// `text` and a line per entry with its description, for the help of an option.
+template <class Thing>
+std::string with_entries(std::string text, const Registry<Thing>& registry) {
+  for (const auto& entry : registry.entries()) text += fmt::format("\n{}: {}", entry.name, entry.description);
+  return text;
+}
 
 }  // namespace stepcast

@@ -30,15 +30,16 @@ void Progress::advance(const std::string& now) {
   if (instant - last_ < (bar_ ? Clock::duration(kDrawEvery) : Clock::duration(kLineEvery))) return;
   last_ = instant;
   const Seconds left = (instant - start_) * (static_cast<double>(total_ - done_) / done_);
-  const std::string count = std::to_string(done_) + "/" + std::to_string(total_) +
-                            (total_ == 0 ? "" : ", " + to_text(left) + " left");
+  const auto count =
+      fmt::format("{}/{}{}", done_, total_, total_ == 0 ? "" : fmt::format(", {} left", to_text(left)));
   if (!bar_) {
     std::cerr << what_ << ": " << count << (now.empty() ? "" : ", " + now) << std::endl;
     return;
   }
   const auto filled = static_cast<std::size_t>(total_ > 0 ? kBarWidth * std::min(done_, total_) / total_ : 0);
-  std::cerr << "\r\033[K" << what_ << " [" << std::string(filled, '#') << std::string(kBarWidth - filled, ' ')
-            << "] " << count << (now.empty() ? "" : "  " + now) << std::flush;
+  std::cerr << fmt::format("\r\033[K{} [{:{}}] {}{}", what_, std::string(filled, '#'), kBarWidth, count,
+                           now.empty() ? "" : "  " + now)
+            << std::flush;
 }
 
 }  // namespace stepcast

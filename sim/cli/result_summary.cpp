@@ -6,22 +6,15 @@
 #include "sim/cli/command.hpp"
 
 namespace stepcast {
-namespace {
-
-constexpr std::size_t kMostRanks = 16;
-
-}  // namespace
 
 std::string describe_run(const Configuration& c) {
   const bool trains = c.data_parallel > 0;
-  std::string text =
-      (trains ? c.model + ", " : "") + c.label + ", world size " + std::to_string(c.world_size);
-  if (trains) {
-    text += ", batch " + std::to_string(c.batch);
-    if (c.data_parallel == c.world_size) text += " per rank";
-    if (c.micro_batches > 1) text += " in " + std::to_string(c.micro_batches) + " micro-batches";
-    text += ", " + counted(static_cast<std::size_t>(c.threads), "thread") + " per rank";
-  }
+  std::string text = fmt::format("{}{}, world size {}", trains ? c.model + ", " : "", c.label, c.world_size);
+  if (trains)
+    text += fmt::format(", batch {}{}{}, {} per rank", c.batch,
+                        c.data_parallel == c.world_size ? " per rank" : "",
+                        c.micro_batches > 1 ? fmt::format(" in {} micro-batches", c.micro_batches) : "",
+                        counted(c.threads, "thread"));
   if (c.engine != "schedule") text += ", " + c.engine + " engine";
   if (!c.device.empty()) text += ", on " + c.device;
   if (c.compute != "real") text += ", " + c.compute + " compute";
@@ -34,6 +27,7 @@ std::string throughput_text(const Result& result) {
 }
 
 std::string rank_table(const Result& result) {
+  constexpr std::size_t kMostRanks = 16;
   std::vector<std::string> columns{
       "rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies", "idle"};
   if (!result.memory.empty()) columns.emplace_back("peak memory");
@@ -50,17 +44,17 @@ std::string rank_table(const Result& result) {
   }
   std::string text = table.text();
   if (result.breakdown.size() > kMostRanks)
-    text += "and " + std::to_string(result.breakdown.size() - kMostRanks) + " more ranks, in the file\n";
+    text += fmt::format("and {} more ranks, in the file\n", result.breakdown.size() - kMostRanks);
   return text;
 }
 
 std::string balance_line(const Result& result) {
   const int data_parallel = result.configuration.data_parallel;
   if (data_parallel == 0 || data_parallel == result.configuration.world_size) return "";
-  return "bubble " + percent_text(result.bubble_fraction()) +
-         " of the ranks' time; across ranks, compute varies by " + percent_text(result.stage_time_cv()) +
-         (result.memory.empty() ? "" : " and peak memory by " + percent_text(result.memory_cv())) +
-         " (standard deviation over mean)\n";
+  return fmt::format(
+      "bubble {} of the ranks' time; across ranks, compute varies by {}{} (standard deviation over mean)\n",
+      percent_text(result.bubble_fraction()), percent_text(result.stage_time_cv()),
+      result.memory.empty() ? "" : " and peak memory by " + percent_text(result.memory_cv()));
 }
 
 }  // namespace stepcast

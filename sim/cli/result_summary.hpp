@@ -17,7 +17,7 @@ std::string throughput_text(const Result& result);
 /// One line per rank: the parts of its step and its peak memory, at most 16 ranks.
 std::string rank_table(const Result& result);
 
-/// Of pipelines: bubble fraction, and variation of the stages in time and memory. "" for others.
+/// Bubble fraction of a pipeline, and variation of its stages in time and memory; "" for other strategies.
 std::string balance_line(const Result& result);
 
 }  // namespace stepcast

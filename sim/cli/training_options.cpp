@@ -6,13 +6,6 @@
 namespace stepcast {
 namespace {
 
-/// Help of --strategy: every strategy with its description.
-std::string describe_strategies() {
-  std::string text = "how the ranks share the work";
-  for (const auto& entry : strategies().entries()) text += "\n" + entry.name + ": " + entry.description;
-  return text;
-}
-
 /// `ddp, pipeline: dtype in which buckets travel: none or fp16`
 std::string describe(const KnownOption& known) {
   const StrategyOption& option = known.option;
@@ -29,7 +22,8 @@ po::value_semantic* value_of(const StrategyOption& option) {
 }  // namespace
 
 void declare_training_options(po::options_description& options) {
-  options.add_options()("strategy", po::value<std::string>(), describe_strategies().c_str())(
+  options.add_options()("strategy", po::value<std::string>(),
+                        with_entries("how the ranks share the work", strategies()).c_str())(
       "micro-batches", int_value(TrainingConfig{}.micro_batches),
       "equal parts of the batch whose gradients are accumulated; a pipeline passes them on")(
       "recompute", text_value("none"),

@@ -16,7 +16,7 @@ using Entry = Registry<Algorithm>::Entry;
 const std::array<std::string, 3> kBackends{"", "gloo", "nccl"};
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 std::string in_words(const std::string& backend) { return backend.empty() ? "ideal" : backend; }
@@ -24,7 +24,7 @@ std::string in_words(const std::string& backend) { return backend.empty() ? "ide
 /// `ring` of `all_reduce/ring`.
 std::string own_name(const Entry& entry) { return entry.name.substr(entry.name.find('/') + 1); }
 
-/// What `kind` may be made of over `backend`.
+/// Names of the algorithms of `kind` over `backend`.
 std::vector<std::string> choices(CollectiveKind kind, const std::string& backend) {
   std::vector<std::string> names;
   for (const Entry& entry : algorithms().entries())
@@ -40,18 +40,18 @@ const Algorithm* default_of(CollectiveKind kind, const std::string& backend) {
 
 std::pair<CollectiveKind, std::string> parse_choice(const std::string& text, const std::string& backend) {
   const std::size_t equals = text.find('=');
-  const auto kind = collective_kind(text.substr(0, equals));
+  const auto kind = find_value(kCollectiveKinds, text.substr(0, equals));
   if (!kind || equals == std::string::npos) {
     std::vector<std::string> kinds;
     for (const auto& each : kCollectiveKinds) kinds.emplace_back(each.name);
-    throw UsageError("--algorithm " + text + ": is not COLLECTIVE=NAME; " +
+    throw UsageError("--algorithm {}: is not COLLECTIVE=NAME; {}", text,
                      unknown_name("collective", text.substr(0, equals), kinds));
   }
   const std::string name = text.substr(equals + 1);
   const std::vector<std::string> known = choices(*kind, backend);
   if (!contains(known, name))
-    throw UsageError("--algorithm " + text + ", " +
-                     (backend.empty() ? "without a backend" : "backend " + backend) + ": " +
+    throw UsageError("--algorithm {}, {}: {}", text,
+                     backend.empty() ? "without a backend" : "backend " + backend,
                      unknown_name("algorithm", name, known));
   return {*kind, name};
 }
@@ -78,7 +78,7 @@ std::vector<std::string> unreachable(const Registry<Algorithm>& table) {
     if (!entry.name.starts_with(kind + "/")) fault("is not named " + kind + "/...");
     if (algorithm.backends.empty()) fault("has no backend");
     for (const std::string& backend : algorithm.backends)
-      if (std::find(kBackends.begin(), kBackends.end(), backend) == kBackends.end())
+      if (std::ranges::find(kBackends, backend) == kBackends.end())
         fault("is of an unknown backend '" + backend + "'");
     for (const std::string& backend : algorithm.default_of) {
       if (!contains(algorithm.backends, backend))
@@ -87,9 +87,9 @@ std::vector<std::string> unreachable(const Registry<Algorithm>& table) {
       if (!is_new) fault("is the default of '" + backend + "' beside " + first->second);
     }
   }
-  for (const auto& [kind, name] : kCollectiveKinds)
-    if (defaults.find({kind, ""}) == defaults.end())
-      faults.push_back(std::string(name) + " has no ideal algorithm");
+  for (const CollectiveTraits& each : kCollectiveKinds)
+    if (!defaults.contains({each.value, ""}))
+      faults.push_back(std::string(each.name) + " has no ideal algorithm");
   return faults;
 }
 
@@ -105,7 +105,7 @@ AlgorithmChoice parse_algorithms(const std::string& text, const std::string& bac
   for (std::string part; std::getline(parts, part, ',');) {
     const auto [kind, name] = parse_choice(part, backend);
     if (!choice.emplace(kind, name).second)
-      throw UsageError("--algorithm " + text + " chooses " + to_text(kind) + " twice");
+      throw UsageError("--algorithm {} chooses {} twice", text, to_text(kind));
   }
   std::erase_if(choice, [&](const auto& one) {
     const Algorithm* own = default_of(one.first, backend);
@@ -137,20 +137,14 @@ std::string algorithm_name(const Algorithm& algorithm) {
   throw std::logic_error("an algorithm that is not in the table");
 }
 
-std::optional<CollectiveKind> collective_kind(const std::string& name) {
-  for (const auto& each : kCollectiveKinds)
-    if (name == each.name) return each.value;
-  return std::nullopt;
-}
-
 std::string describe_algorithms() {
   std::string text =
       "what collectives are made of, COLLECTIVE=NAME, separated by commas or one by one, in place of the "
       "backend's own (*):";
-  for (const auto& [kind, name] : kCollectiveKinds)
+  for (const CollectiveTraits& each : kCollectiveKinds)
     for (const Entry& entry : algorithms().entries()) {
-      if (entry.value.kind != kind) continue;
-      text.append("\n").append(name).append("=").append(own_name(entry)).append(": ");
+      if (entry.value.kind != each.value) continue;
+      text.append("\n").append(each.name).append("=").append(own_name(entry)).append(": ");
       text.append(entry.description).append(" [");
       for (const std::string& backend : entry.value.backends)
         text.append(&backend == &entry.value.backends.front() ? "" : ", ")

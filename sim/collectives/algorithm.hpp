@@ -55,7 +55,7 @@ struct Exchange {
 /// rounding, or at least one part in a thousand away from one, so that both ends of a message agree.
 std::size_t element_at(Bytes position, double element_bytes);
 
-/// What a message costs between any two ranks, all equal: alpha + n * beta.
+/// Cost of a message between any two ranks, equal for all: alpha + n * beta.
 struct LinkCost {
   Seconds latency{0};        ///< alpha
   BytesPerSecond bandwidth;  ///< 1 / beta
@@ -65,12 +65,12 @@ struct LinkCost {
 /// Messages between a pair of ranks match in the order in which they are posted.
 struct Algorithm {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  /// Over which libraries it can be chosen: `gloo`, `nccl`, "" (ideal: messages without a library's cost).
+  /// Libraries over which it can be chosen: `gloo`, `nccl`, "" (ideal: messages without a library's cost).
   std::vector<std::string> backends{};
-  /// Which of them run it where nothing is chosen. NCCL picks by size what it has more than one of.
+  /// Libraries that run it by default. NCCL chooses by size if it has several.
   std::vector<std::string> default_of{};
 
-  /// How many steps `rank` (an index in the group) takes part in.
+  /// Number of steps of `rank`, an index in the group.
   std::function<int(const CollectiveCall&, int rank)> steps;
   /// Step `index` of `rank`, 0 <= index < steps.
   std::function<Exchange(const CollectiveCall&, int rank, int index)> step;
@@ -81,30 +81,38 @@ struct Algorithm {
   /// Bytes that `rank` copies from its input to its output besides; empty: none.
   std::function<Bytes(const CollectiveCall&, int rank)> copied{};
 
-  std::optional<NcclAlgorithm> nccl{};  ///< as what NCCL's formulas know it, where NCCL has it
+  std::optional<NcclAlgorithm> nccl{};  ///< the same in NCCL's formulas; empty: NCCL lacks it
   /// True for rings: every rank sends to its successor and receives from its predecessor in every step, and
   /// all ranks have the same number of steps. Only rings have so many messages that one flow per link is
   /// worth it.
   bool ring = false;
 };
 
+/// Calls `visit(from, to, bytes)` for every message, between indices in the group.
+void for_each_message(const Algorithm& algorithm, const CollectiveCall& call, const auto& visit) {
+  for (int index = 0; index < call.ranks; ++index)
+    for (int k = 0; k < algorithm.steps(call, index); ++k)
+      if (const Exchange step = algorithm.step(call, index, k); step.to >= 0 && step.sent > Bytes(0))
+        visit(index, step.to, step.sent);
+}
+
 /// Keyed `<kind>/<name>`: `all_reduce/ring`, `all_reduce/gloo_ring`.
 Registry<Algorithm>& algorithms();
 
-/// What of a table nobody could ever choose, or nobody could tell apart, a line each: an entry whose name
-/// does not begin with its kind, that no known backend has, that is the default of a backend that does not
-/// have it, or one of two defaults of one backend and kind; a kind without an ideal algorithm.
+/// Faults of a table, a line each: an entry whose name does not begin with its kind; an entry without a known
+/// backend, or the default of a backend that lacks it; a second default of one backend and kind; a kind
+/// without an ideal algorithm.
 std::vector<std::string> unreachable(const Registry<Algorithm>& table);
 /// At the start of a program. \throws std::logic_error that names all that is unreachable
 void check_reachable(const Registry<Algorithm>& table);
 
-/// What was chosen in place of the backend's own: names by kind. Ordered, for texts.
+/// Algorithms in place of the backend's own: names by kind. Ordered, for texts.
 using AlgorithmChoice = std::map<CollectiveKind, std::string>;
 
-/// Reads `all_reduce=ring,all_to_all=pairwise`, of which the backend's own are left out. \throws UsageError
-/// that lists what there is for this backend
+/// Parses `all_reduce=ring,all_to_all=pairwise` and drops the backend's own algorithms. \throws UsageError
+/// that lists the algorithms of this backend
 AlgorithmChoice parse_algorithms(const std::string& text, const std::string& backend);
-/// The same text again.
+/// Text that `parse_algorithms` reads.
 std::string to_text(const AlgorithmChoice& choice);
 
 /// The algorithm that runs a collective of `kind` over `backend`: the one chosen, else the backend's own,
@@ -113,9 +121,6 @@ const Algorithm& algorithm_for(CollectiveKind kind, const std::string& backend,
                                const AlgorithmChoice& choice = {});
 /// Its name without the kind: `gloo_ring`.
 std::string algorithm_name(const Algorithm& algorithm);
-
-/// `all_reduce`; nothing where no kind has that name.
-std::optional<CollectiveKind> collective_kind(const std::string& name);
 
 /// For --help: every choice with its description and where it is to be had.
 std::string describe_algorithms();

@@ -11,8 +11,8 @@ int rounds(int number) { return static_cast<int>(std::bit_width(static_cast<unsi
 
 int from_root(const CollectiveCall& call, int rank) { return rank_at(call, rank - call.root); }
 
-/// Those that a rank sends to lie as far from it as there are ranks with the array, 2^i in round i, and
-/// within the group.
+/// Number of ranks that a rank sends to. In round i they lie 2^i further, as many as ranks have the array,
+/// and within the group.
 int children(const CollectiveCall& call, int rank) {
   const int number = from_root(call, rank);
   int count = 0;

@@ -33,7 +33,7 @@ class TreePlan {
       for (int member = 0; member < members; ++member)
         if (const int parent = tree_parent(tree, member, members); parent >= 0)
           rounds_.edges.push_back({tree, member, parent, 0});
-    rounds_.edges_of.resize(static_cast<std::size_t>(members));
+    rounds_.edges_of.resize(members);
     for (std::size_t e = 0; e < rounds_.edges.size(); ++e)
       for (const int member : {rounds_.edges[e].child, rounds_.edges[e].parent})
         rounds_.edges_of[member].push_back(static_cast<int>(e));
@@ -115,20 +115,6 @@ class TreePlan {
   int chains_ = 0;
 };
 
-}  // namespace
-
-int tree_parent(int tree, int number, int count) {
-  if (tree == 0) return parent_in_tree(number, count);
-  const auto there = [count](int n) { return count % 2 == 0 ? count - 1 - n : (n + count - 1) % count; };
-  const auto back = [count](int n) { return count % 2 == 0 ? count - 1 - n : (n + 1) % count; };
-  const int parent = parent_in_tree(there(number), count);
-  return parent < 0 ? -1 : back(parent);
-}
-
-TreeRounds tree_rounds(int members) { return TreePlan(members).best(); }
-
-namespace {
-
 constexpr double kChunk = 128.0 * kKibi;  ///< NCCL's between hosts
 
 /// Equal pieces of either half of the array, of at most 128 KiB.
@@ -181,7 +167,7 @@ Exchange step_of(const CollectiveCall& call, int rank, int index) {
 /// needs, not with the slowest.
 int rounds_of_one_chunk(int ranks) {
   const CollectiveCall call{Bytes(1), ranks};
-  std::vector<int> over(static_cast<std::size_t>(ranks));
+  std::vector<int> over(ranks);
   for (int index = 0; index < steps_of(call, 0); ++index) {
     std::vector<int> next = over;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -191,7 +177,7 @@ int rounds_of_one_chunk(int ranks) {
     }
     over = std::move(next);
   }
-  return *std::max_element(over.begin(), over.end());
+  return *std::ranges::max_element(over);
 }
 
 /// With c chunks per tree, and L(n) messages one after the other for a single chunk up and down (2, 4, 6, 8,
@@ -224,4 +210,15 @@ const Registration<Algorithm> kDoubleBinaryTree{
       NcclAlgorithm::kTree}}};
 
 }  // namespace
+
+int tree_parent(int tree, int number, int count) {
+  if (tree == 0) return parent_in_tree(number, count);
+  const auto there = [count](int n) { return count % 2 == 0 ? count - 1 - n : (n + count - 1) % count; };
+  const auto back = [count](int n) { return count % 2 == 0 ? count - 1 - n : (n + 1) % count; };
+  const int parent = parent_in_tree(there(number), count);
+  return parent < 0 ? -1 : back(parent);
+}
+
+TreeRounds tree_rounds(int members) { return TreePlan(members).best(); }
+
 }  // namespace stepcast

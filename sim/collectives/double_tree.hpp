@@ -11,7 +11,7 @@ namespace stepcast {
 /// tree 1 is tree 0 mirrored, or shifted by one where the count is odd.
 int tree_parent(int tree, int number, int count);
 
-/// When messages go up the edges of both trees: one per round in and out of every member.
+/// Rounds in which messages go up the edges of both trees: one per round in and out of every member.
 ///
 /// A member sends to at most two parents and receives from at most two children, so that two rounds in turn
 /// do for all edges. The first piece crosses an edge in round `offset`, the next ones every `period` rounds.

@@ -21,7 +21,7 @@ struct Segments {
     segment = std::ceil(exact / element) * element;
   }
 
-  /// Where segment `index` begins, counted around the ring.
+  /// Position of segment `index`, counted around the ring.
   [[nodiscard]] Bytes at(int index) const {
     const int count = per_rank * ranks;
     return Bytes(std::min(message, ((index % count) + count) % count * segment));

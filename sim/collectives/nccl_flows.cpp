@@ -80,10 +80,6 @@ class Flows {
 
 }  // namespace
 
-int nccl_ring_steps(CollectiveKind kind, int ranks) {
-  return kind == CollectiveKind::kAllReduce ? 2 * (ranks - 1) : ranks - 1;
-}
-
 std::vector<NcclFlow> nccl_flows(const NcclGraph& graph, const NcclCost& choice, CollectiveKind kind,
                                  const CollectiveCall& call) {
   if (graph.ranks == 1) return {};

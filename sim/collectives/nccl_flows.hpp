@@ -5,7 +5,7 @@
 #include "sim/collectives/algorithm.hpp"
 #include "sim/collectives/nccl_tuning.hpp"
 
-/// Which bytes a collective of NCCL moves between which GPUs.
+/// Bytes that a collective of NCCL moves between GPUs.
 namespace stepcast {
 
 /// All that one rank sends to another during the call.
@@ -28,11 +28,8 @@ struct NcclFlow {
 ///   directions; NVSwitches are one node of the cluster, and nothing else of them is modelled.
 /// - NVLS tree: the same in every host, and each GPU is the door of its share of S to the two trees.
 ///
-/// Holds: the payload of a ring sums up to what its closed form says; one rank sends nothing.
+/// Holds: the payload of a ring sums up to its closed form; one rank sends nothing.
 std::vector<NcclFlow> nccl_flows(const NcclGraph& graph, const NcclCost& choice, CollectiveKind kind,
                                  const CollectiveCall& call);
-
-/// Steps of a ring: 2 (n - 1) or n - 1. \pre kind is all-reduce, all-gather or reduce-scatter
-int nccl_ring_steps(CollectiveKind kind, int ranks);
 
 }  // namespace stepcast

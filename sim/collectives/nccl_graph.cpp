@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <set>
@@ -10,13 +9,14 @@
 #include <unordered_map>
 
 #include "core/error.hpp"
+#include "sim/collectives/nccl_rings.hpp"
 #include "topologies/devices.hpp"
+#include "topologies/nccl_tables.hpp"
 #include "topologies/network.hpp"
 
 namespace stepcast {
 namespace {
 
-constexpr double kGiga = 1e9;
 constexpr double kCpuRouted = 6.0 / 5.0;        // INTEL_P2P_OVERHEAD
 constexpr BytesPerSecond kTcpCopied{8e9};       // by one proxy thread
 constexpr double kFallbackSpeed = 0.1 * kGiga;  // of one ring in natural order, where none fits
@@ -24,30 +24,11 @@ constexpr double kLeastSplit = 25.0 * kGiga;
 constexpr double kLeastSplitHopper = 50.0 * kGiga;
 constexpr int kFewChannels = 4;
 constexpr int kAmpere = 80;
-constexpr int kHopper = 90;
-constexpr int kBlackwell = 100;
-constexpr int kMostOrdered = 8;       // GPUs per host up to which all orders are tried
-constexpr double kLowestPart = 0.49;  // of the best speed so far, below which NCCL stops
-constexpr double kRounding = 1e-6;    // links hold whole numbers of channels but for rounding
 
-/// The speeds that NCCL tries, in GB/s: `speedArrayIntra` and the like in src/graph/search.cc.
-const std::vector<double>& speeds_gb_per_s(int compute_capability, bool several_hosts) {
-  static const std::vector<double> kIntra{40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3};
-  static const std::vector<double> kInter{48, 30, 28, 24, 20, 18,  15,  12,   10,  9,
-                                          7,  6,  5,  4,  3,  2.4, 1.2, 0.24, 0.12};
-  static const std::vector<double> kIntraHopper{60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3};
-  static const std::vector<double> kInterHopper{48,   45, 42, 40, 30,  24,  22,   20,  17.5,
-                                                15.0, 12, 6,  3,  2.4, 1.2, 0.24, 0.12};
-  static const std::vector<double> kIntraBlackwell{90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18};
-  static const std::vector<double> kInterBlackwell{96, 86,   80, 48, 45.1, 42, 40,  30,  24,   22,
-                                                   20, 17.5, 15, 12, 6,    3,  2.4, 1.2, 0.24, 0.12};
-  if (compute_capability >= kBlackwell) return several_hosts ? kInterBlackwell : kIntraBlackwell;
-  if (compute_capability >= kHopper) return several_hosts ? kInterHopper : kIntraHopper;
-  return several_hosts ? kInter : kIntra;
-}
-
+/// Speeds that NCCL tries, in B/s.
 std::vector<double> speeds(int compute_capability, bool several_hosts) {
-  std::vector<double> result = speeds_gb_per_s(compute_capability, several_hosts);
+  const NcclTables& tables = nccl_tables(compute_capability);
+  std::vector<double> result = several_hosts ? tables.speeds_between_hosts : tables.speeds_in_host;
   for (double& speed : result) speed *= kGiga;
   return result;
 }
@@ -57,158 +38,8 @@ int arrival(const Cluster& cluster, const Hop& hop) {
   return hop.forward ? link.b : link.a;
 }
 
-/// What NCCL reads of it: B/s of the adapter, whatever its links are scaled to.
+/// Rate of the adapter that NCCL reads, in B/s, without the scale of its link.
 double planned_with(const Link& link) { return nominal_rate(link).count() / link.scale; }
-
-/// Channels of one search: MAXCHANNELS / 2.
-constexpr int kMostNcclChannels = 32;
-
-/// Where a hop's link and direction stand in lists by 2 * link + (backward ? 1 : 0).
-std::size_t slot(const Hop& hop) { return 2 * static_cast<std::size_t>(hop.link) + (hop.forward ? 0 : 1); }
-
-/// A way between two GPUs and what an edge of 1 B/s over it takes from its links.
-struct NcclWay {
-  std::vector<std::size_t>
-      links{};  ///< where they stand in `NcclRingSearch::capacity`; empty: not asked for yet
-  double overhead = 1.0;
-};
-
-/// GPUs of one host whose rings are looked for. Ways are asked for by index: from one GPU of the host to
-/// another, or, where `leaves`, to a GPU of the next host.
-struct NcclRingSearch {
-  int gpus = 1;
-  bool several_hosts = false;
-  bool all_alike = false;  ///< any order of the GPUs is as good as any other
-  std::function<const NcclWay&(int from, int to, bool leaves)> way;
-  std::vector<double>
-      capacity{};  ///< B/s of the links, in their direction, of the ways that have been asked for
-};
-
-struct NcclRings {
-  double speed = 0.0;                    ///< B/s of one channel
-  std::vector<std::vector<int>> orders;  ///< one per channel; empty: none fits even the lowest speed
-};
-
-/// How good a ring is; larger is better, in this order.
-struct Left {
-  double fullest = -1.0;  ///< what the ring leaves on its fullest link
-  double sum = 0.0;       ///< over its edges
-  friend bool operator<(const Left& a, const Left& b) {
-    return a.fullest != b.fullest ? a.fullest < b.fullest : a.sum < b.sum;
-  }
-};
-
-/// Rings of one speed in what earlier rings have left of the links.
-class Packing {
- public:
-  Packing(const NcclRingSearch& search, double speed)
-      : search_(search), speed_(speed), natural_(search.all_alike || search.gpus > kMostOrdered) {}
-
-  /// Adds the best ring. False when none fits.
-  ///
-  /// Rings that begin at different GPUs differ in the NIC by which they leave the host.
-  bool add() {
-    best_ = {};
-    best_order_.clear();
-    for (int first = 0; first < (search_.several_hosts ? search_.gpus : 1); ++first) {
-      std::vector<int> order{first};
-      extend(order, natural_ ? 0U : 1U << static_cast<unsigned>(first), {});
-    }
-    if (best_order_.empty()) return false;
-    Left unused;
-    for (std::size_t i = 0; i + 1 < best_order_.size(); ++i)
-      take(best_order_[i], best_order_[i + 1], false, unused);
-    if (closes()) take(best_order_.back(), best_order_.front(), search_.several_hosts, unused);
-    orders_.push_back(best_order_);
-    return true;
-  }
-
-  [[nodiscard]] const std::vector<std::vector<int>>& orders() const { return orders_; }
-
- private:
-  /// A single GPU of a single host has no edge.
-  [[nodiscard]] bool closes() const { return search_.gpus > 1 || search_.several_hosts; }
-
-  /// Takes the edge's share of its links; gives back what was taken where it does not fit.
-  bool take(int from, int to, bool leaves, Left& quality) {
-    const NcclWay& way = search_.way(from, to, leaves);
-    left_.insert(left_.end(), search_.capacity.begin() + static_cast<std::ptrdiff_t>(left_.size()),
-                 search_.capacity.end());  // of links that nobody has asked for before
-    const double amount = speed_ * way.overhead;
-    double least = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < way.links.size(); ++i) {
-      double& left = left_[way.links[i]];
-      if (left < amount * (1.0 - kRounding)) {
-        for (std::size_t back = 0; back < i; ++back) left_[way.links[back]] += amount;
-        return false;
-      }
-      left -= amount;
-      least = std::min(least, left);
-    }
-    quality.fullest = quality.fullest < 0.0 ? least : std::min(quality.fullest, least);
-    quality.sum += least;
-    return true;
-  }
-  void give_back(int from, int to, bool leaves) {
-    const NcclWay& way = search_.way(from, to, leaves);
-    for (const std::size_t link : way.links) left_[link] += speed_ * way.overhead;
-  }
-
-  /// Tries all orders of the GPUs that are not `used`, or only the natural one, and remembers the best.
-  void extend(std::vector<int>& order, unsigned used, const Left& so_far) {
-    const int from = order.back();
-    if (static_cast<int>(order.size()) == search_.gpus) {
-      Left quality = so_far;
-      if (closes()) {
-        if (!take(from, order.front(), search_.several_hosts, quality)) return;
-        give_back(from, order.front(), search_.several_hosts);
-      }
-      if (!best_order_.empty() && !(best_ < quality)) return;
-      best_ = quality;
-      best_order_ = order;
-      return;
-    }
-    for (int next = natural_ ? (from + 1) % search_.gpus : 0; next < search_.gpus; ++next) {
-      const unsigned bit = natural_ ? 0U : 1U << static_cast<unsigned>(next);
-      if ((used & bit) != 0) continue;
-      Left quality = so_far;
-      if (take(from, next, false, quality)) {
-        if (best_order_.empty() || quality.fullest >= best_.fullest) {
-          order.push_back(next);
-          extend(order, used | bit, quality);
-          order.pop_back();
-        }
-        give_back(from, next, false);
-      }
-      if (natural_) return;
-    }
-  }
-
-  const NcclRingSearch& search_;
-  const double speed_;
-  const bool natural_;  ///< GPUs stand in their natural order, whichever is the first
-  std::vector<double> left_;
-  std::vector<std::vector<int>> orders_;
-  Left best_;
-  std::vector<int> best_order_;
-};
-
-/// \param speeds in B/s, descending
-NcclRings search_rings(const NcclRingSearch& search, const std::vector<double>& speeds) {
-  NcclRings best;
-  double most = 0.0;
-  for (const double speed : speeds) {
-    if (speed <= kLowestPart * best.speed) break;
-    Packing packing(search, speed);
-    while (static_cast<int>(packing.orders().size()) < kMostNcclChannels && packing.add()) {
-    }
-    const double total = static_cast<double>(packing.orders().size()) * speed;
-    if (total <= most * (1.0 + kRounding)) continue;
-    most = total;
-    best = {speed, packing.orders()};
-  }
-  return best;
-}
 
 /// Builds the graph of one group.
 class GraphOfGroup {
@@ -219,9 +50,7 @@ class GraphOfGroup {
   NcclGraph build() {
     graph_.ranks = static_cast<int>(places_.size());
     group_by_host();
-    graph_.compute_capability = capability();
-    graph_.laws = &graphs_.laws(graph_.compute_capability);
-    graph_.memory_bandwidth = memory_bandwidth();
+    describe_gpu();
     if (graph_.ranks == 1) {
       graph_.rings = {{{0}, 1.0}};
       return graph_;
@@ -250,18 +79,15 @@ class GraphOfGroup {
     graph_.nodes = static_cast<int>(hosts_.size());
   }
 
-  [[nodiscard]] int capability() const {
-    int least = device_model(cluster_.node(places_.front()).device).compute_capability;
-    for (const int each : places_)
-      least = std::min(least, device_model(cluster_.node(each).device).compute_capability);
-    return least;
-  }
-
-  [[nodiscard]] BytesPerSecond memory_bandwidth() const {
-    BytesPerSecond least = device_model(cluster_.node(places_.front()).device).memory_bandwidth;
-    for (const int each : places_)
-      least = std::min(least, device_model(cluster_.node(each).device).memory_bandwidth);
-    return least;
+  void describe_gpu() {
+    const auto least = [this](auto DeviceModel::*member) {
+      auto result = device_model(cluster_.node(places_.front()).device).*member;
+      for (const int each : places_)
+        result = std::min(result, device_model(cluster_.node(each).device).*member);
+      return result;
+    };
+    graph_.gpu = {least(&DeviceModel::compute_capability), least(&DeviceModel::memory_bandwidth), nullptr};
+    graph_.gpu.parameters = &graphs_.parameters(graph_.gpu.compute_capability);
   }
 
   /// Every way inside the first host has two equal links that meet at one node.
@@ -287,7 +113,7 @@ class GraphOfGroup {
     request.all_alike = all_alike();
     const std::size_t gpus = hosts_[0].size();
     std::vector<NcclWay> known(2 * gpus * gpus);
-    std::unordered_map<std::size_t, std::size_t> place;  // in `capacity`, by slot
+    std::unordered_map<int, std::size_t> place;  // in `capacity`, by slot
     request.way = [this, gpus, &known, &place, &request](int from, int to, bool leaves) -> const NcclWay& {
       const auto here = static_cast<std::size_t>(from);
       const auto there = static_cast<std::size_t>(to);
@@ -297,13 +123,13 @@ class GraphOfGroup {
       if (!way.links.empty()) return way;
       way.overhead = pair(hosts_[0][here], to_rank).overhead;
       for (const Hop& hop : path(hosts_[0][here], to_rank)) {
-        const auto [found, is_new] = place.try_emplace(slot(hop), request.capacity.size());
+        const auto [found, is_new] = place.try_emplace(hop.slot(), request.capacity.size());
         if (is_new) request.capacity.push_back(planned_with(cluster_.links[hop.link]));
         way.links.push_back(found->second);
       }
       return way;
     };
-    NcclRings found = search_rings(request, speeds(graph_.compute_capability, several_hosts()));
+    NcclRings found = search_rings(request, speeds(graph_.gpu.compute_capability, several_hosts()));
     if (found.orders.empty()) {
       none_fits_ = true;
       found = {kFallbackSpeed, {{}}};
@@ -326,7 +152,7 @@ class GraphOfGroup {
       else
         graph_.rings[ring->second].share += share;
       std::vector<int> from_zero = order;
-      std::rotate(from_zero.begin(), std::min_element(from_zero.begin(), from_zero.end()), from_zero.end());
+      std::rotate(from_zero.begin(), std::ranges::min_element(from_zero), from_zero.end());
       cyclic.insert(from_zero);
     }
     graph_.same_channels = cyclic.size() == 1;
@@ -337,20 +163,19 @@ class GraphOfGroup {
     std::vector<int> ring;
     for (const std::vector<int>& ranks : hosts_) {
       if (ranks.size() == order.size())
-        std::transform(order.begin(), order.end(), std::back_inserter(ring),
-                       [&ranks](int gpu) { return ranks[gpu]; });
+        std::ranges::transform(order, std::back_inserter(ring), [&ranks](int gpu) { return ranks[gpu]; });
       else
         ring.insert(ring.end(), ranks.begin(), ranks.end());
     }
     return ring;
   }
 
-  /// What the edges are made of. The fullest link sets the pace of all: NCCL plans with the nominal rates of
-  /// adapters, of which the protocol takes its part, and with those of the first host. Where no ring fits, it
-  /// plans with one of 0.1 GB/s; that one goes as fast as its links. Where links are scaled, all goes faster
-  /// by what the fullest link then carries more.
+  /// Hardware of the edges, and the pace that the bottleneck link sets. NCCL plans with the nominal rates of
+  /// adapters and with those of the first host; the protocol takes its part of them. If no ring fits, NCCL
+  /// plans with one of 0.1 GB/s, which then runs at the rate of its links. Scaled links scale the bandwidth
+  /// by what the bottleneck link gains.
   void describe_edges() {
-    std::unordered_map<std::size_t, double> used;
+    std::unordered_map<int, double> used;
     const double speed = graph_.bandwidth.count() * graph_.channels;
     for (const NcclRing& ring : graph_.rings) {
       for (std::size_t i = 0; i < ring.order.size(); ++i) {
@@ -360,16 +185,17 @@ class GraphOfGroup {
         if (edge.hardware == NcclHardware::kNetwork) {
           graph_.network_latency = std::max(graph_.network_latency, edge.latency);
           graph_.tcp = graph_.tcp || edge.tcp;
-          // Sockets take bytes from the host's memory, which to NCCL lies behind the processor.
+          // Sockets read the host's memory, which NCCL counts as behind the CPU.
           graph_.through_socket = graph_.through_socket || edge.through_socket || edge.tcp;
         } else {
           graph_.intra = std::max(graph_.intra, edge.hardware);
           graph_.sockets_passed = std::max(graph_.sockets_passed, edge.sockets);
         }
-        for (const Hop& hop : path(from, to)) used[slot(hop)] += speed * ring.share * edge.overhead;
+        for (const Hop& hop : path(from, to)) used[hop.slot()] += speed * ring.share * edge.overhead;
       }
     }
-    double left = std::numeric_limits<double>::infinity(), scaled = left, tcp = left;  // of the fullest link
+    double left = std::numeric_limits<double>::infinity(), scaled = left,
+           tcp = left;  // of the bottleneck link
     for (const auto& [where, taken] : used) {
       const Link& link = cluster_.links[where / 2];
       scaled = std::min(scaled, link.bandwidth.count() / taken);
@@ -389,7 +215,8 @@ class GraphOfGroup {
   void split_channels() {
     const double speed = graph_.bandwidth.count();
     if (speed < kLeastSplit) return;
-    if (graph_.compute_capability > kAmpere && speed < kLeastSplitHopper && graph_.channels > kFewChannels)
+    if (graph_.gpu.compute_capability > kAmpere && speed < kLeastSplitHopper &&
+        graph_.channels > kFewChannels)
       return;
     const int split = std::min(2 * graph_.channels, kMostNcclChannels);
     const int parts = (split + graph_.channels - 1) / graph_.channels;
@@ -408,10 +235,10 @@ class GraphOfGroup {
     return true;
   }
 
-  /// NVLink SHARP: each GPU is the head of a channel, at the highest speed that all channels together leave
-  /// room for on every GPU's NVLink. Between hosts the heads share what the rings found.
+  /// NVLink SHARP: each GPU is the head of a channel, at the highest speed at which all channels fit into
+  /// every GPU's NVLink. Between hosts the heads share the bandwidth of the rings.
   void add_nvls() {
-    if (graph_.compute_capability < kHopper) return;
+    if (nccl_tables(graph_.gpu.compute_capability).nvls_efficiency == 0.0) return;
     const auto heads = static_cast<int>(hosts_[0].size());
     double nvlink = std::numeric_limits<double>::infinity(), scale = nvlink;
     for (const std::vector<int>& ranks : hosts_) {
@@ -423,11 +250,11 @@ class GraphOfGroup {
         scale = std::min(scale, here);
       }
     }
-    for (const double speed : speeds(graph_.compute_capability, several_hosts())) {
+    for (const double speed : speeds(graph_.gpu.compute_capability, several_hosts())) {
       if (heads * speed > nvlink) continue;
-      graph_.nvls_channels = heads;
-      graph_.nvls_bandwidth = BytesPerSecond(scale * speed);
-      graph_.nvls_network = graph_.channels * graph_.bandwidth / heads;
+      graph_.nvls.channels = heads;
+      graph_.nvls.bandwidth = BytesPerSecond(scale * speed);
+      graph_.nvls.network = graph_.channels * graph_.bandwidth / heads;
       return;
     }
   }
@@ -467,7 +294,7 @@ const NcclPair& NcclGraphs::pair(int from, int to) {
     if (cluster().node(arrival(cluster(), hop)).kind == NodeKind::kSocket) ++pair.sockets;
   }
   pair.through_socket = pair.sockets > 0;
-  pair.laws = &laws(device_model(cluster().node(from).device).compute_capability);
+  pair.parameters = &parameters(device_model(cluster().node(from).device).compute_capability);
   if (cluster().node(from).host != cluster().node(to).host) {
     pair.hardware = NcclHardware::kNetwork;
     pair.tcp = std::ranges::any_of(
@@ -482,24 +309,24 @@ const NcclPair& NcclGraphs::pair(int from, int to) {
 
 void check_nccl_places(const Cluster& cluster, const std::vector<int>& place_of_rank) {
   const auto devices = static_cast<std::size_t>(
-      std::count_if(cluster.nodes.begin(), cluster.nodes.end(),
-                    [](const Node& node) { return node.kind == NodeKind::kDevice; }));
+      std::ranges::count_if(cluster.nodes, [](const Node& node) { return node.kind == NodeKind::kDevice; }));
   const std::string needs = "backend nccl needs a GPU for every rank: cluster '" + cluster.name + "' has ";
-  if (devices == 0) throw UsageError(needs + "no devices");
+  if (devices == 0) throw UsageError("{}no devices", needs);
   const std::set<int> different(place_of_rank.begin(), place_of_rank.end());
   if (different.size() != place_of_rank.size())
-    throw UsageError(needs + std::to_string(devices) + " for " + std::to_string(place_of_rank.size()) +
-                     " ranks");
+    throw UsageError("{}{} for {} ranks", needs, devices, place_of_rank.size());
   for (const int place : place_of_rank)
     if (cluster.node(place).kind != NodeKind::kDevice)
-      throw UsageError(needs + "a rank on '" + cluster.node_name(place) + "'");
+      throw UsageError("{}a rank on '{}'", needs, cluster.node_name(place));
   if (place_of_rank.size() == 1) return;
   std::set<std::string> models;
   for (const int place : place_of_rank) models.insert(cluster.node(place).device);
   for (const std::string& model : models)
     if (device_model(model).compute_capability == 0)
-      throw UsageError("backend nccl needs GPUs of NVIDIA: cluster '" + cluster.name + "' has " + model +
-                       ", whose collectives (RCCL's) are not modelled; one rank is");
+      throw UsageError(
+          "backend nccl needs GPUs of NVIDIA: cluster '{}' has {}, whose collectives (RCCL's) are not "
+          "modelled; one rank is",
+          cluster.name, model);
 }
 
 }  // namespace stepcast

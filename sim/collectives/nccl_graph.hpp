@@ -10,10 +10,10 @@
 #include "topologies/nccl_parameters.hpp"
 #include "topologies/paths.hpp"
 
-/// What NCCL finds out about the GPUs of a communicator before it chooses an algorithm.
+/// NCCL's search for rings among the GPUs of a communicator, before it chooses an algorithm.
 namespace stepcast {
 
-/// What the slowest part of a way between two GPUs is made of; in this order.
+/// Hardware of the slowest part of a way between two GPUs, the fastest first.
 enum class NcclHardware : std::uint8_t { kNvLink, kPcie, kNetwork };
 
 /// One order in which a ring passes the ranks of a group, as indices in the group.
@@ -22,31 +22,41 @@ struct NcclRing {
   double share = 1.0;  ///< of the channels
 };
 
+/// GPUs of a group, as the slowest one.
+struct NcclGpu {
+  int compute_capability = 0;  ///< 90 for 9.0
+  BytesPerSecond memory_bandwidth;
+  const NcclParameters* parameters = nullptr;  ///< null of a graph made by hand
+};
+
+/// NVLink SHARP. Bandwidths per channel.
+struct NcclNvls {
+  int channels = 0;          ///< 0: none
+  BytesPerSecond bandwidth;  ///< inside a host
+  BytesPerSecond network;    ///< between hosts
+};
+
 /// Result of NCCL's search for rings: `channels` rings at once, each with `bandwidth` on every edge.
 struct NcclGraph {
   int ranks = 1;
-  int nodes = 1;                               ///< hosts
-  int compute_capability = 0;                  ///< the least of the group: 90 for 9.0
+  int nodes = 1;  ///< hosts
+  NcclGpu gpu{};
   NcclHardware intra = NcclHardware::kNvLink;  ///< inside hosts
   bool through_socket = false;                 ///< some GPU reaches its NIC only through a socket
   Seconds network_latency{0};                  ///< of the wire, the longest edge between hosts
-  bool tcp = false;       ///< some edge between hosts leads over Ethernet: NCCL's sockets
-  double tcp_part = 1.0;  ///< of the bandwidth, that these reach
+  bool tcp = false;                            ///< some edge between hosts is Ethernet: NCCL's sockets
+  double tcp_part = 1.0;                       ///< part of the bandwidth that sockets reach
 
   int channels = 1;
   BytesPerSecond bandwidth;     ///< per channel
-  std::vector<NcclRing> rings;  ///< the different ones
+  std::vector<NcclRing> rings;  ///< without repetitions
   bool same_channels = true;    ///< all rings have one order (which NIC a ring leaves by may differ)
 
-  int nvls_channels = 0;          ///< 0: no NVLink SHARP
-  BytesPerSecond nvls_bandwidth;  ///< per channel, inside a host
-  BytesPerSecond nvls_network;    ///< per channel, between hosts
+  NcclNvls nvls{};
 
-  int sockets_passed = 0;                ///< by the edge inside a host that passes the most
-  BytesPerSecond memory_bandwidth;       ///< of the slowest GPU
-  const NcclParameters* laws = nullptr;  ///< of the oldest GPU; null of a graph made by hand
+  int sockets_passed = 0;  ///< the most that an edge inside a host passes
 
-  std::vector<int> node_of_rank;  ///< which of the hosts, from 0, by index in the group
+  std::vector<int> node_of_rank;  ///< host, from 0, by index in the group
 };
 
 /// The way between two GPUs.
@@ -57,11 +67,11 @@ struct NcclPair {
   /// to another through one socket (`INTEL_P2P_OVERHEAD` in src/graph/topo.h).
   double overhead = 1.0;
   bool through_socket = false;
-  int sockets = 0;                       ///< on the way
-  Seconds latency{0};                    ///< of the wire
-  bool tcp = false;                      ///< between hosts, over Ethernet
-  const NcclParameters* laws = nullptr;  ///< of the sender; null of a pair made by hand
-  const Path* path = nullptr;            ///< the same
+  int sockets = 0;                             ///< on the way
+  Seconds latency{0};                          ///< of the wire
+  bool tcp = false;                            ///< between hosts, over Ethernet
+  const NcclParameters* parameters = nullptr;  ///< of the sender; null of a pair made by hand
+  const Path* path = nullptr;                  ///< the same
 };
 
 /// Searches the graphs of groups of GPUs of one cluster, each once.
@@ -79,10 +89,10 @@ struct NcclPair {
 /// GPUs that lend others their NIC (PXN); processors other than Intel's.
 class NcclGraphs {
  public:
-  /// \param laws of all GPUs of the cluster, in place of those of their generation, or null; read as long as
-  /// this lives
-  explicit NcclGraphs(const Cluster& cluster, const NcclParameters* laws = nullptr)
-      : routes_(cluster), laws_(laws) {}
+  /// \param parameters of all GPUs of the cluster, in place of those of their generation, or null; read as
+  /// long as this lives
+  explicit NcclGraphs(const Cluster& cluster, const NcclParameters* parameters = nullptr)
+      : routes_(cluster), parameters_(parameters) {}
 
   /// \param places devices of the cluster (node indices), in the order of the group \pre all different
   const NcclGraph& of(const std::vector<int>& places);
@@ -92,14 +102,14 @@ class NcclGraphs {
 
   [[nodiscard]] const Cluster& cluster() const { return routes_.cluster(); }
   [[nodiscard]] Routes& routes() { return routes_; }
-  /// What collectives of a GPU take. \param compute_capability 90 for 9.0
-  [[nodiscard]] const NcclParameters& laws(int compute_capability) const {
-    return laws_ != nullptr ? *laws_ : nccl_parameters(compute_capability);
+  /// Model parameters of a GPU's collectives. \param compute_capability 90 for 9.0
+  [[nodiscard]] const NcclParameters& parameters(int compute_capability) const {
+    return parameters_ != nullptr ? *parameters_ : nccl_parameters(compute_capability);
   }
 
  private:
   Routes routes_;
-  const NcclParameters* laws_;
+  const NcclParameters* parameters_;
   std::map<std::vector<int>, NcclGraph> graphs_;
   std::unordered_map<std::uint64_t, NcclPair> pairs_;  ///< by both nodes
 };
@@ -118,7 +128,7 @@ BytesPerSecond nccl_tcp_rate(BytesPerSecond wire);
 /// hosts add up 1 KB in 40 to 164 us, nccl issue 527).
 constexpr Seconds kNcclTcpHop{20e-6};
 
-/// What NCCL needs: one GPU for each rank. \throws UsageError that names the cluster and what it lacks
+/// Checks that every rank has a GPU of its own. \throws UsageError that names the cluster and what it lacks
 void check_nccl_places(const Cluster& cluster, const std::vector<int>& place_of_rank);
 
 }  // namespace stepcast

@@ -4,13 +4,11 @@
 #include <array>
 #include <cassert>
 
-#include "sim/collectives/nccl_flows.hpp"
+#include "schedule/kinds.hpp"
 
 namespace stepcast {
 namespace {
 
-constexpr double kMicro = 1e-6;
-constexpr double kGiga = 1e9;
 constexpr std::array<double, 3> kPcieHop{0.4, 0.6, 2.3};      // us over one of NVLink, by protocol
 constexpr std::array<double, 3> kNetworkHop{2.7, 4.0, 14.0};  // us, of a ring's, by protocol
 constexpr double kLlBlock = 4.0 * kKibi;
@@ -20,28 +18,26 @@ constexpr double kBurst = 1.5e6;
 constexpr double kLlPeer = 32.0 * kKibi;
 constexpr double kLlMessage = 16.0 * kKibi;
 
-constexpr std::size_t index(NcclProtocol protocol) { return static_cast<std::size_t>(protocol); }
-
 double filled(double bytes, double half) { return bytes / (bytes + half); }
 
 /// GB/s that the rings of a group carry.
 double bus_of(const NcclGraph& graph, double message) {
-  const NcclParameters& laws = *graph.laws;
+  const NcclParameters& parameters = *graph.gpu.parameters;
   const double planned = graph.channels * graph.bandwidth.count() / kGiga;
   if (graph.intra != NcclHardware::kPcie) return planned;
-  const double through = laws[graph.sockets_passed > 1 ? NcclLaw::kSocketsRate : NcclLaw::kSocketRate];
-  const double reached = planned * laws[NcclLaw::kPcieReached];
+  const double through = graph.sockets_passed > 1 ? parameters.sockets_rate : parameters.socket_rate;
+  const double reached = planned * parameters.pcie_reached;
   if (graph.sockets_passed == 0 || through == 0.0) return reached;
-  return std::min(reached, through * (message <= kBurst ? laws[NcclLaw::kHostBurst] : 1.0));
+  return std::min(reached, through * (message <= kBurst ? parameters.host_burst : 1.0));
 }
 
 /// us per byte of a rank's own share.
 double own_share(const NcclGraph& graph) {
-  const double rate = (*graph.laws)[NcclLaw::kLocal] * graph.memory_bandwidth.count() / kGiga;
+  const double rate = graph.gpu.parameters->local * graph.gpu.memory_bandwidth.count() / kGiga;
   return 1e-3 / (graph.ranks * rate);
 }
 
-/// Of a latency in us, and us per byte.
+/// The choice with a latency in us, and us per byte.
 NcclCost cost_of(const NcclCost& choice, double latency, double per_byte) {
   NcclCost cost = choice;
   cost.latency = Seconds(kMicro * latency);
@@ -57,7 +53,7 @@ Seconds tcp_latency(const NcclGraph& graph, const NcclCost& choice) {
 class Reached {
  public:
   Reached(const NcclGraph& graph, CollectiveKind kind, double message, const NcclCost& choice)
-      : graph_(graph), laws_(*graph.laws), kind_(kind), message_(message), choice_(choice) {}
+      : graph_(graph), parameters_(*graph.gpu.parameters), kind_(kind), message_(message), choice_(choice) {}
 
   [[nodiscard]] NcclCost cost() const {
     const double part = kind_ == CollectiveKind::kBroadcast ? 0.0 : own_part();
@@ -66,7 +62,7 @@ class Reached {
 
  private:
   [[nodiscard]] double own_part() const {
-    if (choice_.protocol == NcclProtocol::kLl) return 1e-3 / (graph_.ranks * laws_[NcclLaw::kLlRate]);
+    if (choice_.protocol == NcclProtocol::kLl) return 1e-3 / (graph_.ranks * parameters_.ll_rate);
     return own_share(graph_);
   }
   [[nodiscard]] int steps() const {
@@ -77,36 +73,36 @@ class Reached {
   [[nodiscard]] double latency() const {
     const bool pcie = graph_.intra == NcclHardware::kPcie;
     const double hop = hop_of(choice_.protocol) + (pcie ? kPcieHop[index(choice_.protocol)] : 0.0);
-    return laws_[NcclLaw::kLaunch] + start() + choice_.hops * hop + fill() +
+    return parameters_.launch + start() + choice_.hops * hop + fill() +
            (choice_.in_network + tcp_latency(graph_, choice_)).count() / kMicro;
   }
   [[nodiscard]] double hop_of(NcclProtocol protocol) const {
-    constexpr std::array kHops{NcclLaw::kLlHop, NcclLaw::kLl128Hop, NcclLaw::kSimpleHop};
-    return laws_[kHops[index(protocol)]];
+    constexpr std::array kHops{&NcclParameters::ll_hop, &NcclParameters::ll128_hop,
+                               &NcclParameters::simple_hop};
+    return parameters_.*kHops[index(protocol)];
   }
   [[nodiscard]] double start() const {
     if (choice_.protocol == NcclProtocol::kLl) return 0.0;
-    return laws_[choice_.protocol == NcclProtocol::kLl128 ? NcclLaw::kLl128Start : NcclLaw::kSimpleStart];
+    return choice_.protocol == NcclProtocol::kLl128 ? parameters_.ll128_start : parameters_.simple_start;
   }
   [[nodiscard]] double fill() const {
     if (choice_.protocol == NcclProtocol::kLl128) return 0.0;
     if (choice_.protocol == NcclProtocol::kSimple)
-      return (laws_[NcclLaw::kSimpleFill] + laws_[NcclLaw::kSimpleFillHop] * steps()) *
+      return (parameters_.simple_fill + parameters_.simple_fill_hop * steps()) *
              filled(message_, kSimpleHalf);
     const double block = std::min(1.0, message_ / graph_.ranks / kLlBlock);
     const double blocks = nccl_blocks(graph_, choice_, Bytes(message_));
-    return block * (laws_[NcclLaw::kLlFill] + laws_[NcclLaw::kLlFillHop] * steps()) +
-           laws_[NcclLaw::kLlBlocks] * (1.0 - 1.0 / blocks);
+    return block * (parameters_.ll_fill + parameters_.ll_fill_hop * steps()) +
+           parameters_.ll_blocks * (1.0 - 1.0 / blocks);
   }
 
-  /// Of rings on one host the laws'; else NCCL's.
+  /// By the parameters for rings on one host; else by NCCL's formulas.
   [[nodiscard]] double algbw() const {
     const double planned = choice_.algbw.count() / kGiga;
     if (graph_.nodes > 1 || choice_.algorithm != NcclAlgorithm::kRing) return graph_.tcp_part * planned;
     const double bus = bus_of(graph_, message_);
-    const double reached = choice_.protocol == NcclProtocol::kLl
-                               ? std::min(laws_[NcclLaw::kLlRate], 0.5 * bus)
-                           : choice_.protocol == NcclProtocol::kLl128 ? laws_[NcclLaw::kLl128Reached] * bus
+    const double reached = choice_.protocol == NcclProtocol::kLl ? std::min(parameters_.ll_rate, 0.5 * bus)
+                           : choice_.protocol == NcclProtocol::kLl128 ? parameters_.ll128_reached * bus
                                                                       : bus;
     const double part = kind_ == CollectiveKind::kBroadcast
                             ? 1.0
@@ -115,56 +111,60 @@ class Reached {
   }
 
   const NcclGraph& graph_;
-  const NcclParameters& laws_;
+  const NcclParameters& parameters_;
   const CollectiveKind kind_;
   const double message_;
   const NcclCost& choice_;
 };
 
 NcclCost reached_by_nvls(const NcclGraph& graph, double message, const NcclCost& choice) {
-  const NcclParameters& laws = *graph.laws;
+  const NcclParameters& parameters = *graph.gpu.parameters;
   NcclCost cost = choice;
   cost.algbw = graph.tcp_part * choice.algbw;
   cost.latency = choice.in_network + tcp_latency(graph, choice) +
-                 Seconds(kMicro * (laws[NcclLaw::kLaunch] + laws[NcclLaw::kNvlsStart] +
-                                   laws[NcclLaw::kNvlsFill] * filled(message, kNvlsHalf)));
+                 Seconds(kMicro * (parameters.launch + parameters.nvls_start +
+                                   parameters.nvls_fill * filled(message, kNvlsHalf)));
   return cost;
 }
 
-double message_latency(const NcclParameters& laws, double bytes, int peers) {
-  const double first = std::min(bytes, laws[NcclLaw::kMessageFirst] * kKibi);
-  return laws[NcclLaw::kLaunch] + laws[NcclLaw::kMessageStart] + laws[NcclLaw::kMessagePeer] * peers +
-         first * 1e-3 / laws[NcclLaw::kMessageRate];
+double message_latency(const NcclParameters& parameters, double bytes, int peers) {
+  const double first = std::min(bytes, parameters.message_first * kKibi);
+  return parameters.launch + parameters.message_start + parameters.message_peer * peers +
+         first * 1e-3 / parameters.message_rate;
 }
 
 }  // namespace
 
 NcclCost nccl_reached(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclCost& choice) {
-  assert(graph.laws != nullptr && graph.ranks > 1);
-  const bool nvls = choice.algorithm == NcclAlgorithm::kNvls || choice.algorithm == NcclAlgorithm::kNvlsTree;
-  if (nvls) return reached_by_nvls(graph, message.count(), choice);
+  assert(graph.gpu.parameters != nullptr && graph.ranks > 1);
+  if (choice.is_nvls()) return reached_by_nvls(graph, message.count(), choice);
   return Reached(graph, kind, message.count(), choice).cost();
 }
 
 NcclCost nccl_all_to_all(const NcclGraph& graph, Bytes message) {
-  assert(graph.laws != nullptr && graph.ranks > 1);
+  assert(graph.gpu.parameters != nullptr && graph.ranks > 1);
   const double bytes = message.count();
   const double peer = bytes / graph.ranks;
-  std::vector<int> ranks(static_cast<std::size_t>(graph.nodes), 0);
-  for (const int node : graph.node_of_rank) ++ranks[static_cast<std::size_t>(node)];
-  const double near = *std::max_element(ranks.begin(), ranks.end()) - 1.0;
+  std::vector<int> ranks(graph.nodes, 0);
+  for (const int node : graph.node_of_rank) ++ranks[node];
+  const double near = *std::ranges::max_element(ranks) - 1.0;
   NcclCost choice;
   choice.protocol = peer <= kLlPeer ? NcclProtocol::kLl : NcclProtocol::kSimple;
   const double bus = bus_of(graph, bytes) * (choice.protocol == NcclProtocol::kLl ? 0.5 : 1.0);
-  double latency = message_latency(*graph.laws, peer, graph.ranks - 1) +
-                   (*graph.laws)[NcclLaw::kMessageFill] * filled(bytes, kSimpleHalf);
+  double latency = message_latency(*graph.gpu.parameters, peer, graph.ranks - 1) +
+                   graph.gpu.parameters->message_fill * filled(bytes, kSimpleHalf);
   if (graph.nodes > 1) latency += kNetworkHop[index(choice.protocol)];
   if (graph.tcp) latency += kNcclTcpHop.count() / kMicro;
   return cost_of(choice, latency, 1e-3 * near / graph.ranks / bus + own_share(graph));
 }
 
+NcclCost nccl_cost(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclLimits& limits) {
+  if (!traits(kind).nccl_kernel) return nccl_all_to_all(graph, message);
+  return nccl_reached(graph, kind, message, nccl_choice(graph, kind, message, limits));
+}
+
 NcclCost nccl_point_to_point(const NcclPair& pair, Bytes message) {
-  assert(pair.laws != nullptr);
+  assert(pair.parameters != nullptr);
   NcclCost cost;
   cost.protocol = message.count() <= kLlMessage ? NcclProtocol::kLl : NcclProtocol::kSimple;
   const std::size_t p = index(cost.protocol);
@@ -173,7 +173,7 @@ NcclCost nccl_point_to_point(const NcclPair& pair, Bytes message) {
   if (pair.hardware == NcclHardware::kNetwork) hop = kNetworkHop[p];
   hop = std::max(hop, pair.latency.count() / kMicro);
   if (pair.tcp) hop += kNcclTcpHop.count() / kMicro;
-  cost.latency = Seconds(kMicro * (message_latency(*pair.laws, message.count(), 1) + hop));
+  cost.latency = Seconds(kMicro * (message_latency(*pair.parameters, message.count(), 1) + hop));
   cost.algbw = (pair.tcp ? nccl_tcp_rate(pair.bandwidth) : pair.bandwidth) / wire_factor(cost.protocol);
   return cost;
 }

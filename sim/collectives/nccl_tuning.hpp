@@ -8,8 +8,8 @@
 #include "schedule/schedule.hpp"
 #include "sim/collectives/nccl_graph.hpp"
 
-/// How NCCL chooses an algorithm and a protocol for a collective, and how long it expects the collective to
-/// take; nccl_reached.hpp says what it does take.
+/// NCCL's choice of an algorithm and a protocol for a collective, and the time that it expects;
+/// nccl_reached.hpp has the time that the collective takes.
 namespace stepcast {
 
 /// kNvls and kNvlsTree: NVLink SHARP, where NVSwitches add and multiply; with trees between hosts.
@@ -19,11 +19,13 @@ enum class NcclAlgorithm : std::uint8_t { kRing, kTree, kNvls, kNvlsTree };
 enum class NcclProtocol : std::uint8_t { kLl, kLl128, kSimple };
 const char* to_text(NcclAlgorithm algorithm);
 const char* to_text(NcclProtocol protocol);
+/// Index in rows by protocol.
+constexpr std::size_t index(NcclProtocol protocol) { return static_cast<std::size_t>(protocol); }
 
 /// Bytes on the wire per byte of payload: 2, 128 / 120, 1.
 double wire_factor(NcclProtocol protocol);
 
-/// What one algorithm with one protocol costs: T(S) = latency + S / algbw.
+/// Cost of one algorithm with one protocol: T(S) = latency + S / algbw.
 struct NcclCost {
   NcclAlgorithm algorithm = NcclAlgorithm::kRing;
   NcclProtocol protocol = NcclProtocol::kSimple;
@@ -33,6 +35,9 @@ struct NcclCost {
   Seconds in_network{0};  ///< of the latency, what is between hosts
   int network_hops = 0;   ///< in it
   [[nodiscard]] Seconds time(Bytes message) const { return latency + message / algbw; }
+  [[nodiscard]] bool is_nvls() const {
+    return algorithm == NcclAlgorithm::kNvls || algorithm == NcclAlgorithm::kNvlsTree;
+  }
 };
 
 /// All that NCCL may choose for a collective of `message` bytes, the total array.
@@ -63,17 +68,22 @@ struct NcclCost {
 /// other than Intel's.
 std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, Bytes message);
 
-/// Whether NCCL has kernels for a kind; others it does by grouped sends and receives.
-bool nccl_tunes(CollectiveKind kind);
+/// Steps of a ring: 2 (n - 1) or n - 1. \pre kind is all-reduce, all-gather or reduce-scatter
+int nccl_ring_steps(CollectiveKind kind, int ranks);
 
-/// The least time of them, as with NCCL_ALGO among those of one algorithm. \pre graph.ranks > 1,
-/// nccl_tunes(kind) \throws UsageError where NCCL does not have that algorithm
+/// Restrictions of NCCL's choice.
+struct NcclLimits {
+  std::optional<NcclAlgorithm> algorithm{};  ///< as NCCL_ALGO; empty: any
+  bool nvls = true;                          ///< false: no NVLS, as for int8
+};
+/// The option with the least time. \pre graph.ranks > 1, the kind has an NCCL kernel \throws UsageError if
+/// NCCL does not have the algorithm
 NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,
-                     std::optional<NcclAlgorithm> wanted = {});
+                     const NcclLimits& limits = {});
 
 /// Blocks, each of which occupies a multiprocessor, that a collective starts on every GPU: two per channel of
-/// the search, up to 64; NVLS 16. Small messages start fewer: `ncclGetAlgoInfo` in src/enqueue.cc wants 64 B
-/// (LL and LL128: 8 B, of a ring's LL times n) for each of a block's 512 threads (LL128: 640).
+/// the search, up to 64; NVLS 16. Small messages start fewer: `ncclGetAlgoInfo` in src/enqueue.cc requires
+/// 64 B (LL and LL128: 8 B, of a ring's LL times n) for each of a block's 512 threads (LL128: 640).
 int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message);
 
 /// `ring/Simple 12x30 GB/s`.

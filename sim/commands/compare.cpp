@@ -23,7 +23,8 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("files", po::value<Paths>(),
-       "predicted and measured results, any number of launches per case; runs of both engines; or two bench files")
+       "predicted and measured results, any number of launches per case; runs of both engines; or two bench "
+       "files")
       ("baseline", po::value<Paths>()->multitoken(), "results that only serve as baselines of speed-ups")
       ("max-error", text_value(),
        "exit with 4 when a case is further off than this, as in 10%, and outside its range of launches");
@@ -37,14 +38,13 @@ std::optional<double> max_error(const po::variables_map& values) {
 
 std::vector<ResultFile> load_all(const po::variables_map& values, const std::string& option) {
   std::vector<ResultFile> files;
-  if (values.count(option) == 0) return files;
-  for (const std::string& path : values[option].as<Paths>()) files.push_back(load_result_file(path));
+  for (const std::string& path : texts_option(values, option)) files.push_back(load_result_file(path));
   return files;
 }
 
 bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {
-  return std::any_of(pairs.begin(), pairs.end(),
-                     [&](const EnginePair& pair) { return pair.schedule == &one || pair.reference == &one; });
+  return std::ranges::any_of(
+      pairs, [&](const EnginePair& pair) { return pair.schedule == &one || pair.reference == &one; });
 }
 
 /// Every file must take part: a case without a partner would silently drop out of the tables. A run's partner
@@ -52,29 +52,22 @@ bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {
 void require_complete(const std::vector<Case>& cases, const std::vector<EnginePair>& pairs) {
   for (const Case& one : cases) {
     if (one.has_error() || is_paired(one, pairs)) continue;
-    const bool measured = !one.prediction;
-    const bool reference = one.configuration.engine != "schedule";
-    throw InputError(
-        (measured ? one.launches.front().path + (reference ? ": no run of the Schedule" : ": no prediction")
-                  : one.prediction->path + ": no measured run") +
-        " of " + describe(one.configuration) + " was given" +
-        (measured ? " (--baseline takes runs that only serve for speed-ups)" : ""));
+    const std::string of = describe(one.configuration);
+    if (one.prediction) throw InputError("{}: no measured run of {} was given", one.prediction->path, of);
+    throw InputError("{}: no {} of {} was given (--baseline takes runs that only serve for speed-ups)",
+                     one.launches.front()->path,
+                     one.configuration.engine == "schedule" ? "prediction" : "run of the Schedule", of);
   }
-}
-
-void write_comparison(const po::variables_map& values, nlohmann::json comparison) {
-  comparison["context"] = make_run_context("stepcast.compare/1", command_line());
-  write_output(values, [&] { return to_file_text(comparison); });
 }
 
 /// Whether a prediction, or the Schedule beside the reference engine, is off by more than `limit` and outside
 /// what launches differ by.
 bool is_off(const std::vector<Case>& predicted, const std::vector<EnginePair>& pairs, double limit) {
-  return std::any_of(predicted.begin(), predicted.end(),
-                     [&](const Case& one) { return !one.within(limit); }) ||
-         std::any_of(pairs.begin(), pairs.end(), [&](const EnginePair& pair) {
-           return std::abs(pair.relative_difference()) > limit && !pair.ranges_overlap();
-         });
+  const auto differs = [&](const EnginePair& pair) {
+    return std::abs(pair.relative_difference()) > limit && !pair.ranges_overlap();
+  };
+  return std::ranges::any_of(predicted, [&](const Case& one) { return !one.within(limit); }) ||
+         std::ranges::any_of(pairs, differs);
 }
 
 ExitCode compare_results(const po::variables_map& values) {
@@ -90,26 +83,26 @@ ExitCode compare_results(const po::variables_map& values) {
   const std::vector<Speedup> all_speedups = speedups(with_baselines);
   std::vector<Case> predicted = cases;
   std::erase_if(predicted, [](const Case& one) { return !one.has_error(); });
-  if (!values["json"].as<bool>()) std::cout << comparison_text(predicted, all_speedups, pairs);
-  write_comparison(values, comparison_json(predicted, all_speedups, pairs));
+  if (!flag_option(values, "json")) std::cout << comparison_text(predicted, all_speedups, pairs);
+  write_json_output(values, kCompareSchema, comparison_json(predicted, all_speedups, pairs));
   const auto limit = max_error(values);
   const bool missed = limit && is_off(predicted, pairs, *limit);
   if (missed)
-    std::cerr << "stepcast: a case is off by more than " << values["max-error"].as<std::string>() << '\n';
+    std::cerr << "stepcast: a case is off by more than " << text_option(values, "max-error") << '\n';
   return missed ? ExitCode::kOutOfTolerance : ExitCode::kDone;
 }
 
 ExitCode compare_benches(const po::variables_map& values) {
-  const Paths paths = values["files"].as<Paths>();
+  const Paths paths = texts_option(values, "files");
   if (paths.size() != 2) throw UsageError("bench files are compared in pairs: one measured, one predicted");
   std::array<Bench, 2> benches{load_bench(paths[0]), load_bench(paths[1])};
   if (benches[0].origin == benches[1].origin)
-    throw InputError(paths[0] + " and " + paths[1] + ": one must be measured and the other predicted");
+    throw InputError("{} and {}: one must be measured and the other predicted", paths[0], paths[1]);
   const std::size_t m = benches[0].origin == Origin::kMeasured ? 0 : 1;
   refuse_descent(paths[1 - m], benches[1 - m].lineage, paths[m], sha1(read_file(paths[m])));
   const std::vector<BenchPair> pairs = bench_pairs(benches[m], benches[1 - m]);
   const Errors all = summary_of(errors_of(pairs));
-  if (!values["json"].as<bool>()) {
+  if (!flag_option(values, "json")) {
     Table table({"collective", "sizes", "geometric-mean error", "worst", "at"});
     for (const auto& [name, errors] : errors_by_group(errors_of(pairs)))
       table.add({name, std::to_string(errors.count), percent_text(errors.geometric_mean()),
@@ -118,7 +111,7 @@ ExitCode compare_benches(const po::variables_map& values) {
               << all.count << " rows; worst " << all.worst_row.group << " of " << all.worst_row.name << ": "
               << signed_percent_text(all.worst_row.relative) << '\n';
   }
-  write_comparison(values, bench_comparison_json(pairs));
+  write_json_output(values, kCompareSchema, bench_comparison_json(pairs));
   const auto limit = max_error(values);
   return limit && all.geometric_mean() > *limit ? ExitCode::kOutOfTolerance : ExitCode::kDone;
 }
@@ -128,8 +121,8 @@ ExitCode run(const po::variables_map& values) {
     throw UsageError("name predicted and measured files; see 'stepcast help compare'");
   static_cast<void>(max_error(values));  // a wrong limit is refused before any file is read
   check_output(values);
-  return schema_of(values["files"].as<Paths>().front()) == kBenchSchema ? compare_benches(values)
-                                                                              : compare_results(values);
+  return schema_of(texts_option(values, "files").front()) == kBenchSchema ? compare_benches(values)
+                                                                          : compare_results(values);
 }
 
 const Registration<Command> kCompare{

@@ -51,8 +51,9 @@ ExitCode watch_machine(int seconds, bool json) {
                                   {"lost_fraction", state.lost_fraction},
                                   {"probe_per_s", state.probe_per_s}};
     else
-      std::cout << formatted("%6d  %5.1f%%  %14.1f%%  %9.0f/s  %17.0f%%", second, 100.0 * state.stolen,
-                             100.0 * state.lost_fraction, state.probe_per_s, 100.0 * state.probe_per_s / best);
+      std::cout << fmt::format("{:6}  {:5.1f}%  {:14.1f}%  {:9.0f}/s  {:17.0f}%", second,
+                               100.0 * state.stolen, 100.0 * state.lost_fraction, state.probe_per_s,
+                               100.0 * state.probe_per_s / best);
     std::cout << std::endl;
   }
   return ExitCode::kDone;
@@ -60,24 +61,22 @@ ExitCode watch_machine(int seconds, bool json) {
 
 ExitCode run(const po::variables_map& values) {
   const int seconds = int_option(values, "seconds", 0);
-  if (seconds > 0 && !values["watch"].as<bool>()) throw UsageError("--seconds requires --watch");
-  if (values["watch"].as<bool>()) return watch_machine(seconds, values["json"].as<bool>());
+  const bool watch = flag_option(values, "watch"), json = flag_option(values, "json");
+  if (seconds > 0 && !watch) throw UsageError("--seconds requires --watch");
+  if (watch) return watch_machine(seconds, json);
   const std::vector<Finding> findings = examine_machine();
-  if (values["json"].as<bool>()) {
-    nlohmann::json json = nlohmann::json::array();
-    for (const Finding& finding : findings)
-      json.push_back({{"what", finding.what},
-                      {"verdict", to_text(finding.verdict)},
-                      {"found", finding.found},
-                      {"remedy", finding.remedy}});
-    std::cout << json.dump(1) << '\n';
+  if (json) {
+    nlohmann::json all = nlohmann::json::array();
+    for (const auto& [what, verdict, found, remedy] : findings)
+      all.push_back({{"what", what}, {"verdict", to_text(verdict)}, {"found", found}, {"remedy", remedy}});
+    std::cout << all.dump(1) << '\n';
     return ExitCode::kDone;
   }
   Table table({"what", "verdict", "found"});
   std::string remedies;
-  for (const Finding& finding : findings) {
-    table.add({finding.what, to_text(finding.verdict), finding.found});
-    if (!finding.remedy.empty()) remedies += "  " + finding.what + ": " + finding.remedy + "\n";
+  for (const auto& [what, verdict, found, remedy] : findings) {
+    table.add({what, to_text(verdict), found});
+    if (!remedy.empty()) remedies += fmt::format("  {}: {}\n", what, remedy);
   }
   std::cout << table.text() << (remedies.empty() ? "\nNothing to correct.\n" : "\nTo correct:\n" + remedies);
   return ExitCode::kDone;

@@ -31,11 +31,12 @@ void declare(po::options_description& options) {
 /// The request that a forecast was made with.
 PredictionRequest request_of(const std::string& path, const Result& result) {
   if (result.origin == Origin::kMeasured)
-    throw InputError(path + ": is a measured result; name its forecast with --against FORECAST");
+    throw InputError("{}: is a measured result; name its forecast with --against FORECAST", path);
   if (result.forecast.request.empty())
     throw InputError(
-        path +
-        ": key 'forecast.request' is empty; it contains the options of the forecast. Repeat 'stepcast predict -o'");
+        "{}: key 'forecast.request' is empty; it contains the options of the forecast. Repeat 'stepcast "
+        "predict -o'",
+        path);
   return prediction_request(parse_words("predict", result.forecast.request));
 }
 
@@ -53,12 +54,10 @@ Bars with_whole(Bars bars, double step_s) {
 }
 
 WaterfallSheet path_sheet(const Explanation& explanation) {
-  WaterfallSheet sheet{"The critical path of a step: " + explanation.result.configuration.label + ", " +
-                           explanation.result.configuration.model,
-                       "time (ms)",
-                       "part of the critical path",
-                       "",
-                       {}};
+  const Configuration& of = explanation.result.configuration;
+  WaterfallSheet sheet{.title = fmt::format("The critical path of a step: {}, {}", of.label, of.model),
+                       .y_label = "time (ms)",
+                       .more = "part of the critical path"};
   for (const PathTable& table : path_tables(explanation)) {
     if (table.name != "operation" && table.name != "layer") continue;
     Bars bars;
@@ -82,19 +81,12 @@ WaterfallSheet difference_sheet(const StepDifferences& differences, const Config
 
 void draw(const po::variables_map& values, const WaterfallSheet& sheet, const std::string& caption) {
   if (values.count("figure") != 0)
-    render(draw_waterfall(sheet), values["figure"].as<std::string>(), caption, values["force"].as<bool>());
-}
-
-/// \returns whether it was printed as JSON
-bool write(const po::variables_map& values, nlohmann::json json) {
-  json["context"] = make_run_context(kExplainSchema, command_line());
-  return write_output(values, [&] { return to_file_text(json); });
+    render(draw_waterfall(sheet), text_option(values, "figure"), caption, flag_option(values, "force"));
 }
 
 ExitCode explain_difference(const po::variables_map& values, const Result& measured) {
-  const std::string path = values["against"].as<std::string>();
-  const StepDifferences found = step_differences(measured, load_result(path));
-  if (!write(values, differences_json(found)))
+  const StepDifferences found = step_differences(measured, load_result(text_option(values, "against")));
+  if (!write_json_output(values, kExplainSchema, differences_json(found)))
     std::cout << describe_run(measured.configuration) << "\n\n" << differences_text(found);
   draw(values, difference_sheet(found, measured.configuration), "from forecast to measured step");
   return ExitCode::kDone;
@@ -106,17 +98,17 @@ ExitCode run(const po::variables_map& values) {
   if (!(more > 1.0)) throw UsageError("--more must be above 0%");
   check_output(values);
   if (values.count("figure") != 0)
-    check_renderable(values["figure"].as<std::string>(), values["force"].as<bool>());
-  const std::string path = values["file"].as<std::string>();
+    check_renderable(text_option(values, "figure"), flag_option(values, "force"));
+  const std::string path = text_option(values, "file");
   const Result result = load_result(path);
   if (values.count("against") != 0) return explain_difference(values, result);
   const Explanation explanation = explain(request_of(path, result), more);
   check_same_inputs(path, result, explanation.result);
   const double then = result.median_step_time_s(), now = explanation.result.median_step_time_s();
   if (std::abs(now - then) > kSame * then)
-    std::cerr << "stepcast: " << path << " contains a step time of " << to_text(Seconds(then))
-              << "; this version forecasts " << to_text(Seconds(now)) << '\n';
-  if (!write(values, explanation_json(explanation, more)))
+    std::cerr << fmt::format("stepcast: {} contains a step time of {}; this version forecasts {}\n", path,
+                             to_text(Seconds(then)), to_text(Seconds(now)));
+  if (!write_json_output(values, kExplainSchema, explanation_json(explanation, more)))
     std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n"
               << explanation_text(explanation, more);
   draw(values, path_sheet(explanation), "critical path of a step");

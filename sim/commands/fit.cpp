@@ -64,13 +64,12 @@ void declare(po::options_description& options) {
 
 /// Adds the fitted settings to the device of the rows.
 void free_device(RowSet& set, const po::variables_map& values) {
-  const std::string device = values["device"].as<std::string>();
   std::string settings;
   for (const std::string& name : list_option(values, "free")) {
     const auto found =
         std::ranges::find(kFittable, name, [](const Fittable& one) { return std::string(one.name); });
     if (found == std::end(kFittable))
-      throw UsageError("--free: " + unknown_name("setting", name, fittable_names()));
+      throw UsageError("--free: {}", unknown_name("setting", name, fittable_names()));
     constexpr double kAll = 1.0;
     const bool part = std::string_view(found->unit).empty() && name != "attention_efficiency";
     set.free.push_back(
@@ -81,7 +80,7 @@ void free_device(RowSet& set, const po::variables_map& values) {
   }
   if (set.predict.find("device") != nullptr)
     throw UsageError("--rows: column 'device' is given by --device, which is fitted");
-  set.predict.set("device", device + settings);
+  set.predict.set("device", text_option(values, "device") + settings);
 }
 
 Assignment fitted_values(const SetResult& result) {
@@ -103,36 +102,32 @@ std::string device_text(const std::string& name, const std::string& like, const 
     least = std::min(least, size);
     most = std::max(most, size);
   }
-  std::string text = name + ":\n  like: " + like + "\n";
+  std::string text = fmt::format("{}:\n  like: {}\n", name, like);
   for (const FittedParameter& one : result.forecast.parameters)
-    text += "  " + one.name + ": " + formatted("%.4g", one.value) + one.unit + "  # " +
-            formatted("%.3g", one.low) + " to " + formatted("%.3g", one.high) +
-            (one.left > kNotDetermined ? ", which the rows do not determine" : "") + "\n";
-  return text + "  fitted: {rows: " + std::to_string(summary.errors.count) +
-         ", error: " + formatted("%.4f", summary.errors.relative.mean) +
-         ", least_ranks: " + std::to_string(least) + ", most_ranks: " + std::to_string(most) +
-         "}\n  source: " + in_double_quotes("stepcast fit, " + result.set.path) + "\n";
+    text += fmt::format("  {}: {:.4g}{}  # {:.3g} to {:.3g}{}\n", one.name, one.value, one.unit, one.low,
+                        one.high, one.left > kNotDetermined ? ", which the rows do not determine" : "");
+  return text +
+         fmt::format("  fitted: {{rows: {}, error: {:.4f}, least_ranks: {}, most_ranks: {}}}\n  source: {}\n",
+                     summary.errors.count, summary.errors.relative.mean, least, most,
+                     in_double_quotes("stepcast fit, " + result.set.path));
 }
 
 ExitCode run(const po::variables_map& values) {
   for (const char* due : {"rows", "device"})
-    if (values.count(due) == 0) throw UsageError(std::string("--") + due + " is missing");
-  const std::string output = values.count("output") != 0 ? values["output"].as<std::string>() : "";
-  if (!output.empty()) check_writable(output, values["force"].as<bool>());
-  const std::string like = values["device"].as<std::string>();
-  if (!device_model(like).gpu)
-    throw UsageError("--device " + like + " is a CPU; 'stepcast measure' measures it");
-  SetResult result{read_rows(values["rows"].as<std::string>()), {}};
+    if (values.count(due) == 0) throw UsageError("--{} is missing", due);
+  const bool force = flag_option(values, "force"), every_row = flag_option(values, "every-row");
+  const std::string output = text_option(values, "output"), like = text_option(values, "device");
+  if (!output.empty()) check_writable(output, force);
+  if (!device_model(like).gpu) throw UsageError("--device {} is a CPU; 'stepcast measure' measures it", like);
+  SetResult result{read_rows(text_option(values, "rows")), {}};
   if (result.set.free.empty()) free_device(result.set, values);
   result.set.folds = int_option(values, "folds", 2, kMostFolds);
-  const int jobs =
-      values["jobs"].as<int>() == 0 ? default_jobs() : int_option(values, "jobs", 1, kMostThreads);
-  result.forecast = forecast(result.set, asked_here(), {.jobs = jobs, .seed = values["seed"].as<unsigned>()});
-  std::cout << set_text(result, true, values["every-row"].as<bool>());
+  result.forecast = forecast(result.set, asked_here(),
+                             {.jobs = jobs_option(values), .seed = values["seed"].as<unsigned>()});
+  std::cout << set_text(result, true, every_row);
   if (output.empty()) return ExitCode::kDone;
-  const std::string name =
-      values["name"].as<std::string>().empty() ? like + "-fitted" : values["name"].as<std::string>();
-  write_file(output, device_text(name, like, result), values["force"].as<bool>());
+  const std::string name = text_option(values, "name");
+  write_file(output, device_text(name.empty() ? like + "-fitted" : name, like, result), force);
   std::cout << "wrote " << output << ": stepcast predict --device-file " << output << "\n";
   return ExitCode::kDone;
 }
@@ -144,7 +139,6 @@ const Registration<Command> kFit{
          "Fits efficiencies and launch costs of a GPU to measured steps, and cross-validates them.",
      .value = {.declare = declare,
                .run = run,
-               .positional = "",
                .usage = "stepcast fit --rows FILE --device NAME [-o NAME.device.yaml] [options]",
                .group = "Measure and calibrate"},
      .order = 13}};

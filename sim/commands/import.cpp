@@ -13,7 +13,6 @@
 namespace stepcast {
 namespace {
 
-
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
@@ -29,21 +28,20 @@ void declare(po::options_description& options) {
 
 /// Reads the samples of one device; the first file decides which.
 std::string gather(const po::variables_map& values, std::vector<NcclSample>& samples) {
-  const auto wanted = values["device"].as<std::string>();
+  const std::string wanted = text_option(values, "device");
   std::string device;
-  for (const std::string& file : values["files"].as<std::vector<std::string>>())
-    for (NcclSample& sample : read_nccl_samples(file, values["collective"].as<std::string>())) {
+  for (const std::string& file : texts_option(values, "files"))
+    for (NcclSample& sample : read_nccl_samples(file, text_option(values, "collective"))) {
       if (sample.device.empty() && wanted.empty())
-        throw InputError(sample.where + ": the file does not name its GPUs; set --device");
+        throw InputError("{}: the file does not name its GPUs; set --device", sample.where);
       const std::string name = sample.device.empty() ? wanted : device_of(sample);
       if (!wanted.empty() && name != device_model(wanted).name) continue;
       if (device.empty()) device = name;
       if (name != device)
-        throw InputError(sample.where + ": is of " + name + ", others are of " + device +
-                         "; set --device");
+        throw InputError("{}: is of {}, others are of {}; set --device", sample.where, name, device);
       samples.push_back(std::move(sample));
     }
-  if (samples.empty()) throw InputError("the files have no collective of device '" + wanted + "'");
+  if (samples.empty()) throw InputError("the files have no collective of device '{}'", wanted);
   return device;
 }
 
@@ -55,7 +53,7 @@ ExitCode run(const po::variables_map& values) {
   const std::string device = gather(values, samples);
   Calibration calibration = nccl_calibration(device, samples);
   calibration.context = make_run_context(kCalibrationSchema, command_line());
-  for (const std::string& file : values["files"].as<std::vector<std::string>>())
+  for (const std::string& file : texts_option(values, "files"))
     calibration.lineage.push_back(make_ancestor("measured collectives", file));
   if (write_output(values, [&] { return to_file_text(calibration); })) return ExitCode::kDone;
   std::cout << fit_text(calibration.nccl, samples);
@@ -65,8 +63,7 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kImport{
     commands(),
     {.name = "import",
-     .description =
-         "Makes a calibration of NCCL from measurements of nccl-tests or NCCL Inspector.",
+     .description = "Makes a calibration of NCCL from measurements of nccl-tests or NCCL Inspector.",
      .value = {.declare = declare,
                .run = run,
                .positional = "files",

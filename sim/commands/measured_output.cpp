@@ -16,7 +16,8 @@ constexpr std::size_t kWorstRows = 10;
 std::string plan_of(const Row& row) {
   std::string text;
   for (const auto& [name, value] : row.values.values())
-    if (value.find('{') == std::string::npos) text += (text.empty() ? "" : " ") + name + "=" + value;
+    if (value.find('{') == std::string::npos)
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
   return text;
 }
 
@@ -66,9 +67,9 @@ std::string parameters_text(const SetResult& result) {
   for (std::size_t i = 0; i < result.forecast.correlation.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       if (constexpr double kTogether = 0.9; std::abs(result.forecast.correlation[i][j]) > kTogether)
-        text += result.forecast.parameters[j].name + " and " + result.forecast.parameters[i].name +
-                " are determined together (correlation " + short_number(result.forecast.correlation[i][j]) +
-                ")\n";
+        text += fmt::format("{} and {} are determined together (correlation {})\n",
+                            result.forecast.parameters[j].name, result.forecast.parameters[i].name,
+                            short_number(result.forecast.correlation[i][j]));
   return text;
 }
 
@@ -78,23 +79,24 @@ std::string median_text(const Errors& errors) {
 }
 
 std::string summary_text(const RowSet& set, const SetSummary& summary) {
-  const std::size_t scored = summary.errors.count;
-  std::string text = std::to_string(scored) + " of " + counted(summary.rows, "row") + " forecast";
-  if (scored == 0) return text + "\n";
-  const ErrorStatistics& errors = summary.errors.relative;
-  text += std::string(": absolute error of the ") + (has_steps(set) ? "step" : "memory") + ": mean " +
-          percent_text(errors.mean) + ", median " + percent_text(errors.median) + ", 90 % within " +
-          percent_text(errors.p90) + ", worst " + percent_text(errors.worst) + "; bias " +
-          signed_percent_text(summary.errors.bias) + "\n";
+  std::string text = fmt::format("{} of {} forecast", summary.errors.count, counted(summary.rows, "row"));
+  if (summary.errors.count == 0) return text + "\n";
+  const auto& [mean, median, p90, worst] = summary.errors.relative;
+  text += fmt::format(": absolute error of the {}: mean {}, median {}, 90 % within {}, worst {}; bias {}\n",
+                      has_steps(set) ? "step" : "memory", percent_text(mean), percent_text(median),
+                      percent_text(p90), percent_text(worst), signed_percent_text(summary.errors.bias));
   if (!has_steps(set)) return text;
-  text += "baselines: nearest neighbour scaled by work, median " + median_text(summary.nearest) +
-          "; constant throughput, median " + median_text(summary.constant) + "\n";
+  text +=
+      fmt::format("baselines: nearest neighbour scaled by work, median {}; constant throughput, median {}\n",
+                  median_text(summary.nearest), median_text(summary.constant));
   if (summary.groups > 0)
-    text += "ranking: in " + std::to_string(summary.ranked) + " of " + std::to_string(summary.groups) +
-            " groups the plan forecast as the fastest is within 3 % of the fastest measured\n";
+    text += fmt::format(
+        "ranking: in {} of {} groups the plan forecast as the fastest is within 3 % of the fastest "
+        "measured\n",
+        summary.ranked, summary.groups);
   if (summary.memory.count > 0)
-    text += "memory: median absolute error " + median_text(summary.memory) + " of " +
-            counted(summary.memory.count, "row") + "\n";
+    text += fmt::format("memory: median absolute error {} of {}\n", median_text(summary.memory),
+                        counted(summary.memory.count, "row"));
   return text;
 }
 
@@ -102,7 +104,7 @@ std::string summary_text(const RowSet& set, const SetSummary& summary) {
 
 std::string set_text(const SetResult& result, bool rows, bool every) {
   const SetSummary summary = summary_of(result.set, result.forecast);
-  std::string text = result.set.id + "\n" + result.set.title + " (" + result.set.source + ")\n";
+  std::string text = fmt::format("{}\n{} ({})\n", result.set.id, result.set.title, result.set.source);
   if (rows) text += "\n" + rows_text(result, every) + "\n";
   text += summary_text(result.set, summary);
   std::set<std::string> parts;
@@ -111,13 +113,13 @@ std::string set_text(const SetResult& result, bool rows, bool every) {
   for (const std::string& part : parts) {
     const SetSummary s = summary_of(result.set, result.forecast, part);
     if (s.errors.count == 0) continue;
-    text += part + ": " + counted(s.errors.count, "row") + ", median " +
-            percent_text(s.errors.relative.median) + ", worst " + percent_text(s.errors.relative.worst) +
-            ", bias " + signed_percent_text(s.errors.bias) +
-            (s.memory.count > 0 ? ", memory " + median_text(s.memory) : "") + "\n";
+    text += fmt::format("{}: {}, median {}, worst {}, bias {}{}\n", part, counted(s.errors.count, "row"),
+                        percent_text(s.errors.relative.median), percent_text(s.errors.relative.worst),
+                        signed_percent_text(s.errors.bias),
+                        s.memory.count > 0 ? ", memory " + median_text(s.memory) : "");
   }
   for (const auto& [reason, count] : summary.left_out)
-    text += "left out: " + counted(count, "row") + ": " + reason + "\n";
+    text += fmt::format("left out: {}: {}\n", counted(count, "row"), reason);
   if (!result.forecast.parameters.empty()) text += parameters_text(result);
   for (const std::string& one : result.set.assumed) text += "assumed: " + one + "\n";
   return text + "\n";

@@ -12,16 +12,11 @@
 #include "sim/plan/launch.hpp"
 #include "sim/plan/report.hpp"
 #include "sim/plan/user_plans.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
-
-const std::vector<std::pair<std::string, PlanObjective>>& objectives() {
-  static const std::vector<std::pair<std::string, PlanObjective>> kAll{
-      {"time", PlanObjective::kTime}, {"cost", PlanObjective::kCost}, {"energy", PlanObjective::kEnergy}};
-  return kAll;
-}
 
 void declare(po::options_description& options) {
   // clang-format off
@@ -54,7 +49,7 @@ void declare(po::options_description& options) {
 
 /// `4M`, `512k`, `4194304`.
 long long tokens_option(const po::variables_map& values) {
-  std::string text = values["batch-tokens"].as<std::string>();
+  std::string text = text_option(values, "batch-tokens");
   long long unit = 1;
   if (text.ends_with("k")) unit = 1LL << 10U;
   if (text.ends_with("M")) unit = 1LL << 20U;
@@ -63,18 +58,18 @@ long long tokens_option(const po::variables_map& values) {
   constexpr double kMost = 1e12;
   const double tokens = number ? *number * static_cast<double>(unit) : 0.0;
   if (!number || tokens < 1.0 || tokens > kMost || tokens != std::floor(tokens))
-    throw UsageError("--batch-tokens: '" + values["batch-tokens"].as<std::string>() +
-                     "' is not a number of tokens; write for example 4M, 512k or 4194304");
+    throw UsageError("--batch-tokens: '{}' is not a number of tokens; write for example 4M, 512k or 4194304",
+                     text_option(values, "batch-tokens"));
   return static_cast<long long>(tokens);
 }
 
 std::string device_of(const po::variables_map& values, const Cluster& cluster) {
-  if (const std::string named = values["device"].as<std::string>(); !named.empty()) return named;
+  if (const std::string named = text_option(values, "device"); !named.empty()) return named;
   std::set<std::string> found;
   for (const int place : cluster.places()) found.insert(cluster.node(place).device);
   if (found.size() == 1 && !found.begin()->empty()) return *found.begin();
-  throw UsageError("--device is missing; cluster '" + cluster.specification + "' " +
-                   (found.size() > 1 ? "has different devices" : "does not name one"));
+  throw UsageError("--device is missing; cluster '{}' {}", cluster.specification,
+                   found.size() > 1 ? "has different devices" : "does not name one");
 }
 
 /// Samples per step. \throws UsageError if tokens are not a whole number of sequences; it names
@@ -85,49 +80,45 @@ int samples_of(const po::variables_map& values, const Model& model) {
     throw UsageError("set the size of a step with one of --batch-tokens and --global-batch");
   if (samples) return int_option(values, "global-batch", 1);
   if (model.input.kind != "tokens")
-    throw UsageError("--batch-tokens does not apply to '" + model.specification + "', which reads " +
-                     model.input.kind + "; set --global-batch");
+    throw UsageError("--batch-tokens does not apply to '{}', which reads {}; set --global-batch",
+                     model.specification, model.input.kind);
   const long long tokens = tokens_option(values);
   const auto sequence = static_cast<long long>(model.input.shape.front());
   const long long below = tokens / sequence;
   if (below * sequence != tokens)
-    throw UsageError("--batch-tokens " + values["batch-tokens"].as<std::string>() + ": " +
-                     std::to_string(tokens) + " tokens are not a whole number of sequences of " +
-                     std::to_string(sequence) + "; set " +
-                     (below > 0 ? std::to_string(below * sequence) + " or " : "") +
-                     std::to_string((below + 1) * sequence));
-  if (below > kMaxIntOption)
-    throw UsageError("--batch-tokens: at most " + std::to_string(kMaxIntOption) + " sequences");
+    throw UsageError("--batch-tokens {}: {} tokens are not a whole number of sequences of {}; set {}{}",
+                     text_option(values, "batch-tokens"), tokens, sequence,
+                     below > 0 ? fmt::format("{} or ", below * sequence) : "", (below + 1) * sequence);
+  if (below > kMaxIntOption) throw UsageError("--batch-tokens: at most {} sequences", kMaxIntOption);
   return static_cast<int>(below);
 }
 
 PlanProblem problem_of(const po::variables_map& values) {
   PlanProblem problem;
   for (const char* name : {"model", "cluster"})
-    if (values.count(name) == 0) throw UsageError(std::string("--") + name + " is missing; see --help");
-  problem.model = values["model"].as<std::string>();
+    if (values.count(name) == 0) throw UsageError("--{} is missing; see --help", name);
+  problem.model = text_option(values, "model");
   if (values.count("sequence") != 0)
     problem.model =
         with_setting(problem.model, "sequence", std::to_string(int_option(values, "sequence", 1)));
-  problem.cluster = values["cluster"].as<std::string>();
+  problem.cluster = text_option(values, "cluster");
   const Cluster cluster = load_cluster(problem.cluster);
   problem.device = device_of(values, cluster);
   problem.precision = precision_option(values);
   const auto places = static_cast<int>(cluster.places().size());
   problem.ranks = values.count("world-size") == 0 ? places : int_option(values, "world-size", 1);
   if (problem.ranks > places)
-    throw UsageError("--world-size " + std::to_string(problem.ranks) + ": cluster '" + cluster.specification +
-                     "' has " + std::to_string(places) + " places");
+    throw UsageError("--world-size {}: cluster '{}' has {} places", problem.ranks, cluster.specification,
+                     places);
   problem.reserve = percent_option(values, "memory-reserve");
   if (problem.reserve >= 1.0) throw UsageError("--memory-reserve must be below 100%");
-  std::vector<std::string> names;
-  for (const auto& [name, objective] : objectives()) {
-    names.push_back(name);
-    if (name == values["objective"].as<std::string>()) problem.objective = objective;
-  }
-  require_one_of("objective", values["objective"].as<std::string>(), names);
+  const std::string objective = text_option(values, "objective");
+  require_one_of("objective", objective, {"time", "cost", "energy"});
+  problem.objective = objective == "time"   ? PlanObjective::kTime
+                      : objective == "cost" ? PlanObjective::kCost
+                                            : PlanObjective::kEnergy;
   if (problem.objective == PlanObjective::kEnergy && device_model(problem.device).power <= Watts(0))
-    throw UsageError("--objective energy: the power of device '" + problem.device + "' is not known");
+    throw UsageError("--objective energy: the power of device '{}' is not known", problem.device);
   problem.samples = samples_of(values, load_model(problem.model));
   return problem;
 }
@@ -140,8 +131,7 @@ void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const st
   constexpr double kMost = 10.0;  // times the best; slower plans are left out
   Chart sheet;
   sheet.front = Front{};
-  sheet.title =
-      "Plans for " + problem.model + " on " + std::to_string(problem.ranks) + " of " + problem.cluster;
+  sheet.title = fmt::format("Plans for {} on {} of {}", problem.model, problem.ranks, problem.cluster);
   sheet.x_label = "peak memory of a rank (GiB)";
   sheet.y_label = "step time (s)";
   for (const PlanRecord& record : outcome.plans)
@@ -161,26 +151,27 @@ void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const st
 
 void check_output(const po::variables_map& values) {
   if (values.count("output") == 0) return;
-  const std::filesystem::path path = values["output"].as<std::string>();
-  if (is_table(path.string())) return check_writable(path, values["force"].as<bool>());
+  const std::filesystem::path path = text_option(values, "output");
+  const bool force = flag_option(values, "force");
+  if (is_table(path.string())) return check_writable(path, force);
   for (const char* name :
        {"plans.csv", "plans.jsonl", "plan.txt", "megatron.txt", "torchtitan.toml", "pareto.svg"})
-    if (std::filesystem::exists(path / name)) check_writable(path / name, values["force"].as<bool>());
+    if (std::filesystem::exists(path / name)) check_writable(path / name, force);
 }
 
 /// The best plan as options of `predict` and of programs that train.
 std::string winner_text(PlanModels& models, const Plan& best) {
-  std::string text = "\nThe best plan:\n  " + command_of(models.problem(), best) + "\n";
+  std::string text = fmt::format("\nThe best plan:\n  {}\n", command_of(models.problem(), best));
   for (const LaunchText& launch : launch_texts(models, best))
-    text += "\nfor " + launch.program + ":\n" + launch.text();
+    text += fmt::format("\nfor {}:\n{}", launch.program, launch.text());
   return text;
 }
 
 void write_files(const po::variables_map& values, PlanModels& models, const PlanOutcome& outcome,
                  const std::string& text) {
   if (values.count("output") == 0) return;
-  const std::filesystem::path path = values["output"].as<std::string>();
-  const bool force = values["force"].as<bool>();
+  const std::filesystem::path path = text_option(values, "output");
+  const bool force = flag_option(values, "force");
   if (is_table(path.string()))
     return write_file(
         path, path.extension() == ".csv" ? plans_csv(outcome) : plans_json_lines(models.problem(), outcome),
@@ -205,12 +196,12 @@ ExitCode run(const po::variables_map& values) {
   PlanRequest request{.best = static_cast<std::size_t>(int_option(values, "top", 1)),
                       .most_replays = static_cast<std::size_t>(int_option(values, "replays", 1))};
   if (values.count("against") != 0)
-    request.user_plans = load_user_plans(values["against"].as<std::string>(), problem);
+    request.user_plans = load_user_plans(text_option(values, "against"), problem);
   const PlanOutcome outcome = search_plans(models, bounds, request);
-  std::string text = models.whole().specification + ", " + std::to_string(problem.samples) +
-                     " samples a step on " + std::to_string(problem.ranks) + " ranks of " + problem.cluster +
-                     ", " + problem.device + " in " + to_text(problem.precision) + "\n\n" +
-                     ranking_text(models, outcome, request.best) + "\n" + counts_text(models, outcome);
+  std::string text =
+      fmt::format("{}, {} samples a step on {} ranks of {}, {} in {}\n\n{}\n{}", models.whole().specification,
+                  problem.samples, problem.ranks, problem.cluster, problem.device, to_text(problem.precision),
+                  ranking_text(models, outcome, request.best), counts_text(models, outcome));
   text += outcome.ranked == 0 ? nothing_fits_text(models, bounds, outcome)
                               : winner_text(models, outcome.plans.front().plan);
   std::cout << text;
@@ -219,9 +210,10 @@ ExitCode run(const po::variables_map& values) {
   const auto rate = [](std::size_t plans, double time_s) {
     return short_number(static_cast<double>(plans) / std::max(time_s, 1e-9));
   };
-  std::cerr << to_text(Seconds(seconds)) << ", " << rate(outcome.counts.enumerated, seconds)
-            << " plans per second: bounds of " << rate(outcome.counts.enumerated, outcome.bounds_s)
-            << " and replays of " << rate(outcome.counts.replayed, outcome.replays_s) << " per second\n";
+  std::cerr << fmt::format("{}, {} plans per second: bounds of {} and replays of {} per second\n",
+                           to_text(Seconds(seconds)), rate(outcome.counts.enumerated, seconds),
+                           rate(outcome.counts.enumerated, outcome.bounds_s),
+                           rate(outcome.counts.replayed, outcome.replays_s));
   return outcome.ranked == 0 ? ExitCode::kFailed : ExitCode::kDone;
 }
 

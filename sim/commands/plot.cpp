@@ -11,17 +11,11 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Help text: every figure with its description.
-std::string describe_figures() {
-  std::string text = "name of the figure, then result or bench files";
-  for (const auto& entry : figures().entries()) text += "\n" + entry.name + ": " + entry.description;
-  return text;
-}
-
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
-      ("figure", po::value<Words>(), describe_figures().c_str())
+      ("figure", po::value<Words>(),
+       with_entries("name of the figure, then result or bench files", figures()).c_str())
       ("all", text_value(), 
        "instead of a figure and files: every figure that the files of this folder and its subfolders allow; "
        "-o is a folder then")
@@ -39,8 +33,7 @@ void declare(po::options_description& options) {
 FigureInput load_inputs(const Words& paths) {
   FigureInput input;
   for (const std::string& path : paths) {
-    const std::string schema = schema_of(path);
-    if (schema == kBenchSchema)
+    if (schema_of(path) == kBenchSchema)
       input.benches.push_back(load_bench(path));
     else
       input.results.push_back(load_result_file(path));
@@ -50,21 +43,19 @@ FigureInput load_inputs(const Words& paths) {
 
 /// Files of a folder that can be drawn, sorted by path.
 Words drawable_files(const std::string& folder) {
-  static const std::vector<std::string> kDrawn{kBenchSchema, kResultSchema};
-  if (!std::filesystem::is_directory(folder)) throw InputError("--all: '" + folder + "' is not a folder");
+  if (!std::filesystem::is_directory(folder)) throw InputError("--all: '{}' is not a folder", folder);
   Words paths;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file() || entry.path().extension() != ".json") continue;
     try {
       const std::string schema = schema_of(entry.path().string());
-      if (std::find(kDrawn.begin(), kDrawn.end(), schema) != kDrawn.end())
-        paths.push_back(entry.path().string());
+      if (schema == kBenchSchema || schema == kResultSchema) paths.push_back(entry.path().string());
     } catch (const InputError&) {
       continue;  // not JSON
     }
   }
-  std::sort(paths.begin(), paths.end());
-  if (paths.empty()) throw InputError(folder + ": contains no results or benches");
+  std::ranges::sort(paths);
+  if (paths.empty()) throw InputError("{}: contains no results or benches", folder);
   return paths;
 }
 
@@ -76,8 +67,7 @@ std::string machine_of(const FigureInput& input) {
 }
 
 std::string caption_of(const FigureInput& input) {
-  const RunContext context = make_run_context("", command_line());
-  return "stepcast " + context.stepcast.text() + ", " + machine_of(input);
+  return fmt::format("stepcast {}, {}", make_run_context("", {}).stepcast.text(), machine_of(input));
 }
 
 void print_table(const Drawing& drawing) {
@@ -88,32 +78,29 @@ void print_table(const Drawing& drawing) {
 }
 
 std::string output_of(const po::variables_map& values, const char* what) {
-  if (values.count("output") == 0) throw UsageError(std::string("-o is missing: name ") + what);
-  return values["output"].as<std::string>();
+  if (values.count("output") == 0) throw UsageError("-o is missing: name {}", what);
+  return text_option(values, "output");
 }
 
 FigureInput figure_inputs(const po::variables_map& values, const Words& paths) {
-  const std::string scaling = values["scaling"].as<std::string>();
+  const std::string scaling = text_option(values, "scaling"), capacity = text_option(values, "capacity");
   if (scaling != "weak" && scaling != "strong")
     throw UsageError(unknown_name("scaling", scaling, {"strong", "weak"}));
-  const Bytes capacity = values.count("capacity") == 0
-                             ? Bytes(0)
-                             : parse_bytes(values["capacity"].as<std::string>(), "--capacity");
+  const Bytes limit = capacity.empty() ? Bytes(0) : parse_bytes(capacity, "--capacity");
   FigureInput input = load_inputs(paths);
   input.strong_scaling = scaling == "strong";
-  input.capacity = capacity;
+  input.capacity = limit;
   return input;
 }
 
 /// Draws every figure, and prints what those without input need.
 ExitCode draw_all(const po::variables_map& values) {
   if (values.count("figure") != 0) throw UsageError("--all draws every figure; name none");
-  const bool in_terminal = values["term"].as<bool>();
-  const std::string format = values["format"].as<std::string>();
+  const bool in_terminal = flag_option(values, "term"), force = flag_option(values, "force");
+  const std::string format = text_option(values, "format");
   require_one_of("format", format, {"svg", "png", "pdf"});
   const std::filesystem::path folder = in_terminal ? "" : output_of(values, "a folder for the figures");
-  const bool force = values["force"].as<bool>();
-  const FigureInput input = figure_inputs(values, drawable_files(values["all"].as<std::string>()));
+  const FigureInput input = figure_inputs(values, drawable_files(text_option(values, "all")));
   const std::string caption = caption_of(input);
   if (!in_terminal) std::filesystem::create_directories(folder);
   std::string passed_over;
@@ -122,7 +109,7 @@ ExitCode draw_all(const po::variables_map& values) {
     try {
       drawing = entry.value.draw(input);
     } catch (const InputError& error) {
-      passed_over += "not drawn: " + entry.name + ": " + error.what() + "\n";
+      passed_over += fmt::format("not drawn: {}: {}\n", entry.name, error.what());
       continue;
     }
     if (in_terminal) {
@@ -143,7 +130,7 @@ ExitCode write_traces(const po::variables_map& values, const FigureInput& input,
   std::vector<const Result*> results;
   for (const ResultFile& file : input.results) results.push_back(&file.result);
   if (results.empty()) throw InputError("nothing to draw: give result files");
-  write_timeline(output, results, numbers_option(values, "ranks"), values["force"].as<bool>());
+  write_timeline(output, results, numbers_option(values, "ranks"), flag_option(values, "force"));
   std::cout << output << '\n';
   return ExitCode::kDone;
 }
@@ -151,12 +138,11 @@ ExitCode write_traces(const po::variables_map& values, const FigureInput& input,
 ExitCode run(const po::variables_map& values) {
   if (values.count("all") != 0) return draw_all(values);
   if (values.count("figure") == 0) throw UsageError("name a figure; see 'stepcast help plot'");
-  const Words words = values["figure"].as<Words>();
+  const Words words = texts_option(values, "figure");
   const Figure& figure = figures().find(words.front());
   if (words.size() < 2) throw UsageError("name the files to draw; see 'stepcast help plot'");
-  const bool in_terminal = values["term"].as<bool>();
+  const bool in_terminal = flag_option(values, "term"), force = flag_option(values, "force");
   const std::string output = in_terminal ? "" : output_of(values, "the figure's file, .svg, .png or .pdf");
-  const bool force = values["force"].as<bool>();
   const bool traces = words.front() == "timeline" && is_trace(output);
   if (values.count("ranks") != 0 && !traces) throw UsageError("--ranks requires timeline -o FILE.json");
   if (traces)

@@ -20,12 +20,15 @@ namespace {
 constexpr std::size_t kWidestNote = 40;
 
 void declare_collectives(po::options_description& options) {
-  options.add_options()("collectives", text_value(),
-                        "forecast a bench file instead of a step: 'all' or names separated by commas")(
-      "min", text_value("4B"), "with --collectives: smallest message")("max", text_value("64MiB"),
-                                                                       "with --collectives: largest message")(
-      "factor", po::value<double>()->default_value(4.0, "4"),
-      "with --collectives: from one size to the next");
+  // clang-format off
+  options.add_options()
+      ("collectives", text_value(),
+       "forecast a bench file instead of a step: 'all' or names separated by commas")
+      ("min", text_value("4B"), "with --collectives: smallest message")
+      ("max", text_value("64MiB"), "with --collectives: largest message")
+      ("factor", po::value<double>()->default_value(4.0, "4"),
+       "with --collectives: from one size to the next");
+  // clang-format on
 }
 
 po::value_semantic* semantic_of(const PredictionOption& option) {
@@ -65,37 +68,18 @@ OptionTexts forecast_options(const po::variables_map& values) {
   return texts;
 }
 
-}  // namespace
-
-PredictionRequest prediction_request(const po::variables_map& values) {
-  PredictionRequest request = prediction_request(forecast_options(values));
-  request.replay.shown_steps = numbers_option(values, "timeline-steps");
-  return request;
-}
-
-AskPrediction asked_here() {
-  return [known = std::make_shared<KnownInputs>()](const std::vector<std::string>& words, bool brief) {
-    PredictionRequest request = prediction_request(parse_words("predict", words));
-    request.brief = brief;
-    request.known = known.get();
-    return predict(request);
-  };
-}
-
-namespace {
-
 void print_summary(const Result& result) {
   std::vector<double> all;
   for (const auto& rank : result.step_time_s)  // a rank whose device another one drives has nothing to do
-    std::copy_if(rank.begin(), rank.end(), std::back_inserter(all), [](double time) { return time > 0.0; });
+    std::ranges::copy_if(rank, std::back_inserter(all), [](double time) { return time > 0.0; });
   if (all.empty()) all = result.step_time_s.front();
   if (const auto free = result.notes.find("endpoints"); free != result.notes.end())
     std::cout << "endpoints " << free->second << '\n';
   std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n";
   Table table({"predicted", "value", ""});
-  table.add(
-      {"step time", to_text(Seconds(result.median_step_time_s())),
-       "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
+  table.add({"step time", to_text(Seconds(result.median_step_time_s())),
+             fmt::format("p10 {}, p90 {}", to_text(Seconds(quantile(all, 0.1))),
+                         to_text(Seconds(quantile(all, 0.9))))});
   if (result.configuration.data_parallel > 0) table.add({"throughput", throughput_text(result), ""});
   table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
   std::string sentences;  // would make the table wider than a screen
@@ -104,7 +88,7 @@ void print_summary(const Result& result) {
     if (value.size() <= kWidestNote)
       table.add({key, value, ""});
     else
-      sentences.append(key).append(": ").append(value).append("\n");
+      sentences += fmt::format("{}: {}\n", key, value);
   }
   std::cout << table.text() << '\n' << rank_table(result) << balance_line(result) << sentences;
 }
@@ -148,8 +132,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
 
 ExitCode predict_bench(const po::variables_map& values) {
   for (const char* name : {"strategy", "timeline"})
-    if (values.count(name) != 0)
-      throw UsageError(std::string("--collectives cannot be combined with --") + name);
+    if (values.count(name) != 0) throw UsageError("--collectives cannot be combined with --{}", name);
   if (!values["device"].defaulted()) throw UsageError("--collectives cannot be combined with --device");
   check_output(values);
   Bench bench = predict_collectives(collective_request(values));
@@ -157,8 +140,8 @@ ExitCode predict_bench(const po::variables_map& values) {
   bench.context = make_run_context(kBenchSchema, command_line());
   bench.context.warnings = warnings;
   if (write_output(values, [&] { return to_file_text(bench); })) return ExitCode::kDone;
-  const bool chosen = std::any_of(bench.rows.begin(), bench.rows.end(),
-                                  [](const BenchRow& row) { return !row.algorithm.empty(); });
+  const bool chosen =
+      std::ranges::any_of(bench.rows, [](const BenchRow& row) { return !row.algorithm.empty(); });
   std::vector<std::string> columns{"collective", "message", "time", "algbw", "busbw"};
   if (chosen) columns.emplace_back("algorithm");
   Table table(columns);
@@ -172,7 +155,7 @@ ExitCode predict_bench(const po::variables_map& values) {
     table.add(cells);
   }
   for (const std::string& warning : warnings) std::cout << warning << '\n';
-  std::cout << "predicted, world size " << bench.world_size << ", " << bench.backend << "\n\n"
+  std::cout << fmt::format("predicted, world size {}, {}\n\n", bench.world_size, bench.backend)
             << table.text();
   return ExitCode::kDone;
 }
@@ -194,4 +177,20 @@ const Registration<Command> kPredict{
      .order = 20}};
 
 }  // namespace
+
+PredictionRequest prediction_request(const po::variables_map& values) {
+  PredictionRequest request = prediction_request(forecast_options(values));
+  request.replay.shown_steps = numbers_option(values, "timeline-steps");
+  return request;
+}
+
+AskPrediction asked_here() {
+  return [known = std::make_shared<KnownInputs>()](const std::vector<std::string>& words, bool brief) {
+    PredictionRequest request = prediction_request(parse_words("predict", words));
+    request.brief = brief;
+    request.known = known.get();
+    return predict(request);
+  };
+}
+
 }  // namespace stepcast

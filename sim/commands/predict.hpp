@@ -1,8 +1,8 @@
 #pragma once
 
 #include "sim/cli/command.hpp"
-#include "sim/replay/prediction.hpp"
 #include "sim/evidence/row_forecast.hpp"
+#include "sim/replay/prediction.hpp"
 
 namespace stepcast {
 

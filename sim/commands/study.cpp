@@ -35,7 +35,8 @@ constexpr const char* kAsked = "predict";
 
 std::string describe_columns() {
   std::string text = "print the columns of results.csv:";
-  for (const StudyColumn& column : study_columns()) text += "\n" + column.name + ": " + column.meaning;
+  for (const StudyColumn& column : study_columns())
+    text += fmt::format("\n{}: {}", column.name, column.meaning);
   return text;
 }
 
@@ -46,13 +47,7 @@ std::string column_table() {
 }
 
 std::string describe_studies() {
-  std::string text = "the study: a YAML file or a shipped one";
-  const char* before = ": ";
-  for (const std::string& name : resource_names("studies", ".yaml")) {
-    text += before + name;
-    before = ", ";
-  }
-  return text;
+  return "the study: a YAML file or a shipped one: " + joined(resource_names("studies", ".yaml"));
 }
 
 void declare(po::options_description& options) {
@@ -90,25 +85,24 @@ StudyVocabulary vocabulary() {
   for (const PredictionOption& option : prediction_options())
     add(option.name, option.value == OptionValue::kFlag);
   words.matters = [known = known_options()](const std::string& option, const Assignment& point) {
-    const auto found = std::find_if(known.begin(), known.end(),
-                                    [&](const KnownOption& one) { return one.option.name == option; });
-    const std::string* strategy = point.find("strategy");
-    return found == known.end() || strategy == nullptr || !strategies().has(*strategy) ||
-           std::count(found->strategies.begin(), found->strategies.end(), *strategy) > 0;
+    const auto found =
+        std::ranges::find_if(known, [&](const KnownOption& one) { return one.option.name == option; });
+    const std::string strategy = point.value_or("strategy", "");
+    return found == known.end() || !strategies().has(strategy) ||
+           std::ranges::count(found->strategies, strategy) > 0;
   };
   words.model_of_rank = [](const Assignment& point) {
-    const std::string* model = point.find("model");
+    const std::string model = point.value_or("model", "");
     const std::string* strategy = point.find("strategy");
-    const std::string* mesh = point.find(kMeshOption);
-    if (model == nullptr) return std::string();
+    if (model.empty()) return model;
     TrainingConfig config;
-    if (mesh != nullptr) config.options[kMeshOption] = *mesh;
+    if (const std::string* mesh = point.find(kMeshOption)) config.options[kMeshOption] = *mesh;
     try {
       if (strategy != nullptr) take_mesh(*strategy, config);
     } catch (const Error&) {
-      return *model;  // the prediction reports the error
+      return model;  // the prediction reports the error
     }
-    return shared_by(*model, config);
+    return shared_by(model, config);
   };
   return words;
 }
@@ -127,19 +121,16 @@ void add_inputs(const std::filesystem::path& path, nlohmann::ordered_json& input
   if (file.has("include")) add_inputs(path.parent_path() / file.at("include").text(), inputs);
 }
 
-/// What is measured and how points run. If it differs, a folder holds another experiment.
+/// Parts that distinguish experiments: the measurements and the options of runs.
 std::string words_of(const StudyParts& parts) {
   std::string text = parts.calibrate_lab + "\n" + parts.run.lab + "\n";
-  const auto add = [&](const Assignment* part) {
-    if (part != nullptr)
-      for (const auto& [name, value] : part->values()) text += "--" + name + "=" + value + "\n";
+  for (const auto& part : {parts.calibrate, parts.measure, parts.bench, std::optional(parts.run.options)}) {
+    const Assignment options = part.value_or(Assignment());
+    for (const auto& [name, value] : options.values()) text += fmt::format("--{}={}\n", name, value);
     text += "\n";
-  };
-  for (const auto* part : {&parts.calibrate, &parts.measure, &parts.bench}) add(*part ? &**part : nullptr);
-  add(&parts.run.options);
+  }
   if (const auto& steps = parts.run.steps)
-    text += short_number(steps->seconds) + " " + std::to_string(steps->at_least) + " " +
-            std::to_string(steps->at_most);
+    text += fmt::format("{} {} {}", short_number(steps->seconds), steps->at_least, steps->at_most);
   return text;
 }
 
@@ -167,12 +158,11 @@ std::string header_of(const Study& study) {
 }
 
 std::pair<int, int> shard_option(const po::variables_map& values) {
-  const auto text = values["shard"].as<std::string>();
-  int part = 0;
-  int parts = 0;
+  const std::string text = text_option(values, "shard");
+  int part = 0, parts = 0;
   char rest = 0;
   if (std::sscanf(text.c_str(), "%d/%d%c", &part, &parts, &rest) != 2 || part < 1 || part > parts)
-    throw UsageError("--shard: found '" + text + "', expected i/n with 1 <= i <= n, as 3/8");
+    throw UsageError("--shard: found '{}', expected i/n with 1 <= i <= n, as 3/8", text);
   return {part, parts};
 }
 
@@ -216,7 +206,7 @@ std::string judge_all(const Study& study, const StudyRows& rows, bool& met) {
   for (const Expectation& one : study.expectations) {
     const Judgement judgement = judge(one, study.points, rows);
     met = met && judgement.verdict != ExpectationVerdict::kMissed;
-    text += kWords.at(judgement.verdict) + one.text + ": " + judgement.text + "\n";
+    text += fmt::format("{}{}: {}\n", kWords.at(judgement.verdict), one.text, judgement.text);
   }
   return text;
 }
@@ -229,8 +219,8 @@ StudyRows answers_of(const Study& study, const StudyRun& run, const std::string&
     std::vector<std::string> words = point.words();
     if (experiment != nullptr) {
       if (!experiment->run_paths(point).empty())
-        throw InputError(experiment->run_paths(point).front() +
-                         ": is a run of a point with the same name and other options; --force starts again");
+        throw InputError("{}: is a run of a point with the same name and other options; --force starts again",
+                         experiment->run_paths(point).front());
       const std::vector<std::string> more = experiment->measured_words(point);
       words.insert(words.end(), more.begin(), more.end());
     }
@@ -269,49 +259,42 @@ ExitCode run_experiment(Study study, const StudyRun& run, const std::string& lab
                              "predicted-bench.json", "bench.json", "compare.json", "compare-bench.json"})
       std::filesystem::remove_all(folder / name);
   std::optional<Progress> progress;
-  const StudyExperiment* self = nullptr;
+  StudyExperiment experiment{study, run.folder};
   StudyRun asking = run;
-  std::set<std::string> forecast_options;
+  ExperimentCalls calls;
   for (const PredictionOption& option : prediction_options())
-    if (option.use == OptionUse::kForecast) forecast_options.insert(option.name);
-  const ExperimentCalls calls{.program =
-                                  [](std::vector<std::string> words) {
-                                    words.insert(words.begin(), program_beside("stepcast"));
-                                    return run_program_file(words);
-                                  },
-                              .predict =
-                                  [&](const std::vector<StudyPoint>& points) {
-                                    Study part = study;
-                                    part.points = points;
-                                    auto rows = answers_of(part, asking, header_of(study), self);
-                                    asking.force = false;
-                                    return rows;
-                                  },
-                              .on_progress =
-                                  [&](int /*done*/, int total, const std::string& now) {
-                                    if (!progress) progress.emplace("study", total);
-                                    progress->advance(now);
-                                  },
-                              .forecast_options = forecast_options,
-                              .on_first =
-                                  [&](const std::vector<const StudyPoint*>& points) {
-                                    std::cout << "\nThe first points, one launch each:\n\n";
-                                    compare_points(*self, points, "");
-                                    std::cout.flush();
-                                  }};
-  StudyExperiment experiment(study, run.folder, lab, calls);
-  self = &experiment;
+    if (option.use == OptionUse::kForecast) calls.forecast_options.insert(option.name);
+  calls.program = [](std::vector<std::string> words) {
+    words.insert(words.begin(), program_beside("stepcast"));
+    return run_program_file(words);
+  };
+  calls.predict = [&](const std::vector<StudyPoint>& points) {
+    Study part = study;
+    part.points = points;
+    auto rows = answers_of(part, asking, header_of(study), &experiment);
+    asking.force = false;
+    return rows;
+  };
+  calls.on_progress = [&](int /*done*/, int total, const std::string& now) {
+    if (!progress) progress.emplace("study", total);
+    progress->advance(now);
+  };
+  calls.on_first = [&](const std::vector<const StudyPoint*>& points) {
+    std::cout << "\nThe first points, one launch each:\n\n";
+    compare_points(experiment, points, "");
+    std::cout.flush();
+  };
   calls.predict({});  // refuses a folder of another study before anything is measured
-  auto rows = experiment.run();
+  StudyRows rows = run_experiment(experiment, lab, calls);
   progress.reset();
-  if (experiment.programs() == 0)
+  if (experiment.programs == 0)
     std::cout << "all files existed, nothing was measured again; --force starts again\n";
-  print_left_out(experiment.left_out(), "not run");
+  print_left_out(experiment.left_out, "not run");
   for (const auto& [key, row] : rows)
     if (!row.error.empty()) std::cout << key << ": " << row.error << '\n';
   const std::vector<ReportFigure> evidence = write_evidence(study, experiment, rows);
-  for (const std::string& warning : experiment.warnings()) std::cout << warning << '\n';
-  for (LeftOut one : experiment.left_out()) {
+  for (const std::string& warning : experiment.warnings) std::cout << warning << '\n';
+  for (LeftOut one : experiment.left_out) {
     one.reason = "predicted, but not run: " + one.reason;
     study.left_out.push_back(one);  // the page lists them too
   }
@@ -327,17 +310,17 @@ ExitCode answer_points(const Study& study, StudyRun run) {
   };
   auto rows = answers_of(study, run, header_of(study), nullptr);
   progress.reset();
-  const auto answered = std::count_if(study.points.begin(), study.points.end(),
-                                      [&](const StudyPoint& point) { return rows.contains(point.key); });
+  const auto answered =
+      std::ranges::count_if(study.points, [&](const StudyPoint& point) { return rows.contains(point.key); });
   if (static_cast<std::size_t>(answered) < study.points.size()) {
-    std::cout << counted(static_cast<std::size_t>(answered), "answer") << " of " << study.points.size()
+    std::cout << counted(answered, "answer") << " of " << study.points.size()
               << " are complete; a run without --shard joins all\n";
     return ExitCode::kDone;
   }
   print_rows(study, rows);
   const bool met = write_results(study, rows, run.folder, {});
-  if (std::all_of(rows.begin(), rows.end(), [](const auto& row) { return !row.second.error.empty(); }))
-    throw InputError(study.path + ": no point has an answer, such as: " + rows.begin()->second.error);
+  if (std::ranges::all_of(rows, [](const auto& row) { return !row.second.error.empty(); }))
+    throw InputError("{}: no point has an answer, such as: {}", study.path, rows.begin()->second.error);
   return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
@@ -345,7 +328,7 @@ ExitCode answer_points(const Study& study, StudyRun run) {
 std::vector<std::string> words_of_array(const po::variables_map& values) {
   if (values.count("output") == 0)
     throw UsageError("--output is missing: a folder that all jobs of the array can write");
-  std::vector<std::string> words{values["file"].as<std::string>(), "-o", values["output"].as<std::string>()};
+  std::vector<std::string> words{text_option(values, "file"), "-o", text_option(values, "output")};
   if (!values["seed"].defaulted())
     words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
   if (values.count("epoch-samples") != 0)
@@ -355,9 +338,9 @@ std::vector<std::string> words_of_array(const po::variables_map& values) {
 
 Study study_of(const po::variables_map& values) {
   if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
-  const std::string path = find_resource("studies", values["file"].as<std::string>(), ".yaml").string();
+  const std::string path = find_resource("studies", text_option(values, "file"), ".yaml").string();
   Study study = load_study(path, vocabulary(), study_column_names(), values["seed"].as<unsigned>(),
-                           values["only"].as<std::string>());
+                           text_option(values, "only"));
   if (values.count("epoch-samples") != 0)
     study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
   if (study.clock && !values["jobs"].defaulted())
@@ -371,10 +354,11 @@ Study study_of(const po::variables_map& values) {
 
 StudyRun run_of(const po::variables_map& values, const Study& study, int jobs) {
   if (values.count("output") == 0) throw UsageError("--output is missing: a folder for the answers");
-  StudyRun run{.folder = values["output"].as<std::string>(), .jobs = jobs};
+  StudyRun run{.folder = text_option(values, "output"),
+               .jobs = jobs,
+               .force = flag_option(values, "force"),
+               .merged = texts_option(values, "merge")};
   std::tie(run.shard, run.shards) = shard_option(values);
-  run.force = values["force"].as<bool>();
-  if (values.count("merge") != 0) run.merged = values["merge"].as<std::vector<std::string>>();
   if (!run.merged.empty() && (study.parts || run.shards > 1 || run.force))
     throw UsageError("--merge requires a study that only predicts, and excludes --shard and --force");
   if (run.force && run.shards > 1)
@@ -384,14 +368,12 @@ StudyRun run_of(const po::variables_map& values, const Study& study, int jobs) {
 }
 
 ExitCode run(const po::variables_map& values) {
-  if (values["columns"].as<bool>()) {
+  if (flag_option(values, "columns")) {
     std::cout << column_table();
     return ExitCode::kDone;
   }
   const Study study = study_of(values);
-  const int jobs = study.clock                  ? 1  // forecasts would slow each other down
-                   : values["jobs"].defaulted() ? default_jobs()
-                                                : int_option(values, "jobs", 1, kMostThreads);
+  const int jobs = study.clock ? 1 : jobs_option(values);  // forecasts would slow each other down
   const AskPoint ask = [](const StudyPoint& point) { static_cast<void>(answer(point.words())); };
   if (values.count("print-sbatch") != 0) {
     std::cout << job_array(
@@ -401,13 +383,12 @@ ExitCode run(const po::variables_map& values) {
     return ExitCode::kDone;
   }
   print_plan(study);
-  if (values["dry-run"].as<bool>()) {
+  if (flag_option(values, "dry-run")) {
     if (!study.parts) print_duration(study, jobs, ask);
     return ExitCode::kDone;
   }
   const StudyRun run = run_of(values, study, jobs);
-  return study.parts ? run_experiment(study, run, values["lab"].as<std::string>())
-                     : answer_points(study, run);
+  return study.parts ? run_experiment(study, run, text_option(values, "lab")) : answer_points(study, run);
 }
 
 const Registration<Command> kStudy{

@@ -30,7 +30,7 @@ ReportFigure draw(const StudyExperiment& experiment, std::vector<std::string> wo
 std::vector<std::string> figure_words(const StudyExperiment& experiment, const EvidenceFigure& figure) {
   std::vector<std::string> words{figure.figure};
   for (const bool baselines : {false, true})
-    for (const StudyPoint* point : experiment.points_run()) {
+    for (const StudyPoint* point : experiment.points_run) {
       std::vector<std::string> runs = experiment.run_paths(*point);
       if (runs.empty() || experiment.is_baseline(*point) != baselines ||
           (baselines && !figure.with_baselines) || (figure.where && !figure.where->holds(point->assigned)))
@@ -47,7 +47,7 @@ std::vector<std::string> figure_words(const StudyExperiment& experiment, const E
 void print_slowdowns(const StudyExperiment& experiment) {
   Table table({"model", "reference steps over the trace's, by launch"});
   std::set<std::string> seen;
-  for (const StudyPoint* point : experiment.points_run()) {
+  for (const StudyPoint* point : experiment.points_run) {
     const std::vector<double> slower = experiment.slowdowns(*point);
     if (slower.empty() || !seen.insert(point->model).second) continue;
     std::vector<std::string> texts;
@@ -61,14 +61,11 @@ void print_slowdowns(const StudyExperiment& experiment) {
 void print_groups(const StudyExperiment& experiment, const std::vector<std::string>& names,
                   const StudyRows& rows) {
   std::vector<ForecastError> errors;
-  for (const StudyPoint* point : experiment.points_run()) {
+  for (const StudyPoint* point : experiment.points_run) {
     const auto error = rows.at(point->key).value("relative_error");
     if (!error || experiment.is_baseline(*point)) continue;
     std::vector<std::string> values;
-    for (const std::string& name : names) {
-      const std::string* value = point->assigned.find(name);
-      values.push_back(value == nullptr ? "-" : *value);
-    }
+    for (const std::string& name : names) values.push_back(point->assigned.value_or(name, "-"));
     errors.push_back({*error, point->name, joined(values)});
   }
   std::vector<std::string> header{joined(names)};
@@ -103,7 +100,7 @@ void compare_points(const StudyExperiment& experiment, const std::vector<const S
                                "\n" + errors_text(own.cases));
   if (output.empty()) return;
   nlohmann::json json = comparison_json(own.cases, scaling, {});
-  json["context"] = make_run_context("stepcast.compare/1", command_line());
+  json["context"] = make_run_context(kCompareSchema, command_line());
   write_file(experiment.path(output), to_file_text(json), true);
 }
 
@@ -118,7 +115,7 @@ std::vector<ReportFigure> write_evidence(const Study& study, const StudyExperime
     figures.push_back(draw(experiment, {"bandwidth", measured, predicted}, "bandwidth.svg"));
   }
   std::cout << "\nTraining steps, predicted before they ran:\n\n";
-  compare_points(experiment, experiment.points_run(), "compare.json");
+  compare_points(experiment, experiment.points_run, "compare.json");
   if (!study.parts->groups.empty()) print_groups(experiment, study.parts->groups, rows);
   print_slowdowns(experiment);
   for (const EvidenceFigure& figure : study.parts->figures)

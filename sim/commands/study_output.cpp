@@ -22,12 +22,9 @@ namespace {
 
 constexpr const char* kOnAmdahl =
     "Amdahl's law has one parameter, the fraction that more ranks do not shorten, and takes it as constant. "
-    "It "
-    "misleads if that fraction grows with the ranks (latencies of a ring), jumps (ranks leave a host for "
-    "slower "
-    "links) or is hidden (behind compute, until it is longer): trust it between the sizes it was fitted to, "
-    "not "
-    "beyond.";
+    "It misleads if that fraction grows with the ranks (latencies of a ring), jumps (ranks leave a host for "
+    "slower links) or is hidden (behind compute, until it is longer): trust it between the sizes it was "
+    "fitted to, not beyond.";
 
 /// `ddp, 25MiB`: the point's values of these names. \param named adds names to numbers: `3-3-3-3,
 /// micro-batches 8`
@@ -60,25 +57,19 @@ std::optional<double> value_of(const StudyRows& rows, const StudyPoint& point, c
   return rows.at(point.key).value(column);
 }
 
-/// Refuses points that a figure would draw on each other.
-class OncePerPlace {
- public:
-  OncePerPlace(const Study& study, const StudyFigure& figure) : study_(study), figure_(figure) {}
-  /// \param places name and value, or a value of series and panels without a name
-  void add(const std::vector<std::pair<std::string, std::string>>& places) {
-    if (seen_.insert(places).second) return;
-    std::vector<std::string> words;
-    for (const auto& [name, value] : places)
-      if (!value.empty()) words.push_back(name + (name.empty() ? "" : " ") + value);
-    throw InputError(study_.path + ": plot: " + figure_.file + ": several points have " + joined(words) +
-                     "; name what else they differ in under series, panels or where");
-  }
+/// Name and value, or a value of series and panels without a name.
+using Place = std::vector<std::pair<std::string, std::string>>;
 
- private:
-  const Study& study_;
-  const StudyFigure& figure_;
-  std::set<std::vector<std::pair<std::string, std::string>>> seen_;
-};
+/// Adds the place of a point. \throws InputError if another point of the figure has it
+void take_place(const Place& place, std::set<Place>& taken, const Study& study, const StudyFigure& figure) {
+  if (taken.insert(place).second) return;
+  std::vector<std::string> words;
+  for (const auto& [name, value] : place)
+    if (!value.empty()) words.push_back(name + (name.empty() ? "" : " ") + value);
+  throw InputError(
+      "{}: plot: {}: several points have {}; name what else they differ in under series, panels or where",
+      study.path, figure.file, joined(words));
+}
 
 /// A column as an axis, in a unit that keeps numbers short.
 struct Axis {
@@ -96,7 +87,8 @@ Axis axis_of(const std::string& column, const StudyRows& rows, const Points& poi
     if (!known.label.ends_with(suffix)) return Axis{known.label};
     const auto unit = std::ranges::find_if(units, [&](const auto& one) { return largest >= one.first; });
     const auto& [size, name] = unit == units.end() ? units.back() : *unit;
-    return Axis{known.label.substr(0, known.label.size() - suffix.size()) + " (" + name + ")", 1.0 / size};
+    const auto quantity = std::string_view(known.label).substr(0, known.label.size() - suffix.size());
+    return Axis{fmt::format("{} ({})", quantity, name), 1.0 / size};
   };
   if (column.ends_with("_s"))
     return in_unit("s", {{86400.0, "days"}, {3600.0, "hours"}, {1.0, "s"}, {1e-3, "ms"}, {1e-6, "us"}});
@@ -167,7 +159,7 @@ StudyDrawing draw_study_chart(const Study& study, const StudyFigure& figure, con
     chart.front =
         Front{study_column(figure.x).better != Better::kMore, study_column(figure.y).better != Better::kMore};
   const std::vector<std::string>& labels = figure.labels.empty() ? study.names : figure.labels;
-  OncePerPlace places(study, figure);
+  std::set<Place> taken;
   for (const StudyPoint* point : points) {
     ChartPoint one{.panel = words_of(*point, figure.panels),
                    .series = words_of(*point, figure.series),
@@ -178,7 +170,8 @@ StudyDrawing draw_study_chart(const Study& study, const StudyFigure& figure, con
                    .fits = !front || value_of(rows, *point, "fits").value_or(1.0) > 0.0};
     if (!figure.markers.empty())
       if (const auto marker = value_of(rows, *point, figure.markers)) one.marker = y.factor * *marker;
-    if (chart.curves) places.add({{figure.x, one.place}, {"", one.series}, {"", one.panel}});
+    if (chart.curves)
+      take_place({{figure.x, one.place}, {"", one.series}, {"", one.panel}}, taken, study, figure);
     chart.points.push_back(std::move(one));
   }
   StudyDrawing drawn{{}, y.label + ", by " + figure.x, ""};
@@ -207,7 +200,7 @@ StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, c
       .text_of = [percent = figure.value == "efficiency" || figure.value == "bubble_fraction"](double value) {
         return percent ? percent_text(value, 0) : formatted("%.3g", value);
       }};
-  OncePerPlace places(study, figure);
+  std::set<Place> taken;
   for (const StudyPoint* point : drawn_points(study, figure, {figure.x, figure.y})) {
     HeatCell cell{words_of(*point, figure.panels), word_of(*point, figure.x), word_of(*point, figure.y)};
     if (const auto value = value_of(rows, *point, figure.value)) {
@@ -215,7 +208,7 @@ StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, c
       cell.text = sheet.text_of(*cell.value);
     }
     cell.fits = value_of(rows, *point, "fits").value_or(1.0) > 0.0;
-    places.add({{figure.x, cell.x}, {figure.y, cell.y}, {"", cell.panel}});
+    take_place({{figure.x, cell.x}, {figure.y, cell.y}, {"", cell.panel}}, taken, study, figure);
     sheet.cells.push_back(std::move(cell));
   }
   return {draw_heatmap(sheet), axis.label + ", by " + figure.x + " and " + figure.y, ""};
@@ -263,8 +256,7 @@ void write_study_output(const Study& study, const StudyRows& rows, const std::st
       .context = make_run_context("", command_line()), .verdicts = {}, .figures = evidence, .problems = {}};
   std::istringstream lines(verdicts);
   for (std::string line; std::getline(lines, line);) report.verdicts.push_back(line);
-  const std::string footer =
-      "stepcast " + report.context.stepcast.text() + ", predicted";
+  const std::string footer = "stepcast " + report.context.stepcast.text() + ", predicted";
   std::exception_ptr problem;
   for (const StudyFigure& figure : study.figures) {
     try {

@@ -45,20 +45,8 @@ AskedSome ask_some(const Study& study, const AskPoint& ask) {
 /// `hours:minutes:00`, whole minutes.
 std::string slurm_time(double seconds) {
   const auto minutes = static_cast<long>(std::ceil(seconds / 60.0));
-  return formatted("%.0f", static_cast<double>(minutes / 60)) + ":" + (minutes % 60 < 10 ? "0" : "") +
-         std::to_string(minutes % 60) + ":00";
+  return fmt::format("{}:{:02}:00", minutes / 60, minutes % 60);
 }
-
-}  // namespace
-
-void print_left_out(const std::vector<LeftOut>& all, const std::string& what) {
-  for (const LeftOut& one : all) {
-    std::cout << counted(one.points, "point") << " " << what << ": " << one.reason << '\n';
-    for (const std::string& name : one.names) std::cout << "  " << name << '\n';
-  }
-}
-
-namespace {
 
 /// A lower bound: nothing was measured yet.
 void print_duration_of_runs(const Study& study) {
@@ -66,26 +54,30 @@ void print_duration_of_runs(const Study& study) {
   const StudyParts& parts = *study.parts;
   const double training = parts.run.steps ? parts.run.steps->seconds : 0.0;
   const auto runs = static_cast<double>(study.points.size()) * parts.run.launches;
-  std::cout << "at least about " << to_text(Seconds(runs * (kStart_s + training))) << ": runs that take "
-            << to_text(Seconds(kStart_s)) << " to start"
-            << (parts.run.steps ? " and train for " + to_text(Seconds(training))
-                                : "; the time of their steps is unknown")
-            << "; and " << (parts.measure ? "measuring, " : "") << (parts.calibrate ? "calibrating, " : "")
-            << "predicting";
+  std::cout << fmt::format("at least about {}: runs that take {} to start{}; and {}{}predicting",
+                           to_text(Seconds(runs * (kStart_s + training))), to_text(Seconds(kStart_s)),
+                           parts.run.steps ? " and train for " + to_text(Seconds(training))
+                                           : "; the time of their steps is unknown",
+                           parts.measure ? "measuring, " : "", parts.calibrate ? "calibrating, " : "");
   if (std::isfinite(parts.run.until_s))
-    std::cout << "; after " << to_text(Seconds(parts.run.until_s)) << " no launch begins except the first "
-              << parts.run.least_launches;
+    std::cout << fmt::format("; after {} no launch begins except the first {}",
+                             to_text(Seconds(parts.run.until_s)), parts.run.least_launches);
   std::cout << '\n';
 }
 
 }  // namespace
 
+void print_left_out(const std::vector<LeftOut>& all, const std::string& what) {
+  for (const LeftOut& one : all) {
+    std::cout << fmt::format("{} {}: {}\n", counted(one.points, "point"), what, one.reason);
+    for (const std::string& name : one.names) std::cout << "  " << name << '\n';
+  }
+}
+
 void print_plan(const Study& study) {
   std::cout << study.title << '\n'
             << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point");
-  if (study.parts)
-    std::cout << ", each predicted, then run "
-              << counted(static_cast<std::size_t>(study.parts->run.launches), "time");
+  if (study.parts) std::cout << ", each predicted, then run " << counted(study.parts->run.launches, "time");
   std::cout << '\n';
   print_left_out(study.left_out, "left out");
   if (study.parts) print_duration_of_runs(study);
@@ -93,20 +85,19 @@ void print_plan(const Study& study) {
 
 void print_duration(const Study& study, int processes, const AskPoint& ask) {
   const AskedSome some = ask_some(study, ask);
-  std::cout << "about "
-            << to_text(Seconds(some.each_s * static_cast<double>(study.points.size()) / processes))
-            << " with " << counted(static_cast<std::size_t>(processes), "job") << ", by "
-            << counted(some.asked, "point") << " of them that took " << to_text(Seconds(some.each_s))
-            << " each\n";
+  std::cout << fmt::format(
+      "about {} with {}, by {} of them that took {} each\n",
+      to_text(Seconds(some.each_s * static_cast<double>(study.points.size()) / processes)),
+      counted(processes, "job"), counted(some.asked, "point"), to_text(Seconds(some.each_s)));
   if (some.failed > 0) std::cout << some.failed << " of these cannot be answered, " << some.failure << '\n';
 }
 
 std::string job_array(const Study& study, const JobArray& array, const AskPoint& ask) {
   if (study.parts)
     throw InputError(
-        study.path +
-        ": --print-sbatch: this study runs trainings, which are measurements of one machine, one "
-        "after another; only studies without 'run' can be divided into jobs");
+        "{}: --print-sbatch: this study runs trainings, which are measurements of one machine, one "
+        "after another; only studies without 'run' can be divided into jobs",
+        study.path);
   constexpr double kMargin = 2.0, kLeastSeconds = 600.0;
   const AskedSome some = ask_some(study, ask);
   const auto points = static_cast<double>(study.points.size());
@@ -114,19 +105,18 @@ std::string job_array(const Study& study, const JobArray& array, const AskPoint&
   std::string command = "stepcast study";
   for (const std::string& word : array.words) command += " " + shell_word(word);
   command += " --jobs " + std::to_string(array.processes);
-  const std::string jobs = std::to_string(array.jobs);
-  const std::string merge_time = slurm_time(kLeastSeconds + 0.01 * points);
-  return "#!/bin/bash\n# " + counted(study.points.size(), "point") + " in " + jobs + " jobs: about " +
-         to_text(Seconds(seconds)) + " each, by " + counted(some.asked, "point") + " that took " +
-         to_text(Seconds(some.each_s)) +
-         " each here.\n# The folder of -o must be on a file system that all jobs share.\n"
-         "#SBATCH --job-name=stepcast-study\n#SBATCH --array=1-" +
-         jobs + "\n#SBATCH --ntasks=1\n#SBATCH --cpus-per-task=" + std::to_string(array.processes) +
-         "\n#SBATCH --time=" + slurm_time(kLeastSeconds + kMargin * seconds) + "\nset -euo pipefail\n" +
-         command + " --shard \"$SLURM_ARRAY_TASK_ID/" + jobs +
-         "\"\n\n# This puts all together, once the array has ended (ID: what sbatch said of it):\n"
-         "#   sbatch --dependency=afterok:ID --ntasks=1 --cpus-per-task=" +
-         std::to_string(array.processes) + " --time=" + merge_time + " --wrap=" + shell_word(command) + "\n";
+  return fmt::format(
+      "#!/bin/bash\n# {} in {} jobs: about {} each, by {} that took {} each here.\n"
+      "# The folder of -o must be on a file system that all jobs share.\n"
+      "#SBATCH --job-name=stepcast-study\n#SBATCH --array=1-{}\n#SBATCH --ntasks=1\n"
+      "#SBATCH --cpus-per-task={}\n#SBATCH --time={}\nset -euo pipefail\n"
+      "{} --shard \"$SLURM_ARRAY_TASK_ID/{}\"\n\n"
+      "# This puts all together, once the array has ended (ID: what sbatch said of it):\n"
+      "#   sbatch --dependency=afterok:ID --ntasks=1 --cpus-per-task={} --time={} --wrap={}\n",
+      counted(study.points.size(), "point"), array.jobs, to_text(Seconds(seconds)),
+      counted(some.asked, "point"), to_text(Seconds(some.each_s)), array.jobs, array.processes,
+      slurm_time(kLeastSeconds + kMargin * seconds), command, array.jobs, array.processes,
+      slurm_time(kLeastSeconds + 0.01 * points), shell_word(command));
 }
 
 }  // namespace stepcast

@@ -26,9 +26,8 @@ std::string describe_actions() {
 }
 
 std::string describe_formats() {
-  std::string text = "of import, if the file does not show it; of export: simgrid";
-  for (const auto& entry : importers().entries()) text += "\n" + entry.name + ": " + entry.description;
-  return text + "\nsimgrid: a platform file of SimGrid, XML version 4.1";
+  return with_entries("of import, if the file does not show it; of export: simgrid", importers()) +
+         "\nsimgrid: a platform file of SimGrid, XML version 4.1";
 }
 
 void declare(po::options_description& options) {
@@ -49,7 +48,7 @@ void declare(po::options_description& options) {
 
 ImportOptions import_options(const po::variables_map& values) {
   ImportOptions options;
-  if (values.count("device") != 0) options.device = values["device"].as<std::string>();
+  options.device = text_option(values, "device");
   if (values.count("smp-bandwidth") != 0) {
     options.smp_bandwidth = bytes_per_second_option(values, "smp-bandwidth");
     if (!(options.smp_bandwidth->count() > 0.0)) throw UsageError("--smp-bandwidth must be above 0");
@@ -76,7 +75,7 @@ Cluster load_or_import(const std::string& name, const po::variables_map& values)
   if (importable) return import_file(name, values, "");
   for (const char* option : {"device", "smp-bandwidth", "pcie-generation"})
     if (values.count(option) != 0)
-      throw UsageError("--" + std::string(option) + " is for files to import; '" + name + "' is a cluster");
+      throw UsageError("--{} is for files to import; '{}' is a cluster", option, name);
   return load_cluster(name);
 }
 
@@ -85,38 +84,35 @@ void write(const po::variables_map& values, const std::string& text) {
   if (values.count("output") == 0)
     std::cout << text;
   else
-    write_file(values["output"].as<std::string>(), text, values["force"].as<bool>());
+    write_file(text_option(values, "output"), text, flag_option(values, "force"));
 }
 
 /// Cluster file with a line that states how it was written.
 std::string cluster_file(const Cluster& cluster) {
   const RunContext context = make_run_context("", command_line());
-  std::string words;
-  for (const std::string& word : command_line()) words += " " + word;
-  for (char& c : words)
-    if (c == '\n' || c == '\r') c = ' ';
-  return "# Written by stepcast " + context.stepcast.text() + ":" + words +
-         "\n" + to_yaml(cluster);
+  std::string words = joined(command_line(), " ");
+  std::ranges::replace_if(
+      words, [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  return fmt::format("# Written by stepcast {}: {}\n", context.stepcast.text(), words) + to_yaml(cluster);
 }
 
 /// Refuses options that the action does not have.
 void allow_only(const po::variables_map& values, const std::string& action, const Words& allowed) {
   for (const char* option : {"format", "device", "smp-bandwidth", "pcie-generation", "graphviz", "output"})
-    if (values.count(option) != 0 && std::find(allowed.begin(), allowed.end(), option) == allowed.end())
-      throw UsageError("'topology " + action + "' has no option --" + option);
+    if (values.count(option) != 0 && std::ranges::count(allowed, option) == 0)
+      throw UsageError("'topology {}' has no option --{}", action, option);
 }
 
 void import(const std::string& name, const po::variables_map& values) {
   allow_only(values, "import", {"format", "device", "smp-bandwidth", "pcie-generation", "output"});
-  const std::string format = values.count("format") == 0 ? "" : values["format"].as<std::string>();
-  write(values, cluster_file(import_file(name, values, format)));
+  write(values, cluster_file(import_file(name, values, text_option(values, "format"))));
 }
 
 void show(const std::string& name, const po::variables_map& values) {
   allow_only(values, "show", {"device", "smp-bandwidth", "pcie-generation", "graphviz"});
   const Cluster cluster = load_or_import(name, values);
   if (values.count("graphviz") != 0)
-    write_file(values["graphviz"].as<std::string>(), to_graphviz(cluster), values["force"].as<bool>());
+    write_file(text_option(values, "graphviz"), to_graphviz(cluster), flag_option(values, "force"));
   std::cout << tree_text(cluster);
 }
 
@@ -128,8 +124,8 @@ void generate(const std::string& name, const po::variables_map& values) {
 void export_cluster(const std::string& name, const po::variables_map& values) {
   allow_only(values, "export", {"format", "device", "smp-bandwidth", "pcie-generation", "output"});
   if (values.count("format") == 0) throw UsageError("--format is missing: simgrid");
-  const std::string format = values["format"].as<std::string>();
-  if (format != "simgrid") throw UsageError(unknown_name("format", format, {"simgrid"}));
+  if (const std::string format = text_option(values, "format"); format != "simgrid")
+    throw UsageError(unknown_name("format", format, {"simgrid"}));
   write(values, to_simgrid_xml(load_or_import(name, values)));
 }
 
@@ -137,12 +133,12 @@ ExitCode run(const po::variables_map& values) {
   static const std::vector<std::pair<std::string, void (*)(const std::string&, const po::variables_map&)>>
       kActions{{"import", import}, {"show", show}, {"generate", generate}, {"export", export_cluster}};
   const auto& action = action_option(values, "topology", kActions);
-  const Words words = values["words"].as<Words>();
+  const Words words = texts_option(values, "words");
   if (words.size() != 2)
-    throw UsageError("'topology " + words[0] + "' takes one " + (words[0] == "import" ? "file" : "cluster") +
-                     ", got " + std::to_string(words.size() - 1) + "; see 'stepcast help topology'");
+    throw UsageError("'topology {}' takes one {}, got {}; see 'stepcast help topology'", words[0],
+                     words[0] == "import" ? "file" : "cluster", words.size() - 1);
   for (const char* file : {"output", "graphviz"})
-    if (values.count(file) != 0) check_writable(values[file].as<std::string>(), values["force"].as<bool>());
+    if (values.count(file) != 0) check_writable(text_option(values, file), flag_option(values, "force"));
   action.second(words[1], values);
   return ExitCode::kDone;
 }

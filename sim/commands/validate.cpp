@@ -4,7 +4,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <string_view>
+#include <regex>
 #include <utility>
 
 #include "core/file.hpp"
@@ -27,15 +27,14 @@ constexpr const char* kCollectives = "nccl_collectives";
 /// Help text of --case.
 std::string describe_cases() {
   std::string text = "only this one; shipped are";
-  for (const RowSet& one : load_published("")) text += "\n" + one.id + ": " + one.title;
+  for (const RowSet& one : load_published("")) text += fmt::format("\n{}: {}", one.id, one.title);
   return text;
 }
 
 std::string describe_measured() {
-  std::string text =
-      "instead: steps, memory and collectives on GPUs that others measured, all sets or this one";
-  for (const std::string& id : measured_ids()) text += "\n" + id;
-  return text + "\n" + kCollectives;
+  return fmt::format(
+      "instead: steps, memory and collectives on GPUs that others measured, all sets or this one\n{}\n{}",
+      joined(measured_ids(), "\n"), kCollectives);
 }
 
 void declare(po::options_description& options) {
@@ -62,33 +61,27 @@ void declare(po::options_description& options) {
 }
 
 std::vector<RowSet> chosen_cases(const po::variables_map& values) {
-  std::vector<RowSet> cases =
-      load_published(values.count("cases") != 0 ? values["cases"].as<std::string>() : "");
+  std::vector<RowSet> cases = load_published(text_option(values, "cases"));
   if (values.count("case") == 0) return cases;
-  const auto id = values["case"].as<std::string>();
+  const std::string id = text_option(values, "case");
   std::vector<std::string> known;
   for (RowSet& one : cases) {
     if (one.id == id) return {std::move(one)};
     known.push_back(one.id);
   }
-  throw UsageError("--case: " + unknown_name("case", id, known));
+  throw UsageError("--case: {}", unknown_name("case", id, known));
 }
 
 /// `8529 | 4210 | 4210 | 4399`: one value per rank.
-std::string listed(const std::vector<double>& numbers) {
-  std::string text;
-  for (const double number : numbers) text += (text.empty() ? "" : " | ") + short_number(number);
-  return text;
-}
+std::string listed(const std::vector<double>& numbers) { return range_text({numbers, numbers, numbers}); }
 
 /// `753.8  (747.7 to 753.8)`
 std::string with_range(const PredictedValue& value) {
-  const std::string ranges = range_text(value);
-  const std::string central = listed(value.central);
-  return ranges == central ? central : central + "  (" + ranges + ")";
+  const std::string ranges = range_text(value), central = listed(value.central);
+  return ranges == central ? central : fmt::format("{}  ({})", central, ranges);
 }
 
-/// What was measured of a quantity, or forecast blind.
+/// A measured quantity, or its blind forecast.
 std::string text_of(const nlohmann::json& values, const std::string& quantity) {
   if (!values.contains(quantity)) return "-";
   return listed(values[quantity].is_array() ? values[quantity].get<std::vector<double>>()
@@ -104,14 +97,6 @@ bool shown(const RowSet& set, const std::string& quantity) {
 
 std::string percent_of(const std::optional<double>& error) {
   return error ? signed_percent_text(*error) : "-";
-}
-
-/// One line per value of what stays open.
-std::string in_lines(std::string text) {
-  constexpr std::string_view kMark = "; with ";
-  for (std::size_t at = text.find(kMark); at != std::string::npos; at = text.find(kMark, at))
-    text.replace(at, kMark.size(), "\n    with ");
-  return text;
 }
 
 void print_quantities(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
@@ -133,10 +118,11 @@ void print_quantities(const RowSet& set, const SetForecast& forecast, const std:
 }
 
 void print_details(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
-  std::cout << set.id << "\n" << set.title << " (" << set.source << ")\n\n";
+  std::cout << fmt::format("{}\n{} ({})\n\n", set.id, set.title, set.source);
   print_quantities(set, forecast, comparisons);
   for (const std::string& line : assumptions(set, forecast)) std::cout << "assumed: " << line << '\n';
-  for (const std::string& line : forecast.unidentified) std::cout << in_lines(line) << '\n';
+  for (const std::string& line : forecast.unidentified)  // one line per value of what stays open
+    std::cout << std::regex_replace(line, std::regex("; with "), "\n    with ") << '\n';
   for (const std::string& line : verdict(comparisons, set.limits)) std::cout << line << '\n';
   std::cout << '\n';
 }
@@ -209,29 +195,29 @@ std::vector<nlohmann::json> validated_sets(std::vector<std::string> ids, const M
 /// Compares with the accuracy file, or writes it. A command that validates one set compares that one.
 ExitCode check_accuracy(const std::vector<SetAccuracy>& sets, const po::variables_map& values) {
   const std::string path = evidence_file("accuracy");
-  if (values["accept"].as<bool>()) {
-    if (values["measured"].as<std::string>() != "all")
+  if (flag_option(values, "accept")) {
+    if (text_option(values, "measured") != "all")
       throw UsageError("--accept requires --measured with all sets, because the file contains all");
     write_file(path, accuracy_yaml(sets), true);
     std::cerr << "wrote " << path << '\n';
   }
-  if (!values["check"].as<bool>()) return ExitCode::kDone;
+  if (!flag_option(values, "check")) return ExitCode::kDone;
   const std::vector<std::string> all = differences(sets, read_accuracy(path));
   for (const std::string& line : all) std::cerr << line << '\n';
   if (!all.empty())
-    std::cerr << path << ": " << counted(all.size(), "difference")
-              << "; 'stepcast validate --measured --accept' writes the file anew\n";
+    std::cerr << fmt::format("{}: {}; 'stepcast validate --measured --accept' writes the file anew\n", path,
+                             counted(all.size(), "difference"));
   return all.empty() ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
 ExitCode run_measured(const po::variables_map& values) {
-  const auto requested = values["measured"].as<std::string>();
-  MeasuredOptions options{
-      .rows = values["rows"].as<std::string>(),
-      .one = requested != "all",
-      .every_row = values["every-row"].as<bool>(),
-      .jobs = values["jobs"].as<int>() == 0 ? default_jobs() : int_option(values, "jobs", 1, kMostThreads),
-      .seed = values["seed"].as<unsigned>()};
+  const std::string requested = text_option(values, "measured");
+  const bool json = flag_option(values, "json");
+  MeasuredOptions options{.rows = text_option(values, "rows"),
+                          .one = requested != "all",
+                          .every_row = flag_option(values, "every-row"),
+                          .jobs = jobs_option(values),
+                          .seed = values["seed"].as<unsigned>()};
   if (!options.one && !options.rows.empty()) throw UsageError("--rows requires --measured ID, one set");
   std::vector<std::string> ids{requested};
   if (!options.one) {
@@ -241,7 +227,7 @@ ExitCode run_measured(const po::variables_map& values) {
   nlohmann::json all{{"sets", nlohmann::json::array()}, {"lineage", nlohmann::json::array()}};
   std::vector<SetAccuracy> accuracy;
   for (nlohmann::json& one : validated_sets(ids, options)) {
-    if (!values["json"].as<bool>()) std::cout << one["text"].get<std::string>();
+    if (!json) std::cout << one["text"].get<std::string>();
     accuracy.push_back(one["accuracy"]);
     all["accuracy"].push_back(std::move(one["accuracy"]));
     if (one.contains("collectives")) {
@@ -251,9 +237,8 @@ ExitCode run_measured(const po::variables_map& values) {
     all["sets"].push_back(std::move(one["set"]));
     all["lineage"].push_back(make_ancestor("measured rows", measured_path(accuracy.back().set)));
   }
-  if (!values["json"].as<bool>() && !options.one) std::cout << accuracy_text(accuracy);
-  all["context"] = make_run_context(kMeasuredSchema, command_line());
-  write_output(values, [&] { return to_file_text(all); });
+  if (!json && !options.one) std::cout << accuracy_text(accuracy);
+  write_json_output(values, kMeasuredSchema, std::move(all));
   return check_accuracy(accuracy, values);
 }
 
@@ -261,18 +246,19 @@ ExitCode run_measured(const po::variables_map& values) {
 ExitCode run_tables(const po::variables_map& values) {
   const std::vector<SetAccuracy> sets = read_accuracy(evidence_file("accuracy"));
   ExitCode code = ExitCode::kDone;
-  for (const std::string& path : values["tables"].as<std::vector<std::string>>()) {
+  for (const std::string& path : texts_option(values, "tables")) {
     const std::string before = read_file(path),
                       after = with_tables(before, path, sets, evidence_file("blind"));
     if (before == after) continue;
-    if (!values["check"].as<bool>()) {
+    if (!flag_option(values, "check")) {
       write_file(path, after, true);
       std::cout << "wrote " << path << '\n';
       continue;
     }
-    std::cerr << path
-              << ": its tables differ from studies/measured/accuracy.yaml; 'stepcast validate --tables "
-              << path << "' writes them anew\n";
+    std::cerr << fmt::format(
+        "{0}: its tables differ from studies/measured/accuracy.yaml; 'stepcast validate --tables {0}' "
+        "writes them anew\n",
+        path);
     code = ExitCode::kOutOfTolerance;
   }
   return code;
@@ -282,23 +268,22 @@ ExitCode run(const po::variables_map& values) {
   check_output(values);
   if (values.count("tables") != 0) return run_tables(values);
   if (values.count("measured") != 0) return run_measured(values);
+  const bool json = flag_option(values, "json");
   const std::vector<RowSet> cases = chosen_cases(values);
-  nlohmann::json all{{"cases", nlohmann::json::array()}};
+  nlohmann::json all{{"cases", nlohmann::json::array()}, {"lineage", nlohmann::json::array()}};
   std::vector<Case> rows;
   const AskPrediction ask = asked_here();
   for (const RowSet& one : cases) {
     const SetForecast found = forecast(one, ask);
     const std::vector<Case> comparisons = compare_rows(one, found);
     all["cases"].push_back(case_json(one, found, comparisons));
-    if (values["details"].as<bool>() && !values["json"].as<bool>()) print_details(one, found, comparisons);
+    all["lineage"].push_back(make_ancestor("published case", one.path));
+    if (flag_option(values, "details") && !json) print_details(one, found, comparisons);
     rows.insert(rows.end(), comparisons.begin(), comparisons.end());
   }
-  if (!values["json"].as<bool>()) print_all(rows);
+  if (!json) print_all(rows);
   all["summary"] = summary_json(summarize(rows));
-  all["context"] = make_run_context(kValidationSchema, command_line());
-  all["lineage"] = nlohmann::json::array();
-  for (const RowSet& one : cases) all["lineage"].push_back(make_ancestor("published case", one.path));
-  write_output(values, [&] { return to_file_text(all); });
+  write_json_output(values, kValidationSchema, std::move(all));
   return ExitCode::kDone;
 }
 
@@ -309,7 +294,6 @@ const Registration<Command> kValidate{
          "Compares forecasts with published measurements: one line per row, its error and baselines.",
      .value = {.declare = declare,
                .run = run,
-               .positional = "",
                .usage = "stepcast validate [--cases FILE] [--case ID] [options]\n       stepcast validate "
                         "--measured [ID] [options]\n       stepcast "
                         "validate --tables FILE... [--check]",

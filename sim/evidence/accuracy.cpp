@@ -23,8 +23,6 @@ std::string cell(const SetAccuracy& set, const std::string& key, const std::stri
   return found == set.percent.end() ? missing : percent_text(found->second / kPercent);
 }
 
-std::string tick(const std::string& text) { return "`" + text + "`"; }
-
 std::string markdown_row(const std::vector<std::string>& cells) {
   return "| " + joined(cells, " | ") + " |\n";
 }
@@ -36,18 +34,22 @@ std::string markdown_header(const std::vector<std::string>& names, std::size_t w
   return markdown_row(names) + rule + "\n";
 }
 
+/// A line of the table of all sets; `missing` where there is no value.
+std::vector<std::string> cells_of(const SetAccuracy& set, const std::string& name,
+                                  const std::string& missing) {
+  std::vector<std::string> cells{name, std::to_string(set.rows), std::to_string(set.forecast)};
+  for (const char* key : {"mean", "median", "p90", "worst", "nearest_neighbour", "constant_throughput"})
+    cells.push_back(cell(set, key, missing));
+  cells.insert(cells.end(), {set.ranking.empty() ? missing : set.ranking, cell(set, "memory", missing)});
+  return cells;
+}
+
 std::string known_table(const std::vector<SetAccuracy>& sets) {
   std::string text = markdown_header({"set", "rows", "forecast", "mean", "median", "p90", "worst",
                                       "nearest neighbour", "constant throughput", "ranking", "memory"},
                                      1);
-  for (const SetAccuracy& set : sets) {
-    std::vector<std::string> cells{tick(set.set) + ": " + set.title, std::to_string(set.rows),
-                                   std::to_string(set.forecast)};
-    for (const char* key : {"mean", "median", "p90", "worst", "nearest_neighbour", "constant_throughput"})
-      cells.push_back(cell(set, key, ""));
-    cells.insert(cells.end(), {set.ranking, cell(set, "memory", "")});
-    text += markdown_row(cells);
-  }
+  for (const SetAccuracy& set : sets)
+    text += markdown_row(cells_of(set, fmt::format("`{}`: {}", set.set, set.title), ""));
   return text;
 }
 
@@ -68,17 +70,15 @@ std::string known_and_blind_table(const std::vector<SetAccuracy>& sets, const st
                                       "blind rows", "median", "mean", "another forecast"},
                                      1);
   for (const SetAccuracy& set : sets) {
-    std::vector<std::string> cells{set.title,
-                                   std::to_string(set.forecast) + " of " + std::to_string(set.rows)};
+    std::vector<std::string> cells{set.title, fmt::format("{} of {}", set.forecast, set.rows)};
     for (const char* key : {"median", "mean", "nearest_neighbour"}) cells.push_back(cell(set, key, ""));
     bool any = false;
     for (const YamlNode& score : file.at("sets").items()) {
       score.allow_only({"set", "of", "rows", "scored", "groups", "mean", "median", "other"});
       if (score.at("set").text() != set.set) continue;
       if (any) cells.assign(5, "");  // one line per score, the known rows once
-      cells.insert(cells.end(),
-                   {blind_scope(score), blind_percent(score, "median"), blind_percent(score, "mean"),
-                    score.has("other") ? score.at("other").text() : ""});
+      cells.insert(cells.end(), {blind_scope(score), blind_percent(score, "median"),
+                                 blind_percent(score, "mean"), score.text_or("other", "")});
       text += markdown_row(cells);
       any = true;
     }
@@ -87,8 +87,10 @@ std::string known_and_blind_table(const std::vector<SetAccuracy>& sets, const st
       text += markdown_row(cells);
     }
   }
-  return text + "\nBlind rows: scored once at revision " + file.at("revision").text() + " (" +
-         file.at("date").text() + "), with parameters fitted to the known rows.\n";
+  return text +
+         fmt::format(
+             "\nBlind rows: scored once at revision {} ({}), with parameters fitted to the known rows.\n",
+             file.at("revision").text(), file.at("date").text());
 }
 
 }  // namespace
@@ -96,13 +98,14 @@ std::string known_and_blind_table(const std::vector<SetAccuracy>& sets, const st
 void SetAccuracy::add(const Errors& errors) {
   forecast = errors.count;
   if (errors.count == 0) return;
-  percent["log_mean"] = kPercent * errors.log.mean;
-  percent["log_median"] = kPercent * errors.log.median;
-  percent["log_p90"] = kPercent * errors.log.p90;
-  percent["mean"] = kPercent * errors.relative.mean;
-  percent["median"] = kPercent * errors.relative.median;
-  percent["p90"] = kPercent * errors.relative.p90;
-  percent["worst"] = kPercent * errors.relative.worst;
+  const auto& [mean, median, p90, worst] = errors.relative;
+  percent.insert({{"log_mean", kPercent * errors.log.mean},
+                  {"log_median", kPercent * errors.log.median},
+                  {"log_p90", kPercent * errors.log.p90},
+                  {"mean", kPercent * mean},
+                  {"median", kPercent * median},
+                  {"p90", kPercent * p90},
+                  {"worst", kPercent * worst}});
 }
 
 std::vector<SetAccuracy> read_accuracy(const std::string& path) {
@@ -117,7 +120,7 @@ std::vector<SetAccuracy> read_accuracy(const std::string& path) {
     node.allow_only(known);
     for (const char* key : kKeys)
       if (node.has(key)) set.percent[key] = node.at(key).number();
-    if (node.has("ranking")) set.ranking = node.at("ranking").text();
+    set.ranking = node.text_or("ranking", "");
     sets.push_back(std::move(set));
   }
   return sets;
@@ -130,11 +133,11 @@ std::string accuracy_yaml(const std::vector<SetAccuracy>& sets) {
       "# Written by `stepcast validate --measured --accept`, compared by `stepcast validate --measured "
       "--check`.\n";
   for (const SetAccuracy& set : sets) {
-    text += set.set + ":\n  title: " + in_double_quotes(set.title) + "\n  rows: " + std::to_string(set.rows) +
-            "\n  forecast: " + std::to_string(set.forecast) + "\n";
+    text += fmt::format("{}:\n  title: {}\n  rows: {}\n  forecast: {}\n", set.set,
+                        in_double_quotes(set.title), set.rows, set.forecast);
     for (const char* key : kKeys)
       if (const auto found = set.percent.find(key); found != set.percent.end())
-        text += std::string("  ") + key + ": " + formatted("%.2f", found->second) + "\n";
+        text += fmt::format("  {}: {:.2f}\n", key, found->second);
     if (!set.ranking.empty()) text += "  ranking: " + set.ranking + "\n";
   }
   return text;
@@ -153,18 +156,18 @@ std::vector<std::string> differences(const std::vector<SetAccuracy>& today,
     }
     if (now.rows != before->rows || now.forecast != before->forecast ||
         now.ranking.empty() != before->ranking.empty())
-      all.push_back(now.set + ": " + std::to_string(now.forecast) + " of " + std::to_string(now.rows) +
-                    " rows forecast, " + std::to_string(before->forecast) + " of " +
-                    std::to_string(before->rows) + " in the accuracy file");
+      all.push_back(fmt::format("{}: {} of {} rows forecast, {} of {} in the accuracy file", now.set,
+                                now.forecast, now.rows, before->forecast, before->rows));
     const double allowed = now.rows >= kLarge ? kOfLarge : kOfSmall;
     for (const char* key : kKeys) {
       const auto value = now.percent.find(key), old = before->percent.find(key);
       const bool here = value != now.percent.end(), there = old != before->percent.end();
       if (here == there && (!here || std::abs(value->second - old->second) <= allowed)) continue;
-      const std::string was = there ? formatted("%.2f %%", old->second) : "no value";
-      all.push_back(now.set + ": " + key + " is " +
-                    (here ? formatted("%.2f %%", value->second) : "no value") + ", " + was +
-                    " in the accuracy file; at most " + formatted("%.1f", allowed) + " points apart");
+      const auto text = [](bool known, auto found) {
+        return known ? fmt::format("{:.2f} %", found->second) : "no value";
+      };
+      all.push_back(fmt::format("{}: {} is {}, {} in the accuracy file; at most {:.1f} points apart", now.set,
+                                key, text(here, value), text(there, old), allowed));
     }
   }
   return all;
@@ -173,13 +176,7 @@ std::vector<std::string> differences(const std::vector<SetAccuracy>& today,
 std::string accuracy_text(const std::vector<SetAccuracy>& sets) {
   Table table({"set", "rows", "forecast", "mean", "median", "90 %", "worst", "nearest neighbour",
                "constant throughput", "ranking", "memory"});
-  for (const SetAccuracy& set : sets) {
-    std::vector<std::string> cells{set.set, std::to_string(set.rows), std::to_string(set.forecast)};
-    for (const char* key : {"mean", "median", "p90", "worst", "nearest_neighbour", "constant_throughput"})
-      cells.push_back(cell(set, key, "-"));
-    cells.insert(cells.end(), {set.ranking.empty() ? "-" : set.ranking, cell(set, "memory", "-")});
-    table.add(std::move(cells));
-  }
+  for (const SetAccuracy& set : sets) table.add(cells_of(set, set.set, "-"));
   return table.text();
 }
 
@@ -196,13 +193,13 @@ std::string with_tables(const std::string& text, const std::string& name,
     if (from == std::string::npos) continue;
     const std::size_t to = result.find(end, from);
     if (to == std::string::npos)
-      throw InputError(name + ": '" + begin.substr(0, begin.size() - 1) + "' has no end");
+      throw InputError("{}: '{}' has no end", name, begin.substr(0, begin.size() - 1));
     result.replace(from + begin.size(), to - from - begin.size(), make());
     any = true;
   }
   if (!any)
-    throw InputError(name + ": has no table; expected '<!-- " +
-                     joined(names_of(tables), ":begin -->' or '<!-- ") + ":begin -->'");
+    throw InputError("{}: has no table; expected '<!-- {}:begin -->'", name,
+                     joined(names_of(tables), ":begin -->' or '<!-- "));
   return result;
 }
 

@@ -23,14 +23,11 @@ struct Estimate {
 /// The median, the least and the largest. \pre values not empty
 Estimate estimate_of(const std::vector<double>& values);
 
-/// A file that a case was made from.
-struct CaseFile {
-  std::string path{};
-  std::string sha1{};
-  std::string date{};
-  double load_average = 0.0;
-  double step_time_s = 0.0;
-  const Result* result = nullptr;  ///< its content; null if this program has not read it
+/// A Result and the file it came from.
+struct ResultFile {
+  std::string path;
+  std::string sha1;
+  Result result;
 };
 
 /// One part of the step, mean over the ranks, median over the launches.
@@ -69,37 +66,29 @@ struct Case {
   std::optional<Estimate> blind{};          ///< forecast before the measurement was known
   std::map<std::string, double> trivial{};  ///< by name, see trivial.hpp
   std::vector<PhaseError> phases{};
-  std::vector<MemoryError> memory{};  ///< one per rank that both sides know
-  std::vector<CaseFile> launches{};
-  std::optional<CaseFile> prediction{};
+  std::vector<MemoryError> memory{};  ///< one per rank that both files contain
+  std::vector<const ResultFile*> launches{};
+  const ResultFile* prediction = nullptr;  ///< null if there is none
   /// `measured`, speed-normalised to the machine as it was while the forecast's trace was measured: by the
   /// traced model's own steps between the runs (RunMachine::slowdown), else Result::step_time_at_speed. None
   /// if a file does not contain its machine's speed.
   std::optional<Estimate> measured_at_equal_speed{};
   /// Machine speed while `measuring`, `calibrating` and `running`, if known.
   std::map<std::string, MachineSpeed> machines{};
-  /// Virtual clusters: distance from the calibration, the rate of most hosts' links, and the step of one rank
-  /// with this batch and no communication.
-  std::string distance{};
-  double link_rate_bytes_per_s = 0.0;
-  double baseline_step_time_s = 0.0;
 
   /// True if it is measured and predicted.
   [[nodiscard]] bool has_error() const { return measured && predicted && measured->value > 0.0; }
   /// predicted / measured - 1. \pre has_error()
   [[nodiscard]] double relative_error() const { return predicted->value / measured->value - 1.0; }
-  [[nodiscard]] bool has_error_at_equal_speed() const { return has_error() && measured_at_equal_speed; }
-  /// predicted / measured_at_equal_speed - 1. \pre has_error_at_equal_speed()
-  [[nodiscard]] double error_at_equal_speed() const {
-    return predicted->value / measured_at_equal_speed->value - 1.0;
-  }
+  /// predicted / measured_at_equal_speed - 1. None without one of them.
+  [[nodiscard]] std::optional<double> error_at_equal_speed() const;
   /// (predicted - measured) / measured exposed communication, which replayed compute cannot dilute. Exposed
   /// communication is the mean over the ranks of the runs' breakdowns. None without it, or if it is less than
   /// `kMinExposedFraction` of the step.
   [[nodiscard]] std::optional<double> error_over_exposed() const;
   static constexpr double kMinExposedFraction = 0.05;
-  /// Error of a baseline. \pre measured
-  [[nodiscard]] double trivial_error(double value) const { return value / measured->value - 1.0; }
+  /// value / measured - 1, such as the error of a baseline. None without a measured value.
+  [[nodiscard]] std::optional<double> error_of(double value) const;
   /// True if some launch took longer than predicted and some less. \pre has_error()
   [[nodiscard]] bool inside_launch_range() const {
     return measured->low <= predicted->value && predicted->value <= measured->high;
@@ -150,7 +139,7 @@ std::string machine_verdict(const std::vector<Case>& cases);
 ///     strong:  same global batch      T_1(d b) / T_n(b)
 ///
 /// over n ranks that train on d batches: d = n, but for pipelines, whose ranks share batches and scale
-/// strongly. T_1 is measured or predicted as T_n is, but for cases that carry a baseline: that serves both.
+/// strongly. T_1 is measured or predicted as T_n is.
 struct Speedup {
   const Case* scaled = nullptr;
   Configuration baseline{};
@@ -160,21 +149,18 @@ struct Speedup {
   [[nodiscard]] double relative_error() const { return *predicted / measured->value - 1.0; }
 };
 
-/// Every speed-up over a baseline that a case carries, or over a `single` case of the same model, threads and
-/// backend that `cases` contain.
+/// Every speed-up over a `single` case of the same model, threads and backend.
 std::vector<Speedup> speedups(const std::vector<Case>& cases);
 
 /// The cases with an error, the largest first.
 std::vector<Case> worst_first(std::vector<Case> cases);
 
 /// A table for people, one row per case. Columns: `case`, `row`, `model`, `strategy`, `ranks`, `batch`,
-/// `threads`, `compute`, `cluster`, `distance`, `quantity`, `measured`, `launches`, `low`, `high`,
+/// `threads`, `compute`, `cluster`, `quantity`, `measured`, `launches`, `low`, `high`,
 /// `predicted`, `error`, `at equal speed` (speed-normalised error), `over exposed` (error over exposed
 /// communication), `blind forecast`, `in range`, `better trivial predictors`, `counts as`, and every baseline
 /// by its title. \pre known columns
 std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns);
-/// Columns from `predicted` on that these cases have values for.
-std::vector<std::string> error_columns(const std::vector<Case>& cases);
 /// One line each: all errors, those of the baselines, speed-normalised and over exposed communication.
 std::string errors_text(const std::vector<Case>& cases);
 
@@ -182,10 +168,7 @@ std::string errors_text(const std::vector<Case>& cases);
 nlohmann::json accuracy_json(const Accuracy& accuracy);
 /// Accuracy of all cases; with `at_equal_speed`, `machine_verdict` and `over_exposed_communication` if known.
 nlohmann::json accuracy_json(const std::vector<Case>& cases);
-nlohmann::json speedups_json(const std::vector<Speedup>& all);
 
 void to_json(nlohmann::json& json, const Case& one);
-/// Reads a training. Derived keys (errors, `better`) are computed again, not read.
-void from_json(const nlohmann::json& json, Case& one);
 
 }  // namespace stepcast

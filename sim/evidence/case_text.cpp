@@ -17,14 +17,17 @@ std::string estimate_text(const Case& one, const std::optional<Estimate>& estima
   if (!estimate) return "-";
   const std::string low = value_text(one, estimate->low), high = value_text(one, estimate->high);
   const std::string value = value_text(one, estimate->value);
-  return low == high && low == value ? value : value + "  (" + low + " to " + high + ")";
+  return low == high && low == value ? value : fmt::format("{}  ({} to {})", value, low, high);
+}
+
+std::string error_text(const std::optional<double>& error) {
+  return error ? signed_percent_text(*error) : "-";
 }
 
 /// `1.264  (0.799 to 1.506), -9.9 %`
 std::string blind_text(const Case& one) {
-  const std::string text = estimate_text(one, one.blind);
-  if (!one.blind || !one.measured || one.measured->value <= 0.0) return text;
-  return text + ", " + signed_percent_text(one.trivial_error(one.blind->value));
+  const auto error = one.blind ? one.error_of(one.blind->value) : std::nullopt;
+  return estimate_text(one, one.blind) + (error ? ", " + signed_percent_text(*error) : "");
 }
 
 std::string better_text(const Case& one) {
@@ -38,9 +41,12 @@ std::string better_text(const Case& one) {
 std::string trivial_text(const Case& one, const char* predictor) {
   const auto found = one.trivial.find(predictor);
   if (found == one.trivial.end()) return "-";
-  const std::string value = value_text(one, found->second);
-  if (!one.measured || one.measured->value <= 0.0) return value;
-  return value + " (" + signed_percent_text(one.trivial_error(found->second)) + ")";
+  const auto error = one.error_of(found->second);
+  return value_text(one, found->second) + (error ? " (" + signed_percent_text(*error) + ")" : "");
+}
+
+std::string measured_text(const Case& one, double Estimate::*part) {
+  return one.measured ? value_text(one, (*one.measured).*part) : "-";
 }
 
 /// Shortens names that are whole sentences.
@@ -63,26 +69,17 @@ const std::map<std::string, Cell>& known_columns() {
         {"threads", [](const Case& one) { return std::to_string(one.configuration.threads); }},
         {"compute", [](const Case& one) { return one.configuration.compute; }},
         {"cluster", [](const Case& one) { return one.configuration.cluster; }},
-        {"distance", [](const Case& one) { return one.distance; }},
         {"quantity", [](const Case& one) { return one.quantity; }},
-        {"measured",
-         [](const Case& one) { return one.measured ? value_text(one, one.measured->value) : "-"; }},
+        {"measured", [](const Case& one) { return measured_text(one, &Estimate::value); }},
         {"launches", [](const Case& one) { return std::to_string(one.launches.size()); }},
-        {"low", [](const Case& one) { return one.measured ? value_text(one, one.measured->low) : "-"; }},
-        {"high", [](const Case& one) { return one.measured ? value_text(one, one.measured->high) : "-"; }},
+        {"low", [](const Case& one) { return measured_text(one, &Estimate::low); }},
+        {"high", [](const Case& one) { return measured_text(one, &Estimate::high); }},
         {"predicted", [](const Case& one) { return estimate_text(one, one.predicted); }},
         {"blind forecast", blind_text},
         {"error",
          [](const Case& one) { return one.has_error() ? signed_percent_text(one.relative_error()) : "-"; }},
-        {"at equal speed",
-         [](const Case& one) {
-           return one.has_error_at_equal_speed() ? signed_percent_text(one.error_at_equal_speed()) : "-";
-         }},
-        {"over exposed",
-         [](const Case& one) {
-           const std::optional<double> error = one.error_over_exposed();
-           return error ? signed_percent_text(*error) : "-";
-         }},
+        {"at equal speed", [](const Case& one) { return error_text(one.error_at_equal_speed()); }},
+        {"over exposed", [](const Case& one) { return error_text(one.error_over_exposed()); }},
         {"in range",
          [](const Case& one) { return one.has_error() && one.inside_launch_range() ? "yes" : "no"; }},
         {"better trivial predictors", better_text},
@@ -95,52 +92,33 @@ const std::map<std::string, Cell>& known_columns() {
   return columns;
 }
 
-}  // namespace
-
-std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns) {
-  Table table(columns);
-  std::string last;
-  for (const Case& one : cases) {
-    std::vector<std::string> row;
-    for (const std::string& column : columns)
-      row.push_back(column == "case" && one.source == last ? "" : known_columns().at(column)(one));
-    last = one.source;
-    table.add(std::move(row));
-  }
-  return table.text();
+std::string median_and_worst(const Errors& errors) {
+  return fmt::format("median absolute error {}, worst {}, over {}", percent_text(errors.relative.median),
+                     percent_text(errors.relative.worst), counted(errors.count, "case"));
 }
 
-namespace {
-
 std::string accuracy_text(const Accuracy& accuracy) {
-  std::string text = "median absolute error " + percent_text(accuracy.errors.relative.median) + ", worst " +
-                     percent_text(accuracy.errors.relative.worst) + ", over " +
-                     counted(accuracy.errors.count, "case") + "\n";
-  for (const auto& [name, trivial] : accuracy.trivial)
-    text +=
-        "trivial predictor " + name + ": median absolute error " +
-        percent_text(trivial.errors.relative.median) +
-        (trivial.errors.relative.median < accuracy.errors.relative.median ? "  (better than the prediction)\n"
-                                                                          : "\n");
+  std::string text = median_and_worst(accuracy.errors) + "\n";
+  for (const auto& [name, trivial] : accuracy.trivial) {
+    const double error = trivial.errors.relative.median;
+    text += fmt::format("trivial predictor {}: median absolute error {}{}\n", name, percent_text(error),
+                        error < accuracy.errors.relative.median ? "  (better than the prediction)" : "");
+  }
   return text;
 }
 
 std::string equal_speed_text(const std::vector<Case>& cases) {
   const Errors errors = errors_at_equal_speed(cases);
   if (errors.count == 0) return "";
-  return "at equal machine speed: median absolute error " + percent_text(errors.relative.median) +
-         ", worst " + percent_text(errors.relative.worst) + ", over " + counted(errors.count, "case") + "\n" +
-         machine_verdict(cases) + "\n";
+  return fmt::format("at equal machine speed: {}\n{}\n", median_and_worst(errors), machine_verdict(cases));
 }
 
 std::string exposed_text(const std::vector<Case>& cases) {
   const Errors errors = errors_over_exposed(cases);
   if (errors.count == 0) return "";
-  const std::size_t others = accuracy_of(cases).errors.count - errors.count;
-  return "over exposed communication: median absolute error " + percent_text(errors.relative.median) +
-         ", worst " + percent_text(errors.relative.worst) + ", over " + counted(errors.count, "case") + "; " +
-         std::to_string(others) + " with less than " + percent_text(Case::kMinExposedFraction, 0) +
-         " of the step exposed, or unknown\n";
+  return fmt::format("over exposed communication: {}; {} with less than {} of the step exposed, or unknown\n",
+                     median_and_worst(errors), accuracy_of(cases).errors.count - errors.count,
+                     percent_text(Case::kMinExposedFraction, 0));
 }
 
 std::string memory_text(const std::vector<Case>& cases) {
@@ -155,20 +133,19 @@ std::string memory_text(const std::vector<Case>& cases) {
       where = &one;
     }
   if (worst == nullptr) return "";
-  return "peak memory: worst error " + signed_percent_text(worst->relative_error()) + " over " +
-         counted(ranks, "rank") + " (rank " + std::to_string(worst->rank) + " of " + describe(*where) +
-         " with " + to_text(Bytes(worst->measured_bytes)) + ")\n";
+  return fmt::format("peak memory: worst error {} over {} (rank {} of {} with {})\n",
+                     signed_percent_text(worst->relative_error()), counted(ranks, "rank"), worst->rank,
+                     describe(*where), to_text(Bytes(worst->measured_bytes)));
 }
 
 std::string phases_text(const std::vector<Case>& cases) {
   Table table({"model", "strategy", "ranks", "phase", "measured", "predicted", "error over step"});
   for (const Case& one : cases)
-    for (const PhaseError& phase : one.phases) {
-      if (phase.measured_s == 0.0 && phase.predicted_s == 0.0) continue;
-      table.add({one.configuration.model, one.name, std::to_string(one.configuration.world_size), phase.name,
-                 to_text(Seconds(phase.measured_s)), to_text(Seconds(phase.predicted_s)),
-                 signed_percent_text((phase.predicted_s - phase.measured_s) / one.measured->value)});
-    }
+    for (const auto& [name, measured_s, predicted_s] : one.phases)
+      if (measured_s != 0.0 || predicted_s != 0.0)
+        table.add({one.configuration.model, one.name, std::to_string(one.configuration.world_size), name,
+                   to_text(Seconds(measured_s)), to_text(Seconds(predicted_s)),
+                   signed_percent_text((predicted_s - measured_s) / one.measured->value)});
   return "\nWhere the step goes (mean over the ranks):\n\n" + table.text();
 }
 
@@ -177,11 +154,11 @@ std::string engines_text(const std::vector<EnginePair>& pairs) {
                "launches", "low", "high", "difference", "buckets"});
   for (const EnginePair& pair : pairs) {
     std::vector<std::string> row;
-    for (const char* column : {"model", "strategy", "ranks", "batch"})
-      row.push_back(known_columns().at(column)(*pair.schedule));
-    for (const Case* engine : {pair.schedule, pair.reference})
-      for (const char* column : {"measured", "launches", "low", "high"})
-        row.push_back(known_columns().at(column)(*engine));
+    const auto add = [&](const Case& engine, const std::vector<std::string>& columns) {
+      for (const std::string& column : columns) row.push_back(known_columns().at(column)(engine));
+    };
+    add(*pair.schedule, {"model", "strategy", "ranks", "batch", "measured", "launches", "low", "high"});
+    add(*pair.reference, {"measured", "launches", "low", "high"});
     row.push_back(signed_percent_text(pair.relative_difference()));
     const std::optional<bool> same = pair.same_buckets();
     row.emplace_back(!same ? "" : *same ? "same" : "different");
@@ -205,14 +182,29 @@ std::string speedups_text(const std::vector<Speedup>& all) {
   return "\nSpeed-up, throughput over throughput:\n\n" + table.text();
 }
 
-}  // namespace
-
-std::vector<std::string> error_columns(const std::vector<Case>& cases) {
-  std::vector<std::string> columns{"predicted", "error"};
+/// The columns that these cases have values for.
+std::vector<std::string> compared_columns(const std::vector<Case>& cases) {
+  std::vector<std::string> columns{"model",    "strategy", "ranks", "batch",     "threads", "measured",
+                                   "launches", "low",      "high",  "predicted", "error"};
   if (errors_at_equal_speed(cases).count > 0) columns.emplace_back("at equal speed");
   if (errors_over_exposed(cases).count > 0) columns.emplace_back("over exposed");
   columns.insert(columns.end(), {"in range", "better trivial predictors"});
   return columns;
+}
+
+}  // namespace
+
+std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns) {
+  Table table(columns);
+  std::string last;
+  for (const Case& one : cases) {
+    std::vector<std::string> row;
+    for (const std::string& column : columns)
+      row.push_back(column == "case" && one.source == last ? "" : known_columns().at(column)(one));
+    last = one.source;
+    table.add(std::move(row));
+  }
+  return table.text();
 }
 
 std::string errors_text(const std::vector<Case>& cases) {
@@ -222,13 +214,9 @@ std::string errors_text(const std::vector<Case>& cases) {
 std::string comparison_text(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
                             const std::vector<EnginePair>& pairs) {
   std::string text;
-  std::vector<std::string> columns{"model",    "strategy", "ranks", "batch", "threads",
-                                   "measured", "launches", "low",   "high"};
-  const std::vector<std::string> errors = error_columns(cases);
-  columns.insert(columns.end(), errors.begin(), errors.end());
   if (!cases.empty())
-    text = cases_text(worst_first(cases), columns) + "\n" + errors_text(cases) + memory_text(cases) +
-           phases_text(cases);
+    text = cases_text(worst_first(cases), compared_columns(cases)) + "\n" + errors_text(cases) +
+           memory_text(cases) + phases_text(cases);
   if (!pairs.empty()) text += engines_text(pairs);
   if (!speedups.empty()) text += speedups_text(speedups);
   return text;

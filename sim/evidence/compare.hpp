@@ -8,17 +8,13 @@
 /// From Results to cases: which runs and predictions describe the same training step.
 namespace stepcast {
 
-/// A Result and the file it came from.
-struct ResultFile {
-  std::string path;
-  std::string sha1;
-  Result result;
-};
+inline constexpr const char* kCompareSchema = "stepcast.compare/1";
+
 ResultFile load_result_file(const std::string& path);
 /// Which kind of machine-written file `path` is: `stepcast.result/3`; "" when it is none.
 std::string schema_of(const std::string& path);
 
-/// True when both describe the same training step: model, strategy, world size, batch, micro-batches,
+/// Whether both describe the same training step: model, strategy, world size, batch, micro-batches,
 /// threads, backend, engine and resolved options. Cluster, steps and warm-up are circumstances, not the case.
 bool same_case(const Configuration& a, const Configuration& b);
 
@@ -51,8 +47,7 @@ struct EnginePair {
 /// One for each case that was run by both.
 std::vector<EnginePair> engine_pairs(const std::vector<Case>& cases);
 
-/// Everything `compare` knows, in the schema `stepcast.compare/1` but without the context. Of no case there
-/// are no medians.
+/// The comparison in the schema `stepcast.compare/1`, without context. Without cases there are no medians.
 nlohmann::json comparison_json(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
                                const std::vector<EnginePair>& pairs);
 /// The same for people, the worst case first.

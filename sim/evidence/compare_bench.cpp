@@ -10,8 +10,8 @@ namespace stepcast {
 
 std::vector<BenchPair> bench_pairs(const Bench& measured, const Bench& predicted) {
   if (measured.world_size != predicted.world_size)
-    throw InputError("measured with world size " + std::to_string(measured.world_size) +
-                     ", predicted for world size " + std::to_string(predicted.world_size));
+    throw InputError("measured with world size {}, predicted for world size {}", measured.world_size,
+                     predicted.world_size);
   std::vector<BenchPair> pairs;
   for (const BenchRow& row : measured.rows) {
     const auto found = std::ranges::find_if(predicted.rows, [&](const BenchRow& other) {

@@ -3,20 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "sim/evidence/quantities.hpp"
 
 namespace stepcast {
 namespace {
 
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 ErrorStatistics statistics_of(const std::vector<double>& errors) {
-  return {mean(errors), median(errors), quantile(errors, 0.9), quantile(errors, 1.0)};
+  return {mean_of(errors), median(errors), quantile(errors, 0.9), quantile(errors, 1.0)};
 }
 
 }  // namespace
@@ -31,16 +27,14 @@ Errors summary_of(const std::vector<ForecastError>& rows) {
     relative.push_back(std::abs(row.relative));
     logarithmic.push_back(std::abs(std::log1p(row.relative)));
   }
-  const auto worst = std::max_element(relative.begin(), relative.end()) - relative.begin();
-  return {rows.size(), mean(with_sign), statistics_of(relative), statistics_of(logarithmic),
-          rows[static_cast<std::size_t>(worst)]};
+  const auto worst = std::ranges::max_element(relative) - relative.begin();
+  return {rows.size(), mean_of(with_sign), statistics_of(relative), statistics_of(logarithmic), rows[worst]};
 }
 
 std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<ForecastError>& rows) {
   std::vector<std::pair<std::string, std::vector<ForecastError>>> groups;
   for (const ForecastError& row : rows) {
-    auto found = std::find_if(groups.begin(), groups.end(),
-                              [&](const auto& group) { return group.first == row.group; });
+    auto found = std::ranges::find_if(groups, [&](const auto& group) { return group.first == row.group; });
     if (found == groups.end()) found = groups.insert(groups.end(), {row.group, {}});
     found->second.push_back(row);
   }

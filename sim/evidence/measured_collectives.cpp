@@ -16,7 +16,7 @@ struct RelativeLine {
   [[nodiscard]] double at(double bytes) const { return alpha + slope * bytes; }
 };
 
-RelativeLine fitted_line(const std::vector<const MeasuredCollective*>& rows) {
+RelativeLine fitted_line(const std::vector<MeasuredCollective*>& rows) {
   double w = 0.0, wx = 0.0, wy = 0.0, wxx = 0.0, wxy = 0.0;
   for (const MeasuredCollective* row : rows) {
     const double x = row->sample.message.count(), y = row->sample.time.count(), weight = 1.0 / (y * y);
@@ -37,22 +37,12 @@ RelativeLine fitted_line(const std::vector<const MeasuredCollective*>& rows) {
 Seconds sheet_time(const DeviceModel& device, const NcclSample& sample) {
   // GB/s of 16 lanes by generation, before protocol.
   constexpr std::array<double, 7> kPcie{0.0, 4.0, 8.0, 15.75, 31.5, 63.0, 121.0};
-  const double rate =
-      device.links.nvlinks > 0
-          ? device.links.nvlinks * device.links.nvlink_raw.count()
-          : 1e9 * kPcie.at(static_cast<std::size_t>(std::clamp(device.links.pcie_generation, 1, 6)));
+  const double rate = device.links.nvlinks > 0
+                          ? device.links.nvlinks * device.links.nvlink_raw.count()
+                          : 1e9 * kPcie.at(std::clamp(device.links.pcie_generation, 1, 6));
   const double part =
       (sample.kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * (sample.gpus - 1.0) / sample.gpus;
   return device.launch.kernel + Seconds(part * sample.message.count() / rate);
-}
-
-using CollectiveGroup = std::tuple<std::string, CollectiveKind, int>;
-
-template <class Row>
-std::map<CollectiveGroup, std::vector<Row*>> grouped_collectives(std::vector<MeasuredCollective>& rows) {
-  std::map<CollectiveGroup, std::vector<Row*>> groups;
-  for (MeasuredCollective& row : rows) groups[{row.device, row.sample.kind, row.sample.gpus}].push_back(&row);
-  return groups;
 }
 
 }  // namespace
@@ -68,8 +58,10 @@ std::vector<MeasuredCollective> measured_collectives(const std::string& path) {
     row.sample = std::move(sample);
     rows.push_back(std::move(row));
   }
-  for (auto& [group, members] : grouped_collectives<MeasuredCollective>(rows)) {
-    const RelativeLine line = fitted_line({members.begin(), members.end()});
+  std::map<std::tuple<std::string, CollectiveKind, int>, std::vector<MeasuredCollective*>> groups;
+  for (MeasuredCollective& row : rows) groups[{row.device, row.sample.kind, row.sample.gpus}].push_back(&row);
+  for (auto& [group, members] : groups) {
+    const RelativeLine line = fitted_line(members);
     for (MeasuredCollective* row : members) row->fitted = Seconds(line.at(row->sample.message.count()));
   }
   return rows;
@@ -78,8 +70,7 @@ std::vector<MeasuredCollective> measured_collectives(const std::string& path) {
 std::vector<CollectiveErrors> collective_errors(const std::vector<MeasuredCollective>& rows) {
   std::vector<ForecastError> errors[3];
   for (const MeasuredCollective& row : rows) {
-    const std::string group =
-        row.device + " " + to_text(row.sample.kind) + " " + std::to_string(row.sample.gpus);
+    const auto group = fmt::format("{} {} {}", row.device, to_text(row.sample.kind), row.sample.gpus);
     const Seconds forecasts[] = {row.forecast, row.fitted, row.sheet};
     for (std::size_t i = 0; i < 3; ++i)
       errors[i].push_back({forecasts[i] / row.sample.time - 1.0, row.sample.where, group});
@@ -116,9 +107,9 @@ std::string measured_collectives_text(const std::vector<MeasuredCollective>& row
     within += group.forecast.geometric_mean() <= kGoal ? 1 : 0;
   }
   const double log_mean = accuracy_of("", rows).percent["log_mean"] / 100.0;
-  return table.text() + counted(rows.size(), "row") + ": geometric mean of max(f/m, m/f) - 1 " +
-         percent_text(std::expm1(log_mean)) + "; " + std::to_string(within) + " of " +
-         std::to_string(groups.size()) + " groups within 10 %\n";
+  return table.text() +
+         fmt::format("{}: geometric mean of max(f/m, m/f) - 1 {}; {} of {} groups within 10 %\n",
+                     counted(rows.size(), "row"), percent_text(std::expm1(log_mean)), within, groups.size());
 }
 
 }  // namespace stepcast

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -20,22 +22,18 @@ namespace stepcast {
 namespace {
 
 using Json = nlohmann::json;
-constexpr double kMicro = 1e-6;
 
 /// Names of the tables, of nccl-tests' programs, and of Inspector.
-const std::vector<std::pair<std::string, CollectiveKind>>& kinds() {
-  static const std::vector<std::pair<std::string, CollectiveKind>> known{
-      {"all_reduce", CollectiveKind::kAllReduce},
-      {"all_gather", CollectiveKind::kAllGather},
-      {"reduce_scatter", CollectiveKind::kReduceScatter},
-      {"alltoall", CollectiveKind::kAllToAll},
-      {"broadcast", CollectiveKind::kBroadcast}};
-  return known;
-}
+const std::vector<std::pair<std::string, CollectiveKind>> kKinds{
+    {"all_reduce", CollectiveKind::kAllReduce},
+    {"all_gather", CollectiveKind::kAllGather},
+    {"reduce_scatter", CollectiveKind::kReduceScatter},
+    {"alltoall", CollectiveKind::kAllToAll},
+    {"broadcast", CollectiveKind::kBroadcast}};
 
 std::vector<std::string> kind_names() {
   std::vector<std::string> names;
-  for (const auto& [name, kind] : kinds()) names.push_back(name);
+  for (const auto& [name, kind] : kKinds) names.push_back(name);
   return names;
 }
 
@@ -44,51 +42,48 @@ std::string bare(std::string name) {
   name.erase(0, name.find_last_of('/') + 1);
   if (const auto at = name.find("_perf"); at != std::string::npos) name.erase(at);
   std::erase(name, '_');
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   return name;
 }
 
 std::optional<CollectiveKind> kind_called(const std::string& name) {
-  for (const auto& [known, kind] : kinds())
+  for (const auto& [known, kind] : kKinds)
     if (bare(known) == bare(name)) return kind;
   return {};
 }
 
-[[noreturn]] void fail(const std::string& where, const std::string& message) {
-  throw InputError(where + ": " + message);
-}
-
 CollectiveKind kind_at(const std::string& where, const std::string& name) {
   const auto kind = kind_called(name);
-  if (!kind) fail(where, unknown_name("collective", name, kind_names()));
+  if (!kind) throw InputError("{}: {}", where, unknown_name("collective", name, kind_names()));
   return *kind;
 }
 
 double number_at(const std::string& where, const std::string& what, const std::string& text) {
   const auto value = number_in<double>(text);
   if (!value || !(*value >= 0.0) || !std::isfinite(*value))
-    fail(where, what + ": found '" + text + "', expected a number of at least 0");
+    throw InputError("{}: {}: found '{}', expected a number of at least 0", where, what, text);
   return *value;
 }
 
 int count_at(const std::string& where, const std::string& what, const std::string& text) {
   const auto value = number_in<int>(text);
-  if (!value || *value < 1) fail(where, what + ": found '" + text + "', expected a whole number above 0");
+  if (!value || *value < 1)
+    throw InputError("{}: {}: found '{}', expected a whole number above 0", where, what, text);
   return *value;
 }
 
 void keep(std::vector<NcclSample>& samples, NcclSample sample) {
   if (sample.gpus < 2 || sample.message <= Bytes(0)) return;
-  if (sample.time <= Seconds(0)) fail(sample.where, "a call of no time");
+  if (sample.time <= Seconds(0)) throw InputError("{}: a call of no time", sample.where);
   samples.push_back(std::move(sample));
 }
 
 std::vector<NcclSample> read_collective_table(const std::string& path) {
   const CsvTable table = read_csv(path);
   const auto column = [&](const std::string& name) {
-    const auto found = std::find(table.columns.begin(), table.columns.end(), name);
+    const auto found = std::ranges::find(table.columns, name);
     if (found == table.columns.end())
-      fail(path + ":1", "column '" + name + "' is missing; columns are " + joined(table.columns));
+      throw InputError("{}:1: column '{}' is missing; columns are {}", path, name, joined(table.columns));
     return static_cast<std::size_t>(found - table.columns.begin());
   };
   const std::size_t device = column("device"), op = column("op_name"), dtype = column("nccl_dtype"),
@@ -96,7 +91,7 @@ std::vector<NcclSample> read_collective_table(const std::string& path) {
   std::vector<NcclSample> samples;
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const std::vector<std::string>& row = table.rows[i];
-    const std::string where = path + ":" + std::to_string(table.lines[i]);
+    const std::string where = fmt::format("{}:{}", path, table.lines[i]);
     keep(samples, {row[device], kind_at(where, row[op]), count_at(where, "num_gpus", row[gpus]), 1,
                    row[dtype], Bytes(number_at(where, "bytes", row[bytes])),
                    Seconds(kMicro * number_at(where, "latency_us", row[latency])), where});
@@ -138,7 +133,7 @@ class TextReader {
       ++gpus_;
       const auto on = line.find(" on "), number = line.find(" device "), name = line.find("] ");
       if (on != std::string::npos && number != std::string::npos)
-        ++hosts_[line.substr(on + 4, number - on - 4)];
+        hosts_.insert(line.substr(on + 4, number - on - 4));
       if (name != std::string::npos) device_ = line.substr(name + 2);
     }
   }
@@ -151,15 +146,19 @@ class TextReader {
   /// size, count, type, redop, root, then time, algbw, busbw, #wrong out of place and in place.
   void row(const std::string& line) {
     std::istringstream words(line);
-    std::vector<std::string> cells;
-    for (std::string word; words >> word;) cells.push_back(word);
+    const std::vector<std::string> cells{std::istream_iterator<std::string>(words), {}};
     if (cells.empty() || !number_in<double>(cells.front())) return;  // what other programs print between
     constexpr std::size_t kLeast = 9, kTime = 5;
     if (cells.size() < kLeast)
-      fail(where(), "found " + std::to_string(cells.size()) + " columns, expected at least " +
-                        std::to_string(kLeast) + " of nccl-tests: size, count, type, redop, root, time, ...");
-    if (!kind_) fail(where(), "the file does not name its test; --collective does: " + joined(kind_names()));
-    if (gpus_ == 0) fail(where(), "no line '#  Rank 0 ...' before it says how many GPUs there were");
+      throw InputError(
+          "{}: found {} columns, expected at least {} of nccl-tests: size, count, type, redop, root, time, "
+          "...",
+          where(), cells.size(), kLeast);
+    if (!kind_)
+      throw InputError("{}: the file does not name its test; --collective does: {}", where(),
+                       joined(kind_names()));
+    if (gpus_ == 0)
+      throw InputError("{}: no line '#  Rank 0 ...' before it says how many GPUs there were", where());
     ended_ = true;
     keep(samples_, {device_, *kind_, gpus_, std::max<int>(1, static_cast<int>(hosts_.size())), cells[2],
                     Bytes(number_at(where(), "size", cells[0])),
@@ -170,44 +169,43 @@ class TextReader {
   std::optional<CollectiveKind> kind_;
   std::string device_;
   int gpus_ = 0;
-  std::map<std::string, int> hosts_;
+  std::set<std::string> hosts_;
   int line_ = 0;
   bool ended_ = false;  ///< rows of a table were seen
   std::vector<NcclSample> samples_;
 };
 
-/// What stands at a key. \throws InputError that names the key
+/// The value of a key. \throws InputError that names the key
 template <class Value>
 Value at(const Json& json, const std::string& where, const char* key) {
-  if (!json.is_object() || !json.contains(key)) fail(where, std::string("key '") + key + "' is missing");
+  if (!json.is_object() || !json.contains(key)) throw InputError("{}: key '{}' is missing", where, key);
   try {
     return json.at(key).get<Value>();
   } catch (const Json::exception&) {
-    fail(where, std::string("key '") + key + "': found " + json.at(key).dump());
+    throw InputError("{}: key '{}': found {}", where, key, json.at(key).dump());
   }
 }
 
 std::vector<NcclSample> read_tests_json(const std::string& path, const Json& json) {
   const auto arguments = at<std::vector<std::string>>(json, path, "args");
-  if (arguments.empty()) fail(path, "key 'args': expected the program's name");
+  if (arguments.empty()) throw InputError("{}: key 'args': expected the program's name", path);
   NcclSample sample;
   sample.kind = kind_at(path + ": key 'args'", arguments.front());
   const Json config = at<Json>(json, path, "config");
   const Json devices = config.value("devices", Json::array());
-  std::map<std::string, int> hosts;
+  std::set<std::string> hosts;
   for (const Json& device : devices) {
-    ++hosts[device.value("hostname", std::string())];
+    hosts.insert(device.value("hostname", std::string()));
     sample.device = device.value("device_info", std::string());
   }
   // Without MPI only the first device is listed.
-  sample.gpus =
-      std::max(static_cast<int>(devices.size()), at<int>(config, path + ": key 'config'", "nthreads") *
-                                                     at<int>(config, path + ": key 'config'", "ngpus"));
+  const auto count = [&](const char* key) { return at<int>(config, path + ": key 'config'", key); };
+  sample.gpus = std::max(static_cast<int>(devices.size()), count("nthreads") * count("ngpus"));
   sample.hosts = std::max<int>(1, static_cast<int>(hosts.size()));
   std::vector<NcclSample> samples;
   std::size_t number = 0;
   for (const Json& result : at<std::vector<Json>>(json, path, "results")) {
-    sample.where = path + ": results[" + std::to_string(number++) + "]";
+    sample.where = fmt::format("{}: results[{}]", path, number++);
     const bool out = result.contains("out_of_place") && result["out_of_place"].is_object();
     const Json body = at<Json>(result, sample.where, out ? "out_of_place" : "in_place");
     sample.message = Bytes(at<double>(result, sample.where, "size"));
@@ -227,65 +225,58 @@ double whole_array(CollectiveKind kind, double bytes, int ranks, double algbw, d
   return bytes * ranks;
 }
 
-class InspectorReader {
- public:
-  explicit InspectorReader(std::string path) : path_(std::move(path)) {}
+/// Communicator, number and collective of a call.
+using InspectorCall = std::tuple<std::string, long long, std::string>;
 
-  void add(const Json& object) {
-    const std::string where = path_ + ": object " + std::to_string(++objects_);
-    if (!object.contains("coll_perf")) return;  // of sends and receives
-    const Json header = at<Json>(object, where, "header");
-    const Json call = at<Json>(object, where, "coll_perf");
-    const auto kind = kind_called(at<std::string>(call, where, "coll"));
-    if (!kind) return;
-    NcclSample sample;
-    sample.kind = *kind;
-    sample.gpus = at<int>(header, where, "n_ranks");
-    sample.hosts = header.value("nnodes", 1);
-    sample.where = where;
-    const auto time = at<double>(call, where, "coll_exec_time_us");
-    sample.message = Bytes(whole_array(*kind, at<double>(call, where, "coll_msg_size_bytes"), sample.gpus,
-                                       call.value("coll_algobw_gbs", 0.0), time));
-    sample.time = Seconds(kMicro * time);
-    const Call key{header.value("id", std::string()), call.value("coll_sn", 0LL),
-                   bare(at<std::string>(call, where, "coll"))};
-    const auto [found, is_new] = calls_.try_emplace(key, sample);
-    if (!is_new) found->second.time = std::min(found->second.time, sample.time);
+/// Adds a rank's record of a call; keeps the shortest time over the ranks.
+void add_call(const Json& object, const std::string& where, std::map<InspectorCall, NcclSample>& calls) {
+  if (!object.contains("coll_perf")) return;  // of sends and receives
+  const Json header = at<Json>(object, where, "header"), call = at<Json>(object, where, "coll_perf");
+  const auto name = at<std::string>(call, where, "coll");
+  const auto kind = kind_called(name);
+  if (!kind) return;
+  NcclSample sample;
+  sample.kind = *kind;
+  sample.gpus = at<int>(header, where, "n_ranks");
+  sample.hosts = header.value("nnodes", 1);
+  sample.where = where;
+  const auto time = at<double>(call, where, "coll_exec_time_us");
+  sample.message = Bytes(whole_array(*kind, at<double>(call, where, "coll_msg_size_bytes"), sample.gpus,
+                                     call.value("coll_algobw_gbs", 0.0), time));
+  sample.time = Seconds(kMicro * time);
+  const InspectorCall key{header.value("id", std::string()), call.value("coll_sn", 0LL), bare(name)};
+  const auto [found, is_new] = calls.try_emplace(key, sample);
+  if (!is_new) found->second.time = std::min(found->second.time, sample.time);
+}
+
+/// The median over calls of one kind, size and communicator size.
+std::vector<NcclSample> median_samples(const std::map<InspectorCall, NcclSample>& calls) {
+  std::map<std::tuple<CollectiveKind, int, int, double>, std::pair<NcclSample, std::vector<double>>> equal;
+  for (const auto& [call, sample] : calls) {
+    auto& [first, times] = equal[{sample.kind, sample.gpus, sample.hosts, sample.message.count()}];
+    if (times.empty()) first = sample;
+    times.push_back(sample.time.count());
   }
-
-  [[nodiscard]] std::vector<NcclSample> samples() const {
-    std::map<std::tuple<CollectiveKind, int, int, double>, std::pair<NcclSample, std::vector<double>>> equal;
-    for (const auto& [call, sample] : calls_) {
-      auto& [first, times] = equal[{sample.kind, sample.gpus, sample.hosts, sample.message.count()}];
-      if (times.empty()) first = sample;
-      times.push_back(sample.time.count());
-    }
-    std::vector<NcclSample> result;
-    for (auto& [what, of] : equal) {
-      of.first.time = Seconds(median(of.second));
-      keep(result, of.first);
-    }
-    return result;
+  std::vector<NcclSample> result;
+  for (auto& [what, of] : equal) {
+    of.first.time = Seconds(median(of.second));
+    keep(result, of.first);
   }
-
- private:
-  using Call = std::tuple<std::string, long long, std::string>;  ///< communicator, number, collective
-  const std::string path_;
-  int objects_ = 0;
-  std::map<Call, NcclSample> calls_;
-};
+  return result;
+}
 
 std::vector<NcclSample> read_json(const std::string& path) {
-  InspectorReader inspector(path);
+  std::map<InspectorCall, NcclSample> calls;
   int number = 0;
   for (const Json& json : parse_json_values(path)) {
     if (++number == 1 && json.is_object() && json.contains("results")) return read_tests_json(path, json);
     if (!json.is_object() || !json.contains("header"))
-      fail(path, "object " + std::to_string(number) +
-                     ": expected 'results' of nccl-tests, or 'header' and 'coll_perf' of NCCL Inspector");
-    inspector.add(json);
+      throw InputError(
+          "{}: object {}: expected 'results' of nccl-tests, or 'header' and 'coll_perf' of NCCL Inspector",
+          path, number);
+    add_call(json, fmt::format("{}: object {}", path, number), calls);
   }
-  return inspector.samples();
+  return median_samples(calls);
 }
 
 }  // namespace
@@ -293,16 +284,17 @@ std::vector<NcclSample> read_json(const std::string& path) {
 std::vector<NcclSample> read_nccl_samples(const std::string& path, const std::string& kind) {
   const std::string text = read_file(path);
   const auto first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) fail(path, "is empty");
+  if (first == std::string::npos) throw InputError("{}: is empty", path);
   const std::string line = text.substr(first, text.find('\n', first) - first);
   std::vector<NcclSample> samples = text[first] == '{' || text[first] == '[' ? read_json(path)
                                     : line.find(',') != std::string::npos && line[0] != '#'
                                         ? read_collective_table(path)
                                         : TextReader(path, kind).read(text);
   if (samples.empty())
-    fail(path,
-         "has no measured collective of several GPUs; expected nccl-tests' text or -J JSON, NCCL "
-         "Inspector's JSON, or CSV with op_name, num_gpus, bytes, latency_us");
+    throw InputError(
+        "{}: has no measured collective of several GPUs; expected nccl-tests' text or -J JSON, NCCL "
+        "Inspector's JSON, or CSV with op_name, num_gpus, bytes, latency_us",
+        path);
   return samples;
 }
 

@@ -9,41 +9,44 @@
 namespace stepcast {
 namespace {
 
-double total(const Result& result, const RowScope& scope) {
-  return result.median_step_time_s() * scope.steps;
+using Values = std::vector<double>;
+
+/// `value` if it applies.
+Values only_if(bool applies, double value) { return applies ? Values{value} : Values{}; }
+
+Values total_time(const Result& result, const RowScope& scope) {
+  return only_if(scope.steps > 0.0, result.median_step_time_s() * scope.steps);
 }
 
-std::vector<double> total_time(const Result& result, const RowScope& scope) {
-  if (scope.steps <= 0.0) return {};
-  return {total(result, scope)};
+Values step_time(const Result& result, const RowScope&) { return {result.median_step_time_s()}; }
+
+Values speedup(const Result& result, const RowScope& scope) {
+  return only_if(scope.steps > 0.0 && scope.alone_total > 0.0,
+                 scope.alone_total / (result.median_step_time_s() * scope.steps));
 }
 
-std::vector<double> step_time(const Result& result, const RowScope&) { return {result.median_step_time_s()}; }
-
-std::vector<double> speedup(const Result& result, const RowScope& scope) {
-  if (scope.steps <= 0.0 || scope.alone_total <= 0.0) return {};
-  return {scope.alone_total / total(result, scope)};
+/// A part of rank 0's step in all steps.
+Values part_of_all_steps(const Result& result, const RowScope& scope, double Breakdown::*part) {
+  if (scope.steps <= 0.0 || result.breakdown.empty()) return {};
+  return {result.breakdown.front().*part * scope.steps};
 }
 
-std::vector<double> peaks(const Result& result, const RowScope&) {
-  std::vector<double> megabytes;
+Values peaks(const Result& result, const RowScope&) {
+  Values megabytes;
   for (const MemoryUse& rank : result.memory) megabytes.push_back(rank.peak_bytes / kPublishedMegabyte);
   return megabytes;
 }
 
 /// The value, if the forecast has memory.
-std::vector<double> of_memory(const Result& result, double value) {
-  return result.memory.empty() ? std::vector<double>{} : std::vector{value};
-}
+Values of_memory(const Result& result, double value) { return only_if(!result.memory.empty(), value); }
 
 }  // namespace
 
 const std::vector<RowQuantity>& row_quantities() {
   static const std::vector<RowQuantity> kAll{
       {"throughput_samples_per_s", true, false,
-       [](const Result& result, const RowScope&) -> std::vector<double> {
-         if (result.configuration.data_parallel == 0) return {};
-         return {result.throughput_samples_per_s()};
+       [](const Result& result, const RowScope&) {
+         return only_if(result.configuration.data_parallel > 0, result.throughput_samples_per_s());
        }},
       {"total_time_s", true, true, total_time},
       {"epoch_time_s", true, true, total_time},
@@ -51,27 +54,25 @@ const std::vector<RowQuantity>& row_quantities() {
       {"time_s", true, false, step_time},
       {"step_time_s", true, false, step_time},
       {"compute_time_s", false, true,
-       [](const Result& result, const RowScope& scope) -> std::vector<double> {
-         if (scope.steps <= 0.0 || result.breakdown.empty()) return {};
-         return {result.breakdown.front().compute_s * scope.steps};
+       [](const Result& result, const RowScope& scope) {
+         return part_of_all_steps(result, scope, &Breakdown::compute_s);
        }},
       {"communication_time_s", false, true,
-       [](const Result& result, const RowScope& scope) -> std::vector<double> {
-         // No model has the cost of calls without a partner.
-         if (scope.steps <= 0.0 || result.breakdown.empty() || scope.world_size < 2) return {};
-         return {result.breakdown.front().exposed_communication_s * scope.steps};
+       [](const Result& result, const RowScope& scope) {  // no model has the cost of calls without a partner
+         return scope.world_size < 2 ? Values{}
+                                     : part_of_all_steps(result, scope, &Breakdown::exposed_communication_s);
        }},
       {"speedup", false, true, speedup},
       {"efficiency", false, true,
        [](const Result& result, const RowScope& scope) {
-         std::vector<double> values = speedup(result, scope);
+         Values values = speedup(result, scope);
          for (double& value : values) value /= scope.world_size;
          return values;
        }},
       {"peak_memory_mb_per_rank", false, false, peaks},
       {"mean_peak_memory_mb", false, false,
        [](const Result& result, const RowScope& scope) {
-         return result.memory.empty() ? std::vector<double>{} : std::vector{mean_of(peaks(result, scope))};
+         return result.memory.empty() ? Values{} : Values{mean_of(peaks(result, scope))};
        }},
       {"stage_time_cv", false, false,
        [](const Result& result, const RowScope&) { return of_memory(result, result.stage_time_cv()); }},
@@ -80,11 +81,7 @@ const std::vector<RowQuantity>& row_quantities() {
       {"bubble_fraction", false, false,
        [](const Result& result, const RowScope&) { return of_memory(result, result.bubble_fraction()); }},
       {kPeakMemory, true, false,
-       [](const Result& result, const RowScope&) {
-         double largest = 0.0;
-         for (const MemoryUse& rank : result.memory) largest = std::max(largest, rank.peak_bytes);
-         return of_memory(result, largest);
-       }},
+       [](const Result& result, const RowScope&) { return of_memory(result, highest_peak_bytes(result)); }},
       {kLastRankMemory, true, false, [](const Result& result, const RowScope&) {
          return of_memory(result, result.memory.empty() ? 0.0 : result.memory.back().peak_bytes);
        }}};
@@ -113,6 +110,19 @@ nlohmann::json json_of(const RowValues& values) {
   for (const auto& [quantity, numbers] : values)
     json[quantity] = numbers.size() == 1 ? nlohmann::json(numbers.front()) : nlohmann::json(numbers);
   return json;
+}
+
+double highest_peak_bytes(const Result& result) {
+  double highest = 0.0;
+  for (const MemoryUse& rank : result.memory) highest = std::max(highest, rank.peak_bytes);
+  return highest;
+}
+
+std::optional<double> mean_part(const Result& result, double Breakdown::*part) {
+  if (result.breakdown.empty()) return std::nullopt;
+  double sum = 0.0;
+  for (const Breakdown& rank : result.breakdown) sum += rank.*part;
+  return sum / static_cast<double>(result.breakdown.size());
 }
 
 double mean_of(const std::vector<double>& values) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,11 @@ RowValues row_values(const Result& result, const RowScope& scope);
 
 /// By quantity a number, or a list of several values.
 nlohmann::json json_of(const RowValues& values);
+
+/// Maximum of the ranks' peak memory; 0 if the Result contains no memory.
+double highest_peak_bytes(const Result& result);
+/// Mean over the ranks of one part of the step; none without breakdowns.
+std::optional<double> mean_part(const Result& result, double Breakdown::*part);
 
 double mean_of(const std::vector<double>& values);
 

@@ -30,16 +30,15 @@ CaseRole role_of(const RowSet& set, const Row& row, const Case& one) {
 }
 
 std::size_t count_of(const std::vector<Case>& rows, CaseRole role) {
-  return static_cast<std::size_t>(
-      std::count_if(rows.begin(), rows.end(), [role](const Case& row) { return row.role == role; }));
+  return static_cast<std::size_t>(std::ranges::count(rows, role, &Case::role));
 }
 
-/// Where the measured value lies with respect to the predicted range.
+/// Position of the measured value relative to the predicted range.
 std::string place_in_range(const Case& row) {
   const auto& [value, low, high] = *row.predicted;
   const bool inside = row.measured->value >= low && row.measured->value <= high;
-  return std::string(inside ? "inside" : "outside") + " the predicted range " + short_number(low) + " to " +
-         short_number(high);
+  return fmt::format("{} the predicted range {} to {}", inside ? "inside" : "outside", short_number(low),
+                     short_number(high));
 }
 
 /// Ranks that share the samples of an epoch; 0 if the row trains nothing or has none.
@@ -48,110 +47,6 @@ int ranks_of(const RowSet& set, const Row& row) {
   const std::string* ranks = set.option(row, "world-size");
   return ranks == nullptr ? 0 : number_in<int>(*ranks).value_or(0);
 }
-
-}  // namespace
-
-std::vector<Case> compare_rows(const RowSet& set, const SetForecast& forecast) {
-  std::vector<Case> rows;
-  for (std::size_t i = 0; i < set.rows.size(); ++i) {
-    const Row& row = set.rows[i];
-    Case one{.name = row.name, .source = set.id, .quantity = row.leading()};
-    one.configuration.strategy = *set.option(row, "strategy");
-    one.configuration.world_size = ranks_of(set, row);
-    if (const auto measured = row.agreed(one.quantity)) one.measured = estimate_of({*measured});
-    const auto& [central, low, high] = forecast.rows[i].values.at(one.quantity);
-    one.predicted = {mean_of(central), mean_of(low), mean_of(high)};
-    if (row.blind.contains(one.quantity)) {
-      const double value = row.blind[one.quantity].get<double>();
-      const auto range = row.blind.contains("range") ? row.blind["range"].get<std::vector<double>>()
-                                                     : std::vector{value, value};
-      one.blind = {value, range.front(), range.back()};
-    }
-    one.role = role_of(set, row, one);
-    one.trivial = forecast.rows[i].baselines;
-    rows.push_back(std::move(one));
-  }
-  add_published_predictors(rows, set.global_batch, [&](std::size_t row, const std::string& quantity) {
-    return set.rows[row].agreed(quantity);
-  });
-  return rows;
-}
-
-std::optional<double> error_of_all_ranks(const Row& row, const Case& comparison) {
-  if (!comparison.predicted || row.ranks_left_out(comparison.quantity).empty()) return std::nullopt;
-  return comparison.predicted->value / *row.number(comparison.quantity) - 1.0;
-}
-
-std::vector<std::string> verdict(const std::vector<Case>& rows, const std::string& limits) {
-  std::vector<std::string> lines;
-  bool beaten = false;
-  for (const TrivialPredictor& predictor : kTrivialPredictors) {
-    std::size_t judged = 0, nearer = 0;
-    std::string exceptions;
-    for (const Case& row : rows) {
-      const auto trivial = row.trivial.find(predictor.name);
-      const bool counts = row.role == CaseRole::kJudged || row.role == CaseRole::kRepeated;
-      if (!counts || trivial == row.trivial.end()) continue;
-      ++judged;
-      const double ours = row.relative_error(), theirs = row.trivial_error(trivial->second);
-      const double gain = std::abs(theirs) - std::abs(ours);
-      if (gain > kEqual) {
-        ++nearer;
-        continue;
-      }
-      exceptions += "; " + row.name + (gain < -kEqual ? " is farther (" : " is as near (") +
-                    signed_percent_text(ours) + " against " + signed_percent_text(theirs) +
-                    "; measured lies " + place_in_range(row) + ")";
-    }
-    if (judged == 0) continue;
-    beaten = beaten || !exceptions.empty();
-    lines.push_back(std::string("nearer than ") + predictor.words + " on " + std::to_string(nearer) + " of " +
-                    counted(judged, "row") + exceptions);
-  }
-  if (beaten && !limits.empty()) lines.push_back("why not everywhere: " + limits);
-  if (const std::size_t withheld = count_of(rows, CaseRole::kWithheld); withheld > 0)
-    lines.push_back(counted(withheld, "row") +
-                    " predicted without a measurement to compare with (withheld by the source)");
-  return lines;
-}
-
-ValidationSummary summarize(const std::vector<Case>& rows) {
-  const auto over = [&](CaseRole role) {
-    return accuracy_of(rows, [role](const Case& row) { return row.role == role; });
-  };
-  return {over(CaseRole::kJudged), over(CaseRole::kRepeated).errors, over(CaseRole::kFitted).errors,
-          count_of(rows, CaseRole::kWithheld), count_of(rows, CaseRole::kNotPredicted)};
-}
-
-std::string to_text(const ValidationSummary& summary) {
-  const auto errors = [](const Errors& one) {
-    if (one.count == 0) return std::string();
-    return ": median absolute error " + percent_text(one.relative.median) + ", worst " +
-           percent_text(one.relative.worst) + " (" + one.worst_row.name + ")";
-  };
-  const std::size_t judged = summary.judged.errors.count;
-  std::string text =
-      "summary: " + counted(judged, "row") + " predicted and measured" + errors(summary.judged.errors);
-  for (const TrivialPredictor& predictor : kTrivialPredictors) {
-    const auto found = summary.judged.trivial.find(predictor.name);
-    if (found == summary.judged.trivial.end()) continue;
-    const auto& [theirs, ours] = found->second;
-    text += std::string("; ") + predictor.words + " " + percent_text(theirs.relative.median) + " of " +
-            (theirs.count == judged
-                 ? "the same " + std::to_string(judged)
-                 : counted(theirs.count, "row") + ", where stepcast has " + percent_text(ours));
-    const double gain = theirs.relative.median - ours;
-    text += gain < -kEqual ? ": nearer than stepcast" : gain > kEqual ? "" : ": as near as stepcast";
-  }
-  text += "\n  " + counted(summary.withheld, "row") + " predicted whose measurement is withheld";
-  text += "\n  " + counted(summary.repeated.count, "row") + " that only repeat a fit row, counted apart" +
-          errors(summary.repeated);
-  text += "\n  " + counted(summary.fitted.count, "row") + " to fit, reproduced" + errors(summary.fitted);
-  if (summary.not_predicted > 0) text += "\n  " + counted(summary.not_predicted, "row") + " not predicted";
-  return text;
-}
-
-namespace {
 
 /// Per rank a list, else a number.
 nlohmann::json value_json(const std::string& key, const std::vector<double>& values) {
@@ -183,6 +78,107 @@ nlohmann::json row_json(const RowSet& set, const Row& row, const RowForecast& fo
 }
 
 }  // namespace
+
+std::vector<Case> compare_rows(const RowSet& set, const SetForecast& forecast) {
+  std::vector<Case> rows;
+  for (std::size_t i = 0; i < set.rows.size(); ++i) {
+    const Row& row = set.rows[i];
+    Case one{.name = row.name, .source = set.id, .quantity = row.leading()};
+    one.configuration.strategy = *set.option(row, "strategy");
+    one.configuration.world_size = ranks_of(set, row);
+    if (const auto measured = row.agreed(one.quantity)) one.measured = estimate_of({*measured});
+    const auto& [central, low, high] = forecast.rows[i].values.at(one.quantity);
+    one.predicted = {mean_of(central), mean_of(low), mean_of(high)};
+    if (row.blind.contains(one.quantity)) {
+      const double value = row.blind[one.quantity].get<double>();
+      const auto range = row.blind.contains("range") ? row.blind["range"].get<std::vector<double>>()
+                                                     : std::vector{value, value};
+      one.blind = {value, range.front(), range.back()};
+    }
+    one.role = role_of(set, row, one);
+    one.trivial = forecast.rows[i].baselines;
+    rows.push_back(std::move(one));
+  }
+  add_published_predictors(set, rows);
+  return rows;
+}
+
+std::optional<double> error_of_all_ranks(const Row& row, const Case& comparison) {
+  if (!comparison.predicted || row.ranks_left_out(comparison.quantity).empty()) return std::nullopt;
+  return comparison.predicted->value / *row.number(comparison.quantity) - 1.0;
+}
+
+std::vector<std::string> verdict(const std::vector<Case>& rows, const std::string& limits) {
+  std::vector<std::string> lines;
+  bool beaten = false;
+  for (const TrivialPredictor& predictor : kTrivialPredictors) {
+    std::size_t judged = 0, nearer = 0;
+    std::string exceptions;
+    for (const Case& row : rows) {
+      const auto trivial = row.trivial.find(predictor.name);
+      const bool counts = row.role == CaseRole::kJudged || row.role == CaseRole::kRepeated;
+      if (!counts || trivial == row.trivial.end()) continue;
+      ++judged;
+      const double ours = row.relative_error(), theirs = *row.error_of(trivial->second);
+      const double gain = std::abs(theirs) - std::abs(ours);
+      if (gain > kEqual)
+        ++nearer;
+      else
+        exceptions += fmt::format("; {} is {} ({} against {}; measured lies {})", row.name,
+                                  gain < -kEqual ? "farther" : "as near", signed_percent_text(ours),
+                                  signed_percent_text(theirs), place_in_range(row));
+    }
+    if (judged == 0) continue;
+    beaten = beaten || !exceptions.empty();
+    lines.push_back(fmt::format("nearer than {} on {} of {}{}", predictor.words, nearer,
+                                counted(judged, "row"), exceptions));
+  }
+  if (beaten && !limits.empty()) lines.push_back("why not everywhere: " + limits);
+  if (const std::size_t withheld = count_of(rows, CaseRole::kWithheld); withheld > 0)
+    lines.push_back(counted(withheld, "row") +
+                    " predicted without a measurement to compare with (withheld by the source)");
+  return lines;
+}
+
+ValidationSummary summarize(const std::vector<Case>& rows) {
+  const auto over = [&](CaseRole role) {
+    return accuracy_of(rows, [role](const Case& row) { return row.role == role; });
+  };
+  return {over(CaseRole::kJudged), over(CaseRole::kRepeated).errors, over(CaseRole::kFitted).errors,
+          count_of(rows, CaseRole::kWithheld), count_of(rows, CaseRole::kNotPredicted)};
+}
+
+std::string to_text(const ValidationSummary& summary) {
+  const auto errors = [](const Errors& one) {
+    if (one.count == 0) return std::string();
+    return fmt::format(": median absolute error {}, worst {} ({})", percent_text(one.relative.median),
+                       percent_text(one.relative.worst), one.worst_row.name);
+  };
+  const std::size_t judged = summary.judged.errors.count;
+  std::string text =
+      "summary: " + counted(judged, "row") + " predicted and measured" + errors(summary.judged.errors);
+  for (const TrivialPredictor& predictor : kTrivialPredictors) {
+    const auto found = summary.judged.trivial.find(predictor.name);
+    if (found == summary.judged.trivial.end()) continue;
+    const auto& [theirs, ours] = found->second;
+    const double gain = theirs.relative.median - ours;
+    text += fmt::format(
+        "; {} {} of {}{}", predictor.words, percent_text(theirs.relative.median),
+        theirs.count == judged
+            ? fmt::format("the same {}", judged)
+            : fmt::format("{}, where stepcast has {}", counted(theirs.count, "row"), percent_text(ours)),
+        gain < -kEqual  ? ": nearer than stepcast"
+        : gain > kEqual ? ""
+                        : ": as near as stepcast");
+  }
+  text += fmt::format(
+      "\n  {} predicted whose measurement is withheld"
+      "\n  {} that only repeat a fit row, counted apart{}\n  {} to fit, reproduced{}",
+      counted(summary.withheld, "row"), counted(summary.repeated.count, "row"), errors(summary.repeated),
+      counted(summary.fitted.count, "row"), errors(summary.fitted));
+  if (summary.not_predicted > 0) text += "\n  " + counted(summary.not_predicted, "row") + " not predicted";
+  return text;
+}
 
 nlohmann::json case_json(const RowSet& set, const SetForecast& forecast,
                          const std::vector<Case>& comparisons) {

@@ -8,18 +8,18 @@
 #include "sim/evidence/case.hpp"
 #include "sim/evidence/row_forecast.hpp"
 
-/// Published rows as evidence: each a case, judged by the quantity that stands first for it.
+/// Published rows as cases, each judged by its leading quantity.
 namespace stepcast {
 
 /// One per row, in the order of the case, with trivial predictions (sim/evidence/trivial.hpp).
 std::vector<Case> compare_rows(const RowSet& set, const SetForecast& forecast);
 
-/// The error against the mean of all ranks where `measured` leaves some out; else nothing.
+/// The error against the mean of all ranks, if `measured` leaves some out.
 std::optional<double> error_of_all_ranks(const Row& row, const Case& comparison);
 
-/// Sentences that say of which trivial predictors the predictions of one case are nearer to what was
-/// measured, and where not, by how much and why (`limits`). Errors that differ by less than 0.05 % of the
-/// measurement are equal. Fitted rows do not count; a case of withheld rows says so.
+/// Sentences on the baselines of one case: on how many rows the forecast is nearer to the measurement, and
+/// rows on which it is not, with the reason (`limits`). Errors that differ by less than 0.05 % of the
+/// measurement are equal. Fitted rows do not count; withheld rows have a sentence of their own.
 std::vector<std::string> verdict(const std::vector<Case>& rows, const std::string& limits);
 
 struct ValidationSummary {
@@ -31,7 +31,7 @@ struct ValidationSummary {
 };
 ValidationSummary summarize(const std::vector<Case>& rows);
 
-/// What the rows come to, and how many count otherwise:
+/// Errors of the judged rows, and the numbers of other rows:
 ///
 ///     summary: 5 rows predicted and measured: median absolute error 18.4 %, worst ...; copying the fit row
 ///     16.8 % of the same 5: nearer than stepcast; ideal scaling 50.7 % of 4 rows, where stepcast has 12.2 %

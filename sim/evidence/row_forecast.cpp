@@ -11,8 +11,8 @@
 #include "core/error.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
-#include "sim/evidence/row_baselines.hpp"
 #include "sim/evidence/row_model.hpp"
+#include "sim/evidence/trivial.hpp"
 
 namespace stepcast {
 namespace {
@@ -65,7 +65,7 @@ class SetFit {
     if (set_.folds > 0)
       cross_validate(rows, result);
     else if (set_.free.empty() && set_.open.empty())
-      fill(rows, {middle(), first_choices(), {}}, result);
+      fill(rows, in_the_middle(), result);
     else
       fit_known(rows, result);
     if (set_.table) add_table_baselines(set_, rows, result);
@@ -80,15 +80,11 @@ class SetFit {
   }
 
  private:
-  /// What rows are forecast with.
-  struct Settings {
-    std::vector<double> deviations;
-    Chosen chosen;
-    RowPredictions ranges;
-  };
-
   [[nodiscard]] std::vector<double> middle() const { return std::vector<double>(set_.free.size(), 0.0); }
-  [[nodiscard]] Chosen first_choices() const { return Chosen(set_.open.size(), 0); }
+  /// Parameters in the middle of their ranges, and the first choices.
+  [[nodiscard]] Assignment in_the_middle() const {
+    return model_.parameters(middle(), Chosen(set_.open.size(), 0));
+  }
   [[nodiscard]] Assignment at(const ChosenFit& one) const {
     return model_.parameters(one.fit.deviations, one.chosen);
   }
@@ -96,7 +92,7 @@ class SetFit {
   /// Rows that are not left out and can be forecast in the middle of all ranges.
   Rows possible_rows(SetForecast& result) {
     Rows rows;
-    const Assignment parameters = model_.parameters(middle(), first_choices());
+    const Assignment parameters = in_the_middle();
     for (std::size_t i = 0; i < set_.rows.size(); ++i) {
       if (!set_.rows[i].left_out.empty()) continue;
       try {
@@ -109,8 +105,8 @@ class SetFit {
     return rows;
   }
 
-  void fill(const Rows& rows, const Settings& settings, SetForecast& result, int fold = -1) {
-    const auto values = model_.at(rows, model_.parameters(settings.deviations, settings.chosen));
+  void fill(const Rows& rows, const Assignment& parameters, SetForecast& result, int fold = -1) {
+    const auto values = model_.at(rows, parameters);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       RowForecast& row = result.rows[rows[i]];
       row.fold = fold;
@@ -183,11 +179,11 @@ class SetFit {
     Rows known;
     for (const std::size_t row : rows)
       if (set_.rows[row].role == RowRole::kFit) known.push_back(row);
-    if (known.empty()) throw InputError(set_.path + ": has no row that the parameters could be fitted to");
+    if (known.empty()) throw InputError("{}: has no row that the parameters could be fitted to", set_.path);
     const std::vector<ChosenFit> accepted = accepted_fits(known);
     const ChosenFit& best = accepted.front();
     add_parameters(best.fit, result);
-    fill(rows, {best.fit.deviations, best.chosen, {}}, result);
+    fill(rows, at(best), result);
     for (const std::size_t row : known) result.rows[row].fitted = true;
     for (std::size_t i = 0; i < set_.open.size(); ++i)
       result.chosen[set_.open[i].choice.name] = set_.open[i].choice.values[best.chosen[i]];
@@ -199,8 +195,7 @@ class SetFit {
   void cross_validate(const Rows& rows, SetForecast& result) {
     const auto folds = static_cast<std::size_t>(set_.folds);
     if (rows.size() < 2 * folds)
-      throw InputError(set_.path + ": " + std::to_string(rows.size()) + " rows are too few for " +
-                       std::to_string(folds) + " folds");
+      throw InputError("{}: {} rows are too few for {} folds", set_.path, rows.size(), folds);
     Rows drawn = rows;
     std::mt19937 random(options_.seed);
     for (std::size_t i = drawn.size() - 1; i > 0; --i) std::swap(drawn[i], drawn[random() % (i + 1)]);
@@ -211,15 +206,14 @@ class SetFit {
       for (std::size_t i = 0; i < drawn.size(); ++i) (i % folds == fold ? held : rest).push_back(drawn[i]);
       NearFit near;  // how rows change with parameters, not what was measured of them
       for (const std::size_t row : rest)
-        near.fit.slopes.push_back(
-            whole.fit.slopes[static_cast<std::size_t>(std::ranges::find(rows, row) - rows.begin())]);
+        near.fit.slopes.push_back(whole.fit.slopes[std::ranges::find(rows, row) - rows.begin()]);
       const Fit found = fit(model_.residuals(rest, whole.chosen), {middle()}, &near);
       for (std::size_t j = 0; j < result.parameters.size(); ++j) {
         const double value = set_.free[j].parameter.at(found.deviations[j]);
         result.parameters[j].least = std::min(result.parameters[j].least, value);
         result.parameters[j].most = std::max(result.parameters[j].most, value);
       }
-      fill(held, {found.deviations, whole.chosen, {}}, result, static_cast<int>(fold));
+      fill(held, model_.parameters(found.deviations, whole.chosen), result, static_cast<int>(fold));
     }
   }
 
@@ -251,9 +245,9 @@ class SetFit {
     }
     for (const FittedParameter& one : result.parameters)
       if (one.left > kNotDetermined)
-        result.unidentified.push_back("not determined by the rows to fit: " + one.name + ", " +
-                                      short_number(one.low) + " to " + short_number(one.high) + " " +
-                                      one.unit + " (" + one.source + ")");
+        result.unidentified.push_back(fmt::format("not determined by the rows to fit: {}, {} to {} {} ({})",
+                                                  one.name, short_number(one.low), short_number(one.high),
+                                                  one.unit, one.source));
     for (std::size_t c = 0; c < set_.open.size(); ++c)
       if (std::string line = effect_of(c, accepted, each); !line.empty())
         result.unidentified.push_back(std::move(line));
@@ -336,7 +330,7 @@ class SetFit {
     std::string text = "unidentified: " + open.name;
     if (with.size() > kMostNamed) {
       const std::size_t first = with.begin()->first, last = with.rbegin()->first;
-      text += ", " + open.values[first] + " to " + open.values[last];
+      text += fmt::format(", {} to {}", open.values[first], open.values[last]);
       std::erase_if(with, [&](const auto& one) {
         return one.first != first && one.first != last && one.first != accepted.front().chosen[choice];
       });
@@ -351,8 +345,8 @@ class SetFit {
           low = std::min(low, mean_of(each[i][row].at(quantity).low));
           high = std::max(high, mean_of(each[i][row].at(quantity).high));
         }
-        text += std::string(text.back() == ':' ? " " : " | ") + set_.rows[row].name + " " +
-                range_text({{low}, {low}, {high}}) + " (" + quantity + ")";
+        text += fmt::format("{}{} {} ({})", text.back() == ':' ? " " : " | ", set_.rows[row].name,
+                            range_text({{low}, {low}, {high}}), quantity);
       }
     }
     return text;
@@ -397,26 +391,28 @@ std::vector<std::string> assumptions(const RowSet& set, const SetForecast& forec
     const FittedParameter& one = forecast.parameters[j];
     if (one.left > kNotDetermined) continue;
     const FreeParameter& before = set.free[j].parameter;
-    lines.push_back("fitted: " + one.name + " " + short_number(one.value) + " " + one.unit + " (" +
-                    short_number(one.low) + " to " + short_number(one.high) + " " + one.unit +
-                    "; before any row " + short_number(before.low) + " to " + short_number(before.high) +
-                    ": " + one.source + ")");
+    lines.push_back(fmt::format("fitted: {} {} {} ({} to {} {}; before any row {} to {}: {})", one.name,
+                                short_number(one.value), one.unit, short_number(one.low),
+                                short_number(one.high), one.unit, short_number(before.low),
+                                short_number(before.high), one.source));
   }
   for (const OpenValue& open : set.open)
     if (const auto found = forecast.chosen.find(open.choice.name); found != forecast.chosen.end())
-      lines.push_back("chosen: " + open.choice.name + " " + found->second + " (" + open.source + ")");
-  lines.push_back("measurements have a standard deviation of " + percent_text(set.uncertainty.sigma) + ": " +
-                  set.uncertainty.because);
+      lines.push_back(fmt::format("chosen: {} {} ({})", found->first, found->second, open.source));
+  lines.push_back(fmt::format("measurements have a standard deviation of {}: {}",
+                              percent_text(set.uncertainty.sigma), set.uncertainty.because));
   for (const Row& row : set.rows)
     if (row.uncertainty.sigma > 0.0)
-      lines.push_back(row.name + " has one of " + percent_text(row.uncertainty.sigma) + ": " +
-                      row.uncertainty.because);
+      lines.push_back(fmt::format("{} has one of {}: {}", row.name, percent_text(row.uncertainty.sigma),
+                                  row.uncertainty.because));
   if (forecast.left_out_error > 0.0)
-    lines.push_back("ranges are wider by " + percent_text(forecast.left_out_error) +
-                    ", the root mean square error of rows to fit that are forecast from the others");
+    lines.push_back(fmt::format(
+        "ranges are wider by {}, the root mean square error of rows to fit that are forecast from the others",
+        percent_text(forecast.left_out_error)));
   if (forecast.accepted > 1)
-    lines.push_back("ranges cover " + counted(forecast.accepted, "combination") +
-                    " of choices that the rows to fit allow, and the parameters of the best ones");
+    lines.push_back(fmt::format(
+        "ranges cover {} of choices that the rows to fit allow, and the parameters of the best ones",
+        counted(forecast.accepted, "combination")));
   lines.insert(lines.end(), set.assumed.begin(), set.assumed.end());
   return lines;
 }

@@ -22,8 +22,8 @@ struct PredictedValue {
 
 struct RowForecast {
   std::map<std::string, PredictedValue> values{};  ///< by quantity
-  /// Of the leading quantity: `alpha_beta`, or of tables `nearest_neighbour` (the most similar known row,
-  /// scaled by work) and `constant_throughput` (all work at the median rate of the known rows).
+  /// Baselines of the leading quantity: `alpha_beta`, or of tables `nearest_neighbour` (the most similar
+  /// known row, scaled by work) and `constant_throughput` (all work at the median rate of the known rows).
   std::map<std::string, double> baselines{};
   int fold = -1;          ///< that left the row out; -1: none
   bool fitted = false;    ///< parameters were fitted to it
@@ -79,7 +79,7 @@ SetForecast forecast(const RowSet& set, const AskPrediction& ask, const Forecast
 std::optional<double> relative_error(const Row& row, const std::string& quantity,
                                      const PredictedValue& value);
 
-/// What a forecast of rows in a file assumes, one sentence each.
+/// Assumptions of the forecast of rows in a file, one sentence each.
 std::vector<std::string> assumptions(const RowSet& set, const SetForecast& forecast);
 
 /// `748.5 to 752.1`, or `748.5` if both look alike; one per rank with ` | ` between.

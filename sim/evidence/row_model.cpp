@@ -46,7 +46,7 @@ Result RowModel::result_of(std::size_t row, const Words& words, bool brief) cons
     return ask_(words, brief);
   } catch (const Error& error) {
     if (set_.table) throw;
-    throw InputError(set_.rows[row].where + ": " + error.what());
+    throw InputError("{}: {}", set_.rows[row].where, error.what());
   }
 }
 
@@ -122,7 +122,7 @@ Residuals RowModel::residuals(const std::vector<std::size_t>& rows, const Chosen
       for (const std::string& quantity : row.fitted_by) {
         const auto found = values[i]->find(quantity);
         if (found == values[i]->end() && !set_.table)
-          throw InputError(row.where + ": the forecast has no '" + quantity + "' to fit");
+          throw InputError("{}: the forecast has no '{}' to fit", row.where, quantity);
         all.push_back((found == values[i]->end() ? kImpossible
                                                  : std::log(mean_of(found->second) / *row.agreed(quantity))) /
                       sigma);

@@ -1,8 +1,7 @@
-#include "sim/evidence/row_reader.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <regex>
 #include <set>
 #include <utility>
@@ -11,18 +10,15 @@
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/units.hpp"
+#include "sim/evidence/rows.hpp"
 
 namespace stepcast {
 namespace {
 
 double positive(const YamlNode& node) {
   const double value = node.number();
-  if (value <= 0.0) node.fail("found " + node.text() + ", expected a number above 0");
+  if (value <= 0.0) node.fail("found {}, expected a number above 0", node.text());
   return value;
-}
-
-std::string text_or(const YamlNode& map, const std::string& key, const std::string& otherwise) {
-  return map.has(key) ? map.at(key).text() : otherwise;
 }
 
 /// By quantity a number above 0, or a list of them.
@@ -46,8 +42,7 @@ nlohmann::json blind_of(const YamlNode& map) {
   nlohmann::json result = json_of(quantities_of(map, {"revision", "recorded", "range"}));
   for (const char* key : {"revision", "recorded"})
     if (map.has(key)) result[key] = map.at(key).text();
-  if (map.has("range"))
-    for (const YamlNode& one : map.at("range").items()) result["range"].push_back(positive(one));
+  for (const YamlNode& one : map.items("range")) result["range"].push_back(positive(one));
   return result;
 }
 
@@ -57,7 +52,7 @@ Uncertainty uncertainty_of(const YamlNode& node) {
   const std::string part = node.at("value").text();
   const auto percent = number_in<double>(std::string_view(part).substr(0, part.size() - 1));
   if (!part.ends_with('%') || !percent || *percent <= 0.0)
-    node.at("value").fail("found '" + part + "', expected a part of the measurement, such as 1%");
+    node.at("value").fail("found '{}', expected a part of the measurement, such as 1%", part);
   return {*percent / 100.0, node.at("because").text()};
 }
 
@@ -72,8 +67,8 @@ FreeValue free_value(const std::string& name, const YamlNode& node) {
     if (ends.size() != 2) list.fail("expected [low, high]");
     const auto from = number_with_unit(ends[0].text()), to = number_with_unit(ends[1].text());
     if (!from || !to || from->unit != to->unit || !(from->number < to->number))
-      list.fail("found [" + ends[0].text() + ", " + ends[1].text() +
-                "], expected two ascending numbers of one unit, such as [1GB/s, 12GB/s]");
+      list.fail("found [{}, {}], expected two ascending numbers of one unit, such as [1GB/s, 12GB/s]",
+                ends[0].text(), ends[1].text());
     low = from->number;
     high = to->number;
     return from->unit;
@@ -83,7 +78,7 @@ FreeValue free_value(const std::string& name, const YamlNode& node) {
   if (!parameter.linear && parameter.low <= 0.0)
     node.at("range").fail("found 0 or less on a logarithmic scale; expected more, or scale: linear");
   if (node.has("limits") && bounds(node.at("limits"), parameter.least, parameter.most) != result.unit)
-    node.at("limits").fail("expected the unit of the range, '" + result.unit + "'");
+    node.at("limits").fail("expected the unit of the range, '{}'", result.unit);
   result.source = node.at("source").text();
   return result;
 }
@@ -95,7 +90,7 @@ OpenValue open_value(const std::string& name, const YamlNode& node) {
   OpenValue result{{name, {}, node.has("to")}, node.at("source").text()};
   if (node.has("to")) {
     const long long most = node.at("to").integer();
-    if (most < 1 || most > kMostValues) node.at("to").fail("expected 1 to " + std::to_string(kMostValues));
+    if (most < 1 || most > kMostValues) node.at("to").fail("expected 1 to {}", kMostValues);
     for (long long value = 1; value <= most; ++value) result.choice.values.push_back(std::to_string(value));
     return result;
   }
@@ -108,7 +103,7 @@ OpenValue open_value(const std::string& name, const YamlNode& node) {
 /// The value of an expression. \throws InputError unless it is above 0
 double number_of(const YamlNode& node, const Assignment& values) {
   const auto number = evaluate(node.text(), values);
-  if (!number || !(*number > 0.0)) node.fail("'" + node.text() + "' is no number above 0 in a row");
+  if (!number || !(*number > 0.0)) node.fail("'{}' is no number above 0 in a row", node.text());
   return *number;
 }
 
@@ -123,15 +118,11 @@ void keep_named(const Assignment& predict, Assignment& values) {
     if (!named.contains(name)) values.erase(name);
 }
 
-bool holds(const YamlNode& when, const Assignment& values) {
-  return Condition(when, values.names()).holds(values);
-}
-
 /// Conditions may contain names of columns that are empty in this row; they do not hold then.
 bool holds_in(const YamlNode& when, const Row& row) {
   for (const std::string& key : when.keys())
     if (row.values.find(key) == nullptr) return false;
-  return holds(when, row.values);
+  return Condition(when, row.values.names()).holds(row.values);
 }
 
 /// Sets what a regular expression finds in a cell: its group, or all of it without one.
@@ -147,196 +138,198 @@ void add_patterns(const YamlNode& patterns, Assignment& values) {
       else
         values.set(name, pattern.at("else").text());
     } catch (const std::regex_error& error) {
-      pattern.at("find").fail(std::string("is no regular expression: ") + error.what());
+      pattern.at("find").fail("is no regular expression: {}", error.what());
     }
   }
-}
-
-std::string row_name(const std::string& path, int line) {
-  return std::filesystem::path(path).filename().string() + ":" + std::to_string(line);
 }
 
 /// A measured step with a unit. \throws InputError unless it is above 0 s
 double step_of(const std::string& text, const std::string& where) {
   const double step = parse_seconds(text, where + ": step").count();
-  if (!(step > 0.0)) throw InputError(where + ": step: found '" + text + "', expected more than 0s");
+  if (!(step > 0.0)) throw InputError("{}: step: found '{}', expected more than 0s", where, text);
   return step;
 }
 
-}  // namespace
-
-RowReader::RowReader(const std::string& path, const std::string& rows)
-    : file_(YamlNode::load(path)), set_{.path = path}, rows_(rows) {
-  file_.allow_only({"study",   "source",   "rows",  "columns", "patterns",     "values",    "classes",
-                    "predict", "measured", "work",  "group",   "parts",        "leave out", "free",
-                    "open",    "fit",      "sigma", "epoch",   "global_batch", "assumed",   "limits"});
-}
-
-RowSet RowReader::read() {
-  set_.id = std::filesystem::path(set_.path).stem().string();
-  set_.title = file_.at("study").text();
-  set_.source = file_.at("source").text();
-  set_.limits = text_or(file_, "limits", "");
-  if (file_.has("predict")) set_.predict = assignment_of(file_.at("predict"));
-  if (file_.has("assumed"))
-    for (const YamlNode& one : file_.at("assumed").items()) set_.assumed.push_back(one.text());
-  read_parameters();
-  set_.table = file_.at("rows").is_scalar();
-  if (set_.table)
-    read_table();
-  else
-    read_inline_rows();
-  return std::move(set_);
-}
-
-void RowReader::read_parameters() {
-  if (file_.has("free"))
-    for (const std::string& name : file_.at("free").keys())
-      set_.free.push_back(free_value(name, file_.at("free").at(name)));
-  if (file_.has("open"))
-    for (const std::string& name : file_.at("open").keys())
-      set_.open.push_back(open_value(name, file_.at("open").at(name)));
-  if (file_.has("sigma")) set_.uncertainty = uncertainty_of(file_.at("sigma"));
-  set_.global_batch = file_.has("global_batch") && file_.at("global_batch").boolean();
-  if (!file_.has("epoch")) return;
-  const YamlNode epoch = file_.at("epoch");
-  epoch.allow_only({"samples", "epochs"});
-  set_.epoch.samples = positive(epoch.at("samples"));
-  if (epoch.has("epochs")) set_.epoch.epochs = positive(epoch.at("epochs"));
-}
-
-void RowReader::read_table() {
-  static_cast<void>(file_.at("predict"));
-  read_fit();
-  check_measured();
-  const auto beside = std::filesystem::path(set_.path).parent_path() / file_.at("rows").text();
-  const std::string path = rows_.empty() ? beside.string() : rows_;
-  const CsvTable table = read_csv(path);
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    Row row;
-    row.name = row.where = row_name(path, table.lines[i]);
-    for (std::size_t j = 0; j < table.columns.size(); ++j)
-      if (!table.rows[i][j].empty()) row.values.set(name_of(table.columns[j]), table.rows[i][j]);
-    complete(row);
-    set_.rows.push_back(std::move(row));
-  }
-}
-
-void RowReader::read_fit() {
-  if (!file_.has("fit")) {
-    if (!set_.free.empty())
-      file_.at("free").fail("needs 'fit', which names the rows that parameters are fitted to");
-    return;
-  }
-  const YamlNode fit = file_.at("fit");
-  fit.allow_only({"folds", "when"});
-  if (fit.has("folds") == fit.has("when")) fit.fail("expected either 'folds' or 'when'");
-  if (!fit.has("folds")) return;
-  constexpr long long kMostFolds = 100;
-  set_.folds = static_cast<int>(std::clamp(fit.at("folds").integer(), 0LL, kMostFolds));
-  if (set_.folds < 2) fit.at("folds").fail("expected 2 to " + std::to_string(kMostFolds));
-}
-
-void RowReader::check_measured() const {
-  const YamlNode measured = file_.at("measured");
-  measured.allow_only({"step", "work", "rate", "memory", "of"});
-  const bool by_rate = measured.has("work") && measured.has("rate");
-  if ((measured.has("step") && by_rate) || (!measured.has("step") && !by_rate && !measured.has("memory")))
-    measured.fail("expected either 'step', or 'work' and 'rate', or 'memory' alone");
-  if (measured.has("of") && measured.at("of").text() != "last")
-    measured.at("of").fail("expected 'last', or no such key");
-}
-
-std::string RowReader::name_of(const std::string& column) const {
-  if (file_.has("columns"))
-    for (const std::string& name : file_.at("columns").keys())
-      if (file_.at("columns").at(name).text() == column) return name;
-  return column;
-}
-
-void RowReader::complete(Row& row) const {
-  if (file_.has("patterns")) add_patterns(file_.at("patterns"), row.values);
-  leave_out(row);
-  if (!row.left_out.empty()) return;
-  if (file_.has("values")) add_values(file_.at("values"), row.values);
-  leave_out(row);
-  if (!row.left_out.empty()) return;
-  if (file_.has("classes")) add_classes(file_.at("classes"), row.values);
-  read_measured_values(row);
-  if (file_.has("work")) row.work = number_of(file_.at("work"), row.values);
-  if (file_.has("group")) row.group = expand(file_.at("group").text(), row.values).text;
-  if (file_.has("parts")) row.part = expand(file_.at("parts").text(), row.values).text;
-  if (file_.has("fit") && file_.at("fit").has("when") && !holds_in(file_.at("fit").at("when"), row))
-    row.role = RowRole::kPredict;
-  row.fitted_by = {row.leading()};
-  keep_named(set_.predict, row.values);
-}
-
-void RowReader::leave_out(Row& row) const {
-  if (!file_.has("leave out")) return;
-  for (const YamlNode& rule : file_.at("leave out").items()) {
-    rule.allow_only({"when", "because"});
-    if (row.left_out.empty() && holds_in(rule.at("when"), row)) row.left_out = rule.at("because").text();
-  }
-}
-
-void RowReader::read_measured_values(Row& row) const {
-  const YamlNode measured = file_.at("measured");
-  if (measured.has("step"))
-    row.measured[kStepTime] = {step_of(expand(measured.at("step").text(), row.values).text, row.name)};
-  else if (measured.has("rate"))
-    row.measured[kStepTime] = {number_of(measured.at("work"), row.values) /
-                               number_of(measured.at("rate"), row.values)};
-  if (!measured.has("memory")) return;
-  const std::string text = measured.at("memory").text();
-  for (const std::string& name : names_in(text))
-    if (row.values.find(name) == nullptr) return;  // an empty cell
-  row.measured[measured.has("of") ? kLastRankMemory : kPeakMemory] = {
-      parse_bytes(expand(text, row.values).text, row.name + ": memory").count()};
-}
-
-void RowReader::read_inline_rows() {
-  static_cast<void>(file_.at("sigma"));
-  for (const YamlNode& node : file_.at("rows").items()) set_.rows.push_back(inline_row(node));
-  if (std::ranges::none_of(set_.rows, [](const Row& row) { return row.role == RowRole::kFit; }))
-    file_.at("rows").fail("found no row to fit, expected at least one");
-}
-
-Row RowReader::inline_row(const YamlNode& node) const {
-  node.allow_only(
-      {"name", "use", "options", "with", "measured", "fit", "sigma", "steps", "blind", "comment"});
+/// A row of a table with the values of its cells; empty cells have none. \param name_of a column
+Row table_row(const std::string& path, const CsvTable& table, std::size_t line, const auto& name_of) {
   Row row;
-  row.name = node.at("name").text();
-  row.where = set_.path + ": row '" + row.name + "'";
-  const bool fit = node.at("use").one_of("use", {"fit", "predict"}) == "fit";
-  row.role = fit ? RowRole::kFit : RowRole::kPredict;
-  if (node.has("options")) row.options = assignment_of(node.at("options"));
-  if (node.has("with")) row.values = assignment_of(node.at("with"));
-  if (node.has("measured")) row.measured = quantities_of(node.at("measured"));
-  if (node.has("blind")) row.blind = blind_of(node.at("blind"));
-  if (node.has("steps")) row.steps = positive(node.at("steps"));
-  row.comment = text_or(node, "comment", "");
-  for (const char* key : {"sigma", "fit"})
-    if (node.has(key) && !fit) node.at(key).fail("found in a row to predict; valid in rows to fit alone");
-  if (node.has("sigma")) row.uncertainty = uncertainty_of(node.at("sigma"));
-  if (fit && row.measured.empty()) node.fail("expected a measured quantity in a row to fit");
-  if (fit && !row.blind.empty()) node.fail("a row to fit has no blind forecast");
-  read_fitted_by(node, row);
-  if (set_.option(row, "strategy") == nullptr)
-    node.fail("option 'strategy' is missing, here or under 'predict'");
-  if (!row.steps && !set_.epoch.samples && quantity_named(row.leading()).of_epoch)
-    node.fail("'" + row.leading() + "' needs 'epoch' of the file, or 'steps' here");
+  row.name = row.where =
+      fmt::format("{}:{}", std::filesystem::path(path).filename().string(), table.lines[line]);
+  for (std::size_t j = 0; j < table.columns.size(); ++j)
+    if (!table.rows[line][j].empty()) row.values.set(name_of(table.columns[j]), table.rows[line][j]);
   return row;
 }
 
-void RowReader::read_fitted_by(const YamlNode& node, Row& row) const {
-  if (row.role == RowRole::kFit) row.fitted_by = {row.leading()};
-  if (!node.has("fit")) return;
-  row.fitted_by.clear();
-  for (const YamlNode& quantity : node.at("fit").items())
-    row.fitted_by.push_back(quantity.one_of("measured quantity", names_of(row.measured)));
-}
+/// Reads a YAML file with rows, or with the name of a table.
+class RowReader {
+ public:
+  /// \param rows path of a table that replaces the file's own; may be empty
+  RowReader(const std::string& path, const std::string& rows)
+      : file_(YamlNode::load(path)), set_{.path = path}, rows_(rows) {
+    file_.allow_only({"study",   "source",   "rows",  "columns", "patterns",     "values",    "classes",
+                      "predict", "measured", "work",  "group",   "parts",        "leave out", "free",
+                      "open",    "fit",      "sigma", "epoch",   "global_batch", "assumed",   "limits"});
+  }
 
+  RowSet read() {
+    set_.id = std::filesystem::path(set_.path).stem().string();
+    set_.title = file_.at("study").text();
+    set_.source = file_.at("source").text();
+    set_.limits = file_.text_or("limits", "");
+    if (file_.has("predict")) set_.predict = assignment_of(file_.at("predict"));
+    for (const YamlNode& one : file_.items("assumed")) set_.assumed.push_back(one.text());
+    read_parameters();
+    set_.table = file_.at("rows").is_scalar();
+    if (set_.table)
+      read_table();
+    else
+      read_inline_rows();
+    return std::move(set_);
+  }
+
+ private:
+  void read_parameters() {
+    if (file_.has("free"))
+      for (const std::string& name : file_.at("free").keys())
+        set_.free.push_back(free_value(name, file_.at("free").at(name)));
+    if (file_.has("open"))
+      for (const std::string& name : file_.at("open").keys())
+        set_.open.push_back(open_value(name, file_.at("open").at(name)));
+    if (file_.has("sigma")) set_.uncertainty = uncertainty_of(file_.at("sigma"));
+    set_.global_batch = file_.flag("global_batch");
+    if (!file_.has("epoch")) return;
+    const YamlNode epoch = file_.at("epoch");
+    epoch.allow_only({"samples", "epochs"});
+    set_.epoch.samples = positive(epoch.at("samples"));
+    if (epoch.has("epochs")) set_.epoch.epochs = positive(epoch.at("epochs"));
+  }
+
+  void read_table() {
+    static_cast<void>(file_.at("predict"));
+    read_fit();
+    check_measured();
+    const auto beside = std::filesystem::path(set_.path).parent_path() / file_.at("rows").text();
+    const std::string path = rows_.empty() ? beside.string() : rows_;
+    const CsvTable table = read_csv(path);
+    for (std::size_t i = 0; i < table.rows.size(); ++i) {
+      set_.rows.push_back(table_row(path, table, i, [&](const auto& column) { return name_of(column); }));
+      complete(set_.rows.back());
+    }
+  }
+
+  void read_fit() {
+    if (!file_.has("fit")) {
+      if (!set_.free.empty())
+        file_.at("free").fail("needs 'fit', which names the rows that parameters are fitted to");
+      return;
+    }
+    const YamlNode fit = file_.at("fit");
+    fit.allow_only({"folds", "when"});
+    if (fit.has("folds") == fit.has("when")) fit.fail("expected either 'folds' or 'when'");
+    if (!fit.has("folds")) return;
+    constexpr long long kMostFolds = 100;
+    set_.folds = static_cast<int>(std::clamp(fit.at("folds").integer(), 0LL, kMostFolds));
+    if (set_.folds < 2) fit.at("folds").fail("expected 2 to {}", kMostFolds);
+  }
+
+  void check_measured() const {
+    const YamlNode measured = file_.at("measured");
+    measured.allow_only({"step", "work", "rate", "memory", "of"});
+    const bool by_rate = measured.has("work") && measured.has("rate");
+    if ((measured.has("step") && by_rate) || (!measured.has("step") && !by_rate && !measured.has("memory")))
+      measured.fail("expected either 'step', or 'work' and 'rate', or 'memory' alone");
+    if (measured.text_or("of", "last") != "last") measured.at("of").fail("expected 'last', or no such key");
+  }
+
+  [[nodiscard]] std::string name_of(const std::string& column) const {
+    if (file_.has("columns"))
+      for (const std::string& name : file_.at("columns").keys())
+        if (file_.at("columns").at(name).text() == column) return name;
+    return column;
+  }
+
+  void complete(Row& row) const {
+    if (file_.has("patterns")) add_patterns(file_.at("patterns"), row.values);
+    if (is_left_out(row)) return;
+    if (file_.has("values")) add_values(file_.at("values"), row.values);
+    if (is_left_out(row)) return;
+    if (file_.has("classes")) add_classes(file_.at("classes"), row.values);
+    read_measured_values(row);
+    if (file_.has("work")) row.work = number_of(file_.at("work"), row.values);
+    row.group = expand(file_.text_or("group", ""), row.values).text;
+    row.part = expand(file_.text_or("parts", ""), row.values).text;
+    if (file_.has("fit") && file_.at("fit").has("when") && !holds_in(file_.at("fit").at("when"), row))
+      row.role = RowRole::kPredict;
+    row.fitted_by = {row.leading()};
+    keep_named(set_.predict, row.values);
+  }
+
+  [[nodiscard]] bool is_left_out(Row& row) const {
+    for (const YamlNode& rule : file_.items("leave out")) {
+      rule.allow_only({"when", "because"});
+      if (row.left_out.empty() && holds_in(rule.at("when"), row)) row.left_out = rule.at("because").text();
+    }
+    return !row.left_out.empty();
+  }
+
+  void read_measured_values(Row& row) const {
+    const YamlNode measured = file_.at("measured");
+    if (measured.has("step"))
+      row.measured[kStepTime] = {step_of(expand(measured.at("step").text(), row.values).text, row.name)};
+    else if (measured.has("rate"))
+      row.measured[kStepTime] = {number_of(measured.at("work"), row.values) /
+                                 number_of(measured.at("rate"), row.values)};
+    if (!measured.has("memory")) return;
+    const std::string text = measured.at("memory").text();
+    for (const std::string& name : names_in(text))
+      if (row.values.find(name) == nullptr) return;  // an empty cell
+    row.measured[measured.has("of") ? kLastRankMemory : kPeakMemory] = {
+        parse_bytes(expand(text, row.values).text, row.name + ": memory").count()};
+  }
+
+  void read_inline_rows() {
+    static_cast<void>(file_.at("sigma"));
+    for (const YamlNode& node : file_.at("rows").items()) set_.rows.push_back(inline_row(node));
+    if (std::ranges::find(set_.rows, RowRole::kFit, &Row::role) == set_.rows.end())
+      file_.at("rows").fail("found no row to fit, expected at least one");
+  }
+
+  [[nodiscard]] Row inline_row(const YamlNode& node) const {
+    node.allow_only(
+        {"name", "use", "options", "with", "measured", "fit", "sigma", "steps", "blind", "comment"});
+    Row row;
+    row.name = node.at("name").text();
+    row.where = fmt::format("{}: row '{}'", set_.path, row.name);
+    const bool fit = node.at("use").one_of("use", {"fit", "predict"}) == "fit";
+    row.role = fit ? RowRole::kFit : RowRole::kPredict;
+    if (node.has("options")) row.options = assignment_of(node.at("options"));
+    if (node.has("with")) row.values = assignment_of(node.at("with"));
+    if (node.has("measured")) row.measured = quantities_of(node.at("measured"));
+    if (node.has("blind")) row.blind = blind_of(node.at("blind"));
+    if (node.has("steps")) row.steps = positive(node.at("steps"));
+    row.comment = node.text_or("comment", "");
+    for (const char* key : {"sigma", "fit"})
+      if (node.has(key) && !fit) node.at(key).fail("found in a row to predict; valid in rows to fit alone");
+    if (node.has("sigma")) row.uncertainty = uncertainty_of(node.at("sigma"));
+    if (fit && row.measured.empty()) node.fail("expected a measured quantity in a row to fit");
+    if (fit && !row.blind.empty()) node.fail("a row to fit has no blind forecast");
+    if (fit) row.fitted_by = {row.leading()};
+    if (node.has("fit")) row.fitted_by.clear();
+    for (const YamlNode& quantity : node.items("fit"))
+      row.fitted_by.push_back(quantity.one_of("measured quantity", names_of(row.measured)));
+    if (set_.option(row, "strategy") == nullptr)
+      node.fail("option 'strategy' is missing, here or under 'predict'");
+    if (!row.steps && !set_.epoch.samples && quantity_named(row.leading()).of_epoch)
+      node.fail("'{}' needs 'epoch' of the file, or 'steps' here", row.leading());
+    return row;
+  }
+
+  YamlNode file_;
+  RowSet set_;
+  std::string rows_;
+};
+
+/// Reads a CSV file with columns named like options.
 RowSet read_option_table(const std::string& path) {
   RowSet set{.id = std::filesystem::path(path).stem().string(), .path = path, .table = true};
   set.title = set.source = path;
@@ -346,18 +339,12 @@ RowSet read_option_table(const std::string& path) {
     if (std::ranges::find(own, column) == own.end()) set.predict.set(column, "{" + column + "}");
   if (std::ranges::find(table.columns, "step") == table.columns.end())
     throw InputError(
-        path +
-        ": column 'step' is missing; columns are options of 'stepcast predict', 'step' with a unit, "
-        "and, if known, 'memory', 'group' and 'work'");
+        "{}: column 'step' is missing; columns are options of 'stepcast predict', 'step' with a unit, "
+        "and, if known, 'memory', 'group' and 'work'",
+        path);
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    Row row;
-    row.name = row.where = row_name(path, table.lines[i]);
-    for (std::size_t j = 0; j < table.columns.size(); ++j)
-      if (!table.rows[i][j].empty()) row.values.set(table.columns[j], table.rows[i][j]);
-    const auto cell = [&](const char* name) {
-      const std::string* value = row.values.find(name);
-      return value == nullptr ? std::string() : *value;
-    };
+    Row row = table_row(path, table, i, std::identity());
+    const auto cell = [&](const char* name) { return row.values.value_or(name, ""); };
     row.measured[kStepTime] = {step_of(cell("step"), row.name)};
     if (!cell("memory").empty())
       row.measured[kPeakMemory] = {parse_bytes(cell("memory"), row.name + ": memory").count()};
@@ -367,6 +354,12 @@ RowSet read_option_table(const std::string& path) {
     set.rows.push_back(std::move(row));
   }
   return set;
+}
+
+}  // namespace
+
+RowSet read_rows(const std::string& path, const std::string& rows) {
+  return path.ends_with(".csv") ? read_option_table(path) : RowReader(path, rows).read();
 }
 
 }  // namespace stepcast

@@ -10,20 +10,12 @@
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/statistics.hpp"
-#include "sim/evidence/row_reader.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr const char* kMeasured = "studies/measured";
 constexpr const char* kPublished = "studies/published";
-
-double mean_without(const std::vector<double>& values, const std::vector<int>& left_out) {
-  double total = 0.0;
-  for (std::size_t i = 0; i < values.size(); ++i)
-    if (std::ranges::find(left_out, static_cast<int>(i)) == left_out.end()) total += values[i];
-  return total / static_cast<double>(values.size() - left_out.size());
-}
 
 /// Whether `text` is one name in braces that has no value: a column that is empty in this row.
 bool is_empty_column(const std::string& text, const Assignment& names) {
@@ -63,7 +55,11 @@ std::vector<int> Row::ranks_left_out(const std::string& quantity) const {
 std::optional<double> Row::agreed(const std::string& quantity) const {
   const auto found = measured.find(quantity);
   if (found == measured.end()) return std::nullopt;
-  return mean_without(found->second, ranks_left_out(quantity));
+  std::vector<double> agreeing;
+  const std::vector<int> others = ranks_left_out(quantity);
+  for (std::size_t i = 0; i < found->second.size(); ++i)
+    if (std::ranges::find(others, static_cast<int>(i)) == others.end()) agreeing.push_back(found->second[i]);
+  return mean_of(agreeing);
 }
 
 std::string Row::leading() const {
@@ -75,11 +71,6 @@ std::string Row::leading() const {
 const std::string* RowSet::option(const Row& row, const std::string& name) const {
   const std::string* own = row.options.find(name);
   return own != nullptr ? own : predict.find(name);
-}
-
-RowSet read_rows(const std::string& path, const std::string& rows) {
-  if (path.ends_with(".csv")) return read_option_table(path);
-  return RowReader(path, rows).read();
 }
 
 std::vector<std::string> measured_ids() {
@@ -111,16 +102,13 @@ std::vector<std::string> words_of(const RowSet& set, const Row& row, const Assig
   std::vector<std::string> words;
   for (const auto& [option, text] : options.values()) {
     if (set.table && is_empty_column(text, names)) continue;
-    const auto fail = [&](const std::string& problem) {
-      throw InputError(row.where + ": option '" + option + "': " + problem);
-    };
     Expansion filled;
     try {
       filled = expand(text, names);
     } catch (const InputError& error) {
-      fail(error.what());
+      filled.problem = error.what();
     }
-    if (!filled.problem.empty()) fail(filled.problem);
+    if (!filled.problem.empty()) throw InputError("{}: option '{}': {}", row.where, option, filled.problem);
     if (filled.text.empty() || filled.text == "unset") continue;  // unset: other than the set's other rows
     words.push_back("--" + option);
     const auto beside = std::filesystem::path(set.path).parent_path() / filled.text;

@@ -121,7 +121,8 @@ struct RowSet {
 ///
 ///     study: MLP over Gloo
 ///     source: a report
-///     predict: {model: netflix-mlp, strategy: ddp, phase-times: "host={host}", cluster: "laptop:cores={cores}"}
+///     predict: {model: netflix-mlp, strategy: ddp, phase-times: "host={host}",
+///               cluster: "laptop:cores={cores}"}
 ///     free:
 ///       host: {range: [1ms, 10ms], scale: linear, limits: [0ms, 1s], source: a step without communication}
 ///     open:
@@ -130,7 +131,8 @@ struct RowSet {
 ///     sigma: {value: 1%, because: two runs differ by as much}
 ///     epoch: {samples: 50000, epochs: 5}
 ///     rows:
-///       - {name: ddp x2, use: fit, options: {world-size: 2}, with: {cores: 6}, measured: {total_time_s: 443}}
+///       - {name: ddp x2, use: fit, options: {world-size: 2}, with: {cores: 6},
+///          measured: {total_time_s: 443}}
 ///       - {name: ddp x4, use: predict, options: {world-size: 4}, with: {cores: 6},
 ///          measured: {total_time_s: 300},
 ///          blind: {revision: e418a42, total_time_s: 310, range: [290, 330]}}

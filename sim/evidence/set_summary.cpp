@@ -65,11 +65,10 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
   result.nearest = summary_of(nearest);
   result.constant = summary_of(constant);
   result.memory = summary_of(memory);
-  for (const auto& [name, group] : groups) {
-    if (group.rows < 2) continue;
-    ++result.groups;
+  std::erase_if(groups, [](const auto& group) { return group.second.rows < 2; });
+  result.groups = groups.size();
+  for (const auto& [name, group] : groups)
     if (group.first <= (1.0 + kAsGood) * group.best) ++result.ranked;
-  }
   return result;
 }
 
@@ -83,8 +82,7 @@ SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast) {
   add_median("nearest_neighbour", summary.nearest);
   add_median("constant_throughput", summary.constant);
   if (has_steps(set)) add_median("memory", summary.memory);
-  if (summary.groups > 0)
-    accuracy.ranking = std::to_string(summary.ranked) + " of " + std::to_string(summary.groups);
+  if (summary.groups > 0) accuracy.ranking = fmt::format("{} of {}", summary.ranked, summary.groups);
   return accuracy;
 }
 

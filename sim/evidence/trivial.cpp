@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <tuple>
+
+#include "core/number.hpp"
+#include "core/statistics.hpp"
 
 namespace stepcast {
 namespace {
@@ -14,7 +18,7 @@ const Case* nearest_case(const Case& one, const std::vector<Case>& all) {
   const bool is_single = own.strategy == "single";
   const auto rank = [&](const Case& other) {
     const Configuration& c = other.configuration;
-    const auto differing = std::count_if(own.options.begin(), own.options.end(), [&](const auto& option) {
+    const auto differing = std::ranges::count_if(own.options, [&](const auto& option) {
       const auto found = c.options.find(option.first);
       return found == c.options.end() || found->second != option.second;
     });
@@ -40,6 +44,21 @@ double ideal_power(const std::string& quantity, bool global_batch) {
   return global_batch ? -1.0 : 0.0;
 }
 
+/// How unlike two rows are: numbers by the logarithm of their ratio, words by whether they differ.
+double unlikeness(const Row& a, const Row& b) {
+  double sum = 0.0;
+  for (const auto& [name, value] : a.values.values()) {
+    const std::string* other = b.values.find(name);
+    const auto left = number_in<double>(value),
+               right = other != nullptr ? number_in<double>(*other) : std::nullopt;
+    if (left && right && *left > 0.0 && *right > 0.0)
+      sum += std::abs(std::log(*left / *right));
+    else if (other == nullptr || *other != value)
+      sum += 1.0;
+  }
+  return sum;
+}
+
 }  // namespace
 
 void add_nearest_measured(std::vector<Case>& cases) {
@@ -48,9 +67,10 @@ void add_nearest_measured(std::vector<Case>& cases) {
       one.trivial["nearest_measured"] = nearest->measured->value;
 }
 
-void add_published_predictors(
-    std::vector<Case>& rows, bool global_batch,
-    const std::function<std::optional<double>(std::size_t, const std::string&)>& measured) {
+void add_published_predictors(const RowSet& set, std::vector<Case>& rows) {
+  const auto measured = [&](std::size_t row, const std::string& quantity) {
+    return set.rows[row].agreed(quantity);
+  };
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Case& here = rows[i];
     std::vector<std::size_t> fitted;
@@ -63,14 +83,39 @@ void add_published_predictors(
                         rows[j].configuration.strategy != here.configuration.strategy, j > i ? j - i : i - j);
     };
     const auto nearer = [&](std::size_t a, std::size_t b) { return distance(a) < distance(b); };
-    here.trivial["copy"] = *measured(*std::min_element(fitted.begin(), fitted.end(), nearer), here.quantity);
+    here.trivial["copy"] = *measured(*std::ranges::min_element(fitted, nearer), here.quantity);
     std::erase_if(fitted, [&](std::size_t j) { return rows[j].configuration.world_size == 0; });
     if (fitted.empty() || here.configuration.world_size == 0) continue;
     const auto fewer = [&](std::size_t a, std::size_t b) { return ranks(a) < ranks(b); };
-    const std::size_t least = *std::min_element(fitted.begin(), fitted.end(), fewer);
+    const std::size_t least = *std::ranges::min_element(fitted, fewer);
     here.trivial["ideal_scaling"] =
         *measured(least, here.quantity) *
-        std::pow(static_cast<double>(ranks(i)) / ranks(least), ideal_power(here.quantity, global_batch));
+        std::pow(static_cast<double>(ranks(i)) / ranks(least), ideal_power(here.quantity, set.global_batch));
+  }
+}
+
+void add_table_baselines(const RowSet& set, const std::vector<std::size_t>& rows, SetForecast& forecast) {
+  for (const std::size_t row : rows) {
+    const Row& here = set.rows[row];
+    if (!here.measured.contains(kStepTime)) continue;
+    const Row* nearest = nullptr;
+    double least = std::numeric_limits<double>::infinity();
+    std::vector<double> rates;
+    for (const std::size_t other : rows) {
+      const bool usable = set.folds > 0 ? forecast.rows[other].fold != forecast.rows[row].fold
+                                        : other != row && (set.free.empty() || forecast.rows[other].fitted);
+      if (!usable) continue;
+      const Row& there = set.rows[other];
+      rates.push_back(*there.number(kStepTime) / there.work);
+      const double apart = unlikeness(here, there);
+      if (apart >= least) continue;
+      least = apart;
+      nearest = &there;
+    }
+    if (nearest == nullptr) continue;
+    forecast.rows[row].baselines = {
+        {"nearest_neighbour", *nearest->number(kStepTime) * here.work / nearest->work},
+        {"constant_throughput", here.work * median(rates)}};
   }
 }
 

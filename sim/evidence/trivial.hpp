@@ -1,12 +1,12 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/evidence/case.hpp"
+#include "sim/evidence/row_forecast.hpp"
 
 /// Predictors too simple to need a simulator. Every table of errors stands beside them.
 namespace stepcast {
@@ -24,10 +24,10 @@ struct TrivialPredictor {
 ///                       epoch times, steps of cases whose batch is global), by n / n0 (throughput), or as it
 ///                       is (steps of cases with a batch per rank); of nothing that is no training
 ///     alpha_beta        the same plus every message and collective of rank 0 at alpha + n beta, as if the
-///                       network were idle and nothing overlapped (sim/replay/trivial_predictors.hpp); of copies the
-///                       sum of all of them, each alone
-///     overlap           of collectives beside compute: each starts when its array is ready and the one before
-///                       has ended, and lasts as long as alpha_beta says (the same file, with its formula)
+///                       network were idle and nothing overlapped (sim/replay/trivial_predictors.hpp); of
+///                       copies the sum of all of them, each alone
+///     overlap           of collectives beside compute: each starts when its array is ready and the one
+///                       before has ended, and lasts as long as with alpha_beta
 ///     bubble_formula    of pipelines: one rank's part of the step times 1 + (p - 1) / m
 ///     nearest_measured  the measured time of the nearest other case of the same model: `single` for a
 ///                       strategy, or where that was not measured the case that differs in the fewest options
@@ -46,11 +46,13 @@ inline constexpr std::array<TrivialPredictor, 6> kTrivialPredictors{
 /// Fills in `nearest_measured` where there is such a case.
 void add_nearest_measured(std::vector<Case>& cases);
 
-/// Fills in `copy` and `ideal_scaling` of published rows, of which `measured` knows the values by number and
-/// quantity. A world size of 0: the row has none.
-/// \param global_batch whether ranks share one batch
-void add_published_predictors(
-    std::vector<Case>& rows, bool global_batch,
-    const std::function<std::optional<double>(std::size_t row, const std::string& quantity)>& measured);
+/// Fills in `copy` and `ideal_scaling` of published rows. A world size of 0: the row has none.
+/// \param rows as the set's
+void add_published_predictors(const RowSet& set, std::vector<Case>& rows);
+
+/// Adds the baselines `nearest_neighbour` and `constant_throughput` of a table's rows, each from known rows
+/// other than itself: those of other folds, or those that parameters were fitted to. Rows without another
+/// have none.
+void add_table_baselines(const RowSet& set, const std::vector<std::size_t>& rows, SetForecast& forecast);
 
 }  // namespace stepcast

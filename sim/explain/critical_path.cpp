@@ -25,8 +25,8 @@ class Walk {
     RecordedPosition last = end_of_step({recording.slowest});
     while (last.op >= 0 && now_ > begin_) last = explain(last);
     charge(last, begin_, "the step before");
-    std::reverse(path_.parts.begin(), path_.parts.end());
-    std::reverse(path_.waits.begin(), path_.waits.end());
+    std::ranges::reverse(path_.parts);
+    std::ranges::reverse(path_.waits);
     return std::move(path_);
   }
 

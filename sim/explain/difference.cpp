@@ -70,14 +70,7 @@ double mean(const Result& result, double Breakdown::*part) {
 void check_same_case(const Configuration& measured, const Configuration& forecast) {
   const auto need = [](const char* what, const auto& a, const auto& b) {
     if (a == b) return;
-    const auto text = [](const auto& value) {
-      if constexpr (requires { std::to_string(value); })
-        return std::to_string(value);
-      else
-        return value;
-    };
-    throw InputError("the forecast is of another case: " + std::string(what) + " '" + text(b) +
-                     "', measured was '" + text(a) + "'");
+    throw InputError("the forecast is of another case: {} '{}', measured was '{}'", what, b, a);
   };
   need("model", measured.model, forecast.model);
   need("strategy", measured.strategy, forecast.strategy);

@@ -15,8 +15,8 @@ constexpr double kNamed = 0.01;  ///< of the path; links with less are not scale
 /// Resources of the prediction that can be scaled.
 std::vector<std::string> resources(const Explanation& known) {
   std::vector<std::string> names{"compute", "memory", "host"};
-  std::set<int> by_stage;
-  for (const int stage : stages(known.recording.schedule)) by_stage.insert(stage);
+  const std::vector<int> stage_of_rank = stages(known.recording.schedule);
+  const std::set<int> by_stage(stage_of_rank.begin(), stage_of_rank.end());
   for (const int stage : by_stage) names.push_back("stage" + std::to_string(stage));
   if (by_stage.empty() && !known.standstills.empty())
     names.push_back("rank" + std::to_string(most_waited_for(known.standstills).first));
@@ -95,8 +95,8 @@ void check_same_inputs(const std::string& path, const Result& stated, const Resu
   for (const Ancestor& then : stated.lineage)
     for (const Ancestor& here : now.lineage)
       if (then.role == here.role && then.sha1 != here.sha1)
-        throw InputError(path + ": " + then.role + " '" + here.path +
-                         "' has changed since the forecast; repeat 'stepcast predict'");
+        throw InputError("{}: {} '{}' has changed since the forecast; repeat 'stepcast predict'", path,
+                         then.role, here.path);
 }
 
 }  // namespace stepcast

@@ -53,8 +53,7 @@ std::vector<RecordedPosition> RecordedStep::partners(RecordedPosition position) 
     const std::vector<int>& own = sequence(position.rank, key_of(op(position), position.rank));
     const int peer = recording_.stands_for[position.rank + message.offset];
     const std::vector<int>& theirs = sequence(peer, {direction, -message.offset, message.tag});
-    const auto number =
-        static_cast<std::size_t>(std::find(own.begin(), own.end(), position.op) - own.begin());
+    const auto number = static_cast<std::size_t>(std::ranges::find(own, position.op) - own.begin());
     if (number >= theirs.size()) return {};
     return {position, {peer, theirs[number], position.back}};
   };
@@ -70,11 +69,9 @@ std::vector<RecordedPosition> RecordedStep::members(RecordedPosition position, c
   const int group = schedule.group_index(collective.group, position.rank);
   const std::vector<int>& ranks = schedule.groups[group].ranks;
   const std::vector<int>& own = sequence(position.rank, {'c', group, 0});
-  const auto call = static_cast<std::size_t>(std::find(own.begin(), own.end(), position.op) - own.begin());
-  const bool rooted = collective.kind == CollectiveKind::kGather ||
-                      collective.kind == CollectiveKind::kScatter ||
-                      collective.kind == CollectiveKind::kBroadcast;
-  const int root = ranks[static_cast<std::size_t>(rooted ? collective.root : 0)];
+  const auto call = static_cast<std::size_t>(std::ranges::find(own, position.op) - own.begin());
+  const bool rooted = traits(collective.kind).rooted;
+  const int root = ranks[rooted ? collective.root : 0];
   std::vector<RecordedPosition> result;
   std::set<int> seen;
   for (const int member : ranks) {
@@ -109,7 +106,7 @@ std::string RecordedStep::kind(RecordedPosition position) const {
 
 std::string RecordedStep::layers(const std::vector<int>& tensors) const {
   if (tensors.empty()) return "";
-  const auto [first, last] = std::minmax_element(tensors.begin(), tensors.end());
+  const auto [first, last] = std::ranges::minmax_element(tensors);
   const std::string from = segment(recording_.segment_of_tensor[*first]),
                     to = segment(recording_.segment_of_tensor[*last]);
   return from == to ? from : from + ".." + to;

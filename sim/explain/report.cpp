@@ -66,7 +66,8 @@ double gained(const Explanation& e, const Gain& gain) {
 
 /// A table of what more of each resource gains, and the largest gain.
 std::string gains_text(const Explanation& e, double more) {
-  Table table({percent_text(more - 1.0, 0) + " more of", "step", "gains", "option"});
+  const std::string percent = percent_text(more - 1.0, 0);
+  Table table({percent + " more of", "step", "gains", "option"});
   std::vector<std::string> nothing;
   for (const Gain& gain : e.gains)
     if (std::abs(gained(e, gain)) < kLeastGain)
@@ -76,13 +77,13 @@ std::string gains_text(const Explanation& e, double more) {
           {gain.resource, to_text(Seconds(gain.step_s)), signed_percent_text(gained(e, gain)), gain.option});
   std::string text = nothing.size() == e.gains.size() ? "" : table.text() + "\n";
   if (!nothing.empty())
-    text += percent_text(more - 1.0, 0) + " more of " + alternatives(nothing) + " alone gains nothing.\n";
+    text += fmt::format("{} more of {} alone gains nothing.\n", percent, alternatives(nothing));
   if (e.gains.empty() || gained(e, e.gains.front()) < kLeastGain) return text;
   const Gain& most = e.gains.front();
   return text +
-         (most.resource == "micro-batches" ? most.option
-                                           : percent_text(more - 1.0, 0) + " more of " + most.resource) +
-         " gains most: " + percent_text(gained(e, most)) + " of the step.\n";
+         fmt::format("{} gains most: {} of the step.\n",
+                     most.resource == "micro-batches" ? most.option : percent + " more of " + most.resource,
+                     percent_text(gained(e, most)));
 }
 
 /// Waits between ranks, and the rank that causes most of them with its compute time.
@@ -100,11 +101,11 @@ std::string waits_text(const Explanation& e) {
   std::vector<double> others;
   for (const auto& [rank, seconds] : busy)
     if (rank != most) others.push_back(seconds);
-  std::string text = table.text() + "\nMost waits of others are because of rank " +
-                     rank_name(e.recording, most) + ": " + to_text(Seconds(waited)) +
-                     " in all. It computes " + to_text(Seconds(busy.at(most)));
-  if (!others.empty()) text += ", the others " + to_text(Seconds(median(others))) + " (median)";
-  return text + ".\n\n";
+  return table.text() +
+         fmt::format(
+             "\nMost waits of others are because of rank {}: {} in all. It computes {}{}.\n\n",
+             rank_name(e.recording, most), to_text(Seconds(waited)), to_text(Seconds(busy.at(most))),
+             others.empty() ? "" : fmt::format(", the others {} (median)", to_text(Seconds(median(others)))));
 }
 
 /// JSON of each row in a list.
@@ -120,88 +121,6 @@ nlohmann::json json_of(const Contributions& all) {
     return {{"name", row.first}, {"time_s", row.second}};
   });
 }
-
-}  // namespace
-
-std::vector<PathTable> path_tables(const Explanation& e) {
-  const std::vector<int> stage = stages(e.recording.schedule);
-  const auto rows = [&](const auto& key) { return contributions(e.path, key); };
-  std::vector<PathTable> tables{
-      {"operation", rows([](const PathPart& part) { return part.kind; })},
-      {"layer", rows([](const auto& part) { return part.layer.empty() ? "no layer" : part.layer; })},
-      {"link", rows([](const auto& part) { return part.link.empty() ? "no link" : part.link; })},
-      {"stage", {}},
-      {"rank", rows([](const auto& part) { return std::to_string(part.rank); })}};
-  tables[2].repeats = e.recording.links.empty();
-  if (!stage.empty())
-    tables[3].rows = rows([&](const auto& part) { return std::to_string(stage[part.rank]); });
-  tables[4].repeats = e.recording.ranks.size() <= tables[3].rows.size();
-  for (auto& [rank, seconds] : tables[4].rows) rank = rank_name(e.recording, std::stoi(rank));
-  return tables;
-}
-
-std::string rank_name(const Recording& recording, int rank) {
-  const auto like = std::count(recording.stands_for.begin(), recording.stands_for.end(), rank) - 1;
-  const std::vector<int> stage = stages(recording.schedule);
-  std::string name = std::to_string(rank);
-  if (like > 0) name += " and " + std::to_string(like) + " like it";
-  if (!stage.empty()) name += " (stage " + std::to_string(stage[rank]) + ")";
-  return name;
-}
-
-std::string explanation_text(const Explanation& e, double more) {
-  const double step_s = e.path.step_s;
-  const std::vector<PathTable> tables = path_tables(e);
-  const Contributions& kinds = tables.front().rows;
-  std::string text = "The explained step takes " + to_text(Seconds(step_s)) + "; it ends on rank " +
-                     rank_name(e.recording, e.path.slowest) + ". Most of its critical path is " +
-                     kinds.front().first + " (" + percent_text(kinds.front().second / step_s) + ")";
-  if (kinds.size() > 1)
-    text += ", then " + kinds[1].first + " (" + percent_text(kinds[1].second / step_s) + ")";
-  text += ".\n\n" + chain_text(e);
-  for (const PathTable& table : tables)
-    if (!table.rows.empty() && !table.repeats) text += table_of("by " + table.name, table.rows, step_s);
-  return text + waits_text(e) + gains_text(e, more);
-}
-
-nlohmann::json explanation_json(const Explanation& e, double more) {
-  using Json = nlohmann::json;
-  const Json path = json_rows(e.path.parts, [&](const PathPart& part) {
-    Json json{{"rank", part.rank},   {"kind", part.kind},   {"start_s", part.start_s},
-              {"end_s", part.end_s}, {"layer", part.layer}, {"link", part.link}};
-    if (part.op >= 0) json["name"] = e.recording.schedule.program(part.rank).ops[part.op].name;
-    return json;
-  });
-  const Json waits = json_rows(e.path.waits, [](const PathWait& wait) -> Json {
-    return {{"rank", wait.rank}, {"for_rank", wait.for_rank}, {"name", wait.op}, {"time_s", wait.seconds}};
-  });
-  const Json standstills = json_rows(e.standstills, [](const Standstill& one) -> Json {
-    return {{"rank", one.rank},
-            {"for_rank", one.for_rank},
-            {"because_of", one.because_of},
-            {"time_s", one.seconds}};
-  });
-  const Json gains = json_rows(e.gains, [&](const Gain& gain) -> Json {
-    return {{"resource", gain.resource},
-            {"option", gain.option},
-            {"step_time_s", gain.step_s},
-            {"gain", gained(e, gain)}};
-  });
-  Json tables;
-  for (const PathTable& table : path_tables(e)) tables[table.name] = json_of(table.rows);
-  return {{"configuration", e.result.configuration},
-          {"step_time_s", e.result.median_step_time_s()},
-          {"explained_step_time_s", e.path.step_s},
-          {"slowest_rank", e.path.slowest},
-          {"critical_path", path},
-          {"contributions", tables},
-          {"path_waits", waits},
-          {"standstills", standstills},
-          {"more", more},
-          {"gains", gains}};
-}
-
-namespace {
 
 std::string differences_table(const std::string& what, const std::vector<StepDifference>& rows) {
   if (rows.empty()) return "";
@@ -226,14 +145,92 @@ nlohmann::json json_of(const std::vector<StepDifference>& rows) {
 
 }  // namespace
 
+std::vector<PathTable> path_tables(const Explanation& e) {
+  const std::vector<int> stage = stages(e.recording.schedule);
+  const auto rows = [&](const auto& key) { return contributions(e.path, key); };
+  std::vector<PathTable> tables{
+      {"operation", rows([](const PathPart& part) { return part.kind; })},
+      {"layer", rows([](const auto& part) { return part.layer.empty() ? "no layer" : part.layer; })},
+      {"link", rows([](const auto& part) { return part.link.empty() ? "no link" : part.link; })},
+      {"stage", {}},
+      {"rank", rows([](const auto& part) { return std::to_string(part.rank); })}};
+  tables[2].repeats = e.recording.links.empty();
+  if (!stage.empty())
+    tables[3].rows = rows([&](const auto& part) { return std::to_string(stage[part.rank]); });
+  tables[4].repeats = e.recording.ranks.size() <= tables[3].rows.size();
+  for (auto& [rank, seconds] : tables[4].rows) rank = rank_name(e.recording, std::stoi(rank));
+  return tables;
+}
+
+std::string rank_name(const Recording& recording, int rank) {
+  const auto like = std::ranges::count(recording.stands_for, rank) - 1;
+  const std::vector<int> stage = stages(recording.schedule);
+  std::string name = std::to_string(rank);
+  if (like > 0) name += fmt::format(" and {} like it", like);
+  if (!stage.empty()) name += fmt::format(" (stage {})", stage[rank]);
+  return name;
+}
+
+std::string explanation_text(const Explanation& e, double more) {
+  const double step_s = e.path.step_s;
+  const std::vector<PathTable> tables = path_tables(e);
+  const Contributions& kinds = tables.front().rows;
+  const auto share = [&](std::size_t i) {
+    return fmt::format("{} ({})", kinds[i].first, percent_text(kinds[i].second / step_s));
+  };
+  std::string text =
+      fmt::format("The explained step takes {}; it ends on rank {}. Most of its critical path is {}{}.\n\n{}",
+                  to_text(Seconds(step_s)), rank_name(e.recording, e.path.slowest), share(0),
+                  kinds.size() > 1 ? ", then " + share(1) : "", chain_text(e));
+  for (const PathTable& table : tables)
+    if (!table.rows.empty() && !table.repeats) text += table_of("by " + table.name, table.rows, step_s);
+  return text + waits_text(e) + gains_text(e, more);
+}
+
+nlohmann::json explanation_json(const Explanation& e, double more) {
+  using Json = nlohmann::json;
+  const Json path = json_rows(e.path.parts, [&](const PathPart& part) {
+    Json json{{"rank", part.rank},   {"kind", part.kind},   {"start_s", part.start_s},
+              {"end_s", part.end_s}, {"layer", part.layer}, {"link", part.link}};
+    if (part.op >= 0) json["name"] = e.recording.schedule.program(part.rank).ops[part.op].name;
+    return json;
+  });
+  const Json waits = json_rows(e.path.waits, [](const PathWait& wait) -> Json {
+    return {{"rank", wait.rank}, {"for_rank", wait.for_rank}, {"name", wait.op}, {"time_s", wait.seconds}};
+  });
+  const Json standstills = json_rows(e.standstills, [](const Standstill& one) -> Json {
+    const auto& [rank, for_rank, because_of, seconds] = one;
+    return {{"rank", rank}, {"for_rank", for_rank}, {"because_of", because_of}, {"time_s", seconds}};
+  });
+  const Json gains = json_rows(e.gains, [&](const Gain& gain) -> Json {
+    return {{"resource", gain.resource},
+            {"option", gain.option},
+            {"step_time_s", gain.step_s},
+            {"gain", gained(e, gain)}};
+  });
+  Json tables;
+  for (const PathTable& table : path_tables(e)) tables[table.name] = json_of(table.rows);
+  return {{"configuration", e.result.configuration},
+          {"step_time_s", e.result.median_step_time_s()},
+          {"explained_step_time_s", e.path.step_s},
+          {"slowest_rank", e.path.slowest},
+          {"critical_path", path},
+          {"contributions", tables},
+          {"path_waits", waits},
+          {"standstills", standstills},
+          {"more", more},
+          {"gains", gains}};
+}
+
 std::string differences_text(const StepDifferences& d) {
-  const double difference = d.measured_s - d.forecast_s;
-  const StepDifference& most = d.parts.front();
-  return "The measured step takes " + to_text(Seconds(d.measured_s)) + ", " +
-         to_text(Seconds(std::abs(difference))) + (difference < 0.0 ? " less" : " more") +
-         " than the forecast's " + to_text(Seconds(d.forecast_s)) + ". Most of the difference is in '" +
-         most.name + "': it took " + to_text(Seconds(std::abs(most.seconds()))) +
-         (most.seconds() < 0.0 ? " less" : " more") + " than forecast.\n\n" +
+  const auto change = [](double seconds) {
+    return to_text(Seconds(std::abs(seconds))) + (seconds < 0.0 ? " less" : " more");
+  };
+  return fmt::format(
+             "The measured step takes {}, {} than the forecast's {}. Most of the difference is in '{}': it "
+             "took {} than forecast.\n\n",
+             to_text(Seconds(d.measured_s)), change(d.measured_s - d.forecast_s),
+             to_text(Seconds(d.forecast_s)), d.parts.front().name, change(d.parts.front().seconds())) +
          differences_table("part of the step", d.parts) + differences_table("operations", d.kinds) +
          differences_table("layers", d.layers) + differences_table("collectives", d.collectives);
 }

@@ -21,8 +21,7 @@ StridedRanks replicas_of(const PlanView& view, int rank) {
 double after_collectives_s(const PlanView& view, std::size_t segment) {
   double done = 1.0;
   for (const int index : view.model.segments[segment].collectives)
-    if (!view.model.collectives[static_cast<std::size_t>(index)].backward)
-      done = view.costs.exchange_fraction[static_cast<std::size_t>(index)];
+    if (!view.model.collectives[index].backward) done = view.costs.exchange_fraction[index];
   return (1.0 - done) * view.costs.segments[segment].forward.device_s;
 }
 
@@ -54,9 +53,8 @@ class OrderedPipeline {
       std::size_t next = 0;
       double free_s = 0.0;
     };
-    std::vector<RankState> ranks(static_cast<std::size_t>(shape_.ranks));
-    for (int rank = 0; rank < shape_.ranks; ++rank)
-      ranks[static_cast<std::size_t>(rank)].order = pipeline_order(shape_, rank, false);
+    std::vector<RankState> ranks(shape_.ranks);
+    for (int rank = 0; rank < shape_.ranks; ++rank) ranks[rank].order = pipeline_order(shape_, rank, false);
     for (bool moved = true; moved;) {
       moved = false;
       for (RankState& rank : ranks)
@@ -176,8 +174,7 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseC
   const auto collectives_s = [&](const Segment& segment, bool backward) {
     double sum = 0.0;
     for (const int index : segment.collectives)
-      if (const LayerCollective& one = view.model.collectives[static_cast<std::size_t>(index)];
-          one.backward == backward)
+      if (const LayerCollective& one = view.model.collectives[index]; one.backward == backward)
         sum += time(one);
     return sum;
   };
@@ -241,10 +238,13 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
   const double tail = std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas),
                                links_.pieces_s(kind, Bytes(held.dense.of(range)), replicas) - backward_s);
   if (view.zero == 0) return tail + updates_s;
-  // The last bucket is not smaller than the smallest parameter.
+  // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
+  // not.
+  const double last_gather = view.expert > 1 ? 0.0
+                                             : links_.collective_s(CollectiveKind::kAllGather,
+                                                                   Bytes(held.smallest[first]), replicas);
   return tail +
-         std::max(updates_s / replicas.count +
-                      links_.collective_s(CollectiveKind::kAllGather, Bytes(held.smallest[first]), replicas),
+         std::max(updates_s / replicas.count + last_gather,
                   links_.pieces_s(CollectiveKind::kAllGather, Bytes(held.gathered.of(range)), replicas));
 }
 
@@ -321,15 +321,17 @@ double PlanBounds::sharded_s(const PlanView& view) {
                         optimizer_s(own, all));
   // Groups have streams of their own: transfers of units, experts and replicas may overlap.
   const bool keeps = view.plan.text("sharding") == "shard_grad_op";
-  const double gathers = keeps ? 1.0 : 2.0 * parts;
+  const double reductions = view.reduces_each() ? parts : 1.0;
+  const double gathers = keeps ? reductions : 2.0 * parts;
   double units_s = 0.0, experts_s = 0.0, averaged_s = 0.0;
   std::vector<double> waits(view.model.segments.size());
   for (std::size_t i = 1; i < units.size(); ++i) {
     const FsdpUnit& unit = units[i];
     const bool experts = unit.name.ends_with(kExpertUnits);
     const double gather = gather_s(unit, experts ? same_experts : copy);
-    (experts ? experts_s : units_s) += gathers * gather + reduce_s(unit, experts ? same_experts : copy);
-    if (!experts) averaged_s += average_s(unit);
+    (experts ? experts_s : units_s) +=
+        gathers * gather + reductions * reduce_s(unit, experts ? same_experts : copy);
+    if (!experts) averaged_s += reductions * average_s(unit);
     const auto segment = static_cast<std::size_t>(unit.segments.front());
     if (segment > 0)
       waits[segment] = std::max(waits[segment], gather - after_collectives_s(view, segment - 1));

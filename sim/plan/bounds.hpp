@@ -16,8 +16,8 @@ struct PlanBound {
   double memory_bytes = 0.0;  ///< of the rank that holds most
 };
 
-/// Lower bounds of what `predict` forecasts (law: tests/plan/bounds_test.cpp). Both relax the replay: they
-/// leave parts of a step out and count nothing faster than the replay does.
+/// Lower bounds of the forecasts of `predict` (tested in tests/plan/bounds_test.cpp). Both relax the replay:
+/// they leave parts of a step out and count no part slower than the replay does.
 ///
 ///     time     compute of the busiest rank, with recomputation, at the estimate's times, plus the
 ///              collectives inside it, each alone on its links (LinkTimes). For rank r of a pipeline

@@ -26,8 +26,7 @@ void add_stages(const Plan& plan, Assignment& values) {
     points.push_back(layer == all ? "\"norm\"" : "\"layers." + std::to_string(layer) + "\"");
   }
   points.pop_back();
-  const bool uneven =
-      std::any_of(stages.begin(), stages.end(), [&](int one) { return one != stages.front(); });
+  const bool uneven = std::ranges::any_of(stages, [&](int one) { return one != stages.front(); });
   values.set("uneven", uneven ? "yes" : "no");
   values.set("first-blocks", std::to_string(stages.front()));
   values.set("layout", "E" + joined(layout, "|") + "L");
@@ -54,7 +53,8 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   for (const PlanDimension& dimension : plan_dimensions())
     values.set(dimension.name, plan.text(dimension.name));
   const auto set = [&](const char* name, int value) { values.set(name, std::to_string(value)); };
-  for (const char* count : {"tensor", "pipeline", "context", "expert", "data", "virtual-stages"})
+  for (const char* count :
+       {"tensor", "pipeline", "context", "expert", "data", "virtual-stages", "micro-batches"})
     set(count, plan.number(count));
   set("copies", plan.copies());
   set("shards", plan.number("data") / plan.copies());
@@ -70,8 +70,10 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   constexpr double kGradient = 4.0;  // bytes: Megatron-LM reduces in fp32
   set("bucket-elements",
       cap.empty() ? 0 : static_cast<int>(parse_bytes(cap, "bucket-cap").count() / kGradient));
-  const auto ring = model.settings.find("ring");
-  values.set("ring", ring != model.settings.end() && ring->second != 0 ? "yes" : "no");
+  for (const char* flag : {"ring", "ulysses"}) {
+    const auto set_to = model.settings.find(flag);
+    values.set(flag, set_to != model.settings.end() && set_to->second != 0 ? "yes" : "no");
+  }
   add_stages(plan, values);
   add_precision(problem.precision, values);
   return values;

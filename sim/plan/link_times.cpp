@@ -14,8 +14,7 @@ LinkTimes::LinkTimes(const Cluster& cluster, bool links) : places_(cluster.place
 const NcclGraph* LinkTimes::graph(StridedRanks ranks) {
   if (!graphs_ || ranks.count < 2) return nullptr;
   std::vector<int> group;
-  for (int i = 0; i < ranks.count; ++i)
-    group.push_back(places_[static_cast<std::size_t>(ranks.first + i * ranks.stride)]);
+  for (int i = 0; i < ranks.count; ++i) group.push_back(places_[ranks.first + i * ranks.stride]);
   return &graphs_->of(group);
 }
 
@@ -23,8 +22,7 @@ double LinkTimes::collective_s(CollectiveKind kind, Bytes message, StridedRanks 
   const auto [found, is_new] = collectives_.try_emplace({kind, message.count(), ranks}, 0.0);
   if (is_new && message > Bytes(0))
     if (const NcclGraph* search = graph(ranks))
-      found->second =
-          nccl_reached(*search, kind, message, nccl_choice(*search, kind, message)).time(message).count();
+      found->second = nccl_cost(*search, kind, message).time(message).count();
   return found->second;
 }
 
@@ -39,7 +37,7 @@ double LinkTimes::pieces_s(CollectiveKind kind, Bytes all, StridedRanks ranks) {
 
 double LinkTimes::message_s(int from, int to, Bytes message) {
   if (!graphs_) return 0.0;
-  const int here = places_[static_cast<std::size_t>(from)], there = places_[static_cast<std::size_t>(to)];
+  const int here = places_[from], there = places_[to];
   const auto [found, is_new] = messages_.try_emplace({{here, there}, message.count()}, 0.0);
   if (is_new) found->second = nccl_point_to_point(graphs_->pair(here, there), message).time(message).count();
   return found->second;

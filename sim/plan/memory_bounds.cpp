@@ -43,7 +43,7 @@ struct LocalProgram {
 
 LocalProgram local_program(const PlanView& view, SegmentRange range) {
   const TrainingConfig config{.batch = view.samples, .recompute = view.recompute};
-  std::vector<int> segments(static_cast<std::size_t>(range.second - range.first + 1));
+  std::vector<int> segments(range.second - range.first + 1);
   std::iota(segments.begin(), segments.end(), range.first);
   LocalStep step(view.model, config, segments);
   LocalProgram result{.is_last = range.second == whole_range(view.model).second};
@@ -80,9 +80,9 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
     double size = 0.0, gathered = 0.0, gradient = 0.0, reduced = 0.0, dense = 0.0, count = 0.0, last = 0.0;
     double smallest = std::numeric_limits<double>::infinity();
     for (const int tensor : segment.parameters) {
-      const Parameter& parameter = model.parameters[static_cast<std::size_t>(tensor)];
+      const Parameter& parameter = model.parameters[tensor];
       size += (parameter.size + parameter.copies).count();
-      gathered += parameter.gathered().count();
+      if (!parameter.expert) gathered += parameter.gathered().count();
       gradient += parameter.gradient.count();
       reduced += parameter.reduced.count();
       count += static_cast<double>(parameter.numel());
@@ -118,8 +118,11 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   const int sharers = view.sharers();
   double bytes = held.size.of(range);
   if (sharers > 1) {
-    const double copy = model.precision.master == "none" ? held.size.of(range) : 0.0;
-    bytes += (copy + std::min(held.gradient.of(range), held.reduced.of(range))) / sharers;
+    // Experts are shared by fewer ranks or by none, which is not less.
+    const double copy = model.precision.master == "none" ? held.gathered.of(range) : 0.0;
+    const double dense = held.dense.of(range);
+    const double narrower = std::min(1.0, held.gradient.of(range) / std::max(1.0, held.reduced.of(range)));
+    bytes += (copy + narrower * dense) / sharers;
   } else if (view.replicas() > 1 && !view.is_sharded()) {
     bytes += held.reduced.of(range);
   }
@@ -148,7 +151,7 @@ const MemoryBounds::Activations& MemoryBounds::activations(const PlanView& view,
 MemoryBounds::Activations MemoryBounds::walked(const PlanView& view, SegmentRange range) {
   const LocalProgram local = local_program(view, range);
   const std::vector<Op>& ops = local.program.ops;
-  const auto backward = std::find_if(ops.begin(), ops.end(), runs_after_forward);
+  const auto backward = std::ranges::find_if(ops, runs_after_forward);
   MemoryWalk walk{.costs = view.costs, .live = local.input};
   Activations result;
   for (auto op = ops.begin(); op != backward; ++op) walk.run(*op);
@@ -168,13 +171,12 @@ double MemoryBounds::pipelined_bytes(const PlanView& view) {
   const auto& chunks = view.chunks;
   double bound = 0.0;
   for (int rank = 0; rank < shape.ranks; ++rank) {
-    double resident = process_bytes(), live = 0.0,
-           most = passing_gradients(view, chunks[static_cast<std::size_t>(rank)]);
+    double resident = process_bytes(), live = 0.0, most = passing_gradients(view, chunks[rank]);
     for (auto chunk = static_cast<std::size_t>(rank); chunk < chunks.size();
          chunk += static_cast<std::size_t>(shape.ranks))
       resident += resident_bytes(view, chunks[chunk]);
     for (const PipelineAction& action : first_actions(shape, rank)) {
-      const Activations& held = activations(view, chunks[static_cast<std::size_t>(action.chunk)]);
+      const Activations& held = activations(view, chunks[action.chunk]);
       const bool forward = action.phase == Phase::kForward;
       if (action.phase != Phase::kBackwardWeight)
         most = std::max(most, live + (forward ? held.forward_peak : held.backward_peak - held.kept));
@@ -192,8 +194,7 @@ const std::vector<PipelineAction>& MemoryBounds::first_actions(const PipelineSha
       actions_.try_emplace({shape.schedule, shape.ranks, shape.micro_batches, shape.virtual_stages, rank});
   if (!is_new) return found->second;
   std::vector<PipelineAction> all = pipeline_order(shape, rank, false);
-  const auto first =
-      std::find_if(all.begin(), all.end(), [](const auto& one) { return one.phase != Phase::kForward; });
+  const auto first = std::ranges::find_if(all, [](const auto& one) { return one.phase != Phase::kForward; });
   const std::ptrdiff_t round = 2L * shape.ranks * shape.virtual_stages;
   all.erase(first + std::min(round, all.end() - first), all.end());
   all.shrink_to_fit();
@@ -211,7 +212,7 @@ double MemoryBounds::sharded_bytes(const PlanView& view) {
   for (const FsdpUnit& unit : all)
     for (const MemoryChange& held : resident_shard(view.model, unit)) bytes += held.size.count();
   const bool keeps = view.plan.text("sharding") == "shard_grad_op",
-             accumulates = view.shape.micro_batches > 1;
+             accumulates = view.shape.micro_batches > 1 && !view.reduces_each();
   const auto [found, is_new] = sharded_peaks_.try_emplace(
       {&view.model, view.samples, view.recompute, all.front().shards, keeps, accumulates}, 0.0);
   if (is_new) found->second = sharded_peak(view);
@@ -224,13 +225,13 @@ double MemoryBounds::sharded_peak(const PlanView& view) {
     double parameters_before = 0.0;            ///< of the units before it, without the root
   };
   const bool keeps = view.plan.text("sharding") == "shard_grad_op",
-             accumulates = view.shape.micro_batches > 1;
+             accumulates = view.shape.micro_batches > 1 && !view.reduces_each();
   std::vector<Held> held(view.model.segments.size());
   Held root, sum;
   for (const FsdpUnit& unit : units(view)) {
     if (unit.alone()) continue;
     const bool is_root = unit.name == "root" || unit.name == std::string("root") + kExpertUnits;
-    Held& own = is_root ? root : held[static_cast<std::size_t>(unit.segments.front())];
+    Held& own = is_root ? root : held[unit.segments.front()];
     own.parameters += unit.size().count();
     own.gradients += unit.gradients().count();
   }
@@ -243,7 +244,7 @@ double MemoryBounds::sharded_peak(const PlanView& view) {
   for (const Op& op : local_program(view, whole_range(view.model)).program.ops) {
     const auto& compute = std::get<Compute>(op.action);
     const bool backward = compute.phase == Phase::kBackward || compute.phase == Phase::kRecompute;
-    const Held& own = compute.segment < 0 ? held.back() : held[static_cast<std::size_t>(compute.segment)];
+    const Held& own = compute.segment < 0 ? held.back() : held[compute.segment];
     const double gathered = root.parameters + (keeps ? own.parameters_before : own.parameters);
     const double graded = accumulates ? sum.gradients + root.gradients
                           : backward  ? root.gradients + own.gradients

@@ -11,7 +11,7 @@
 
 namespace stepcast {
 
-/// Bytes of the parameters of each segment: held, gathered, of gradients, and reduced.
+/// Bytes of the parameters of each segment: held, gathered among all replicas, of gradients, and reduced.
 struct SegmentBytes {
   SegmentSums size, gathered, gradient, reduced;
   SegmentSums dense;             ///< reduced among all replicas: without shared experts

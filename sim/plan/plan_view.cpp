@@ -6,11 +6,6 @@ namespace stepcast {
 
 SegmentRange whole_range(const Model& model) { return {0, static_cast<int>(model.segments.size()) - 1}; }
 
-bool repeats_blocks(const Model& model) {
-  return std::any_of(model.segments.begin(), model.segments.end(),
-                     [](const Segment& one) { return one.repeated; });
-}
-
 PlanView view_of(PlanModels& models, const Plan& plan) {
   const Model& model = *models.part(plan);
   const int samples = plan.micro_batch(models.problem());

@@ -14,14 +14,13 @@ namespace stepcast {
 using SegmentRange = std::pair<int, int>;
 
 SegmentRange whole_range(const Model& model);
-bool repeats_blocks(const Model& model);
 
 /// Sums of a number per segment over ranges of segments.
 class SegmentSums {
  public:
   void add(double value) { until_.push_back(until_.back() + value); }
   [[nodiscard]] double of(SegmentRange range) const {
-    return until_[static_cast<std::size_t>(range.second) + 1] - until_[static_cast<std::size_t>(range.first)];
+    return until_[static_cast<std::size_t>(range.second) + 1] - until_[range.first];
   }
 
  private:
@@ -30,22 +29,24 @@ class SegmentSums {
 
 struct PlanView {
   const Plan& plan;
-  const Model& model;            ///< share of one rank
-  const PhaseCosts& costs;       ///< of one micro-batch
-  int samples;                   ///< per micro-batch
-  int recompute;                 ///< blocks per recomputation unit; 0: no recomputation
-  int zero;                      ///< ZeRO stage
-  int tensor, context, expert;   ///< ranks
-  int batches;                   ///< data-parallel degree
-  int stage_stride;              ///< ranks from one pipeline stage to the next
-  int batch_stride;              ///< ranks from one replica or sequence shard to the next
-  PipelineShape shape;           ///< one rank if the plan has no pipeline
+  const Model& model;           ///< share of one rank
+  const PhaseCosts& costs;      ///< of one micro-batch
+  int samples;                  ///< per micro-batch
+  int recompute;                ///< blocks per recomputation unit; 0: no recomputation
+  int zero;                     ///< ZeRO stage
+  int tensor, context, expert;  ///< ranks
+  int batches;                  ///< data-parallel degree
+  int stage_stride;             ///< ranks from one pipeline stage to the next
+  int batch_stride;             ///< ranks from one replica or sequence shard to the next
+  PipelineShape shape;          ///< one rank if the plan has no pipeline
   std::vector<SegmentRange> chunks;
 
   [[nodiscard]] int replicas() const { return batches * context; }
   /// Ranks that share one optimizer; 1 without ZeRO.
   [[nodiscard]] int sharers() const { return zero > 0 ? replicas() : 1; }
   [[nodiscard]] bool is_sharded() const { return plan.text("strategy") == "fsdp"; }
+  /// True if FSDP reduces the gradients of every micro-batch.
+  [[nodiscard]] bool reduces_each() const { return plan.text("accumulate") == "every"; }
   [[nodiscard]] bool splits_backward() const { return shape.schedule == "zb-h1"; }
 };
 

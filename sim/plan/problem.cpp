@@ -6,7 +6,6 @@
 #include "core/error.hpp"
 #include "core/program.hpp"
 #include "core/table.hpp"
-#include "models/hugging_face.hpp"
 #include "sim/plan/space.hpp"
 #include "sim/replay/device_estimate.hpp"
 #include "sim/replay/prediction_options.hpp"
@@ -57,11 +56,6 @@ int Plan::micro_batch(const PlanProblem& problem) const {
 }
 
 int Plan::copies() const { return text("shard").empty() ? 1 : number("data") / number("shard"); }
-
-std::string with_setting(const std::string& model, const std::string& setting, const std::string& value) {
-  const std::size_t name = is_hugging_face(model) ? model.find(':') + 1 : 0;
-  return model + (model.find(':', name) == std::string::npos ? ":" : ",") + setting + "=" + value;
-}
 
 OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
   OptionTexts options{{"model", problem.model},

@@ -44,9 +44,6 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-/// Adds a setting to a model: `llama3-8b:sequence=8192`.
-std::string with_setting(const std::string& model, const std::string& setting, const std::string& value);
-
 /// The plan as options of `stepcast predict`, and as its request.
 OptionTexts predict_options(const PlanProblem& problem, const Plan& plan);
 PredictionRequest request_of(const PlanProblem& problem, const Plan& plan);

@@ -122,8 +122,8 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
   for (const PlanRecord& record : outcome.plans)
     if (record.error.empty() && (smallest == nullptr || needs(record) < needs(*smallest))) smallest = &record;
   if (smallest == nullptr)
-    return "no plan divides " + counted(static_cast<std::size_t>(models.problem().samples), "sequence") +
-           " among " + counted(static_cast<std::size_t>(models.problem().ranks), "rank") + "\n";
+    return "no plan divides " + counted(models.problem().samples, "sequence") + " among " +
+           counted(models.problem().ranks, "rank") + "\n";
   const double limit = bounds.memory_limit();
   std::string text = "nothing fits: of " + to_text(models.device().memory) + " of " + models.device().name +
                      ", " + to_text(Bytes(limit)) + " may be used (--memory-reserve " +

@@ -65,7 +65,7 @@ PlanForecast forecast_of(const std::vector<double>& numbers) {
   PlanForecast forecast{.step_s = numbers[0], .operations = numbers[kOperations]};
   std::size_t at = kFirstPart;
   for (const auto& [name, part] : breakdown_parts()) forecast.mean.*part = numbers[at++];
-  forecast.stage_memory_bytes.assign(numbers.begin() + static_cast<std::ptrdiff_t>(at), numbers.end());
+  forecast.stage_memory_bytes.assign(numbers.begin() + at, numbers.end());
   return forecast;
 }
 
@@ -78,7 +78,7 @@ class PlanSearch {
   PlanOutcome run() {
     for (PlanRecord record : request_.user_plans) {
       replay_all({&record});
-      if (!record.error.empty()) throw InputError(record.name + ": " + record.error);
+      if (!record.error.empty()) throw InputError("{}: {}", record.name, record.error);
       kept_.push_back(std::move(record));
     }
     gather();
@@ -115,8 +115,8 @@ class PlanSearch {
         models_, [this](const Plan& plan) { waiting_.push_back({.plan = plan}); }, request_.everything);
     counts_.enumerated = waiting_.size();
     bound_all();
-    std::stable_sort(waiting_.begin(), waiting_.end(),
-                     [this](const auto& a, const auto& b) { return bound_of(a) < bound_of(b); });
+    std::ranges::stable_sort(waiting_,
+                             [this](const auto& a, const auto& b) { return bound_of(a) < bound_of(b); });
     bounds_s_ += seconds_since(start);
   }
 
@@ -320,25 +320,24 @@ class PlanSearch {
 
   /// If no plan fits, replays the plan with the least memory.
   void replay_smallest() {
-    const auto smallest = std::min_element(kept_.begin(), kept_.end(), [](const auto& a, const auto& b) {
-      return a.bound.memory_bytes < b.bound.memory_bytes;
-    });
+    const auto smallest = std::ranges::min_element(
+        kept_, [](const auto& a, const auto& b) { return a.bound.memory_bytes < b.bound.memory_bytes; });
     if (smallest != kept_.end() && !smallest->forecast && smallest->error.empty()) replay_all({&*smallest});
   }
 
   /// Copies of the best plans that fit, best first.
   [[nodiscard]] std::vector<PlanRecord> ranked() const {
     std::vector<PlanRecord> all;
-    std::copy_if(kept_.begin(), kept_.end(), std::back_inserter(all),
-                 [](const PlanRecord& record) { return record.fits; });
-    std::stable_sort(all.begin(), all.end(), order());
+    std::ranges::copy_if(kept_, std::back_inserter(all),
+                         [](const PlanRecord& record) { return record.fits; });
+    std::ranges::stable_sort(all, order());
     if (all.size() > request_.best) all.resize(request_.best);
     return all;
   }
 
   PlanOutcome outcome() {
-    std::stable_sort(kept_.begin(), kept_.end(), order());
-    const auto ranked = std::count_if(kept_.begin(), kept_.end(), [](const auto& one) { return one.fits; });
+    std::ranges::stable_sort(kept_, order());
+    const auto ranked = std::ranges::count_if(kept_, [](const auto& one) { return one.fits; });
     return {.plans = std::move(kept_),
             .ranked = static_cast<std::size_t>(ranked),
             .counts = counts_,

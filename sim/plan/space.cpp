@@ -20,11 +20,11 @@ Values divisors(int number) {
   return all;
 }
 
-int blocks_of(const Model& model) {
-  const auto repeated = std::count_if(model.segments.begin(), model.segments.end(),
-                                      [](const Segment& one) { return one.repeated; });
-  return static_cast<int>(repeated > 0 ? repeated : static_cast<std::ptrdiff_t>(model.segments.size()));
+void add_new(Values& all, const std::string& value) {
+  if (std::ranges::find(all, value) == all.end()) all.push_back(value);
 }
+
+int block_count(const Model& model) { return static_cast<int>(blocks_of(model).size()); }
 
 int stages_of(const Plan& plan) { return plan.number("pipeline") * plan.number("virtual-stages"); }
 
@@ -50,15 +50,14 @@ Values world_sizes(PlanModels& models, const Plan&) {
   return sizes;
 }
 
-/// Divisors of the ranks that are left over which the model can be shared; 1 alone if it has no such setting.
-Values shares(PlanModels& models, const Plan& plan, const std::string& name) {
-  Values fitting;
-  for (const std::string& value : divisors(ranks_left(plan))) {
-    Plan shared = plan;
-    shared.values[name] = value;
-    if (models.part(shared) != nullptr) fitting.push_back(value);
-  }
-  return fitting;
+/// Divisors of `ranks` over which the model can be shared; 1 alone if it has no such setting.
+Values shares(PlanModels& models, Plan plan, const std::string& name, int ranks) {
+  Values all = divisors(ranks);
+  std::erase_if(all, [&](const std::string& value) {
+    plan.values[name] = value;
+    return models.part(plan) == nullptr;
+  });
+  return all;
 }
 
 Values sequence_parallel(PlanModels& models, const Plan& plan) {
@@ -78,7 +77,7 @@ Values gathers_again(PlanModels& models, const Plan& plan) {
 
 Values pipelines(PlanModels& models, const Plan& plan) {
   Values fitting = divisors(ranks_left(plan));
-  const int most = blocks_of(models.whole());
+  const int most = block_count(models.whole());
   std::erase_if(fitting, [&](const std::string& value) { return std::stoi(value) > most; });
   return fitting;
 }
@@ -89,16 +88,9 @@ Values data(PlanModels& models, const Plan& plan) {
   return models.problem().samples % ranks == 0 ? Values{std::to_string(ranks)} : Values{};
 }
 
-/// Divisors of the data-parallel ranks over which the experts can be shared.
 Values experts(PlanModels& models, const Plan& plan) {
-  if (models.whole().settings.count("experts") == 0) return kDoesNotApply;
-  Values fitting;
-  for (const std::string& value : divisors(plan.number("data"))) {
-    Plan shared = plan;
-    shared.values["expert"] = value;
-    if (models.part(shared) != nullptr) fitting.push_back(value);
-  }
-  return fitting;
+  return models.whole().settings.contains("experts") ? shares(models, plan, "expert", plan.number("data"))
+                                                     : kDoesNotApply;
 }
 
 /// Strategies worth planning; the others average without buckets and are never faster.
@@ -112,13 +104,19 @@ Values shardings(PlanModels&, const Plan& plan) {
   return plan.text("strategy") == "fsdp" ? choices_of("fsdp", "sharding") : kDoesNotApply;
 }
 
-/// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas.
+bool gathers(const Plan& plan) {
+  return plan.text("strategy") == "fsdp" && plan.text("sharding") != "no_shard";
+}
+
+/// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas. Each copy has all
+/// experts.
 Values shards(PlanModels&, const Plan& plan) {
-  if (plan.text("strategy") != "fsdp" || plan.text("sharding") == "no_shard" || plan.number("expert") > 1)
-    return kDoesNotApply;
+  if (!gathers(plan)) return kDoesNotApply;
   Values all = divisors(plan.number("data"));
   all.pop_back();
-  std::erase(all, "1");
+  std::erase_if(all, [&](const std::string& value) {
+    return value == "1" || std::stoi(value) % plan.number("expert") != 0;
+  });
   all.insert(all.begin(), "");
   return all;
 }
@@ -127,13 +125,17 @@ Values micro_batches(PlanModels& models, const Plan& plan) {
   return divisors(models.problem().samples / plan.number("data"));
 }
 
+/// The reduction of gradients after the last micro-batch, or after each, which needs less memory.
+Values accumulations(PlanModels&, const Plan& plan) {
+  return gathers(plan) && plan.number("micro-batches") > 1 ? Values{"", "every"} : kDoesNotApply;
+}
+
 /// Units of several blocks too, but not if FSDP gathers parameters block by block.
 Values recomputations(PlanModels& models, const Plan& plan) {
   Values all{"none", "full"};
   if (plan.text("sharding") == "full_shard") return all;
-  const int blocks = blocks_of(models.whole()) / plan.number("pipeline");
-  for (int unit = 2; unit <= blocks / 2 && unit <= 8; unit *= 2)
-    all.push_back("every:" + std::to_string(unit));
+  const int blocks = block_count(models.whole()) / plan.number("pipeline");
+  for (int unit = 2; unit <= blocks / 2 && unit <= 8; unit *= 2) all.push_back(fmt::format("every:{}", unit));
   return all;
 }
 
@@ -142,14 +144,14 @@ Values schedules(PlanModels& models, const Plan& plan) {
   Values all = choices_of("pipeline", "schedule");
   const int stages = plan.number("pipeline"), parts = plan.number("micro-batches");
   const bool interleaves =
-      parts % std::max(1, parts / stages) == 0 && blocks_of(models.whole()) >= 2 * stages;
+      parts % std::max(1, parts / stages) == 0 && block_count(models.whole()) >= 2 * stages;
   if (!interleaves) std::erase(all, "interleaved");
   return all;
 }
 
 Values virtual_stages(PlanModels& models, const Plan& plan) {
   if (plan.text("schedule") != "interleaved") return kDoesNotApply;
-  const int most = blocks_of(models.whole()) / plan.number("pipeline");
+  const int most = block_count(models.whole()) / plan.number("pipeline");
   Values all;
   for (int parts = 2; parts <= most; parts *= 2) all.push_back(std::to_string(parts));
   return all;
@@ -161,11 +163,10 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
   if (plan.text("strategy") != "pipeline") return kDoesNotApply;
   const Model& model = *models.part(plan);
   Values all;
-  const auto add = [&](const std::string& split) {
-    if (!split.empty() && std::find(all.begin(), all.end(), split) == all.end()) all.push_back(split);
-  };
-  for (const auto& [first, last] : ends) add(split_for(blocks_of(model), stages_of(plan), first, last));
-  add(models.balanced_split(model, plan.micro_batch(models.problem()), stages_of(plan)));
+  for (const auto& [first, last] : ends)
+    add_new(all, split_for(block_count(model), stages_of(plan), first, last));
+  add_new(all, models.balanced_split(model, plan.micro_batch(models.problem()), stages_of(plan)));
+  std::erase(all, "");
   return all;
 }
 
@@ -180,8 +181,7 @@ Values adjacent_splits(PlanModels&, const Plan& plan) {
       if (from == to || to >= counts.size() || counts[from] <= 1) continue;
       std::vector<int> moved = counts;
       --moved[from], ++moved[to];
-      if (const std::string text = split_text(moved); std::find(all.begin(), all.end(), text) == all.end())
-        all.push_back(text);
+      add_new(all, split_text(moved));
     }
   return all;
 }
@@ -194,7 +194,7 @@ bool averages_in_buckets(const Plan& plan) {
 /// With several micro-batches whole gradients stay: stage 2 only adds waits to stage 1.
 Values zero_stages(PlanModels& models, const Plan& plan) {
   const bool has_optimizer = models.whole().optimizer.kind != "none";
-  if (!has_optimizer || !averages_in_buckets(plan) || plan.number("expert") > 1) return kDoesNotApply;
+  if (!has_optimizer || !averages_in_buckets(plan)) return kDoesNotApply;
   return plan.number("micro-batches") == 1 ? Values{"", "1", "2"} : Values{"", "1"};
 }
 
@@ -209,19 +209,38 @@ Values rank_orders(PlanModels&, const Plan& plan) {
                                                                      : kDoesNotApply;
 }
 
-bool gathers(const Plan& plan) {
-  return plan.text("strategy") == "fsdp" && plan.text("sharding") != "no_shard";
+/// Leaves out values that do not apply, so that equal plans have equal values.
+void set(Plan& plan, const std::string& name, const std::string& value) {
+  if (value.empty())
+    plan.values.erase(name);
+  else
+    plan.values[name] = value;
+}
+
+void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
+            const std::function<void(const Plan&)>& visit) {
+  if (index == plan_dimensions().size()) return visit(plan);
+  const PlanDimension& dimension = plan_dimensions()[index];
+  if (!dimension.values && !all) return choose(models, index + 1, plan, all, visit);
+  Values values = dimension.values ? dimension.values(models, plan) : Values{};
+  if (all && dimension.refinement_values)
+    for (const std::string& value : dimension.refinement_values(models, plan)) add_new(values, value);
+  for (const std::string& value : values) {
+    set(plan, dimension.name, value);
+    choose(models, index + 1, plan, all, visit);
+  }
+  plan.values.erase(dimension.name);
 }
 
 }  // namespace
 
 std::string split_for(int blocks, int stages, int first, int last) {
   const int all = blocks + first + last;
-  std::vector<int> counts(static_cast<std::size_t>(stages), all / stages);
-  for (int i = 0; i < all % stages; ++i) ++counts[static_cast<std::size_t>(i)];
+  std::vector<int> counts(stages, all / stages);
+  for (int i = 0; i < all % stages; ++i) ++counts[i];
   counts.front() -= first;
   counts.back() -= last;
-  return *std::min_element(counts.begin(), counts.end()) < 1 ? "" : split_text(counts);
+  return *std::ranges::min_element(counts) < 1 ? "" : split_text(counts);
 }
 
 const std::vector<PlanDimension>& plan_dimensions() {
@@ -230,9 +249,11 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"world-size", "ranks", kOption, world_sizes},
       {"pipeline", "pipeline", kMesh, pipelines},
       {"context", "context", kMesh,
-       [](PlanModels& models, const Plan& plan) { return shares(models, plan, "context"); }},
+       [](PlanModels& models, const Plan& plan) {
+         return shares(models, plan, "context", ranks_left(plan));
+       }},
       {"tensor", "tensor", kMesh,
-       [](PlanModels& models, const Plan& plan) { return shares(models, plan, "tensor"); }},
+       [](PlanModels& models, const Plan& plan) { return shares(models, plan, "tensor", ranks_left(plan)); }},
       {"sequence_parallel", "sequence parallel", kSetting, sequence_parallel},
       {"gather_again", "gathered again", kSetting, nullptr, gathers_again},
       {"data", "data", kMesh, data},
@@ -246,6 +267,7 @@ const std::vector<PlanDimension>& plan_dimensions() {
          return gathers(plan) ? Values{"yes", ""} : kDoesNotApply;
        }},
       {"micro-batches", "micro-batches", kOption, micro_batches},
+      {"accumulate", "accumulate", kOption, accumulations},
       {"recompute", "recompute", kOption, recomputations},
       {"schedule", "", kOption, schedules},
       {"virtual-stages", "virtual stages", kOption, virtual_stages},
@@ -270,34 +292,6 @@ const PlanDimension* find_dimension(const std::string& name) {
     if (dimension.name == name) return &dimension;
   return nullptr;
 }
-
-namespace {
-
-/// Leaves out values that do not apply, so that equal plans have equal values.
-void set(Plan& plan, const std::string& name, const std::string& value) {
-  if (value.empty())
-    plan.values.erase(name);
-  else
-    plan.values[name] = value;
-}
-
-void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
-            const std::function<void(const Plan&)>& visit) {
-  if (index == plan_dimensions().size()) return visit(plan);
-  const PlanDimension& dimension = plan_dimensions()[index];
-  if (!dimension.values && !all) return choose(models, index + 1, plan, all, visit);
-  Values values = dimension.values ? dimension.values(models, plan) : Values{};
-  if (all && dimension.refinement_values)
-    for (const std::string& value : dimension.refinement_values(models, plan))
-      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-  for (const std::string& value : values) {
-    set(plan, dimension.name, value);
-    choose(models, index + 1, plan, all, visit);
-  }
-  plan.values.erase(dimension.name);
-}
-
-}  // namespace
 
 void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>& visit, bool all) {
   Plan plan;

@@ -17,7 +17,7 @@ constexpr std::array kOfProblem{"cluster", "device", "precision", "trace", "cali
 
 int whole_number(const YamlNode& node, const std::string& text) {
   const auto number = positive_number(text);
-  if (!number) node.fail("'" + text + "' is not a whole number above 0");
+  if (!number) node.fail("'{}' is not a whole number above 0", text);
   return *number;
 }
 
@@ -28,12 +28,10 @@ void read_mesh(const YamlNode& node, Plan& plan) {
   for (const std::string& part : parts_of(node.text(), ',')) {
     const std::size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      node.fail(unknown_name("dimension", name, known));
+    if (std::ranges::find(known, name) == known.end()) node.fail(unknown_name("dimension", name, known));
     whole_number(node, equals == std::string::npos ? "" : part.substr(equals + 1));
     if (name == "pipeline" && plan.number("data") > 1) plan.values["rank-order"] = kStagesInside;
-    if (!plan.values.emplace(name, part.substr(equals + 1)).second)
-      node.fail("'" + name + "' is given twice");
+    if (!plan.values.emplace(name, part.substr(equals + 1)).second) node.fail("'{}' is given twice", name);
   }
 }
 
@@ -42,8 +40,10 @@ void settle_shards(const YamlNode& node, Plan& plan) {
   const bool shards = plan.values.contains("shard"), copies = plan.values.contains("data");
   if (plan.text("strategy") != "fsdp") {
     if (shards)
-      node.fail("'shard' is a dimension of fsdp alone; strategy '" + plan.text("strategy") +
-                "' takes pipeline, data, context, tensor and expert");
+      node.fail(
+          "'shard' is a dimension of fsdp alone; strategy '{}' takes pipeline, data, context, tensor and "
+          "expert",
+          plan.text("strategy"));
     return;
   }
   if (copies && !shards) node.fail("fsdp needs shard=N with data=N: the ranks that share one copy");
@@ -57,14 +57,14 @@ void settle_shards(const YamlNode& node, Plan& plan) {
 void read_model(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
   const Specification own = Specification::parse("model", node.text());
   const Specification whole = Specification::parse("model", problem.model);
-  if (own.file != whole.file) node.fail("'" + own.file + "' is not the planned model, " + whole.file);
+  if (own.file != whole.file) node.fail("'{}' is not the planned model, {}", own.file, whole.file);
   for (const auto& [name, value] : own.overrides) {
-    const auto same = std::find(whole.overrides.begin(), whole.overrides.end(), std::pair(name, value));
+    const auto same = std::ranges::find(whole.overrides, std::pair(name, value));
     const PlanDimension* dimension = find_dimension(name);
     if (dimension != nullptr && dimension->kind == DimensionKind::kSetting)
       plan.values[name] = value;
     else if (same == whole.overrides.end())
-      node.fail("setting '" + name + "=" + value + "' differs from the planned model, " + problem.model);
+      node.fail("setting '{}={}' differs from the planned model, {}", name, value, problem.model);
   }
 }
 
@@ -73,7 +73,7 @@ void read_split(const YamlNode& node, Plan& plan) {
   const std::string split = node.text();
   if (split == "even") return;
   if (split == "balanced" || split.starts_with("ratio:"))
-    node.fail("'" + split + "': a user's plan states the blocks of each stage, as 6-2-2-2, or 'even'");
+    node.fail("'{}': a user's plan states the blocks of each stage, as 6-2-2-2, or 'even'", split);
   node.placed([&] { plan.values["split"] = split_text(split_counts(split)); });
 }
 
@@ -86,16 +86,14 @@ void complete(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
   const int given =
       plan.number("pipeline") * plan.number("context") * plan.number("tensor") * plan.number("data");
   if (ranks > problem.ranks)
-    node.fail("world-size " + std::to_string(ranks) + " is more than the " + std::to_string(problem.ranks) +
-              " of the problem");
+    node.fail("world-size {} is more than the {} of the problem", ranks, problem.ranks);
   if (!plan.values.contains(open) && ranks % given == 0) plan.values[open] = std::to_string(ranks / given);
   if (plan.number("pipeline") * plan.number("context") * plan.number("tensor") * plan.number("data") != ranks)
-    node.fail("the mesh is " + std::to_string(given) + " ranks, the world size is " + std::to_string(ranks));
+    node.fail("the mesh is {} ranks, the world size is {}", given, ranks);
   const int parts = plan.number("data") * plan.number("micro-batches");
   if (problem.samples % parts != 0)
-    node.fail(counted(static_cast<std::size_t>(problem.samples), "sample") +
-              " of a step cannot be divided into " + std::to_string(plan.number("data")) + " x " +
-              std::to_string(plan.number("micro-batches")) + " equal micro-batches");
+    node.fail("{} of a step cannot be divided into {} x {} equal micro-batches",
+              counted(problem.samples, "sample"), plan.number("data"), plan.number("micro-batches"));
 }
 
 PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size_t number) {
@@ -106,8 +104,8 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
   std::optional<int> batch;
   for (const std::string& key : node.keys()) {
     const YamlNode value = node.at(key);
-    if (std::find(kOfProblem.begin(), kOfProblem.end(), key) != kOfProblem.end())
-      value.fail("'" + key + "' is the same for all plans; set it on the command line");
+    if (std::ranges::find(kOfProblem, key) != kOfProblem.end())
+      value.fail("'{}' is the same for all plans; set it on the command line", key);
     if (key == "name")
       record.name = value.text();
     else if (key == "mesh")
@@ -124,14 +122,13 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
       plan.values[key] = value.text() == "true" ? "yes" : value.text();
   }
   if (plan.text("strategy").empty())
-    node.fail("key 'strategy' is missing; known: " + joined(strategies().names()));
+    node.fail("key 'strategy' is missing; known: {}", joined(strategies().names()));
   node.placed([&] { static_cast<void>(strategies().find(plan.text("strategy"))); });
   if (node.has("mesh")) settle_shards(node.at("mesh"), plan);
   complete(node, problem, plan);
   if (batch && *batch * plan.number("data") != problem.samples)
-    node.at("batch").fail("is " + std::to_string(*batch) + " on each of " +
-                          std::to_string(plan.number("data")) + ", but a step has " +
-                          std::to_string(problem.samples) + " samples");
+    node.at("batch").fail("is {} on each of {}, but a step has {} samples", *batch, plan.number("data"),
+                          problem.samples);
   return record;
 }
 
@@ -144,7 +141,7 @@ std::vector<PlanRecord> load_user_plans(const std::string& path, const PlanProbl
   std::set<std::string> names;
   for (const YamlNode& node : file.items()) {
     plans.push_back(read_plan(node, problem, plans.size() + 1));
-    if (!names.insert(plans.back().name).second) node.fail("name '" + plans.back().name + "' is given twice");
+    if (!names.insert(plans.back().name).second) node.fail("name '{}' is given twice", plans.back().name);
   }
   return plans;
 }

@@ -1,7 +1,6 @@
 #include "sim/replay/collective_plan.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include "core/error.hpp"
 #include "sim/collectives/nccl_reached.hpp"
@@ -19,9 +18,10 @@ CollectivePlans::CollectivePlans(const ReplayInput& input, std::string backend, 
   constexpr int kMostOracleRanks = 512;
   if (const int ranks = input.schedule->world_size;
       nccl != nullptr && input.exact && input.simgrid && ranks > kMostOracleRanks)
-    throw UsageError("--exact: SimGrid replays NCCL for at most " + std::to_string(kMostOracleRanks) +
-                     " ranks, found " + std::to_string(ranks) +
-                     "; without --exact the built-in solver replays one rank per class");
+    throw UsageError(
+        "--exact: SimGrid replays NCCL for at most {} ranks, found {}; without --exact the built-in solver "
+        "replays one rank per class",
+        kMostOracleRanks, ranks);
 }
 
 const CollectivePlan& CollectivePlans::of(const Collective& collective, int group) {
@@ -43,10 +43,10 @@ CollectivePlan CollectivePlans::make(const Collective& collective, int group) {
   const bool ring = plan.algorithm->ring;
   if (nccl_ != nullptr && plan.call.ranks > 1) {
     choose_nccl(plan, collective, ranks);
-    plan.way = plan.graph == nullptr ? Way::kNcclMessages : Way::kNccl;
+    plan.way = Way::kLinkLoads;
   } else if (ring && (input_.fidelity == Fidelity::kAggregate ||
                       (input_.fidelity == Fidelity::kAutomatic && plan.call.ranks > kLargestMessageGroup))) {
-    plan.way = Way::kAggregate;
+    plan.way = Way::kLinkLoads;
   }
   const auto next = static_cast<int>(flow_types_.size()) + 1;  // 0: messages between two ranks
   plan.flow_type = flow_types_
@@ -62,25 +62,24 @@ void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collec
   std::vector<int> places;
   places.reserve(ranks.size());
   for (const int rank : ranks) places.push_back(input_.node_of_rank[rank]);
-  if (!nccl_tunes(collective.kind)) {
+  if (!traits(collective.kind).nccl_kernel) {
     group_messages(plan, places);
     return;
   }
-  std::optional<NcclAlgorithm> wanted;
-  if (input_.algorithms.count(collective.kind) != 0) wanted = plan.algorithm->nccl;
+  NcclLimits limits;
+  if (input_.algorithms.count(collective.kind) != 0) limits.algorithm = plan.algorithm->nccl;
   plan.graph = &nccl_->of(places);
-  const NcclCost choice = nccl_choice(*plan.graph, collective.kind, collective.message, wanted);
-  plan.cost = nccl_reached(*plan.graph, collective.kind, collective.message, choice);
+  plan.cost = nccl_cost(*plan.graph, collective.kind, collective.message, limits);
   plan.blocks = nccl_blocks(*plan.graph, plan.cost, collective.message);
   plan.flows = &flows_of(plan);
   plan.wire_factor = wire_factor(plan.cost.protocol);
 }
 
-/// They move at once, each as long as NCCL takes for one at least, an all-to-all as long as it takes for all.
+/// Grouped messages move at once. Their least time is the longest of them; all-to-all has a formula for all.
 void CollectivePlans::group_messages(CollectivePlan& plan, const std::vector<int>& places) {
   plan.flows = &flows_of(plan);
   if (plan.algorithm->kind == CollectiveKind::kAllToAll) {
-    plan.cost = nccl_all_to_all(nccl_->of(places), plan.call.message);
+    plan.cost = nccl_cost(nccl_->of(places), plan.algorithm->kind, plan.call.message);
     plan.wire_factor = wire_factor(plan.cost.protocol);
     return;
   }
@@ -104,10 +103,9 @@ const std::vector<NcclFlow>& CollectivePlans::flows_of(const CollectivePlan& pla
   std::vector<NcclFlow>& flows = found->second;
   if (is_new && plan.graph != nullptr) flows = nccl_flows(*plan.graph, plan.cost, kind, call);
   if (is_new && plan.graph == nullptr)
-    for (int index = 0; index < call.ranks; ++index)
-      for (int k = 0; k < plan.algorithm->steps(call, index); ++k)
-        if (const Exchange step = plan.algorithm->step(call, index, k); step.to >= 0 && step.sent > Bytes(0))
-          flows.push_back({index, step.to, step.sent});
+    for_each_message(*plan.algorithm, call, [&](int from, int to, Bytes bytes) {
+      flows.push_back({from, to, bytes});
+    });
   return flows;
 }
 
@@ -117,7 +115,7 @@ void CollectivePlans::note(const CollectivePlan& plan) {
   if (nccl_ == nullptr || plan.call.ranks == 1) {
     if (plan.call.ranks == 1) return;
     algorithms_used_.try_emplace(kind, algorithm_name(*plan.algorithm));
-    if (plan.algorithm->ring) fidelities_.insert(plan.way == Way::kAggregate ? "aggregate" : "message");
+    if (plan.algorithm->ring) fidelities_.insert(plan.way == Way::kLinkLoads ? "aggregate" : "message");
     return;
   }
   fidelities_.insert("aggregate");
@@ -130,7 +128,7 @@ void CollectivePlans::note(const CollectivePlan& plan) {
 std::string CollectivePlans::nccl_choices() const {
   std::vector<std::pair<std::pair<CollectiveKind, std::string>, Chosen>> all(nccl_chosen_.begin(),
                                                                              nccl_chosen_.end());
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+  std::ranges::stable_sort(all, [](const auto& a, const auto& b) {
     return std::pair(a.first.first, a.second.smallest) < std::pair(b.first.first, b.second.smallest);
   });
   std::string text;

@@ -14,55 +14,49 @@
 
 namespace stepcast {
 
-/// How the ranks of one group make a call of one kind and size.
+/// Replay of calls of one kind and size by one group.
 struct CollectivePlan {
   enum class Way : std::uint8_t {
-    kMessages,      ///< every message of the algorithm is a transfer
-    kAggregate,     ///< one flow per edge of a ring
-    kNccl,          ///< all flows of a kernel of NCCL as one
-    kNcclMessages,  ///< the same of grouped sends and receives, where NCCL has no kernel
+    kSteps,      ///< every message of the algorithm is a transfer
+    kLinkLoads,  ///< all bytes at once on the links, and a least time
   };
-  int number = 0;  ///< as plans were made
-  Way way = Way::kMessages;
+  int number = 0;  ///< in the order of creation
+  Way way = Way::kSteps;
   const Algorithm* algorithm = nullptr;
   CollectiveCall call{};
-  /// Of its flows: calls of one type by one group send between the same ranks, the same parts of their
-  /// messages.
+  /// Type of its flows: calls of one type by one group send the same parts of their messages between the same
+  /// ranks.
   int flow_type = 0;
 
-  // Of NCCL.
-  const NcclGraph* graph = nullptr;              ///< null where it has nothing to choose
-  NcclCost cost{};                               ///< of the longest of grouped messages
+  // NCCL alone.
+  const NcclGraph* graph = nullptr;              ///< null: grouped sends and receives
+  NcclCost cost{};                               ///< of grouped messages: the longest one
   const std::vector<NcclFlow>* flows = nullptr;  ///< of a message of 1 B
-  int blocks = 0;                                ///< multiprocessors that it occupies
-  double wire_factor = 1.0;                      ///< what the protocol makes of a byte
-
-  /// Ranks begin together and end together.
-  [[nodiscard]] bool joint() const { return way != Way::kMessages; }
+  int blocks = 0;                                ///< occupied multiprocessors
+  double wire_factor = 1.0;                      ///< bytes on the wire per byte of payload
 };
 
-/// Decides for every group and call, each once.
+/// Plans of all groups and calls, each made once.
 class CollectivePlans {
  public:
-  /// Up to this group size, rings are replayed message by message when the choice is automatic.
+  /// Largest group whose rings are replayed message by message with `Fidelity::kAutomatic`.
   static constexpr int kLargestMessageGroup = 16;
 
   /// \param nccl of the backend `nccl`; null: another backend
   /// \throws UsageError for NCCL with `--fidelity message`, or with `--exact` beyond 512 ranks
   CollectivePlans(const ReplayInput& input, std::string backend, NcclGraphs* nccl);
 
-  /// \param group index of the one that `collective` names \throws UsageError where NCCL does not have what
-  /// was chosen
+  /// \param group index of the group that `collective` names \throws UsageError if NCCL lacks the chosen
+  /// algorithm
   const CollectivePlan& of(const Collective& collective, int group);
 
   [[nodiscard]] NcclGraphs* nccl() const { return nccl_; }
 
   /// `message`, `aggregate`, `message and aggregate`, or `none` when there was no ring.
   [[nodiscard]] std::string fidelity_used() const;
-  /// What ran, messages apart from NCCL's own kernels: `all_reduce: gloo_ring; broadcast: binomial`.
+  /// Algorithms of all collectives but NCCL's: `all_reduce: gloo_ring; broadcast: binomial`.
   [[nodiscard]] std::string algorithms_used() const;
-  /// What NCCL chose, by kind and size: `all_reduce 25 MiB: ring/Simple 12x30 GB/s; ...`; "" where it chose
-  /// nothing.
+  /// NCCL's choices by kind and size: `all_reduce 25 MiB: ring/Simple 12x30 GB/s; ...`; "" without NCCL.
   [[nodiscard]] std::string nccl_choices() const;
 
  private:

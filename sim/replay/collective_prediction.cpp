@@ -89,7 +89,8 @@ void check(const CollectiveRequest& request) {
 }  // namespace
 
 std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::string& collective) {
-  const bool whole = collective == "all_reduce" || collective == "broadcast" || collective == "send_recv";
+  const auto kind = find_value(kCollectiveKinds, collective);  // none: send_recv
+  const bool whole = !kind || traits(*kind).whole_array;
   const double unit = kElementBytes * (whole ? 1 : request.world_size);
   std::vector<Bytes> sizes;
   for (Bytes size = request.smallest; size <= request.largest; size = size * request.factor) {
@@ -120,7 +121,7 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.run.record_spans = false;
   for (const std::string& name : request.collectives.empty() ? bench_names() : request.collectives) {
     for (const Bytes size : message_sizes(request, name)) {
-      const auto kind = collective_kind(name);
+      const auto kind = find_value(kCollectiveKinds, name);
       const Schedule schedule = kind ? collective_schedule(*kind, size, request.world_size)
                                      : ping_pong_schedule(size, request.world_size);
       validate(schedule);

@@ -4,27 +4,27 @@
 
 namespace stepcast {
 
-Collectives::Meeting& Collectives::meeting(std::size_t group) {
-  if (met_[group] != nullptr) return *met_[group];
+Collectives::GroupState& Collectives::state_of(std::size_t group) {
+  if (groups_[group] != nullptr) return *groups_[group];
   const std::vector<int>& ranks = schedule_.groups[group].ranks;
-  met_[group] = std::make_unique<Meeting>(Meeting{{ranks, {}, 0}, {}, std::vector<long long>(ranks.size())});
-  Meeting& meeting = *met_[group];
+  groups_[group] =
+      std::make_unique<GroupState>(GroupState{{ranks, {}, 0}, {}, std::vector<long long>(ranks.size())});
+  GroupState& state = *groups_[group];
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const int replayed = world_.transport.symmetry().rank(ranks[i]);
-    meeting.members.first.push_back(
-        meeting.index_of.try_emplace(replayed, static_cast<int>(i)).first->second);
+    state.members.first.push_back(state.index_of.try_emplace(replayed, static_cast<int>(i)).first->second);
   }
-  meeting.members.replayed = static_cast<int>(meeting.index_of.size());
-  return meeting;
+  state.members.replayed = static_cast<int>(state.index_of.size());
+  return state;
 }
 
 std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collective, int group,
                                                      const Members& members) {
   const CollectivePlan& plan = plans_.of(collective, group);
-  if (plan.way == CollectivePlan::Way::kAggregate) return make_aggregate_run(world_, plan, members);
-  if (plan.way == CollectivePlan::Way::kMessages) return make_message_run(world_, plan, members);
+  if (plan.way == CollectivePlan::Way::kSteps) return make_message_run(world_, plan, members);
+  if (plan.flows == nullptr) return make_link_load_run(world_, plan, members, nullptr);
   count(plan, members.ranks);
-  return make_nccl_run(world_, plan, members, world_.loads->symmetry().collective(plan, group));
+  return make_link_load_run(world_, plan, members, &world_.loads->symmetry().collective(plan, group));
 }
 
 void Collectives::count(const CollectivePlan& plan, const std::vector<int>& ranks) {
@@ -36,7 +36,7 @@ void Collectives::count(const CollectivePlan& plan, const std::vector<int>& rank
 
 void Collectives::join(int rank, const Collective& collective, Callback done) {
   const int group = group_of(rank, collective);
-  Meeting& here = meeting(group);
+  GroupState& here = state_of(group);
   const int index = here.index_of.at(world_.transport.symmetry().rank(rank));
   const std::pair<int, long long> key{group, here.calls[index]++};
   Open& open = open_[key];
@@ -54,7 +54,7 @@ void Collectives::leave(const std::pair<int, long long>& key, const Callback& do
 }
 
 std::vector<double> Collectives::bytes_sent() const {
-  std::vector<double> sent(static_cast<std::size_t>(schedule_.world_size));
+  std::vector<double> sent(schedule_.world_size);
   for (const auto& [number, calls] : nccl_calls_) {
     std::vector<double> by_index(calls.ranks->size());
     for (const NcclFlow& one : *calls.plan->flows) by_index[one.from] += one.payload.count() * calls.bytes;

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/sorted.hpp"
 #include "sim/replay/symmetry.hpp"
 
 namespace stepcast {
@@ -81,7 +82,7 @@ class Colouring {
         if (const auto* call = std::get_if<Collective>(&program.ops[i].action)) {
           if (seen.emplace(call->kind, call->group, call->root, call->message.count()).second)
             part.calls.push_back(*call);
-          if (std::find(part.groups.begin(), part.groups.end(), call->group) == part.groups.end())
+          if (std::ranges::find(part.groups, call->group) == part.groups.end())
             part.groups.push_back(call->group);
         }
         if (const auto* send = std::get_if<Send>(&program.ops[i].action))
@@ -95,8 +96,7 @@ class Colouring {
   void colour_ranks() {
     for (int rank = 0; rank < schedule_.world_size; ++rank) {
       const Node& node = input_.cluster->node(input_.node_of_rank[rank]);
-      Colour colour = mixed(static_cast<Colour>(schedule_.program_of_rank[rank]),
-                            static_cast<Colour>(std::hash<std::string>()(node.device)));
+      Colour colour = mixed(schedule_.program_of_rank[rank], std::hash<std::string>()(node.device));
       colour = mixed(colour, static_cast<Colour>(node.kind));
       if (!input_.compute.rank_speed.empty()) colour = mixed(colour, input_.compute.rank_speed[rank]);
       ranks_.push_back(mixed(colour, input_.cluster->host_of(input_.node_of_rank[rank]).speed));
@@ -105,12 +105,11 @@ class Colouring {
 
   void colour_groups() {
     for (std::size_t i = 0; i < schedule_.groups.size(); ++i)
-      groups_.push_back(mixed(Colour{0}, static_cast<Colour>(schedule_.groups[i].ranks.size())));
+      groups_.push_back(mixed(Colour{0}, schedule_.groups[i].ranks.size()));
     for (int rank = 0; rank < schedule_.world_size; ++rank)
       for (const int named : part(rank).groups) {
         const int group = schedule_.group_index(named, rank);
-        if (schedule_.groups[group].ranks.front() == rank)
-          groups_[group] += mixed(Colour{1}, static_cast<Colour>(named));
+        if (schedule_.groups[group].ranks.front() == rank) groups_[group] += mixed(Colour{1}, named);
       }
   }
 
@@ -157,7 +156,7 @@ class Colouring {
         const int group = schedule_.group_index(call.group, rank);
         if (schedule_.groups[group].ranks.front() != rank) continue;
         const CollectivePlan& plan = plans_.of(call, group);
-        groups_[group] += mixed(mixed(Colour{2}, static_cast<Colour>(plan.flow_type)), call.message.count());
+        groups_[group] += mixed(mixed(Colour{2}, plan.flow_type), call.message.count());
         if (plan.graph != nullptr)
           groups_[group] += mixed(mixed(Colour{3}, plan.cost.time(call.message).count()), plan.blocks);
         by_flows[{plan.flow_type, group}].push_back(&plan);
@@ -185,7 +184,7 @@ class Colouring {
   void add_steps(const CollectivePlan& plan, int index, const std::vector<int>& ranks,
                  std::map<std::pair<int, int>, Colour>& edges) {
     const Algorithm& algorithm = *plan.algorithm;
-    if (plan.way == CollectivePlan::Way::kAggregate) {
+    if (plan.way == CollectivePlan::Way::kLinkLoads) {
       edges[{index, (index + 1) % plan.call.ranks}] +=
           mixed(Colour{5}, algorithm.sent(plan.call, index).count());
       return;
@@ -194,8 +193,8 @@ class Colouring {
     const int steps = algorithm.steps(plan.call, index);
     for (int k = 0; k < steps; ++k) {
       const Exchange step = algorithm.step(plan.call, index, k);
-      const Colour here = mixed(static_cast<Colour>(k), static_cast<Colour>(step.after + 1));
-      own = mixed(own, mixed(here, static_cast<Colour>(step.reduce ? 1 : 0)));
+      const Colour here = mixed(k, step.after + 1);
+      own = mixed(own, mixed(here, step.reduce ? 1 : 0));
       if (step.to >= 0 && step.sent > Bytes(0))
         edges[{index, step.to}] += mixed(mixed(here, Colour{7}), step.sent.count());
       if (step.from >= 0 && step.received > Bytes(0))
@@ -208,8 +207,7 @@ class Colouring {
     links_.resize(2 * input_.cluster->links.size());
     for (const Item& item : items_)
       for (const Load::Share& share : item.load.shares) crossed_.push_back(share.link);
-    std::sort(crossed_.begin(), crossed_.end());
-    crossed_.erase(std::unique(crossed_.begin(), crossed_.end()), crossed_.end());
+    crossed_ = sorted_unique(std::move(crossed_));
     for (const int each : crossed_) {
       const Link& link = input_.cluster->links[each / 2];
       links_[each] = mixed(mixed(Colour{9}, link.bandwidth.count()), link.latency.count());
@@ -302,21 +300,17 @@ class Colouring {
     }
     for (int rank = 0; rank < schedule_.world_size; ++rank) {
       for (const int named : part(rank).groups)
-        around[rank] += mixed(static_cast<Colour>(named), groups_[schedule_.group_index(named, rank)]);
+        around[rank] += mixed(named, groups_[schedule_.group_index(named, rank)]);
       ranks_[rank] = mixed(ranks_[rank], around[rank]);
     }
   }
 
   [[nodiscard]] std::size_t classes() const {
-    std::size_t count = 0;
     std::vector<Colour> used;
     used.reserve(crossed_.size());
     for (const int each : crossed_) used.push_back(links_[each]);
-    for (std::vector<Colour> colours : {ranks_, groups_, colours_, std::move(used)}) {
-      std::sort(colours.begin(), colours.end());
-      count += static_cast<std::size_t>(std::unique(colours.begin(), colours.end()) - colours.begin());
-    }
-    return count;
+    return sorted_unique(ranks_).size() + sorted_unique(groups_).size() + sorted_unique(colours_).size() +
+           sorted_unique(std::move(used)).size();
   }
 
   /// By element: the first one of its colour.
@@ -379,13 +373,12 @@ class Colouring {
                                                Symmetry& symmetry) const {
     std::vector<std::size_t> order(crossing.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](auto a, auto b) { return crossing[a].size() > crossing[b].size(); });
+    std::ranges::stable_sort(order, [&](auto a, auto b) { return crossing[a].size() > crossing[b].size(); });
     std::unordered_map<int, Load> loads;
     std::unordered_map<int, std::vector<std::size_t>> kept_of;  // links by load
     for (const std::size_t link : order) {
       const auto covers = [&](std::size_t other) {
-        return std::all_of(crossing[link].begin(), crossing[link].end(), [&](const auto& taken) {
+        return std::ranges::all_of(crossing[link], [&](const auto& taken) {
           const auto there = crossing[other].find(taken.first);
           return there != crossing[other].end() &&
                  taken.second / classes.bandwidth[link] <=
@@ -393,7 +386,7 @@ class Colouring {
         });
       };
       const std::vector<std::size_t>& others = kept_of[crossing[link].begin()->first];
-      if (std::any_of(others.begin(), others.end(), covers)) continue;
+      if (std::ranges::any_of(others, covers)) continue;
       for (const auto& [item, weight] : crossing[link]) {
         kept_of[item].push_back(link);
         loads[item].shares.push_back({static_cast<int>(symmetry.links_.size()), weight});

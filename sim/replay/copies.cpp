@@ -12,20 +12,6 @@
 namespace stepcast {
 namespace {
 
-/// Calls `visit(rank, op, copy)` for every copy of every rank.
-template <class Visit>
-void for_each_copy(const Schedule& schedule, Visit&& visit) {
-  std::vector<bool> copies;
-  for (const Program& program : schedule.programs)
-    copies.push_back(std::any_of(program.ops.begin(), program.ops.end(),
-                                 [](const Op& op) { return std::holds_alternative<Copy>(op.action); }));
-  for (int rank = 0; rank < schedule.world_size; ++rank) {
-    if (!copies[schedule.program_of_rank[rank]]) continue;
-    for (const Op& op : schedule.program(rank).ops)
-      if (const auto* copy = std::get_if<Copy>(&op.action)) visit(rank, op, *copy);
-  }
-}
-
 std::string staging_name(const Host& host) { return host.name + "/staging"; }
 
 /// Staging nodes are the last ones. Returns -1 if the host has none.
@@ -71,44 +57,42 @@ std::pair<int, int> ends_of(const ReplayInput& input, const Cluster& cluster, in
 void check(const Cluster& cluster, const Op& op, const std::pair<int, int>& ends) {
   const std::string what = "cluster '" + cluster.name + "': operation '" + op.name + "' ";
   if (!cluster.has_devices())
-    throw UsageError(what +
-                     "copies between a host and its devices, but no host has any; take for example --cluster "
-                     "h100x4-nvlink");
+    throw UsageError(
+        "{}copies between a host and its devices, but no host has any; take for example --cluster "
+        "h100x4-nvlink",
+        what);
   const Host& from = cluster.host_of(ends.first);
   const Host& to = cluster.host_of(ends.second);
   if (cluster.node(ends.first).host != cluster.node(ends.second).host)
-    throw UsageError(what + "copies from host '" + from.name + "' to host '" + to.name +
-                     "'; one process drives the devices of one host, and this host has " +
-                     std::to_string(from.devices.size()));
+    throw UsageError(
+        "{}copies from host '{}' to host '{}'; one process drives the devices of one host, and this host has "
+        "{}",
+        what, from.name, to.name, from.devices.size());
 }
 
 }  // namespace
 
 Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_staging)
-    : network_(network),
-      cluster_(with_staging),
-      input_(input),
-      bytes_moved_(static_cast<std::size_t>(input.schedule->world_size)) {
+    : network_(network), cluster_(with_staging), input_(input), bytes_moved_(input.schedule->world_size) {
   check_hooks(*input.schedule);
   std::map<int, int> rank_at;  // by node
-  for_each_copy(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
+  for_each_action<Copy>(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
     check(cluster_, op, ends_of(input, cluster_, rank, copy));
     for (const MemoryLocation& place : {copy.from, copy.to}) {
       if (place.is_host()) continue;
       const int owner = rank + place.offset;
       const int at = input.node_of_rank[owner];
       if (rank_at.try_emplace(at, owner).first->second != owner)
-        throw UsageError("cluster '" + cluster_.name + "': ranks " + std::to_string(rank_at.at(at)) +
-                         " and " + std::to_string(owner) + " are on " + cluster_.node_name(at) +
-                         ", but copies need a device per rank; there are " +
-                         std::to_string(cluster_.places().size()));
+        throw UsageError(
+            "cluster '{}': ranks {} and {} are on {}, but copies need a device per rank; there are {}",
+            cluster_.name, rank_at.at(at), owner, cluster_.node_name(at), cluster_.places().size());
     }
   });
 }
 
 Cluster Copies::with_staging(const ReplayInput& input) {
   Cluster cluster = *input.cluster;
-  for_each_copy(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
+  for_each_action<Copy>(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
     const Host& host = host_of_rank(input, rank);
     if (!copy.staged() || staging_node(cluster, host) >= 0) return;
     const std::string name = staging_name(host);
@@ -122,7 +106,7 @@ Seconds Copies::one_by_one(const ReplayInput& input) {
   const Cluster cluster = with_staging(input);
   const Paths paths(cluster);
   Seconds total(0);
-  for_each_copy(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
+  for_each_action<Copy>(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
     const auto [from, to] = ends_of(input, cluster, rank, copy);
     const Path path = paths.between(from, to);
     total += input.copies.launch / host_of_rank(input, rank).speed + latency(cluster, path) +
@@ -133,7 +117,7 @@ Seconds Copies::one_by_one(const ReplayInput& input) {
 
 std::vector<int> Copies::nodes(const ReplayInput& input, const Cluster& with_staging) {
   std::vector<int> result;
-  for_each_copy(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
+  for_each_action<Copy>(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
     const auto [from, to] = ends_of(input, with_staging, rank, copy);
     result.insert(result.end(), {from, to});
   });

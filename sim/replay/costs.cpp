@@ -35,8 +35,8 @@ Costs::Costs(const ReplayInput& input)
                                                        input.schedule->micro_batches)),
       phases_(input.compute.phases != nullptr ? *input.compute.phases : declared_) {
   if (phases_.segments.size() != input.model->segments.size())
-    throw InputError("the costs are of " + counted(phases_.segments.size(), "segment") + ", model '" +
-                     input.model->specification + "' has " + std::to_string(input.model->segments.size()));
+    throw InputError("the costs are of {}, model '{}' has {}", counted(phases_.segments.size(), "segment"),
+                     input.model->specification, input.model->segments.size());
 }
 
 std::vector<double> Costs::sample_quantiles(int rank) const {
@@ -50,7 +50,7 @@ std::vector<double> Costs::sample_quantiles(int rank) const {
   };
   std::vector<std::size_t> order(measured);  // which draw takes the first part, the second, ...
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return drawn(a) < drawn(b); });
+  std::ranges::sort(order, [&](auto a, auto b) { return drawn(a) < drawn(b); });
   for (std::size_t part = 0; part < measured; ++part) {
     const double within = std::ldexp(static_cast<double>(drawn(measured + order[part]) >> 11U), -53);
     result[warmup + order[part]] = (static_cast<double>(part) + within) / static_cast<double>(measured);

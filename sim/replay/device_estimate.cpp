@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <numbers>
 #include <numeric>
@@ -25,7 +24,7 @@ constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace 
 bool multiplies_in_float8(const Model& model) { return model.precision.products == "fp8"; }
 
 /// Time of one layer's forward, its backward, or the weight gradients of its backward.
-using LayerTime = std::function<KernelTime(const LayerWork&, Phase)>;
+using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
 
 /// Layer times at the efficiencies of the device: kernels by their shapes if its parameters are known, else
 /// rooflines.
@@ -51,26 +50,23 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
     }
     return [samples, times = std::make_shared<KernelTimes>(kernels, float8)](const LayerWork& work,
                                                                              Phase phase) {
-      return phase == Phase::kBackwardWeight ? KernelTime{times->of_weights(work, samples)}
+      return phase == Phase::kBackwardWeight ? times->of_weights(work, samples)
                                              : times->of(work, phase == Phase::kForward, samples);
     };
   }
   rates.peak = device.estimate.compute_efficiency * rates.peak;
   rates.float8 = device.estimate.compute_efficiency * rates.float8;
   rates.memory = device.estimate.memory_efficiency * rates.memory;
-  DeviceRates free_of_memory = rates;
-  free_of_memory.memory = BytesPerSecond(std::numeric_limits<double>::infinity());
   return [=](const LayerWork& work, Phase phase) {
     const Seconds time = layer_roofline(work, phase == Phase::kForward, samples, rates);
     const Flop weights = work.weight_gradients(), all = work.backward + work.recomputed;
     const double part = phase != Phase::kBackwardWeight ? 1.0 : all > Flop(0) ? weights / all : 0.0;
-    const bool bound = time > layer_roofline(work, phase == Phase::kForward, samples, free_of_memory);
-    return KernelTime{part * time, (bound ? part : 0.0) * time};
+    return Seconds(part * time);
   };
 }
 
-KernelTime layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
-  KernelTime total;
+Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
+  Seconds total(0);
   for (const LayerWork& work : segment.work) total += time(work, phase);
   if (phase == Phase::kBackward)
     total += recomputed_time(segment, [&](const LayerWork& work) { return time(work, Phase::kForward); });
@@ -89,13 +85,12 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
     const Segment& segment = model.segments[exchange.segment];
     Seconds before(0);  // collectives of a backward follow its recomputation
     if (exchange.backward)
-      before = recomputed_time(segment, [&](const LayerWork& work) {
-                 return layer_time(work, Phase::kForward);
-               }).all;
+      before =
+          recomputed_time(segment, [&](const LayerWork& work) { return layer_time(work, Phase::kForward); });
     Seconds all = before;
     const std::vector<LayerWork>& works = segment.work;
     for (std::size_t i = 0; i < works.size(); ++i) {
-      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward).all;
+      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward);
       const bool is_earlier = static_cast<int>(i) < exchange.work;
       all += time;
       if (is_earlier != exchange.backward) before += time;
@@ -137,12 +132,10 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   rates.memory = device.estimate.memory_efficiency * rates.memory;
   const LayerTime layer = layer_time_of(device, model, samples, threads);
   const auto cost = [&](int segment, Phase phase) {
-    KernelTime time;
-    if (phase == Phase::kForward || phase == Phase::kBackward)
-      time = layers_time(model.segments[segment], phase, layer);
-    else
-      time.all = time.memory = roofline_time(model, segment, phase, samples, rates);
-    PhaseCost result{.device_s = time.all.count()};
+    const Seconds time = phase == Phase::kForward || phase == Phase::kBackward
+                             ? layers_time(model.segments[segment], phase, layer)
+                             : roofline_time(model, segment, phase, samples, rates);
+    PhaseCost result{.device_s = time.count()};
     if (!device.gpu) return result;
     const bool eager = phase == Phase::kForward || phase == Phase::kLoss;
     const Seconds each = device.launch.kernel + (eager ? device.launch.operation : Seconds(0));
@@ -169,7 +162,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     if (model.recomputed_part == RecomputedPart::kCoreAttention)  // which has no weights
       to.backward_peak_bytes = activations * segment.recomputed.saved.size.count();
     if (i == 0) continue;  // its backward has no gradient of the input
-    const double weights = layers_time(segment, Phase::kBackwardWeight, layer).all.count();
+    const double weights = layers_time(segment, Phase::kBackwardWeight, layer).count();
     to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;
     if (!device.gpu) continue;
     double gemms = 0.0;

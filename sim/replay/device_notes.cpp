@@ -37,7 +37,7 @@ std::vector<DeviceError> device_errors() {
   try {
     return json.at("rows").get<std::vector<DeviceError>>();
   } catch (const nlohmann::json::exception& error) {
-    throw InputError(device_error_file().string() + ": " + json_complaint(error));
+    throw InputError("{}: {}", device_error_file().string(), json_complaint(error));
   }
 }
 
@@ -58,12 +58,11 @@ std::string known_errors_note(const DeviceModel& device) {
 }
 
 std::string fitted_note(const FittedTo& fitted, int ranks) {
-  const std::string known =
-      fitted.least_ranks == fitted.most_ranks
-          ? std::to_string(fitted.most_ranks)
-          : std::to_string(fitted.least_ranks) + " to " + std::to_string(fitted.most_ranks);
-  std::string text = "to " + std::to_string(fitted.rows) + " steps of " + known +
-                     " ranks, cross-validated error " + percent_text(fitted.error);
+  const std::string known = fitted.least_ranks == fitted.most_ranks
+                                ? std::to_string(fitted.most_ranks)
+                                : fmt::format("{} to {}", fitted.least_ranks, fitted.most_ranks);
+  std::string text = fmt::format("to {} steps of {} ranks, cross-validated error {}", fitted.rows, known,
+                                 percent_text(fitted.error));
   if (ranks > fitted.most_ranks || ranks < fitted.least_ranks)
     text += "; EXTRAPOLATED: " + std::to_string(ranks) + " ranks are beyond them";
   return text;
@@ -71,18 +70,17 @@ std::string fitted_note(const FittedTo& fitted, int ranks) {
 
 std::string memory_warning(const Result& result, const DeviceModel& device) {
   if (device.memory <= Bytes(0)) return "";
-  const auto largest =
-      std::max_element(result.memory.begin(), result.memory.end(),
-                       [](const MemoryUse& a, const MemoryUse& b) { return a.peak_bytes < b.peak_bytes; });
+  const auto largest = std::ranges::max_element(
+      result.memory, [](const MemoryUse& a, const MemoryUse& b) { return a.peak_bytes < b.peak_bytes; });
   if (largest == result.memory.end()) return "";
   constexpr double kReserve = 0.1;  // what allocators round and fragment, and NCCL and libraries hold
   const double left = 1.0 - largest->peak_bytes / device.memory.count();
   if (left >= kReserve) return "";
-  return "rank " + std::to_string(largest->rank) + " needs " + to_text(Bytes(largest->peak_bytes)) + ", " +
-         device.name + " holds " + to_text(device.memory) +
-         (left < 0.0 ? ": the step does not fit"
-                     : ": the step fits barely, allocators and NCCL take about " + percent_text(kReserve, 0) +
-                           " more");
+  return fmt::format("rank {} needs {}, {} holds {}{}", largest->rank, to_text(Bytes(largest->peak_bytes)),
+                     device.name, to_text(device.memory),
+                     left < 0.0 ? ": the step does not fit"
+                                : ": the step fits barely, allocators and NCCL take about " +
+                                      percent_text(kReserve, 0) + " more");
 }
 
 }  // namespace stepcast

@@ -1,6 +1,7 @@
 #include "sim/replay/device_scaling.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -32,12 +33,6 @@ double loss_traffic(const Model& model) {
          (compute < kFloat32Bytes ? 2.0 * (compute + kFloat32Bytes) : 0.0);
 }
 
-std::string names(const auto& things, const auto& name_of) {
-  std::string text;
-  for (const auto& thing : things) text += (text.empty() ? "" : ", ") + name_of(thing);
-  return text;
-}
-
 /// \param float8 flop of GEMMs in float8
 Seconds roofline(Flop flop, Flop float8, Bytes traffic, const DeviceRates& rates) {
   const Seconds gemms = float8 > Flop(0) ? float8 / rates.float8 : Seconds(0);
@@ -59,8 +54,8 @@ Seconds layer_roofline(const LayerWork& work, bool forward, double samples, cons
 
 void check_describes_work(const Model& model) {
   if (model.has_fixed_times())
-    throw InputError("model '" + model.specification +
-                     "' declares its times; a device needs the flop and bytes of its layers");
+    throw InputError("model '{}' declares its times; a device needs the flop and bytes of its layers",
+                     model.specification);
 }
 
 double recomputed_kernels(const Segment& segment) {
@@ -72,8 +67,8 @@ double recomputed_kernels(const Segment& segment) {
 DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int threads) {
   const auto found = device.peak.find(dtype);
   if (found == device.peak.end())
-    throw InputError("device '" + device.name + "' computes no " + dtype + "; it knows " +
-                     names(device.peak, [](const auto& peak) { return peak.first; }));
+    throw InputError("device '{}' computes no {}; it knows {}", device.name, dtype,
+                     joined(std::views::keys(device.peak)));
   const double share = device.gpu ? 1.0 : static_cast<double>(threads) / device.multiprocessors;
   return {share * found->second, share * device.memory_bandwidth, device.launch.kernel};
 }
@@ -116,15 +111,15 @@ const DeviceModel& traced_device(const Trace& trace, const std::string& path, co
   if (!named.empty()) {
     const DeviceModel& device = device_model(named);
     if (device.gpu && trace.device.find("NVIDIA") == std::string::npos)
-      throw UsageError("--trace-device " + named + ": " + path + " was measured on '" + trace.device +
-                       "', which is no GPU");
+      throw UsageError("--trace-device {}: {} was measured on '{}', which is no GPU", named, path,
+                       trace.device);
     return device;
   }
   if (const DeviceModel* device = reported_device(trace.device)) return *device;
   throw InputError(
-      path + ": was measured on '" + trace.device +
-      "', which is none of the known devices; name the one that is most like it with --trace-device: " +
-      names(device_models(), [](const DeviceModel& device) { return device.name; }));
+      "{}: was measured on '{}', which is none of the known devices; name the one that is most like it with "
+      "--trace-device: {}",
+      path, trace.device, joined(std::views::transform(device_models(), &DeviceModel::name)));
 }
 
 TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,
@@ -164,8 +159,8 @@ void check_places(const Cluster& cluster, const DeviceModel& device) {
   for (const int place : cluster.places()) {
     const std::string& other = cluster.node(place).device;
     if (other.empty() || other == device.hardware) continue;
-    throw InputError("cluster '" + cluster.specification + "': " + cluster.node_name(place) + " is " + other +
-                     ", but --device is " + device.name);
+    throw InputError("cluster '{}': {} is {}, but --device is {}", cluster.specification,
+                     cluster.node_name(place), other, device.name);
   }
 }
 

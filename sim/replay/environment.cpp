@@ -17,7 +17,7 @@ std::string fitting_clusters(const std::string& device, bool any_device = false)
     try {
       const Cluster cluster = load_cluster(specification);
       const std::vector<int> places = cluster.places();
-      return std::all_of(places.begin(), places.end(), [&](int place) {
+      return std::ranges::all_of(places, [&](int place) {
         const std::string& here = cluster.node(place).device;
         return any_device ? !here.empty() : here == device;
       });
@@ -49,14 +49,24 @@ Cluster one_host(int cores, const std::string& whose) {
 Cluster calibrated_machine(const Calibration& calibration, const std::string& path) {
   const std::string missing = "--cluster is missing; " + path + " was calibrated ";
   if (calibration.cluster.shared_cores > 0)
-    throw UsageError(missing + "in a lab; name the lab's cluster, as lab-star:hosts=2");
+    throw UsageError("{}in a lab; name the lab's cluster, as lab-star:hosts=2", missing);
   if (calibration.job.hosts.size() > 1 || calibration.job.world_size > calibration.job.ranks_on_machine)
-    throw UsageError(missing + "on several hosts, and does not say what wires join them; " +
+    throw UsageError("{}on several hosts, and does not say what wires join them; {}", missing,
                      fitting_clusters(""));
   if (calibration.context.cores < 1)
-    throw UsageError(missing + "on a machine whose cores it does not say (key 'context.cores'); " +
+    throw UsageError("{}on a machine whose cores it does not say (key 'context.cores'); {}", missing,
                      fitting_clusters(""));
   return one_host(calibration.context.cores, "the calibrated machine");
+}
+
+/// All that an environment depends on; "" if hints imply its cluster.
+std::string key_of(const EnvironmentRequest& request, const ResourceScales& scales, bool scaled_device) {
+  if (request.cluster.empty()) return "";
+  const auto rate = [](const auto& given) { return given ? std::to_string(given->count()) : ""; };
+  return joined(std::vector<std::string>{request.cluster, request.calibration, request.backend,
+                                         request.algorithms, rate(request.pcie), rate(request.nvlink),
+                                         to_text(scales), scaled_device ? "scaled device" : ""},
+                "\n");
 }
 
 }  // namespace
@@ -67,16 +77,15 @@ Cluster implied_cluster(const ClusterHints& hints, const Calibration* calibratio
   const DeviceModel* device = hints.device != nullptr ? hints.device : traced;
   const std::string missing = "--cluster is missing; ";
   if (hints.needs_devices)
-    throw UsageError(missing + "copies run between the GPUs of one; " + fitting_clusters("", true));
+    throw UsageError("{}copies run between the GPUs of one; {}", missing, fitting_clusters("", true));
   if (device != nullptr && device->gpu && (hints.device != nullptr || hints.world_size > 1))
-    throw UsageError(missing + "device '" + device->name + "' is a GPU, and the links between GPUs decide; " +
+    throw UsageError("{}device '{}' is a GPU, and the links between GPUs decide; {}", missing, device->name,
                      fitting_clusters(device->name));
   if (hints.world_size > 1 && calibration != nullptr)
     return calibrated_machine(*calibration, calibration_path);
   if (hints.world_size > 1)
-    throw UsageError(missing + std::to_string(hints.world_size) +
-                     " ranks need one, or the --calibration of the machine that they share; " +
-                     fitting_clusters(""));
+    throw UsageError("{}{} ranks need one, or the --calibration of the machine that they share; {}", missing,
+                     hints.world_size, fitting_clusters(""));
   if (hints.device != nullptr) return one_host(hints.device->multiprocessors, hints.device->name);
   if (hints.trace != nullptr && hints.trace->context.cores > 0)
     return one_host(hints.trace->context.cores, "the traced machine");
@@ -94,28 +103,15 @@ std::string backend_for(const std::string& requested, const Calibration* calibra
     return cluster.has_devices() ? "nccl" : "";
   }
   if (!requested.empty() && requested != calibration->job.backend)
-    throw UsageError("--backend " + requested + " cannot be combined with a calibration of " +
+    throw UsageError("--backend {} cannot be combined with a calibration of {}", requested,
                      calibration->job.backend);
   if (requested.empty() && calibration->job.backend != "nccl" && cluster.has_devices())
-    throw UsageError("cluster '" + cluster.specification + "' has GPUs, whose ranks use NCCL, but the " +
-                     "calibration is of " + calibration->job.backend + "; omit it, or set --backend " +
-                     calibration->job.backend);
+    throw UsageError(
+        "cluster '{}' has GPUs, whose ranks use NCCL, but the calibration is of {}; omit it, or set "
+        "--backend {}",
+        cluster.specification, calibration->job.backend, calibration->job.backend);
   return calibration->job.backend;
 }
-
-namespace {
-
-/// All that an environment depends on; "" if hints imply its cluster.
-std::string key_of(const EnvironmentRequest& request, const ResourceScales& scales, bool scaled_device) {
-  if (request.cluster.empty()) return "";
-  const auto rate = [](const auto& given) { return given ? std::to_string(given->count()) : ""; };
-  return joined(std::vector<std::string>{request.cluster, request.calibration, request.backend,
-                                         request.algorithms, rate(request.pcie), rate(request.nvlink),
-                                         to_text(scales), scaled_device ? "scaled device" : ""},
-                "\n");
-}
-
-}  // namespace
 
 std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequest& request,
                                                            const ClusterHints& hints,
@@ -148,16 +144,13 @@ ReplayInput PredictionEnvironment::replay_input(const EnvironmentRequest& reques
     nccl_graphs.emplace(cluster, nccl_parameters ? &*nccl_parameters : nullptr);
   }
   ReplayInput input;
+  static_cast<ReplayOptions&>(input) = request;
   input.cluster = &cluster;
   input.node_of_rank = place_ranks(cluster, world_size);
   input.calibration = costs();
   input.backend = backend;
   input.algorithms = algorithms;
   input.nccl_graphs = nccl_graphs ? &*nccl_graphs : nullptr;
-  input.fidelity = request.fidelity;
-  input.exact = request.exact;
-  input.simgrid = request.simgrid;
-  input.copies = request.copies;
   return input;
 }
 
@@ -170,8 +163,8 @@ std::map<std::string, std::string> PredictionEnvironment::communication_notes(
         "the forecast is a lower bound";
   std::set<int> hosts;
   for (const int node : node_of_rank) hosts.insert(cluster.node(node).host);
-  const bool ethernet = std::any_of(cluster.links.begin(), cluster.links.end(),
-                                    [](const Link& link) { return link.kind == LinkKind::kEthernet; });
+  const bool ethernet =
+      std::ranges::any_of(cluster.links, [](const Link& link) { return link.kind == LinkKind::kEthernet; });
   if (backend == "nccl" && ethernet && hosts.size() > 1)
     notes["ethernet"] =
         "between hosts NCCL uses TCP: 20 us more per message, through the host's memory, one thread per "

@@ -15,7 +15,7 @@
 namespace stepcast {
 
 /// Where a forecast runs, as options name it.
-struct EnvironmentRequest {
+struct EnvironmentRequest : ReplayOptions {
   std::string calibration;  ///< path; "": communication costs only what the wire, or NCCL's formulas, cost
   std::string backend;      ///< `gloo` or `nccl`; "": see `backend_for`
   std::string algorithms;   ///< of --algorithm; "": the backend's own
@@ -23,10 +23,6 @@ struct EnvironmentRequest {
   /// Usable bandwidth of every PCIe link, and of all NVLinks of a GPU together, in place of the cluster's.
   /// Degraded links keep their part of it.
   std::optional<BytesPerSecond> pcie{}, nvlink{};
-  CopyCosts copies{};
-  Fidelity fidelity = Fidelity::kAutomatic;
-  bool exact = false;    ///< replays every rank, also if one could represent many
-  bool simgrid = false;  ///< with `exact`: SimGrid shares the links of NCCL's collectives too
 };
 
 /// Facts that imply the cluster of a forecast without --cluster.
@@ -85,7 +81,7 @@ std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequ
 
 /// Inputs that earlier forecasts loaded, for many forecasts from files that do not change meanwhile.
 struct KnownInputs {
-  std::map<std::string, Model> models;                               ///< by specification
+  std::map<std::string, Model> models;                                 ///< by specification
   std::map<std::string, std::shared_ptr<const Schedule>> schedules{};  ///< by plan; costs do not matter
   std::map<std::string, std::shared_ptr<PredictionEnvironment>>
       environments{};  ///< by all that they depend on

@@ -30,7 +30,7 @@ void FluidNetwork::enter(int index) {
 void FluidNetwork::leave(int index) {
   for (const Load::Share& share : flows_[index].load->shares) {
     std::vector<int>& crossing = links_[share.link].flows;
-    crossing.erase(std::find(crossing.begin(), crossing.end(), index));
+    crossing.erase(std::ranges::find(crossing, index));
   }
   change(index);
   ++flows_[index].version;

@@ -36,22 +36,18 @@ double alignment_part(double columns, double depth, const KernelRates& rates) {
   return 1.0;
 }
 
-/// A GEMM of the forward or of one of its gradients.
-struct Shaped {
-  double m, n, k, count, aligned, float8;
-};
-
 /// Calls `visit(gemm, times)` for the kernels of a GEMM of the layer, in the forward or the backward.
 void for_each_kernel(const Gemm& product, bool forward, bool input_gradient, double samples,
                      const KernelRates& rates, const auto& visit) {
   const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
   const double count = product.heads > 0.0 ? product.heads * samples : 1.0;
-  const double float8 = product.float8 ? 1.0 : 0.0;
   const double aligned = product.float8 ? 1.0 : alignment_part(product.columns, product.depth, rates);
-  if (forward) return visit(Shaped{m, product.columns, product.depth, count, aligned, float8}, product.times);
-  visit(Shaped{product.depth, product.columns, m, count, aligned, float8}, product.times);
+  if (forward)
+    return visit(KernelShape{m, product.columns, product.depth, count, aligned, product.float8},
+                 product.times);
+  visit(KernelShape{product.depth, product.columns, m, count, aligned, product.float8}, product.times);
   if (input_gradient || product.heads > 0.0)
-    visit(Shaped{m, product.depth, product.columns, count, aligned, float8}, product.times);
+    visit(KernelShape{m, product.depth, product.columns, count, aligned, product.float8}, product.times);
 }
 
 double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
@@ -110,12 +106,12 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
                           attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
 }
 
-Seconds KernelTimes::of_product(const std::array<double, 6>& shape) {
+Seconds KernelTimes::of_product(const KernelShape& shape) {
   const auto [found, is_new] = products_.try_emplace(shape, 0.0);
   if (is_new) {
-    KernelRates rates = shape[5] > 0.0 ? float8_ : rates_;
-    rates.reached *= shape[4];
-    found->second = product_time(shape[0], shape[1], shape[2], shape[3], rates);
+    KernelRates rates = shape.float8 ? float8_ : rates_;
+    rates.reached *= shape.aligned;
+    found->second = product_time(shape.m, shape.n, shape.k, shape.count, rates);
   }
   return found->second;
 }
@@ -124,41 +120,33 @@ Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   Seconds time(0);
   for (const Gemm& one : work.gemms)
     if (one.heads <= 0.0 && work.backward_kernels > 0)
-      time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0,
-                                      one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_),
-                                      one.float8 ? 1.0 : 0.0});
+      time += one.times *
+              of_product({one.depth, one.columns, one.rows * samples, 1.0,
+                          one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_), one.float8});
   return time;
 }
 
-KernelTime KernelTimes::of(const LayerWork& work, bool forward, double samples) {
-  KernelTime time;
-  const auto add = [&](Seconds seconds, double flop_seconds, double moved) {
-    time.all += seconds;
-    if (moved / rates_.memory.count() > flop_seconds) time.memory += seconds;
-  };
+Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
+  Seconds time(0);
   double kernels = forward ? work.forward_kernels : work.backward_kernels;
   double bytes = forward ? samples * work.forward_traffic.count() + work.forward_weights.count()
                          : samples * work.backward_traffic.count() + work.backward_weights.count();
   if (forward || kernels > 0)
     for (const Gemm& product : work.gemms)
       for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
-                      [&](const Shaped& one, double times) {
-                        const KernelRates& rates = one.float8 > 0.0 ? float8_ : rates_;
-                        const double rate = one.aligned * rates.reached * rates.peak.count();
-                        add(times * of_product({one.m, one.n, one.k, one.count, one.aligned, one.float8}),
-                            2.0 * one.m * one.n * one.k * one.count / rate,
-                            traffic(one.m, one.n, one.k, one.count, rates));
+                      [&](const KernelShape& one, double times) {
+                        time += times * of_product(one);
                         bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
                         kernels -= times;
                       });
   if (work.attention && kernels > 0) {
-    time.all += attention_time(*work.attention, forward, samples, rates_);
+    time += attention_time(*work.attention, forward, samples, rates_);
     bytes -= attention_traffic(*work.attention, forward, samples, rates_);
     kernels -= 1.0;
   }
   const Seconds rest =
       std::max(0.0, kernels) * rates_.parameters->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
-  return {time.all + rest, time.memory + rest};
+  return time + rest;
 }
 
 }  // namespace stepcast

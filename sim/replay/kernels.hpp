@@ -1,6 +1,6 @@
 #pragma once
 
-#include <array>
+#include <compare>
 #include <map>
 #include <optional>
 
@@ -47,15 +47,12 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
 
-/// Time of kernels, and the part of it in kernels that memory bandwidth bounds.
-struct KernelTime {
-  Seconds all{0}, memory{0};
-
-  KernelTime& operator+=(const KernelTime& more) {
-    all += more.all;
-    memory += more.memory;
-    return *this;
-  }
+/// A GEMM of the forward or of one of its gradients.
+struct KernelShape {
+  double m, n, k, count;
+  double aligned;  ///< part of the rate that its rows reach
+  bool float8;
+  auto operator<=>(const KernelShape&) const = default;
 };
 
 /// Times of all kernels of a layer: GEMMs and attention as above, and
@@ -71,15 +68,14 @@ class KernelTimes {
   /// \param float8 rates of GEMMs in float8, if there are any
   explicit KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& float8 = {})
       : rates_(rates), float8_(float8.value_or(rates)) {}
-  KernelTime of(const LayerWork& work, bool forward, double samples);
+  Seconds of(const LayerWork& work, bool forward, double samples);
   /// Time of the GEMMs of a backward that compute gradients of weights.
   Seconds of_weights(const LayerWork& work, double samples);
 
  private:
-  /// \param shape m, n, k, count, part of the rate that its rows reach, and 1 for float8
-  Seconds of_product(const std::array<double, 6>& shape);
+  Seconds of_product(const KernelShape& shape);
   KernelRates rates_, float8_;
-  std::map<std::array<double, 6>, Seconds> products_;  ///< by shape: many layers have the same
+  std::map<KernelShape, Seconds> products_;  ///< by shape: many layers have the same
 };
 
 }  // namespace stepcast

@@ -22,7 +22,7 @@ namespace stepcast {
 class LoadNetwork : public Network {
  public:
   LoadNetwork(Clock& clock, Symmetry& symmetry, Routes& routes)
-      : clock_(clock), symmetry_(symmetry), routes_(routes) {}
+      : Network(routes), clock_(clock), symmetry_(symmetry) {}
 
   void start(const FlowEnds& ends, double bytes, Callback arrived) override {
     move(symmetry_.flow(ends), bytes, std::move(arrived));
@@ -39,22 +39,10 @@ class LoadNetwork : public Network {
   }
 
   [[nodiscard]] Symmetry& symmetry() const { return symmetry_; }
-  [[nodiscard]] double latency_s(int from, int to) override {
-    return latency(routes_.cluster(), routes_.between(from, to)).count();
-  }
-  [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) override {
-    return bandwidth(routes_.cluster(), routes_.between(from, to)).count();
-  }
-  [[nodiscard]] int switches_between(int from, int to) override {
-    return switches_crossed(routes_.cluster(), routes_.between(from, to));
-  }
 
  protected:
   Clock& clock_;
   Symmetry& symmetry_;
-
- private:
-  Routes& routes_;
 };
 
 }  // namespace stepcast

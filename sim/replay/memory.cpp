@@ -30,7 +30,7 @@ std::vector<Event> events_of(const Schedule& schedule, const Program& program,
     events.push_back({times[i].start, i, false, category, workspace});
     events.push_back({times[i].end, i, true, category, -workspace});
   }
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+  std::ranges::stable_sort(events, [](const Event& a, const Event& b) {
     return std::tuple(a.time, a.op, a.at_end) < std::tuple(b.time, b.op, b.at_end);
   });
   return events;

@@ -10,13 +10,15 @@ namespace {
 class MessageRun : public CollectiveRun {
  public:
   MessageRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members)
-      : CollectiveRun(world, plan, members), progress_(ranks_.size()), inbox_(ranks_.size()) {}
+      : CollectiveRun(world, plan, members),
+        progress_(ranks_.size()),
+        messages_(world.clock, world.transport) {}
 
   void join(int index, Callback done) override {
     Member& member = progress_[index];
     member.done = std::move(done);
     member.steps = algorithm_.steps(call_, index);
-    member.open_parts.assign(static_cast<std::size_t>(member.steps), 0);
+    member.open_parts.assign(member.steps, 0);
     post(index);
     const double copied = algorithm_.copied ? algorithm_.copied(call_, index).count() : 0.0;
     const double seconds = world_.copy_s(copied);
@@ -38,15 +40,6 @@ class MessageRun : public CollectiveRun {
     bool finished = false;
     std::vector<std::uint8_t> open_parts;  ///< by step: sends and receives that are not over
   };
-  /// A posted side of a message that waits for the other side; lies in the inbox of the receiver.
-  struct Posted {
-    int peer = 0;  ///< the sender that is replayed
-    int step = 0;
-    bool is_send = false;
-    double date = 0.0;
-    int to = 0;  ///< of a send: for whom the message is
-  };
-
   void post(int index) {
     Member& member = progress_[index];
     while (member.posted < member.steps) {
@@ -61,29 +54,13 @@ class MessageRun : public CollectiveRun {
     }
   }
 
-  /// Posts one side of a message; when the other side waits already, the message moves. A rank that stands
-  /// for others receives what one of them sends, and sends to one of them.
+  /// Posts one side of a message. A rank that represents others receives what one of them sends, and sends to
+  /// one of them.
   void offer(int sender, int receiver, int step, bool is_send, double bytes) {
-    const int from = members_.first[sender];
-    const int to = members_.first[receiver];
-    std::vector<Posted>& inbox = inbox_[to];
-    const auto found = std::find_if(inbox.begin(), inbox.end(), [&](const Posted& one) {
-      return one.peer == from && one.is_send != is_send;
-    });
-    const double now = world_.clock.now();
-    if (found == inbox.end()) {
-      inbox.push_back({from, step, is_send, now, receiver});
-      return;
-    }
-    const int send_step = is_send ? step : found->step;
-    const int receive_step = is_send ? found->step : step;
-    const double receive_posted = is_send ? found->date : now;
-    const int meant = is_send ? receiver : found->to;
-    inbox.erase(found);
-    world_.transport.count_sent(rank(from), bytes);
-    world_.transport.move({rank(from), rank(meant), bytes, receive_posted,
-                           [this, from, send_step] { part_over(from, send_step); },
-                           [this, to, receive_step] { part_over(to, receive_step); }, plan_.flow_type});
+    const int from = members_.first[sender], to = members_.first[receiver];
+    const int own = is_send ? from : to;
+    messages_.post({from, to}, {is_send, rank(from), rank(receiver), bytes,
+                                [this, own, step] { part_over(own, step); }, plan_.flow_type});
   }
 
   void part_over(int index, int step) {
@@ -128,7 +105,7 @@ class MessageRun : public CollectiveRun {
   }
 
   std::vector<Member> progress_;
-  std::vector<std::vector<Posted>> inbox_;
+  PointToPoint messages_;
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <simgrid/s4u.hpp>
 #include <utility>
 
+#include "topologies/token_bucket.hpp"
+
 namespace stepcast {
 
 namespace s4u = simgrid::s4u;
@@ -62,9 +64,11 @@ LinkBuckets::Bucket& LinkBuckets::filled(s4u::Link* link, double date) {
   return bucket;
 }
 
-SimGridNetwork::SimGridNetwork(Platform& platform, const Cluster& cluster)
-    : platform_(platform), buckets_(platform, cluster) {
-  for (const Link& link : cluster.links) shaped_ = shaped_ || link.token_bucket > Bytes(0);
+SimGridNetwork::SimGridNetwork(Platform& platform, Routes& routes)
+    : Network(routes),
+      platform_(platform),
+      buckets_(platform, routes.cluster()),
+      shaped_(has_token_buckets(routes.cluster())) {
   Platform::part_dates_until(0.0);
 }
 
@@ -77,7 +81,7 @@ void SimGridNetwork::start(const FlowEnds& ends, double bytes, Callback arrived)
   double units = bytes * kUnitsPerByte;
   LinkBuckets::Links way;
   if (shaped_) {
-    way = platform_.way(ends.from, ends.to).links;
+    way = platform_.way(ends.from, ends.to);
     units -= kUnitsPerByte * buckets_.begin(way, bytes, s4u::Engine::get_clock());
   }
   flows_.start(platform_.host(ends.from), platform_.host(ends.to), units,
@@ -89,7 +93,7 @@ void SimGridNetwork::start(const FlowEnds& ends, double bytes, Callback arrived)
 }
 
 double SimGridNetwork::at_once_bytes(int from, int to) {
-  return shaped_ ? buckets_.at_rest(platform_.way(from, to).links) : 0.0;
+  return shaped_ ? buckets_.at_rest(platform_.way(from, to)) : 0.0;
 }
 
 }  // namespace stepcast

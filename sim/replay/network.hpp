@@ -30,7 +30,7 @@ class LinkBuckets {
   LinkBuckets(const Platform& platform, const Cluster& cluster) : platform_(platform), cluster_(cluster) {}
 
   [[nodiscard]] double depth(const simgrid::s4u::Link* link) const;
-  /// What passes at once after a pause: the least of the way's buckets.
+  /// Bytes that pass at once after a pause: the least of the way's buckets.
   [[nodiscard]] double at_rest(const Links& way) const;
   /// A flow begins on its way. \return of its bytes, those that pass at once
   double begin(const Links& way, double bytes, double date);
@@ -51,8 +51,8 @@ class LinkBuckets {
   std::unordered_map<simgrid::s4u::Link*, Bucket> buckets_;
 };
 
-/// Between which nodes of the cluster a flow goes, and what it belongs to: where ranks stand for others
-/// (Symmetry), flows of one type and class are many.
+/// Nodes of the cluster between which a flow goes, and its type: flows of one type and class (Symmetry) are
+/// replayed as one.
 struct FlowEnds {
   int from = 0;
   int to = 0;
@@ -63,6 +63,7 @@ struct FlowEnds {
 /// Flows over the links of a cluster.
 class Network {
  public:
+  explicit Network(Routes& routes) : routes_(routes) {}
   virtual ~Network() = default;
 
   /// Moves `bytes` between two different nodes and calls `arrived` with the last byte. \pre bytes > 0
@@ -70,35 +71,37 @@ class Network {
 
   /// Bytes that pass between two different nodes at once after a pause; 0 where links have no buckets.
   [[nodiscard]] virtual double at_once_bytes(int /*from*/, int /*to*/) { return 0.0; }
-  /// Of the path between two different nodes: its latency, its least bandwidth, the switches of the network
-  /// on it.
-  [[nodiscard]] virtual double latency_s(int from, int to) = 0;
-  [[nodiscard]] virtual double bandwidth_bytes_per_s(int from, int to) = 0;
-  [[nodiscard]] virtual int switches_between(int from, int to) = 0;
   /// Runs until nothing is under way and no timer is set.
   virtual void run() = 0;
+
+  /// Path between two different nodes: its latency, its least bandwidth, and its switches.
+  [[nodiscard]] double latency_s(int from, int to) const {
+    return latency(routes_.cluster(), routes_.between(from, to)).count();
+  }
+  [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) const {
+    return bandwidth(routes_.cluster(), routes_.between(from, to)).count();
+  }
+  [[nodiscard]] int switches_between(int from, int to) const {
+    return switches_crossed(routes_.cluster(), routes_.between(from, to));
+  }
+
+ protected:
+  Routes& routes_;
 };
 
 /// Flows in SimGrid, which share links by max-min fairness (CM02).
 class SimGridNetwork : public Network {
  public:
-  SimGridNetwork(Platform& platform, const Cluster& cluster);
+  SimGridNetwork(Platform& platform, Routes& routes);
   void start(const FlowEnds& ends, double bytes, Callback arrived) override;
   [[nodiscard]] double at_once_bytes(int from, int to) override;
-  [[nodiscard]] double latency_s(int from, int to) override { return platform_.way(from, to).latency_s; }
-  [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) override {
-    return platform_.way(from, to).bandwidth_bytes_per_s;
-  }
-  [[nodiscard]] int switches_between(int from, int to) override {
-    return platform_.switches_between(from, to);
-  }
   void run() override { Platform::run(); }
 
  private:
   Platform& platform_;
   LinkBuckets buckets_;
   SimGridFlows flows_;
-  bool shaped_ = false;  ///< links have token buckets
+  const bool shaped_;  ///< links have token buckets
   double in_flight_bytes_ = 0.0;
 };
 

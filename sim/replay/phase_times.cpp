@@ -42,7 +42,7 @@ PhaseTimes parse_phase_times(const std::string& text) {
   if (text.empty()) return times;
   const Specification given = Specification::parse("phase times", "times:" + text);
   if (given.overrides.empty())
-    throw InputError("'" + text + "': expected phase=time[,phase=time], as forward=120ms,backward=130ms");
+    throw InputError("'{}': expected phase=time[,phase=time], as forward=120ms,backward=130ms", text);
   for (const auto& [name, value] : given.overrides) {
     const Seconds time = parse_seconds(value, name);
     const auto found = known_phases().find(name);
@@ -101,7 +101,7 @@ void add_stage_times(Seconds stage, const Schedule& schedule, PhaseCosts& costs)
   for (const Program& program : schedule.programs)
     if (!program.segments.empty()) openers.insert(program.segments.front());
   for (const int opener : openers) {
-    SegmentCosts& segment = costs.segments[static_cast<std::size_t>(opener)];
+    SegmentCosts& segment = costs.segments[opener];
     segment.forward.device_s += kForwardShare * stage.count();
     segment.backward.device_s += (1.0 - kForwardShare) * stage.count();
   }
@@ -117,7 +117,7 @@ void free_gradients(Schedule& schedule, const Model& model) {
     });
     double whole = 0.0;  // sharded gradients are a part of it
     for (const int segment : program.segments)
-      whole += model.parameter_bytes(model.segments[static_cast<std::size_t>(segment)]).count();
+      whole += model.parameter_bytes(model.segments[segment]).count();
     if (whole <= 0.0 || held <= Bytes(0)) continue;
     std::set<int> made;
     Bytes taken;
@@ -125,7 +125,7 @@ void free_gradients(Schedule& schedule, const Model& model) {
       const auto* compute = std::get_if<Compute>(&op.action);
       if (compute == nullptr || !accumulates(compute->phase) || !made.insert(compute->segment).second)
         continue;
-      const Segment& segment = model.segments[static_cast<std::size_t>(compute->segment)];
+      const Segment& segment = model.segments[compute->segment];
       const Bytes part = (model.parameter_bytes(segment).count() / whole) * held;
       op.memory.push_back({.category = MemoryCategory::kGradients, .size = part});
       taken += part;

@@ -17,7 +17,7 @@ namespace {
 namespace s4u = simgrid::s4u;
 using Direction = s4u::LinkInRoute::Direction;
 
-constexpr double kUnusedSpeed = 1e9;  // hosts execute nothing in SimGrid, which wants a speed all the same
+constexpr double kUnusedSpeed = 1e9;  // hosts execute nothing in SimGrid, which requires a speed
 
 /// SimGrid reads its settings from a command line; it gets one of its own, never the user's.
 ///
@@ -57,7 +57,7 @@ s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
   return made;
 }
 
-/// What paths depend on; names do not matter.
+/// Compares what paths depend on; names do not matter.
 bool same_node(const Node& a, const Node& b) {
   return a.host == b.host && a.kind == b.kind && a.device == b.device;
 }
@@ -156,7 +156,7 @@ void Platform::make_star() {
   zone_->seal();
 }
 
-/// Any graph; its routes are told when they are needed.
+/// Any graph; its routes are added when they are needed.
 void Platform::make_graph() {
   zone_ = s4u::create_full_zone("cluster");
   for (const int node : nodes_) make_host(node);
@@ -184,14 +184,6 @@ void Platform::make_host(int node) {
 
 void Platform::run() { s4u::Engine::get_instance()->run(); }
 
-int Platform::switches_between(int from, int to) {
-  if (!spokes_.empty()) return 1;
-  const auto key = static_cast<std::uint64_t>(from) * cluster_.nodes.size() + static_cast<std::uint64_t>(to);
-  const auto [known, is_new] = switches_.try_emplace(key, 0);
-  if (is_new) known->second = switches_crossed(cluster_, paths_.between(from, to));
-  return known->second;
-}
-
 /// 1,024 ranks have a million pairs, of which a ring uses 1,024.
 void Platform::need_route(int from, int to) {
   if (links_.empty() || !known_.emplace(from, to).second) return;
@@ -207,14 +199,11 @@ void Platform::need_route(int from, int to) {
   zone_->add_route(host(from)->get_netpoint(), host(to)->get_netpoint(), nullptr, nullptr, route, false);
 }
 
-Platform::Way Platform::way(int from, int to) {
+std::vector<s4u::Link*> Platform::way(int from, int to) {
   need_route(from, to);
-  Way way;
-  host(from)->route_to(host(to), way.links, &way.latency_s);
-  double bandwidth = way.links.front()->get_bandwidth();
-  for (const s4u::Link* link : way.links) bandwidth = std::min(bandwidth, link->get_bandwidth());
-  way.bandwidth_bytes_per_s = bandwidth / kUnitsPerByte;
-  return way;
+  std::vector<s4u::Link*> links;
+  host(from)->route_to(host(to), links, nullptr);
+  return links;
 }
 
 void Platform::part_dates_until(double date) {

@@ -34,8 +34,8 @@ constexpr double kUnitsPerByte = 1024.0;
 /// observers of completions stay).
 class Platform {
  public:
-  /// What SimGrid's engine holds now where that serves, else anew. A star whose links have only changed their
-  /// speed goes on with the new one: a fit tries many, and its routes stay what they are.
+  /// The present platform of SimGrid's engine if it serves, else a new one. A star whose links have only
+  /// changed their speeds is adapted, because a fit tries many speeds and the routes stay.
   /// \param nodes of the cluster between which bytes move, sorted
   static Platform& of(const Cluster& cluster, const std::vector<int>& nodes);
 
@@ -50,29 +50,21 @@ class Platform {
   static void run();
 
   [[nodiscard]] simgrid::s4u::Host* host(int node) const { return hosts_[node]; }
-  /// Tells SimGrid the way between two different nodes, the first time that somebody asks for it.
-  /// To be called before the first flow between them.
+  /// Adds the route between two different nodes at the first call. \pre called before the first flow between
+  /// them
   void need_route(int from, int to);
 
-  /// What a flow between two different nodes crosses.
-  struct Way {
-    std::vector<simgrid::s4u::Link*> links;
-    double latency_s = 0.0;
-    double bandwidth_bytes_per_s = 0.0;
-  };
-  [[nodiscard]] Way way(int from, int to);
-  /// Which link of the cluster it is a direction of.
+  /// Links that a flow between two different nodes crosses.
+  [[nodiscard]] std::vector<simgrid::s4u::Link*> way(int from, int to);
+  /// Link of the cluster of which this is a direction.
   [[nodiscard]] std::size_t link_index(const simgrid::s4u::Link* link) const { return link_index_.at(link); }
   [[nodiscard]] bool same_host(int a, int b) const { return cluster_.node(a).host == cluster_.node(b).host; }
-  /// Switches of the network on the path between two different nodes. In a star there is nothing to search;
-  /// elsewhere each pair is searched once.
-  [[nodiscard]] int switches_between(int from, int to);
-  /// Tells SimGrid how finely it must part dates, now that no flow can last beyond `date`: within
-  /// `surf/precision` two are one, and where the precision is below the rounding of its clock, a flow whose
-  /// date the clock rounds past never ends. Relative to the date, so that a step of 1 us is as exact as one
-  /// of 10,000 s. 0 starts anew, as what was under way has ended.
+  /// Sets SimGrid's precision of dates if no flow can last beyond `date`. Two dates within `surf/precision`
+  /// are one; with a precision below the rounding of the clock, a flow never ends whose date the clock rounds
+  /// past. The precision is relative to the date: a step of 1 us is as exact as one of 10,000 s. 0: a new
+  /// replay.
   static void part_dates_until(double date);
-  /// Bounds of all paths that were asked for.
+  /// Bounds of all routes so far.
   [[nodiscard]] double least_bandwidth_bytes_per_s() const { return least_bandwidth_; }
   [[nodiscard]] double longest_latency_s() const { return longest_latency_; }
 
@@ -99,7 +91,6 @@ class Platform {
   std::vector<simgrid::s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
   std::unordered_map<const simgrid::s4u::Link*, std::size_t> link_index_;  ///< of both directions
   std::set<std::pair<int, int>> known_;                                    ///< routes
-  std::unordered_map<std::uint64_t, int> switches_;  ///< by pair of nodes, of those asked for
   std::vector<std::pair<std::size_t, simgrid::s4u::SplitDuplexLink*>>
       spokes_;  ///< of a star, with their number in it
 };

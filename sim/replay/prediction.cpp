@@ -15,21 +15,10 @@
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
+#include "topologies/token_bucket.hpp"
 
 namespace stepcast {
 namespace {
-
-bool copies(const Schedule& schedule) {
-  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [](const Program& program) {
-    return std::any_of(program.ops.begin(), program.ops.end(),
-                       [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
-  });
-}
-
-/// `pageable memory at 10.0 GB/s, 5.00 us to issue one`
-std::string in_words(const CopyCosts& costs) {
-  return "pageable memory at " + to_text(costs.pageable) + ", " + to_text(costs.launch) + " to issue one";
-}
 
 /// Refuses a model with declared times that lacks the bytes of messages between stages of a pipeline.
 void check_outputs(const Model& model, const Schedule& schedule) {
@@ -38,9 +27,9 @@ void check_outputs(const Model& model, const Schedule& schedule) {
     for (const Op& op : program.ops)
       if (const auto* send = std::get_if<Send>(&op.action); send != nullptr && send->message <= Bytes(0))
         throw InputError(
-            model.path + ": key 'output' is missing; " + op.name +
-            " crosses a pipeline boundary, and its bytes are what the layer before it puts out, " +
-            "as `fixed: {..., output: 1MiB}` per sample or batch");
+            "{}: key 'output' is missing; {} crosses a pipeline boundary, and its bytes are what the layer "
+            "before it puts out, as `fixed: {{..., output: 1MiB}}` per sample or batch",
+            model.path, op.name);
 }
 
 /// Compute of a replay of `schedule`.
@@ -82,11 +71,8 @@ ReplayInput replay_input(const PredictionRequest& request, const Workload& workl
 /// True if steps may differ after two equal ones: they are drawn, links remember what they carried, or
 /// engines of calibrated endpoints serve the first of two messages, where the last digit decides.
 bool steps_vary(const ReplayInput& input, const DeviceModel* device) {
-  const bool draws = input.run.resample && input.compute.phases != nullptr && input.compute.phases->varies();
   const bool engines = input.calibration != nullptr && (device == nullptr || !device->gpu);
-  return draws || engines ||
-         std::any_of(input.cluster->links.begin(), input.cluster->links.end(),
-                     [](const Link& link) { return link.token_bucket > Bytes(0); });
+  return input.draws_steps() || engines || has_token_buckets(*input.cluster);
 }
 
 /// Replays all steps, or a few: once a step took as long as the one before on all ranks, so do all that
@@ -104,9 +90,9 @@ Result replay_steps(const ReplayInput& input, const DeviceModel* device) {
   const double before = result.warmup_step_time_s.back();  // of the first rank
   for (std::vector<double>& steps : result.step_time_s) {
     if (std::abs(steps.front() - before) > kEqual * before) return replay(input);
-    steps.assign(static_cast<std::size_t>(input.run.steps), steps.front());
+    steps.assign(input.run.steps, steps.front());
   }
-  result.warmup_step_time_s.resize(static_cast<std::size_t>(input.run.warmup_steps), before);
+  result.warmup_step_time_s.resize(input.run.warmup_steps, before);
   result.configuration.steps = input.run.steps;
   return result;
 }
@@ -141,32 +127,19 @@ double single_step_time_s(const PredictionRequest& request, const Workload& work
   return replay_steps(input, workload.device).median_step_time_s();
 }
 
-/// A pipeline's ranks share one batch: each does 1 / stages of what one rank alone would do. \param shared
-/// ranks that share layers and sequences: `single` is of one rank's part
-void add_trivial_predictions(Result& result, const Schedule& schedule, const AlphaBeta& line, double single,
-                             int shared) {
-  const double stages = static_cast<double>(schedule.world_size) / schedule.data_parallel / shared;
-  const double ideal = single / stages;
-  result.forecast.baseline_step_time_s["ideal_scaling"] = ideal;
-  result.forecast.baseline_step_time_s["alpha_beta"] = alpha_beta_step_time(schedule, line, Seconds(ideal)).count();
-  if (stages > 1.0)
-    result.forecast.baseline_step_time_s["bubble_formula"] = ideal * (1.0 + (stages - 1.0) / schedule.micro_batches);
-}
-
 /// Refuses requests that would fill the memory before they could fail.
 void check_size(const PredictionRequest& request) {
   constexpr int kMaxRanks = 65'536;
   constexpr double kMaxStepTimes = 2e7;
   if (request.training.world_size > kMaxRanks)
-    throw UsageError("--world-size " + std::to_string(request.training.world_size) + ": must be at most " +
-                     std::to_string(kMaxRanks));
+    throw UsageError("--world-size {}: must be at most {}", request.training.world_size, kMaxRanks);
   const double steps = (1.0 * request.replay.steps + request.replay.warmup_steps) * request.replay.replicas;
   if (steps * std::max(1, request.training.world_size) * request.training.micro_batches > kMaxStepTimes)
-    throw UsageError("--steps " + std::to_string(request.replay.steps) + ", --warmup " +
-                     std::to_string(request.replay.warmup_steps) + " and --replicas " +
-                     std::to_string(request.replay.replicas) + " over " +
-                     std::to_string(request.training.world_size) +
-                     " ranks and their micro-batches: must be at most 20000000 micro-batches in all");
+    throw UsageError(
+        "--steps {}, --warmup {} and --replicas {} over {} ranks and their micro-batches: must be at most "
+        "20000000 micro-batches in all",
+        request.replay.steps, request.replay.warmup_steps, request.replay.replicas,
+        request.training.world_size);
 }
 
 TrainingConfig training_of(const PredictionRequest& request, const Workload& workload) {
@@ -193,10 +166,9 @@ void add_machines(const Workload& workload, const Calibration* calibration, Resu
   for (const Breakdown& rank : result.breakdown)
     exposed_s += rank.exposed_communication_s / static_cast<double>(result.breakdown.size());
   const double step_s = result.median_step_time_s();
-  result.notes["calibration"] = "did not converge: some costs may be " + percent_text(excess, 0) +
-                                " too high or more, the step between " +
-                                to_text(Seconds(step_s - excess * exposed_s)) + " and " +
-                                to_text(Seconds(step_s));
+  result.notes["calibration"] = fmt::format(
+      "did not converge: some costs may be {} too high or more, the step between {} and {}",
+      percent_text(excess, 0), to_text(Seconds(step_s - excess * exposed_s)), to_text(Seconds(step_s)));
 }
 
 /// Throughput in tokens and the utilisation of the devices' peak rate.
@@ -214,6 +186,8 @@ void add_utilisation(const Workload& workload, const Schedule& schedule, int bat
   const FlopPerSecond peak = workload.device->peak.at(dtype);
   const StepFlop flop = step_flop(schedule, workload.model, batch);
   const auto part = [&](Flop done) { return percent_text(done.count() / (ranks * peak.count() * seconds)); };
+  result.notes["flop"] = short_number(flop.model.count() / (ranks * seconds) * 1e-12) +
+                         " TFLOP/s per GPU: forward and backward, causal attention half, no recomputation";
   result.notes["mfu"] =
       part(flop.model) + " of " + to_text(peak) + " in " + dtype + "; hfu " + part(flop.hardware);
 }
@@ -228,12 +202,14 @@ void add_process_memory(Bytes process, Result& result) {
     }
 }
 
-/// Step times of baselines that need no simulator.
+/// Step times of baselines that need no simulator. A pipeline's ranks share one batch: each does 1 / stages
+/// of the work of one rank alone.
 void add_baselines(const PredictionRequest& request, const Workload& workload,
                    PredictionEnvironment& environment, const Schedule& schedule, Result& result) {
   const ReplayInput input = replay_input(request, workload, environment, schedule);
+  std::map<std::string, double>& baselines = result.forecast.baseline_step_time_s;
   if (!strategies().find(request.strategy).trains) {
-    result.forecast.baseline_step_time_s["alpha_beta"] = Copies::one_by_one(input).count();
+    baselines["alpha_beta"] = Copies::one_by_one(input).count();
     return;
   }
   const TrainingConfig training = training_of(request, workload);
@@ -243,10 +219,13 @@ void add_baselines(const PredictionRequest& request, const Workload& workload,
   Routes own_routes(environment.cluster);
   const AlphaBeta line = message_line(
       environment.costs(), input.nccl_graphs != nullptr ? input.nccl_graphs->routes() : own_routes);
-  add_trivial_predictions(result, schedule, line, single,
-                          workload.model.parallel.tensor * workload.model.parallel.context);
-  if (const auto overlap = overlap_step_time(input, line))
-    result.forecast.baseline_step_time_s["overlap"] = overlap->count();
+  const int shared = workload.model.parallel.tensor * workload.model.parallel.context;  // of its part
+  const double stages = static_cast<double>(schedule.world_size) / schedule.data_parallel / shared;
+  const double ideal = single / stages;
+  baselines["ideal_scaling"] = ideal;
+  baselines["alpha_beta"] = alpha_beta_step_time(schedule, line, Seconds(ideal)).count();
+  if (stages > 1.0) baselines["bubble_formula"] = ideal * (1.0 + (stages - 1.0) / schedule.micro_batches);
+  if (const auto overlap = overlap_step_time(input, line)) baselines["overlap"] = overlap->count();
   add_utilisation(workload, schedule, training.batch, result);
 }
 
@@ -256,7 +235,10 @@ void describe(const PredictionRequest& request, const Workload& workload,
   const EnvironmentRequest& asked = request.environment;
   if (workload.model.input.declared_per == "batch" && request.costs.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";
-  if (copies(schedule)) result.notes["copies"] = in_words(asked.copies);
+  if (!request.costs.convention.empty()) result.notes["like"] = request.costs.convention;
+  if (has_action<Copy>(schedule))
+    result.notes["copies"] = fmt::format("pageable memory at {}, {} to issue one",
+                                         to_text(asked.copies.pageable), to_text(asked.copies.launch));
   if (asked.pcie) result.notes["pcie"] = to_text(*asked.pcie) + " per link";
   if (asked.nvlink) result.notes["nvlink"] = to_text(*asked.nvlink) + " per GPU and switch";
   if (request.gradients_freed) result.configuration.add_option("gradients", "freed");
@@ -269,7 +251,7 @@ void describe(const PredictionRequest& request, const Workload& workload,
     result.notes.merge(
         environment.communication_notes(place_ranks(environment.cluster, schedule.world_size)));
   if (const int cores = shared_cores(environment.costs(), environment.cluster); cores > 0)
-    result.notes["hosts"] = "share " + std::to_string(cores) + " cores of one machine";
+    result.notes["hosts"] = fmt::format("share {} cores of one machine", cores);
   if (workload.device != nullptr) {
     result.configuration.device = workload.device->specification;
     const std::string warning = memory_warning(result, *workload.device);
@@ -323,8 +305,8 @@ Schedule resolve_schedule(const PredictionRequest& request, const Workload& work
   const TrainingConfig training = training_of(request, workload);
   const std::size_t segments = workload.model.segments.size();
   if (1.0 * training.micro_batches * static_cast<double>(segments) > kMaxOperations)
-    throw UsageError("--micro-batches " + std::to_string(training.micro_batches) + " of " +
-                     std::to_string(segments) + " segments are more than 10000000 operations; take fewer");
+    throw UsageError("--micro-batches {} of {} segments are more than 10000000 operations; take fewer",
+                     training.micro_batches, segments);
   Schedule schedule = build_schedule(request.strategy, workload.model, training);
   if (request.gradients_freed) free_gradients(schedule, workload.model);
   check_outputs(workload.model, schedule);
@@ -351,8 +333,7 @@ Result predict(const PredictionRequest& request) {
   check_size(request);
   const bool trains = strategies().find(request.strategy).trains;  // before any file is read
   if (!trains && request.gradients_freed)
-    throw UsageError("--gradients has no effect with strategy '" + request.strategy +
-                     "', which trains no model");
+    throw UsageError("--gradients has no effect with strategy '{}', which trains no model", request.strategy);
   Workload workload =
       trains ? resolve_workload(request.costs, request.training, request.scale, request.brief, request.known)
              : resolve_no_workload(request.costs, request.strategy);

@@ -32,8 +32,8 @@ struct PredictionRequest {
   EnvironmentRequest environment{};
   ReplayRequest replay{};
   ResourceScales scale{};
-  bool brief = false;              ///< without spans, per-step details, notes and baselines
-  KnownInputs* known = nullptr;    ///< inputs that earlier forecasts loaded, to which this one adds
+  bool brief = false;            ///< without spans, per-step details, notes and baselines
+  KnownInputs* known = nullptr;  ///< inputs that earlier forecasts loaded, to which this one adds
 };
 
 /// Schedule of a request. It depends on the model, the strategy and its options, and with `--split balanced`

@@ -1,11 +1,14 @@
 #include "sim/replay/prediction_options.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
 #include "sim/collectives/algorithm.hpp"
+#include "sim/replay/convention.hpp"
 #include "sim/strategies/training_config.hpp"
 #include "topologies/devices.hpp"
 
@@ -29,11 +32,10 @@ auto usage(const std::string& option, const auto& parse) {
 /// \throws UsageError below `least` or above `most`
 int whole(const std::string& option, const Text& value, int least, int most = kMaxWhole) {
   const auto number = number_in<int>(value);
-  if (!number) throw UsageError("--" + option + ": found '" + value + "', expected a whole number");
+  if (!number) throw UsageError("--{}: found '{}', expected a whole number", option, value);
   if (*number > most || *number < least)
-    throw UsageError("--" + option + " must be at " +
-                     (*number > most ? "most " + std::to_string(most) : "least " + std::to_string(least)) +
-                     ", got " + value);
+    throw UsageError("--{} must be at {}, got {}", option,
+                     *number > most ? fmt::format("most {}", most) : "least " + std::to_string(least), value);
   return *number;
 }
 
@@ -46,12 +48,12 @@ bool either(const std::string& option, const Text& value, const std::string& oth
 
 unsigned seed_of(const Text& value) {
   if (const auto seed = number_in<unsigned>(value)) return *seed;
-  throw UsageError("--seed: found '" + value + "', expected a whole number of at least 0");
+  throw UsageError("--seed: found '{}', expected a whole number of at least 0", value);
 }
 
 BytesPerSecond rate(const std::string& option, const Text& value) {
   const auto parsed = usage("", [&] { return parse_bytes_per_second(value, "--" + option); });
-  if (parsed <= BytesPerSecond(0)) throw UsageError("--" + option + " must be above 0 B/s");
+  if (parsed <= BytesPerSecond(0)) throw UsageError("--{} must be above 0 B/s", option);
   return parsed;
 }
 
@@ -61,20 +63,13 @@ Seconds launch_time(const Text& value) {
   return parsed;
 }
 
-Fidelity fidelity_of(const Text& name) {
-  if (name == "auto") return Fidelity::kAutomatic;
-  if (name == "message") return Fidelity::kMessage;
-  if (name == "aggregate") return Fidelity::kAggregate;
-  throw UsageError(unknown_name("fidelity", name, {"auto", "message", "aggregate"}));
-}
-
 /// Makes the device of a file known; --device, which may have settings, is then that device.
 void take_device_file(Request& request, const Text& file) {
   const std::string& own = add_device(file).name;
   std::string& device = request.costs.device;
   if (device.empty()) device = own;
   if (device != own && !device.starts_with(own + ":"))
-    throw UsageError("--device " + device + ": --device-file " + file + " describes '" + own + "'");
+    throw UsageError("--device {}: --device-file {} describes '{}'", device, file, own);
 }
 
 std::string describe_devices() {
@@ -111,6 +106,9 @@ std::vector<PredictionOption> cost_options() {
        "costs of one rank, from 'stepcast measure'; or a layer profile, JSON of [micro-batch][tensor "
        "parallelism][layer] = forward, backward, update in seconds, with collectives of tensor parallelism",
        stores(&CostRequest::trace)},
+      {"like", kForecast, kText, "none",
+       fmt::format("set what a project's published recipes set, where no option sets it: {}",
+                   joined(resource_names("conventions", ".yaml")))},
       {"device", kForecast, kText, "the traced one", describe_devices(), stores(&CostRequest::device)},
       {"device-file", kForecast, kText, "none",
        "a device of your own, as 'stepcast fit' writes it; --device is then this one, with optional settings",
@@ -143,13 +141,10 @@ std::vector<PredictionOption> cost_options() {
   };
 }
 
-/// Options of where it runs, and of the replay.
-std::vector<PredictionOption> replay_options() {
+/// Options of the place where it runs, and of the batch.
+std::vector<PredictionOption> environment_options() {
   using enum OptionUse;
   using enum OptionValue;
-  const auto replay = [](const char* name, int ReplayRequest::*member, int least) {
-    return [=](Request& r, const Text& v) { r.replay.*member = whole(name, v, least); };
-  };
   return {
       {"calibration", kForecast, kText, "none",
        "costs of communication at its endpoints, from 'stepcast calibrate'",
@@ -166,6 +161,17 @@ std::vector<PredictionOption> replay_options() {
        [](Request& r, const Text& v) { r.costs.batch = whole("batch", v, 1); }},
       {"threads", kRun, kWhole, "", "compute threads per rank; default: the trace's only ones",
        [](Request& r, const Text& v) { r.costs.threads = whole("threads", v, 1, kMaxThreads); }},
+  };
+}
+
+/// Options of the replay, of what it varies, and of copies.
+std::vector<PredictionOption> replay_options() {
+  using enum OptionUse;
+  using enum OptionValue;
+  const auto replay = [](const char* name, int ReplayRequest::*member, int least) {
+    return [=](Request& r, const Text& v) { r.replay.*member = whole(name, v, least); };
+  };
+  return {
       {"steps", kForecast, kWhole, "12", "steps to replay", replay("steps", &ReplayRequest::steps, 1)},
       {"warmup", kForecast, kWhole, "2", "steps replayed before and not reported",
        replay("warmup", &ReplayRequest::warmup_steps, 0)},
@@ -181,11 +187,14 @@ std::vector<PredictionOption> replay_options() {
       {"resample", kForecast, kYesNo, "yes",
        "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)",
        [](Request& r, const Text& v) { r.replay.resample = either("resample", v, "no", "yes"); }},
-      {"fidelity", kForecast, kText, "auto", "of collectives: auto, message or aggregate (NCCL: auto or aggregate)",
-       [](Request& r, const Text& v) { r.environment.fidelity = fidelity_of(v); }},
+      {"fidelity", kForecast, kText, "auto",
+       "of collectives: auto, message or aggregate (NCCL: auto or aggregate)",
+       [](Request& r, const Text& v) {
+         r.environment.fidelity = usage("", [&] { return value_of(kFidelities, "fidelity", v); });
+       }},
       {"exact", kForecast, kFlag, "",
-       "replay every rank, and let SimGrid share the links (NCCL: up to 512 ranks); the default replays one rank "
-       "per class of symmetric ranks",
+       "replay every rank, and let SimGrid share the links (NCCL: up to 512 ranks); the default replays one "
+       "rank per class of symmetric ranks",
        [](Request& r, const Text& /*yes*/) { r.environment.exact = r.environment.simgrid = true; }},
       {"scale", kForecast, kText, "nothing",
        "RESOURCE=FACTOR[,...]: factor on compute, on that of one rank (rank3) or stage (stage0), memory "
@@ -215,26 +224,31 @@ std::vector<PredictionOption> replay_options() {
 
 const std::vector<PredictionOption>& prediction_options() {
   static const std::vector<PredictionOption> kAll = [] {
-    std::vector<PredictionOption> all = cost_options();
-    for (PredictionOption& option : replay_options()) all.push_back(std::move(option));
+    std::vector<PredictionOption> all;
+    for (auto* part : {cost_options, environment_options, replay_options})
+      for (PredictionOption& option : part()) all.push_back(std::move(option));
     return all;
   }();
   return kAll;
 }
 
-PredictionRequest prediction_request(const OptionTexts& options) {
+PredictionRequest prediction_request(const OptionTexts& given) {
+  const auto convention = given.find("like");
+  const LikeOptions all =
+      convention == given.end() ? LikeOptions{given, ""} : like(convention->second, given);
+  const OptionTexts& options = all.options;
   PredictionRequest request;
+  request.costs.convention = all.note;
   request.training = training_config(options);
   std::vector<std::string> known;
   for (const PredictionOption& option : prediction_options()) {
     known.push_back(option.name);
-    const auto given = options.find(option.name);
-    if (given != options.end() && option.set) option.set(request, given->second);
+    const auto set = options.find(option.name);
+    if (set != options.end() && option.set) option.set(request, set->second);
   }
   for (const auto& [name, value] : options) {
     if (request.training.options.contains(name) || name == kMeshOption) continue;
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UsageError(unknown_name("option", name, known));
+    if (std::ranges::find(known, name) == known.end()) throw UsageError(unknown_name("option", name, known));
   }
   return request;
 }

@@ -21,13 +21,12 @@ using Layers = std::map<int, Layer>;
 /// Values of an object by their keys, whole numbers of at least `least`. \throws InputError
 std::map<int, nlohmann::json> by_number(const nlohmann::json& json, int least, const std::string& where) {
   if (!json.is_object() || json.empty())
-    throw InputError(where + ": expected an object with whole numbers as keys");
+    throw InputError("{}: expected an object with whole numbers as keys", where);
   std::map<int, nlohmann::json> result;
   for (const auto& [key, value] : json.items()) {
     const auto number = number_in<int>(key);
     if (!number || *number < least)
-      throw InputError(where + ": found key '" + key + "', expected a whole number of at least " +
-                       std::to_string(least));
+      throw InputError("{}: found key '{}', expected a whole number of at least {}", where, key, least);
     result.emplace(*number, value);
   }
   return result;
@@ -40,14 +39,12 @@ Layers layers_of(const nlohmann::json& json, std::size_t wanted, const std::stri
         times.is_array() && times.size() == 3 &&
         std::ranges::all_of(times, [](const auto& one) { return one.is_number() && one >= 0.0; });
     if (!three)
-      throw InputError(where + "." + std::to_string(layer) +
-                       ": expected [forward, backward, update] in seconds, none negative");
+      throw InputError("{}.{}: expected [forward, backward, update] in seconds, none negative", where, layer);
     layers[layer] = times.get<Layer>();
   }
   if (layers.size() != wanted || layers.rbegin()->first + 1 != static_cast<int>(wanted))
-    throw InputError(where + ": has " + counted(layers.size(), "layer") + " up to '" +
-                     std::to_string(layers.rbegin()->first) + "', the model's segments are layers 0 to " +
-                     std::to_string(wanted - 1));
+    throw InputError("{}: has {} up to '{}', the model's segments are layers 0 to {}", where,
+                     counted(layers.size(), "layer"), layers.rbegin()->first, wanted - 1);
   return layers;
 }
 
@@ -58,7 +55,7 @@ TraceEntry profiled_entry(const Layers& layers, int samples, const Model& model)
   entry.input_s = entry.host_s = entry.loss_s = entry.step_s = {0.0};
   entry.loss_peak_bytes = loss_bytes(model, samples);
   for (const auto& [layer, times] : layers) {
-    const Segment& segment = model.segments[static_cast<std::size_t>(layer)];
+    const Segment& segment = model.segments[layer];
     SegmentTrace& trace = entry.segments.emplace_back();
     trace.name = segment.name;
     trace.forward_s = {times[0]};
@@ -82,8 +79,8 @@ bool is_profile(const std::string& path) {
 
 Trace trace_of_profile(const std::string& path, const Model& model) {
   if (model.parallel.context > 1 || model.parallel.expert > 1)
-    throw InputError(path +
-                     ": a profile contains tensor parallelism; --mesh context and expert need a trace");
+    throw InputError("{}: a profile contains tensor parallelism; --mesh context and expert need a trace",
+                     path);
   Trace trace;
   trace.model = model.specification;
   trace.has_exchanges = true;
@@ -104,8 +101,8 @@ Trace trace_of_profile(const std::string& path, const Model& model) {
     }
   }
   if (trace.entries.empty())
-    throw InputError(path + ": has no tensor parallelism " + std::to_string(model.parallel.tensor) +
-                     "; it has " + joined(others));
+    throw InputError("{}: has no tensor parallelism {}; it has {}", path, model.parallel.tensor,
+                     joined(others));
   return trace;
 }
 

@@ -68,12 +68,12 @@ void RankRun::begin_parent(int index) {
   parent_.done = 0.0;
   begin_phase(op(index));
   call_ahead();
-  if (Team* team = team_of(index); team != nullptr) meet(*team, index);
+  if (EventFreeGroup* group = event_free_group(index); group != nullptr) meet(*group, index);
 }
 
 /// After the hooks there may be messages, which are issued before the rest of the operation.
-Team* RankRun::team_of(int index) {
-  std::optional<Team*>& known = teams_[index];
+EventFreeGroup* RankRun::event_free_group(int index) {
+  std::optional<EventFreeGroup*>& known = event_free_groups_[index];
   if (known) return *known;
   known = nullptr;
   std::vector<const Collective*> calls;
@@ -89,44 +89,44 @@ Team* RankRun::team_of(int index) {
   for (int behind = hook; behind < count() && op(behind).stream != Stream::kCompute; ++behind)
     if (op(behind).within >= 0 || starts(behind) == Start::kInTurn) return nullptr;
   if (index_.first_queued < index || !world_.input.schedule->units.empty()) return nullptr;
-  return *(known = world_.teams.team(rank_, calls));
+  return *(known = world_.event_free_groups.group(rank_, calls));
 }
 
-void RankRun::meet(Team& team, int index) {
+void RankRun::meet(EventFreeGroup& group, int index) {
   main_.busy = true;
   parent_.time = world_.clock.now();
-  const auto member = std::lower_bound(team.ranks.begin(), team.ranks.end(), rank_) - team.ranks.begin();
-  team.here[static_cast<std::size_t>(member)] = this;
-  if (--team.missing > 0) return;
-  team.missing = static_cast<int>(team.ranks.size());
+  const auto member = std::lower_bound(group.ranks.begin(), group.ranks.end(), rank_) - group.ranks.begin();
+  group.here[member] = this;
+  if (--group.missing > 0) return;
+  group.missing = static_cast<int>(group.ranks.size());
   int hook = index + 1;
-  for (const Team::Call& call : team.calls) {
-    perform_call(team, call, hook);
+  for (const EventFreeGroup::Call& call : group.calls) {
+    perform_call(group, call, hook);
     hook += 2;
   }
-  for (RankRun* each : team.here) each->perform_rest(hook);
+  for (RankRun* each : group.here) each->perform_rest(hook);
 }
 
 /// Performs a hook that is a collective, and the next one, which waits for its end.
-void RankRun::perform_call(const Team& team, const Team::Call& call, int hook) {
-  std::vector<double> times(static_cast<std::size_t>(call.parts), 0.0);  // of the beginning, then of the end
-  for (std::size_t i = 0; i < team.here.size(); ++i) {
-    RankRun& member = *team.here[i];
+void RankRun::perform_call(const EventFreeGroup& group, const EventFreeGroup::Call& call, int hook) {
+  std::vector<double> times(call.parts, 0.0);  // of the beginning, then of the end
+  for (std::size_t i = 0; i < group.here.size(); ++i) {
+    RankRun& member = *group.here[i];
     member.perform_until(world_.costs.phases().hook_fraction(member.op(hook + 1)));
     member.now_.record.times[hook].start = member.parent_.time;
     if (!member.now_.record.causes.empty()) member.now_.record.causes[hook].issued = member.parent_.time;
     if (world_.input.compute.launch)
       member.spend(world_.input.compute.launch->collective.count(), member.parent_.time);
-    double& begin = times[static_cast<std::size_t>(call.part_of[i])];
+    double& begin = times[call.part_of[i]];
     begin = std::max(begin, member.parent_.time + call_overhead_s());
   }
   std::vector<char> called(times.size(), 0);
-  for (std::size_t i = 0; i < team.here.size(); ++i) {
-    RankRun& member = *team.here[i];
+  for (std::size_t i = 0; i < group.here.size(); ++i) {
+    RankRun& member = *group.here[i];
     const auto part = static_cast<std::size_t>(call.part_of[i]);
     if (std::exchange(called[part], 1) == 0)
-      times[part] =
-          world_.teams.call(member.rank_, std::get<Collective>(member.op(hook).action), times[part]);
+      times[part] = world_.event_free_groups.call(member.rank_, std::get<Collective>(member.op(hook).action),
+                                                  times[part]);
     member.now_.record.times[hook].end = member.now_.record.times[hook + 1].start = member.parent_.time =
         times[part];
     member.pass(0.0, world_.costs.launch_s(member.op(hook + 1)), hook + 1);
@@ -134,7 +134,7 @@ void RankRun::perform_call(const Team& team, const Team::Call& call, int hook) {
   }
 }
 
-/// Performs a team's operation up to a fraction of its time.
+/// Performs an event-free group's operation up to a fraction of its time.
 void RankRun::perform_until(double fraction) {
   const double part = fraction - parent_.done;
   if (part <= 0.0) return;

@@ -12,7 +12,7 @@ ProgramIndex::ProgramIndex(const Program& which)
     return op.stream != Stream::kCompute && op.exchange < 0 && operation_of(op).start == Start::kInTurn;
   };
   const std::vector<Op>& ops = which.ops;
-  first_queued = static_cast<int>(std::find_if(ops.begin(), ops.end(), waits_in_queue) - ops.begin());
+  first_queued = static_cast<int>(std::ranges::find_if(ops, waits_in_queue) - ops.begin());
   for (std::size_t i = 0; i < ops.size(); ++i) {
     starts.push_back(operation_of(ops[i]).start);
     if (starts[i] != Start::kInTurn)
@@ -25,8 +25,8 @@ RankRun::RankRun(ReplayWorld& world, int rank)
       rank_(rank),
       index_(world.programs[world.input.schedule->program_of_rank[rank]]),
       quantiles_(world.costs.sample_quantiles(rank)),
-      teams_(index_.program.ops.size()) {
-  step_ends_.reserve(static_cast<std::size_t>(total_steps()));
+      event_free_groups_(index_.program.ops.size()) {
+  step_ends_.reserve(total_steps());
 }
 
 RankRun::Queue& RankRun::queue_of(const Op& op) {
@@ -45,9 +45,8 @@ void RankRun::start() {
 
 bool RankRun::ready(int index) const {
   const Op& which = op(index);
-  return std::all_of(which.after.begin(), which.after.end(), [&](int before) {
-    return before == which.within || now_.states[before] == State::kDone;
-  });
+  return std::ranges::all_of(
+      which.after, [&](int before) { return before == which.within || now_.states[before] == State::kDone; });
 }
 
 double RankRun::sample_quantile(int micro_batch) const {
@@ -189,7 +188,7 @@ void RankRun::advance_queue(Queue& one) {
 /// Starts the messages and copies that became ready, in program order.
 void RankRun::start_due() {
   std::vector<int> due = std::exchange(now_.due, {});
-  std::sort(due.begin(), due.end());
+  std::ranges::sort(due);
   for (const int index : due) {
     if (now_.states[index] != State::kIdle) continue;
     begin(index);
@@ -217,12 +216,12 @@ void RankRun::perform(int index) {
   std::visit(Overloaded{
                  [&](const Collective& collective) { perform_collective(index, collective); },
                  [&](const Send& send) {
-                   world_.point_to_point.post(true, rank_, rank_ + send.offset, send.tag,
-                                              send.message.count(), done);
+                   world_.point_to_point.post({true, rank_, rank_ + send.offset, send.message.count(), done},
+                                              send.tag);
                  },
                  [&](const Recv& recv) {
-                   world_.point_to_point.post(false, rank_ + recv.offset, rank_, recv.tag,
-                                              recv.message.count(), done);
+                   world_.point_to_point.post({false, rank_ + recv.offset, rank_, recv.message.count(), done},
+                                              recv.tag);
                  },
                  [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
                  [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory,
@@ -264,7 +263,7 @@ void RankRun::finish(int index) {
   wake();
 }
 
-/// What an operation in progress waits for.
+/// Describes what an operation in progress waits for.
 std::string RankRun::partner(const Op& which) const {
   return std::visit(
       Overloaded{
@@ -273,8 +272,8 @@ std::string RankRun::partner(const Op& which) const {
             return "the other ranks of group " +
                    schedule.groups[schedule.group_index(collective.group, rank_)].name;
           },
-          [&](const Send& send) { return "a receive on rank " + std::to_string(rank_ + send.offset); },
-          [&](const Recv& recv) { return "a send from rank " + std::to_string(rank_ + recv.offset); },
+          [&](const Send& send) { return fmt::format("a receive on rank {}", rank_ + send.offset); },
+          [&](const Recv& recv) { return fmt::format("a send from rank {}", rank_ + recv.offset); },
           [](const auto&) { return std::string("its end"); },
       },
       which.action);

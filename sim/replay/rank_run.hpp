@@ -12,7 +12,7 @@
 #include "sim/replay/collectives.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/costs.hpp"
-#include "sim/replay/teams.hpp"
+#include "sim/replay/event_free_groups.hpp"
 
 namespace stepcast {
 
@@ -35,7 +35,7 @@ struct ReplayWorld {
   Collectives& collectives;
   PointToPoint& point_to_point;
   Copies& copies;
-  Teams& teams;
+  EventFreeGroups& event_free_groups;
   const Costs& costs;
   int recorded_steps = 0;                ///< measured steps of which operations' times are kept
   std::vector<ProgramIndex> programs{};  ///< of the schedule
@@ -48,7 +48,7 @@ struct OpTimes {
   double waited = 0.0;  ///< seconds before the start in which the main thread waited for a shift
 };
 
-/// What delayed an operation.
+/// Causes of an operation's delay.
 struct OpCause {
   double issued = 0.0;  ///< time; of operations on other streams than compute
   double host = 0.0;    ///< seconds at its end in which it only waited to be launched
@@ -99,7 +99,7 @@ class RankRun {
     return world_.input.run.recording != nullptr && world_.input.run.warmup_steps > 0 ? -1 : 0;
   }
   [[nodiscard]] const Program& program() const { return index_.program; }
-  /// What this rank waits for, one line per operation. \pre not finished
+  /// Describes what this rank waits for, one line per operation. \pre not finished
   [[nodiscard]] std::vector<std::string> waiting() const;
 
  private:
@@ -135,7 +135,7 @@ class RankRun {
     Job job;
     double done = 0.0;                     ///< part of its time that has passed
     std::optional<double> hook_reached{};  ///< time at which it came to a hook that waits
-    double time = 0.0;                     ///< time that a team's member has reached
+    double time = 0.0;                     ///< time that an event-free group's member has reached
   };
   struct Launches {
     double busy_until = 0.0;                             ///< time until which the launch thread is busy
@@ -169,14 +169,14 @@ class RankRun {
   void finish(int index);
   bool run_job(const Job& job, Callback ended);
 
-  // Hooks and teams: rank_hooks.cpp.
+  // Hooks and event-free groups: rank_hooks.cpp.
   void begin_parent(int index);
   void advance_parent();
-  /// Team that performs an operation with hooks together, without events; null: it needs some.
-  [[nodiscard]] Team* team_of(int index);
-  /// The main thread is at an operation of a team; the last member to come performs it for all.
-  void meet(Team& team, int index);
-  void perform_call(const Team& team, const Team::Call& call, int hook);
+  /// Group that performs operation `index` and its hooks without events; null: events are needed.
+  [[nodiscard]] EventFreeGroup* event_free_group(int index);
+  /// The main thread is at an operation of an event-free group; the last member to come performs it for all.
+  void meet(EventFreeGroup& group, int index);
+  void perform_call(const EventFreeGroup& group, const EventFreeGroup::Call& call, int hook);
   void perform_until(double fraction);
   void pass(double seconds, double launch, int index);
   void perform_rest(int end);
@@ -203,8 +203,8 @@ class RankRun {
   MainThread main_;
   Parent parent_;
   Launches launches_;
-  std::vector<std::optional<Team*>> teams_;         ///< by operation, where known
-  std::map<std::pair<Stream, int>, Queue> queues_;  ///< by stream, and of NCCL's by group
+  std::vector<std::optional<EventFreeGroup*>> event_free_groups_;  ///< by operation; empty: not looked up yet
+  std::map<std::pair<Stream, int>, Queue> queues_;                 ///< by stream, and of NCCL's by group
   std::vector<double> step_ends_;
   std::vector<RecordedStep> recorded_;
 };

@@ -43,16 +43,8 @@ int FullestLinkSearch::of(const Op& op, int rank) {
   if (plan.flows != nullptr) {
     for (const NcclFlow& flow : *plan.flows) add(ranks[flow.from], ranks[flow.to], flow.payload.count());
   } else {
-    for (int index = 0; index < plan.call.ranks; ++index) {
-      if (plan.algorithm->ring) {
-        add(ranks[index], ranks[(index + 1) % plan.call.ranks],
-            plan.algorithm->sent(plan.call, index).count());
-        continue;
-      }
-      for (int k = 0; k < plan.algorithm->steps(plan.call, index); ++k)
-        if (const Exchange step = plan.algorithm->step(plan.call, index, k); step.to >= 0)
-          add(ranks[index], ranks[step.to], step.sent.count());
-    }
+    for_each_message(*plan.algorithm, plan.call,
+                     [&](int from, int to, Bytes bytes) { add(ranks[from], ranks[to], bytes.count()); });
   }
   return found->second = fullest();
 }
@@ -85,7 +77,7 @@ int FullestLinkSearch::fullest() {
   }
   alone = alone && tiers.size() == 1 && !tiers.contains("pageable");
   FullestLinks links{joined(tiers, "+"), alone ? routes_.cluster().links[most].name : ""};
-  const auto found = std::find(found_.begin(), found_.end(), links);
+  const auto found = std::ranges::find(found_, links);
   if (found == found_.end()) {
     found_.push_back(std::move(links));
     return static_cast<int>(found_.size()) - 1;

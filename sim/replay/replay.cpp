@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/sorted.hpp"
 #include "schedule/operations.hpp"
 #include "sim/collectives/nccl_graph.hpp"
 #include "sim/replay/fluid_network.hpp"
@@ -60,7 +61,7 @@ struct ReplaySetup {
     return folds && nccl_graphs() != nullptr ? nccl_graphs()->routes() : own_routes;
   }
   [[nodiscard]] std::unique_ptr<Network> make_network(Clock& clock) {
-    if (!fluid()) return std::make_unique<SimGridNetwork>(*platform, cluster);
+    if (!fluid()) return std::make_unique<SimGridNetwork>(*platform, routes());
     if (!oracle()) return std::make_unique<FluidNetwork>(clock, symmetry, routes());
     return std::make_unique<SimGridLoads>(clock, symmetry, routes(), count_loads(input, plans));
   }
@@ -103,10 +104,8 @@ struct ReplaySetup {
   static Cluster replayed_cluster(const ReplayInput& input) {
     Cluster cluster = Copies::with_staging(input);
     cluster.shared_cores = shared_cores(input.calibration, cluster);
-    const bool stated = std::any_of(cluster.links.begin(), cluster.links.end(),
-                                    [](const Link& link) { return link.token_bucket > Bytes(0); });
     if (input.calibration != nullptr && input.calibration->cluster.slowest_shaped_link_bytes_per_s > 0.0 &&
-        !stated)
+        !has_token_buckets(cluster))
       shape_links(cluster, slowest_link(*input.cluster));
     return cluster;
   }
@@ -115,9 +114,7 @@ struct ReplaySetup {
     std::vector<int> nodes = input.node_of_rank;
     const std::vector<int> copied = Copies::nodes(input, cluster);
     nodes.insert(nodes.end(), copied.begin(), copied.end());
-    std::sort(nodes.begin(), nodes.end());
-    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-    return nodes;
+    return sorted_unique(std::move(nodes));
   }
 
   /// Cores by node: the cores of a host belong to its first socket, a device counts as one.
@@ -161,11 +158,11 @@ class Replay {
         collectives_(collective_world_, *input.schedule, setup_.plans),
         point_to_point_(clock_, transport_),
         copies_(*network_, input, setup_.cluster),
-        teams_(collective_world_, *input.schedule, setup_.plans, collectives_),
+        event_free_groups_(collective_world_, *input.schedule, setup_.plans, collectives_),
         costs_(input),
-        world_{input,           clock_,  processors_, transport_, collectives_,
-               point_to_point_, copies_, teams_,      costs_,     recorded_steps()},
-        runs_(static_cast<std::size_t>(input.schedule->world_size)) {
+        world_{input,           clock_,  processors_,        transport_, collectives_,
+               point_to_point_, copies_, event_free_groups_, costs_,     recorded_steps()},
+        runs_(input.schedule->world_size) {
     world_.programs.reserve(input.schedule->programs.size());
     for (const Program& program : input.schedule->programs) world_.programs.emplace_back(program);
     for (const int rank : symmetry_.replayed()) runs_[rank] = std::make_unique<RankRun>(world_, rank);
@@ -185,9 +182,10 @@ class Replay {
       operations += static_cast<double>(input_.schedule->program(rank).ops.size());
     const int kept = std::clamp(static_cast<int>(kRecordedTimes / operations), 1, input_.run.steps);
     if (!input_.run.shown_steps.empty() && *input_.run.shown_steps.rbegin() >= kept)
-      throw UsageError("--timeline-steps: found step " + std::to_string(*input_.run.shown_steps.rbegin()) +
-                       ", expected at most " + std::to_string(kept - 1) +
-                       ": steps with so many operations are not kept beyond it");
+      throw UsageError(
+          "--timeline-steps: found step {}, expected at most {}: steps with so many operations are not kept "
+          "beyond it",
+          *input_.run.shown_steps.rbegin(), kept - 1);
     return kept;
   }
 
@@ -201,12 +199,12 @@ class Replay {
       for (std::string& line : runs_[number]->waiting()) lines.push_back(std::move(line));
     }
     if (stuck == 0) return;
-    std::string report = "deadlock: " + std::to_string(stuck) + " of " + std::to_string(runs_.size()) +
-                         " ranks wait for an operation that never starts";
+    std::string report =
+        fmt::format("deadlock: {} of {} ranks wait for an operation that never starts", stuck, runs_.size());
     for (std::size_t i = 0; i < std::min<std::size_t>(lines.size(), kDeadlockLines); ++i)
       report += "\n  " + lines[i];
     if (lines.size() > kDeadlockLines)
-      report += "\n  and " + std::to_string(lines.size() - kDeadlockLines) + " more operations";
+      report += fmt::format("\n  and {} more operations", lines.size() - kDeadlockLines);
     throw RunError(report);
   }
 
@@ -225,12 +223,12 @@ class Replay {
       std::adjacent_difference(times.begin(), times.end(), times.begin());
       if (result.step_time_s.empty())
         result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.run.warmup_steps);
-      result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
+      result.step_time_s.emplace_back(times.begin() + warmup, times.end());
     }
     result.bytes_sent_per_rank = bytes_per_step();
     for (const int rank : symmetry_.replayed())
       result.forecast.operations += static_cast<double>(input_.schedule->program(rank).ops.size()) *
-                           (input_.run.steps + input_.run.warmup_steps);
+                                    (input_.run.steps + input_.run.warmup_steps);
     result.notes["collective_fidelity"] = setup_.plans.fidelity_used();
     for (const auto& [about, what] : {std::pair{"algorithms", setup_.plans.algorithms_used()},
                                       {"nccl", setup_.plans.nccl_choices()},
@@ -242,8 +240,8 @@ class Replay {
     if (setup_.oracle())
       result.notes["exact"] = "every rank is replayed, and SimGrid (CM02) shares the links";
     if (symmetry_.coarse())
-      result.notes["ranks"] = "in " + std::to_string(symmetry_.replayed().size()) +
-                              " classes, each as slow as its slowest; --exact replays all";
+      result.notes["ranks"] = fmt::format("in {} classes, each as slow as its slowest; --exact replays all",
+                                          symmetry_.replayed().size());
     add_details(result);
     return result;
   }
@@ -259,17 +257,17 @@ class Replay {
 
   [[nodiscard]] int slowest_rank(int step) const {
     const std::vector<int>& all = symmetry_.replayed();
-    return *std::max_element(all.begin(), all.end(),
-                             [&](int a, int b) { return length(rank(a), step) < length(rank(b), step); });
+    return *std::ranges::max_element(
+        all, [&](int a, int b) { return length(rank(a), step) < length(rank(b), step); });
   }
 
   /// Adds spans and breakdown of the recorded step whose slowest rank took the median time.
   void add_details(Result& result) {
     std::vector<std::pair<double, int>> by_time;
-    by_time.reserve(static_cast<std::size_t>(world_.recorded_steps));
+    by_time.reserve(world_.recorded_steps);
     for (int step = 0; step < world_.recorded_steps; ++step)
       by_time.emplace_back(length(rank(slowest_rank(step)), step), step);
-    std::sort(by_time.begin(), by_time.end());
+    std::ranges::sort(by_time);
     const int step = by_time[(by_time.size() - 1) / 2].second;
     std::vector<int> detailed{0, slowest_rank(step)};
     if (input_.schedule->world_size <= kDetailedRanks) {
@@ -278,7 +276,7 @@ class Replay {
     } else if (!input_.run.record_spans) {  // a few numbers of each kind of rank
       add_first_of_programs(detailed);
     }
-    detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
+    detailed = sorted_unique(std::move(detailed));
     for (const int number : detailed)
       result.breakdown.push_back(make_breakdown(spans(number, step, step_start(rank(number), step)), number,
                                                 length(rank(number), step)));
@@ -350,10 +348,7 @@ class Replay {
       one.before = recorded(number, step - 1, origin, links);
     }
     recording.links = links.found();
-    const std::vector<std::string> tiers = link_tiers(*input_.cluster);
-    recording.tiers.assign(tiers.begin(), tiers.end());
-    std::sort(recording.tiers.begin(), recording.tiers.end());
-    recording.tiers.erase(std::unique(recording.tiers.begin(), recording.tiers.end()), recording.tiers.end());
+    recording.tiers = sorted_unique(link_tiers(*input_.cluster));
     recording.segments.clear();
     recording.segment_of_tensor.assign(input_.model->parameters.size(), -1);
     for (const Segment& segment : input_.model->segments) {
@@ -366,9 +361,8 @@ class Replay {
   void add_first_of_programs(std::vector<int>& ranks) const {
     const std::vector<int>& programs = input_.schedule->program_of_rank;
     for (std::size_t program = 0; program < input_.schedule->programs.size(); ++program)
-      ranks.push_back(static_cast<int>(
-          std::find(programs.begin(), programs.end(), static_cast<int>(program)) - programs.begin()));
-    std::sort(ranks.begin(), ranks.end());
+      ranks.push_back(
+          static_cast<int>(std::ranges::find(programs, static_cast<int>(program)) - programs.begin()));
   }
 
   [[nodiscard]] const RankRun& rank(int number) const { return *runs_[symmetry_.rank(number)]; }
@@ -403,7 +397,7 @@ class Replay {
   Collectives collectives_;
   PointToPoint point_to_point_;
   Copies copies_;
-  Teams teams_;
+  EventFreeGroups event_free_groups_;
   Costs costs_;
   ReplayWorld world_;
   std::vector<std::unique_ptr<RankRun>> runs_;  ///< by rank; null if another rank represents it
@@ -416,11 +410,11 @@ std::optional<NcclParameters> calibrated_nccl(const Calibration* calibration, co
   const DeviceModel& measured = device_model(calibration->nccl.device);
   for (const Node& node : cluster.nodes)
     if (node.kind == NodeKind::kDevice && device_model(node.device).name != measured.name)
-      throw UsageError("the calibration is of NCCL on " + measured.name + ", cluster '" + cluster.name +
-                       "' has " + device_model(node.device).name);
-  NcclParameters laws = nccl_parameters(measured.compute_capability);
-  laws.set(calibration->nccl.parameters);
-  return laws;
+      throw UsageError("the calibration is of NCCL on {}, cluster '{}' has {}", measured.name, cluster.name,
+                       device_model(node.device).name);
+  NcclParameters parameters = nccl_parameters(measured.compute_capability);
+  parameters.set(calibration->nccl.parameters);
+  return parameters;
 }
 
 int shared_cores(const Calibration* calibration, const Cluster& cluster) {

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/enum_table.hpp"
 #include "models/model.hpp"
 #include "records/calibration.hpp"
 #include "records/phase_costs.hpp"
@@ -27,6 +29,10 @@ struct Recording;
 /// link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
 /// `kAutomatic`: message level up to a group size, aggregate above; the Result notes the choice.
 enum class Fidelity : std::uint8_t { kAutomatic, kMessage, kAggregate };
+inline constexpr std::array kFidelities{EnumName{Fidelity::kAutomatic, "auto"},
+                                        EnumName{Fidelity::kMessage, "message"},
+                                        EnumName{Fidelity::kAggregate, "aggregate"}};
+static_assert(is_in_order(kFidelities));
 
 /// Costs of copies between the memories of a host and its devices, beside the links.
 struct CopyCosts {
@@ -43,7 +49,7 @@ struct LaunchThread {
   bool waits_by_phase = false;  ///< synchronises before every forward, loss and backward of a micro-batch too
 };
 
-/// What ranks compute with.
+/// Compute of the ranks: costs and resources.
 struct RankCompute {
   const PhaseCosts* phases = nullptr;  ///< null: the model declares its times
   int batch = 1;                       ///< per rank
@@ -65,7 +71,17 @@ struct ReplayRun {
   Recording* recording = nullptr;  ///< filled with the same step of all replayed ranks; null: none
 };
 
-struct ReplayInput {
+/// Choices of how to replay.
+struct ReplayOptions {
+  Fidelity fidelity = Fidelity::kAutomatic;
+  bool exact = false;  ///< replays every rank; else one rank per class (Symmetry) if classes hold
+  /// With `exact`: SimGrid shares the links of NCCL's collectives too, up to 512 ranks; else the built-in
+  /// solver.
+  bool simgrid = false;
+  CopyCosts copies{};
+};
+
+struct ReplayInput : ReplayOptions {
   const Schedule* schedule = nullptr;
   const Model* model = nullptr;
   const Cluster* cluster = nullptr;
@@ -76,14 +92,13 @@ struct ReplayInput {
   std::string backend{};
   AlgorithmChoice algorithms{};       ///< in place of the library's own
   NcclGraphs* nccl_graphs = nullptr;  ///< of the cluster, shared by several replays; null: its own
-  Fidelity fidelity = Fidelity::kAutomatic;
-  bool exact = false;  ///< replays every rank; else one rank per class (Symmetry) if classes hold
-  /// With `exact`: SimGrid shares the links of NCCL's collectives too, up to 512 ranks; else the built-in
-  /// solver.
-  bool simgrid = false;
-  CopyCosts copies{};
   RankCompute compute{};
   ReplayRun run{};
+
+  /// True if ranks draw steps of their own.
+  [[nodiscard]] bool draws_steps() const {
+    return run.resample && compute.phases != nullptr && compute.phases->varies();
+  }
 };
 
 /// NCCL's parameters of the calibration on top of those of its GPU's generation; nothing without any.

@@ -23,7 +23,7 @@ void speed_up(PiecewiseCost& cost, double factor) {
 }
 
 [[noreturn]] void refuse(const std::string& resource, const std::string& why) {
-  throw UsageError("--scale " + resource + ": " + why);
+  throw UsageError("--scale {}: {}", resource, why);
 }
 
 /// Number after a word: 3 of `rank3` for `rank`.
@@ -58,8 +58,8 @@ ResourceScales parse_scales(const std::string& text) {
     const auto factor =
         equals == std::string::npos ? std::nullopt : number_in<double>(part.substr(equals + 1));
     if (equals == 0 || !factor || !(*factor >= kLeast && *factor <= kMost))
-      throw UsageError("--scale '" + part +
-                       "': expected RESOURCE=FACTOR with a factor from 0.001 to 1000, as compute=1.1");
+      throw UsageError(
+          "--scale '{}': expected RESOURCE=FACTOR with a factor from 0.001 to 1000, as compute=1.1", part);
     scales.push_back({part.substr(0, equals), *factor});
   }
   return scales;
@@ -74,12 +74,9 @@ std::string to_text(const ResourceScales& scales) {
 
 std::vector<int> stages(const Schedule& schedule) {
   std::map<std::vector<int>, int> known;
-  bool messages = false;
-  for (const Program& program : schedule.programs)
-    for (const Op& op : program.ops) messages = messages || std::holds_alternative<Send>(op.action);
-  if (!messages) return {};
+  if (!has_action<Send>(schedule)) return {};
   std::vector<int> result;
-  result.reserve(static_cast<std::size_t>(schedule.world_size));
+  result.reserve(schedule.world_size);
   for (int rank = 0; rank < schedule.world_size; ++rank)
     result.push_back(
         known.try_emplace(schedule.program(rank).segments, static_cast<int>(known.size())).first->second);
@@ -91,7 +88,7 @@ std::vector<double> rank_speeds(const ResourceScales& scales, const Schedule& sc
   const std::vector<int> stage = stages(schedule);
   for (const auto& [resource, factor] : scales) {
     if (!is_of_ranks(resource)) continue;
-    speeds.resize(static_cast<std::size_t>(schedule.world_size), 1.0);
+    speeds.resize(schedule.world_size, 1.0);
     bool any = false;
     for (int rank = 0; rank < schedule.world_size; ++rank) {
       if (number_after(resource, "rank") != rank &&
@@ -102,7 +99,7 @@ std::vector<double> rank_speeds(const ResourceScales& scales, const Schedule& sc
     }
     if (!any)
       refuse(resource,
-             "there are " + counted(static_cast<std::size_t>(schedule.world_size), "rank") +
+             "there are " + counted(schedule.world_size, "rank") +
                  (stage.empty() ? " and no stages, counted from 0" : " and their stages, counted from 0"));
   }
   return speeds;
@@ -145,7 +142,7 @@ void scale_environment(const ResourceScales& scales, Cluster& cluster,
         path.wake_cpu_s /= factor;
       }
     } else if (resource != "pageable" && !is_of_ranks(resource) && !scale_links(cluster, resource, factor)) {
-      throw UsageError("--scale: " + unknown_name("resource or link", resource, known_resources(cluster)));
+      throw UsageError("--scale: {}", unknown_name("resource or link", resource, known_resources(cluster)));
     }
   }
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-/// Threads of a job and how much of a core each wants.
+/// Number of threads of a job.
 double threads(const Job& job) { return std::max(1.0, std::ceil(job.cores)); }
 
 }  // namespace
@@ -22,8 +22,7 @@ double fair_share(std::vector<Demand> demands, double capacity) {
     weight += demand.weight;
   }
   if (total <= capacity) return kInfinite;
-  std::sort(demands.begin(), demands.end(),
-            [](const Demand& a, const Demand& b) { return a.amount < b.amount; });
+  std::ranges::sort(demands, [](const Demand& a, const Demand& b) { return a.amount < b.amount; });
   for (const Demand& demand : demands) {
     if (demand.amount >= capacity / weight) break;
     capacity -= demand.amount * demand.weight;
@@ -168,8 +167,8 @@ void Processors::end_jobs(std::size_t host) {
   Host& here = at(host);
   std::vector<Callback> due;
   for (const int id : here.shared.take_ended(clock_.now())) {
-    const auto found = std::find_if(here.callbacks.begin(), here.callbacks.end(),
-                                    [id](const auto& entry) { return entry.first == id; });
+    const auto found =
+        std::ranges::find_if(here.callbacks, [id](const auto& entry) { return entry.first == id; });
     due.push_back(std::move(found->second));
     here.callbacks.erase(found);
   }

@@ -4,20 +4,15 @@
 #include <numeric>
 #include <utility>
 
+#include "topologies/token_bucket.hpp"
+
 namespace stepcast {
-
-namespace {
-
-/// Index of a direction of a link.
-int slot(const Hop& hop) { return 2 * hop.link + (hop.forward ? 0 : 1); }
-
-}  // namespace
 
 Load path_load(const Cluster& cluster, const Path& path) {
   Load load;
   load.latency_s = latency(cluster, path).count();
   load.penalty = load.latency_s > 0.0 ? load.latency_s : 1.0;
-  for (const Hop& hop : path) load.shares.push_back({slot(hop), 1.0});
+  for (const Hop& hop : path) load.shares.push_back({hop.slot(), 1.0});
   return load;
 }
 
@@ -34,24 +29,21 @@ Load collective_load(const ReplayInput& input, const CollectivePlan& plan, Colle
     const double bytes = one.payload.count() * plan.wire_factor * pair.overhead;
     load.latency_s = std::max(load.latency_s, pair.latency.count());
     for (const Hop& hop : *pair.path) {
-      double& here = taken[slot(hop)];
-      if (here == 0.0 && bytes > 0.0) slots.push_back(slot(hop));
+      double& here = taken[hop.slot()];
+      if (here == 0.0 && bytes > 0.0) slots.push_back(hop.slot());
       here += bytes;
       most = std::max(most, here);
     }
   }
   load.penalty = most > 0.0 ? most * (load.latency_s > 0.0 ? load.latency_s : 1.0) : 1.0;
-  std::sort(slots.begin(), slots.end());
+  std::ranges::sort(slots);
   load.shares.reserve(slots.size());
   for (const int each : slots) load.shares.push_back({each, taken[each]});
   return load;
 }
 
 Symmetry::Symmetry(const ReplayInput& input, CollectivePlans& plans, Routes& routes)
-    : input_(input),
-      plans_(plans),
-      routes_(routes),
-      replayed_(static_cast<std::size_t>(input.schedule->world_size)) {
+    : input_(input), plans_(plans), routes_(routes), replayed_(input.schedule->world_size) {
   std::iota(replayed_.begin(), replayed_.end(), 0);
   for (const Link& link : routes.cluster().links) links_.insert(links_.end(), 2, link.bandwidth.count());
 }
@@ -70,17 +62,16 @@ const Load& Symmetry::collective(const CollectivePlan& plan, int group) {
 }
 
 bool Symmetry::may_fold(const ReplayInput& input, const std::string& backend) {
-  const bool draws = input.run.resample && input.compute.phases != nullptr && input.compute.phases->varies();
   const bool engines = input.calibration != nullptr && backend != "nccl";
-  if (input.exact || draws || engines || shared_cores(input.calibration, *input.cluster) > 0) return false;
-  for (const Link& link : input.cluster->links)
-    if (link.token_bucket > Bytes(0)) return false;
+  if (input.exact || input.draws_steps() || engines || shared_cores(input.calibration, *input.cluster) > 0 ||
+      has_token_buckets(*input.cluster))
+    return false;
   for (const Program& program : input.schedule->programs)
     for (const Op& op : program.ops)
       if (const auto* copy = std::get_if<Copy>(&op.action); copy != nullptr && !copy->is_local())
         return false;
   std::vector<int> nodes = input.node_of_rank;
-  std::sort(nodes.begin(), nodes.end());
+  std::ranges::sort(nodes);
   return std::adjacent_find(nodes.begin(), nodes.end()) == nodes.end();
 }
 

@@ -13,8 +13,9 @@
 
 namespace stepcast {
 
-/// What moves through the network as one: a flow between two nodes, or all flows of a collective of NCCL,
-/// which proceed chunk by chunk together. Each unit of its rate takes `weight` from every link of a class.
+/// Flows that move through the network as one: a flow between two nodes, or all flows of a collective of
+/// NCCL, which proceed chunk by chunk together. Each unit of the rate takes `weight` from every link of a
+/// class.
 struct Load {
   struct Share {
     int link = 0;  ///< class of links

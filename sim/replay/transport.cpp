@@ -141,9 +141,8 @@ void Transport::wake(int rank, const MessagePtr& message) {
 void Transport::serve(int rank) {
   Engine& engine = engines_[rank];
   while (!engine.busy && !engine.waiting.empty()) {
-    const auto next = std::find_if(engine.waiting.begin(), engine.waiting.end(), [this](const Service& one) {
-      return one.sending && crosses_wire(*one.message);
-    });
+    const auto next = std::ranges::find_if(
+        engine.waiting, [this](const Service& one) { return one.sending && crosses_wire(*one.message); });
     const auto served = next == engine.waiting.end() ? engine.waiting.begin() : next;
     Service service = std::move(*served);
     engine.waiting.erase(served);
@@ -154,7 +153,8 @@ void Transport::serve(int rank) {
     // Without a gap of its own the processor work spreads over the message's way.
     const double seconds = gap > 0.0 ? gap : cost.latency.at(Bytes(transfer.bytes)).count();
     engine.busy = service.holds_engine = gap > 0.0;
-    engine_started(service);
+    const bool both = ++service.message->engines_started == 2;
+    if (crosses_wire(*service.message) ? service.sending : both) fly(service.message);
     if (seconds > 0.0 && (gap > 0.0 || cpu > 0.0))
       processors_.run(node(rank),
                       {.seconds = seconds, .cores = cpu / seconds, .rank = rank, .communication = true},
@@ -164,12 +164,7 @@ void Transport::serve(int rank) {
   }
 }
 
-void Transport::engine_started(const Service& service) {
-  const bool both = ++service.message->engines_started == 2;
-  if (crosses_wire(*service.message) ? service.sending : both) fly(service.message);
-}
-
-/// Whether links carry the message at a rate that was taken out of its latency.
+/// True if links carry the message at a rate that was taken out of its latency.
 bool Transport::crosses_wire(const Message& message) const {
   const Transfer& transfer = message.transfer;
   return remote(transfer.from, transfer.to) &&
@@ -199,13 +194,14 @@ void Transport::cross(const MessagePtr& message) {
     return;
   }
   Connection& connection = connections_[{message->transfer.from, message->transfer.to}];
-  connection.waiting.push_back({message, clock_.now()});
-  if (connection.waiting.size() == 1) send_first(connection, 0.0);
+  message->queued = clock_.now();
+  connection.push_back(message);
+  if (connection.size() == 1) send_first(connection, 0.0);
 }
 
 /// \param ahead bytes that left while the message before was still on its way
 void Transport::send_first(Connection& connection, double ahead) {
-  const MessagePtr message = connection.waiting.front().message;
+  const MessagePtr message = connection.front();
   const int from = message->transfer.from;
   const int to = message->transfer.to;
   const double bytes = wire_bytes(message->transfer.bytes);
@@ -213,12 +209,12 @@ void Transport::send_first(Connection& connection, double ahead) {
   const auto arrived = [this, &connection, message, bytes, ahead, begun] {
     const double latency = wire_latency_s(message->transfer.from, message->transfer.to);
     const double crossing = clock_.now() - begun - latency;
-    connection.waiting.pop_front();
-    if (!connection.waiting.empty()) {
+    connection.pop_front();
+    if (!connection.empty()) {
       const double most_rate = wire_bandwidth_bytes_per_s(message->transfer.from, message->transfer.to);
       const double rate = crossing > 0.0 ? std::min((bytes - ahead) / crossing, most_rate) : 0.0;
-      const double early = std::min(latency, clock_.now() - connection.waiting.front().queued);
-      const double most = (1.0 - kLastPart) * wire_bytes(connection.waiting.front().message->transfer.bytes);
+      const double early = std::min(latency, clock_.now() - connection.front()->queued);
+      const double most = (1.0 - kLastPart) * wire_bytes(connection.front()->transfer.bytes);
       send_first(connection, std::min(early * rate, most));
     }
     part_over(*message);
@@ -240,22 +236,20 @@ void Transport::part_over(Message& message) {
   if (--message.open_parts == 0) message.transfer.arrived();
 }
 
-void PointToPoint::post(bool is_send, int from, int to, int tag, double bytes, Callback done) {
-  const Symmetry& symmetry = transport_.symmetry();
-  const int offset = to - from;
-  auto& queue = waiting_[{symmetry.rank(from), symmetry.rank(to), offset, tag}];
-  if (queue.empty() || queue.front().is_send == is_send) {
-    queue.push_back({is_send, clock_.now(), std::move(done), from});
+void PointToPoint::post(const Ends& ends, Side side) {
+  side.date = clock_.now();
+  std::vector<Side>& queue = waiting_[ends];
+  if (queue.empty() || queue.front().is_send == side.is_send) {
+    queue.push_back(std::move(side));
     return;
   }
-  Posted other = std::move(queue.front());
+  Side other = std::move(queue.front());
   queue.erase(queue.begin());
-  const double receive_posted = is_send ? other.date : clock_.now();
-  Callback& sent = is_send ? done : other.done;
-  Callback& arrived = is_send ? other.done : done;
-  const int sender = is_send ? from : other.from;
-  transport_.count_sent(sender, bytes);
-  transport_.move({sender, sender + offset, bytes, receive_posted, std::move(sent), std::move(arrived)});
+  Side& send = side.is_send ? side : other;
+  Side& receive = side.is_send ? other : side;
+  transport_.count_sent(send.from, side.bytes);
+  transport_.move({send.from, send.to, side.bytes, receive.date, std::move(send.done),
+                   std::move(receive.done), send.flow_type});
 }
 
 }  // namespace stepcast

@@ -17,64 +17,64 @@
 
 namespace stepcast {
 
-/// One message between two ranks of which both sides are ready.
+/// One message between two ranks whose send and receive are both posted.
 struct Transfer {
   int from = 0;
   int to = 0;
   double bytes = 0.0;
   double receive_posted = 0.0;  ///< date
-  Callback sent;                ///< the sender may use its array again; may be empty
+  Callback sent;                ///< called when the sender may reuse its array; may be empty
   Callback arrived;
   int flow_type = 0;  ///< of the network
 };
 
-/// What one message costs from end to end.
+/// Cost of one message from end to end.
 ///
-/// Without a calibration, alpha + n / bandwidth of the links, and nothing on one host. With one, after LogGP:
-/// each rank has one message engine, which handles what it sends and receives one after the other,
+/// Without a calibration: alpha + n / bandwidth of the links, and nothing on one host. With a calibration,
+/// after LogGP: each rank has one message engine, which handles sends and receives one after the other.
 ///
 ///     engine      busy for gap(n) per message and end, with cpu(n) / gap(n) cores of its host; starts on its
 ///                 own
-///     wake        a receiver without another message in its engine sleeps, and takes wake_cpu of a core before the arrival
-///     arrival     latency(n) after both engines have started on it, and not before both are done
-///     other host  where the calibration took the wire out of latency: a flow over the links latency(n) after
-///                 the sender's engine has started on it, because the receiver's kernel takes what comes, and
-///                 after what the sender sent before to the same rank, since both cross one TCP connection; an
-///                 engine sends before it receives; else once both engines have started, latency(0),
-///                 then a flow beside latency(n) - latency(0); Gloo adds 48 B
-///     notice      the sender learns that a receive was posted `notice` later (plus the wire's), so a receive
+///     wake        a receiver without another message in its engine sleeps; it takes wake_cpu of a core
+///                 before the arrival
+///     arrival     latency(n) after both engines have started on it, and not before both have finished
+///     other host  if the calibration excludes the wire from latency: a flow over the links, latency(n)
+///                 after the sender's engine has started and after earlier messages of the same
+///                 connection; an engine sends before it receives. Otherwise latency(0) after both engines
+///                 have started, then a flow concurrently with latency(n) - latency(0). Gloo adds 48 B
+///     notice      the sender learns of a posted receive `notice` later (plus the wire's latency): a receive
 ///                 posted before the send costs nothing, one posted with it half a round trip
 ///
-/// and sending is over, for the sender, when its engine is done: the array is in the socket by then. Engines
-/// that are slowed, because the cores are busy, delay the message; engines that are not, do not. Sources:
-/// Alexandrov et al., SPAA 1995; gloo/transport/tcp/pair.cc (preamble, NOTIFY_RECV_READY).
+/// Sending ends for the sender when its engine has finished, because the array is in the socket by then. Busy
+/// cores slow engines, and with them the message. Sources: Alexandrov et al., SPAA 1995;
+/// gloo/transport/tcp/pair.cc (preamble, NOTIFY_RECV_READY).
 class Transport {
  public:
-  /// \param nccl of the backend `nccl`, whose messages cost what NCCL's formulas say; null: another backend
+  /// \param nccl of the backend `nccl`, whose messages cost NCCL's times; null: another backend
   Transport(Clock& clock, Network& network, Processors& processors, const ReplayInput& input,
             NcclGraphs* nccl, const Symmetry& symmetry);
 
   /// Moves a message whose send and receive are both posted. Callbacks never come from inside this call.
   void move(Transfer transfer);
 
-  /// Whether messages between two ranks cross links.
+  /// True if messages between two ranks cross links.
   [[nodiscard]] bool remote(int from, int to) const { return node(from) != node(to); }
-  /// The endpoint costs between two ranks; null when endpoints are free. Of the path class that the cluster
-  /// says: `same_host`, `same_switch` with at most one switch between the hosts, else `across_switches`; the
+  /// Endpoint costs between two ranks; null if endpoints are free. The path class follows from the cluster:
+  /// `same_host`, `same_switch` with at most one switch between the hosts, else `across_switches`; the
   /// nearest calibrated class for one that is not calibrated.
   [[nodiscard]] const PathCost* path(int from, int to) const;
-  /// Which classes were asked for and which ones served for them; "" when each was there.
+  /// Path classes that are not calibrated and the classes used for them; "" if there are none.
   [[nodiscard]] std::string stand_ins() const;
   [[nodiscard]] double wire_latency_s(int from, int to) const;
-  /// Of the path over the links. \pre remote(from, to)
+  /// Least bandwidth of the path over the links. \pre remote(from, to)
   [[nodiscard]] double wire_bandwidth_bytes_per_s(int from, int to) const;
   [[nodiscard]] double wire_bytes(double bytes) const { return bytes + preamble_bytes_; }
-  /// Where a rank sits in the cluster.
+  /// Node of a rank in the cluster.
   [[nodiscard]] int node(int rank) const { return node_of_rank_[rank]; }
-  /// Where the rank sits that is replayed for it, and works.
+  /// Node of the rank that is replayed for `rank`.
   [[nodiscard]] int replayed_node(int rank) const { return node_of_rank_[symmetry_.rank(rank)]; }
   [[nodiscard]] const Symmetry& symmetry() const { return symmetry_; }
-  /// Bytes that each replayed rank has sent so far, without preambles, as who moves them counts them.
+  /// Bytes that each replayed rank has sent so far, without preambles.
   [[nodiscard]] const std::vector<double>& bytes_sent() const { return bytes_sent_; }
   void count_sent(int rank, double bytes) { bytes_sent_[symmetry_.rank(rank)] += bytes; }
 
@@ -82,7 +82,8 @@ class Transport {
   struct Message {
     Transfer transfer;
     int engines_started = 0;
-    int open_parts = 0;  ///< engines, wake, timer and flow that are not over
+    int open_parts = 0;   ///< engines, wake, timer and flow that are not over
+    double queued = 0.0;  ///< date at which it waited for its connection
   };
   using MessagePtr = std::shared_ptr<Message>;
   struct Service {
@@ -95,19 +96,12 @@ class Transport {
     bool busy = false;
     int receives = 0;  ///< waiting, or being served
   };
-  /// One way between two ranks: bytes cross in the order in which they were sent.
-  struct Connection {
-    struct Queued {
-      MessagePtr message;
-      double queued = 0.0;  ///< date
-    };
-    std::deque<Queued> waiting;  ///< the first is on its way
-  };
+  /// One way between two ranks: bytes cross in the order in which they were sent. The first is on its way.
+  using Connection = std::deque<MessagePtr>;
   void move_by_nccl(Transfer transfer);
   void begin(const MessagePtr& message);
   void wake(int rank, const MessagePtr& message);
   void serve(int rank);
-  void engine_started(const Service& service);
   [[nodiscard]] bool crosses_wire(const Message& message) const;
   void engine_done(int rank, const Service& service);
   void fly(const MessagePtr& message);
@@ -137,36 +131,44 @@ class Transport {
   std::vector<double> bytes_sent_;
 };
 
-/// Sends and receives: matched by sender, receiver and tag, in the order in which they are posted.
+/// Sends and receives, which match in the order in which they are posted.
 class PointToPoint {
  public:
-  PointToPoint(Clock& clock, Transport& transport) : clock_(clock), transport_(transport) {}
-
-  /// Posts one side. `done` of the sender is called when its array is free again, of the receiver at the
-  /// arrival.
-  void post(bool is_send, int from, int to, int tag, double bytes, Callback done);
-
- private:
-  struct Posted {
-    bool is_send = false;
-    double date = 0.0;
-    Callback done;
-    int from = 0;  ///< the one whose message it is, of a send
-  };
-  Clock& clock_;
-  Transport& transport_;
-  /// Those that are replayed for them, and how far apart they are.
+  /// Replayed ranks or members between which messages match, and how far apart they are.
   struct Ends {
-    int from, to, offset, tag;
+    int from, to, offset = 0, tag = 0;
     bool operator==(const Ends&) const = default;
   };
+  /// One side of a message. `done` of the sender is called when its array is free again, of the receiver at
+  /// the arrival.
+  struct Side {
+    bool is_send = false;
+    int from = 0, to = 0;  ///< ranks
+    double bytes = 0.0;
+    Callback done;
+    int flow_type = 0;
+    double date = 0.0;  ///< of the post
+  };
+  PointToPoint(Clock& clock, Transport& transport) : clock_(clock), transport_(transport) {}
+
+  /// Posts one side; moves the message if the other side waits. Its ranks are those of the sender's side.
+  void post(const Ends& ends, Side side);
+  /// Posts a side of a message between two ranks.
+  void post(Side side, int tag) {
+    const Symmetry& symmetry = transport_.symmetry();
+    post({symmetry.rank(side.from), symmetry.rank(side.to), side.to - side.from, tag}, std::move(side));
+  }
+
+ private:
   struct Hash {
     std::size_t operator()(const Ends& ends) const {
       return (static_cast<std::size_t>(ends.tag) << 40) ^ (static_cast<std::size_t>(ends.from) << 20) ^
              static_cast<std::size_t>(ends.to) ^ (static_cast<std::size_t>(ends.offset) << 50);
     }
   };
-  std::unordered_map<Ends, std::vector<Posted>, Hash> waiting_;  ///< all of a queue are of the same side
+  Clock& clock_;
+  Transport& transport_;
+  std::unordered_map<Ends, std::vector<Side>, Hash> waiting_;  ///< all of a queue are of the same side
 };
 
 }  // namespace stepcast

@@ -41,9 +41,8 @@ AlphaBeta message_line(const Calibration* calibration, Routes& routes) {
     line.beta_s_per_byte += 1.0 / bandwidth(cluster, path).count();
     return line;
   }
-  const auto slowest =
-      std::min_element(cluster.links.begin(), cluster.links.end(),
-                       [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; });
+  const auto slowest = std::ranges::min_element(
+      cluster.links, [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; });
   line.alpha_s += 2.0 * slowest->latency.count();
   line.beta_s_per_byte += 1.0 / slowest->bandwidth.count();
   return line;
@@ -69,8 +68,7 @@ Seconds alpha_beta_time(const Schedule& schedule, const Collective& collective, 
 Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single) {
   Seconds total = single;
   for (const Op& op : schedule.program(0).ops) {
-    if (const auto* send = std::get_if<Send>(&op.action))
-      total += Seconds(line.alpha_s + send->message.count() * line.beta_s_per_byte);
+    if (const auto* send = std::get_if<Send>(&op.action)) total += line.time(send->message);
     const auto* collective = std::get_if<Collective>(&op.action);
     if (collective == nullptr) continue;
     total += alpha_beta_time(schedule, *collective, line);
@@ -84,11 +82,10 @@ std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBe
   const auto is_exchange = [](const Op& op) {
     return operation_of(op).time == TimeSource::kTransfer && !std::holds_alternative<Collective>(op.action);
   };
-  if (!communicates(schedule) || std::any_of(program.ops.begin(), program.ops.end(), is_exchange))
-    return std::nullopt;
+  if (!communicates(schedule) || std::ranges::any_of(program.ops, is_exchange)) return std::nullopt;
   const auto speed = [&](int node) { return input.cluster->host_of(node).speed; };
-  const auto slowest = std::min_element(input.node_of_rank.begin(), input.node_of_rank.end(),
-                                        [&](int a, int b) { return speed(a) < speed(b); });
+  const auto slowest =
+      std::ranges::min_element(input.node_of_rank, [&](int a, int b) { return speed(a) < speed(b); });
   const auto rank = static_cast<int>(slowest - input.node_of_rank.begin());
   constexpr double kMedian = -1.0;
   const Costs costs(input);

@@ -6,7 +6,7 @@
 #include "records/calibration.hpp"
 #include "schedule/schedule.hpp"
 #include "sim/replay/replay.hpp"
-#include "topologies/cluster.hpp"
+#include "topologies/paths.hpp"
 
 /// Baselines that need no simulator. Every accuracy table contains them.
 namespace stepcast {
@@ -15,6 +15,9 @@ namespace stepcast {
 struct AlphaBeta {
   double alpha_s = 0.0;
   double beta_s_per_byte = 0.0;
+  [[nodiscard]] Seconds time(Bytes message) const {
+    return Seconds(alpha_s + beta_s_per_byte * message.count());
+  }
 };
 
 /// Straight line through the knots of `cost` with the least squared relative error, alpha and beta at least

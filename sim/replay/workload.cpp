@@ -21,14 +21,14 @@ int choose(const std::optional<int>& requested, const std::set<int>& measured, c
            const std::string& path) {
   if (requested) return *requested;
   if (measured.size() == 1) return *measured.begin();
-  throw UsageError("--" + option + " is missing; " + path + " contains " + joined(measured));
+  throw UsageError("--{} is missing; {} contains {}", option, path, joined(measured));
 }
 
 Precision traced_precision(const Trace& trace, const std::string& path) {
   try {
     return Precision::parse(trace.precision);
   } catch (const InputError& error) {
-    throw InputError(path + ": key 'precision': " + error.what());
+    throw InputError("{}: key 'precision': {}", path, error.what());
   }
 }
 
@@ -37,7 +37,7 @@ auto of_file(const std::string& path, const auto& read) {
   try {
     return read();
   } catch (const InputError& error) {
-    throw InputError(path + ": " + error.what());
+    throw InputError("{}: {}", path, error.what());
   }
 }
 
@@ -65,8 +65,10 @@ class WorkloadResolver {
     if (!request_.phases.empty()) apply_phases();
     if (result_.costs) return std::move(result_);
     if (!result_.model.has_fixed_times())
-      throw UsageError("--trace is missing; '" + result_.model.specification +
-                       "' does not declare its times (stepcast measure makes a trace, --device an estimate)");
+      throw UsageError(
+          "--trace is missing; '{}' does not declare its times (stepcast measure makes a trace, --device an "
+          "estimate)",
+          result_.model.specification);
     result_.model = declared_for(result_.model, result_.batch, training_.micro_batches);
     return std::move(result_);
   }
@@ -81,8 +83,9 @@ class WorkloadResolver {
     if (!traced && !request_.trace_device.empty())
       throw UsageError("--trace-device requires --trace; without a trace, --device is estimated");
     if (request_.precision != Precision{} && !traced && request_.device.empty())
-      throw UsageError("--precision " + to_text(request_.precision) +
-                       " requires --device, or a trace that was measured in it: declared times have none");
+      throw UsageError(
+          "--precision {} requires --device, or a trace that was measured in it: declared times have none",
+          to_text(request_.precision));
     if (traced && !request_.phases.empty())
       throw UsageError("--phase-times cannot be combined with --trace, which contains the phases");
     if (!traced && !request_.batch && (!request_.device.empty() || !request_.phases.empty()))
@@ -94,9 +97,9 @@ class WorkloadResolver {
     result_.device = &device_model(request_.device);
     if (!request_.trace.empty() && result_.device->estimate.is_set)
       throw UsageError(
-          "--device " + request_.device +
-          ": efficiencies, activations and rate_spread apply to estimates, and cannot be combined "
-          "with --trace");
+          "--device {}: efficiencies, activations and rate_spread apply to estimates, and cannot be combined "
+          "with --trace",
+          request_.device);
     if (!request_.phases.empty() || scales_.empty()) return;
     result_.scaled =
         std::make_shared<const DeviceModel>(scaled_device(scales_, *result_.device, request_.trace.empty()));
@@ -136,8 +139,8 @@ class WorkloadResolver {
   /// Known phases take the place of the estimate's, or share out their time by the flop of the layers.
   void apply_phases() {
     if (result_.model.has_fixed_times())
-      throw UsageError("--phase-times does not apply to '" + result_.model.specification +
-                       "', which declares its times");
+      throw UsageError("--phase-times does not apply to '{}', which declares its times",
+                       result_.model.specification);
     const bool shares = !result_.costs;
     if (shares) result_.costs = flop_shares(result_.model, samples());
     apply(request_.phases, *result_.costs, shares);
@@ -150,10 +153,12 @@ class WorkloadResolver {
     const bool profile = is_profile(path);
     const RecomputedPart part = training_.recomputed_part;
     if (part == RecomputedPart::kOperations || (profile && part != RecomputedPart::kNothing))
-      throw UsageError("--recompute " + to_text(part) + ": " + path +
-                       " times whole blocks; parts of them are forecast with --device and without --trace");
+      throw UsageError(
+          "--recompute {}: {} times whole blocks; parts of them are forecast with --device and without "
+          "--trace",
+          to_text(part), path);
     if (profile && request_.model.empty())
-      throw UsageError("--model is missing; " + path + " is a profile, which does not name its model");
+      throw UsageError("--model is missing; {} is a profile, which does not name its model", path);
     if (profile) result_.model = in_precision(std::move(result_.model), {}, true);
     const Trace& trace =
         result_.traced.emplace(profile ? trace_of_profile(path, result_.model) : load_trace(path));
@@ -172,9 +177,9 @@ class WorkloadResolver {
           {"context", training_.context, result_.model.parallel.context},
           {"expert", training_.expert, result_.model.parallel.expert}})
       if (requested > 1 && requested != traced)
-        throw InputError(request_.trace + ": is a trace of '" + trace.model + "', not of one of " +
-                         std::to_string(requested) + " ranks of --mesh " + name + "; stepcast measure --" +
-                         name + " " + std::to_string(requested) + " makes one");
+        throw InputError(
+            "{}: is a trace of '{}', not of one of {} ranks of --mesh {}; stepcast measure --{} {} makes one",
+            request_.trace, trace.model, requested, name, name, requested);
   }
 
   /// Threads and batch that were requested, or the only ones measured.
@@ -191,8 +196,8 @@ class WorkloadResolver {
   void take_precision(const Trace& trace) {
     const Precision precision = traced_precision(trace, request_.trace);
     if (request_.precision != Precision{} && request_.precision != precision)
-      throw UsageError("--precision " + to_text(request_.precision) + ": " + request_.trace +
-                       " was measured in " + to_text(precision));
+      throw UsageError("--precision {}: {} was measured in {}", to_text(request_.precision), request_.trace,
+                       to_text(precision));
     if (trace.has_exchanges) {
       result_.model.collectives.clear();
       for (Segment& segment : result_.model.segments) segment.collectives.clear();
@@ -264,8 +269,7 @@ Workload resolve_no_workload(const CostRequest& request, const std::string& stra
         std::pair{"phase-times", !request.phases.empty()},
         std::pair{"precision", request.precision != Precision{}}})
     if (given)
-      throw UsageError(std::string("--") + option + " has no effect with strategy '" + strategy +
-                       "', which trains no model");
+      throw UsageError("--{} has no effect with strategy '{}', which trains no model", option, strategy);
   Workload result{.threads = request.threads.value_or(1)};
   result.model.name = result.model.specification = "no model";
   return result;
@@ -274,13 +278,13 @@ Workload resolve_no_workload(const CostRequest& request, const std::string& stra
 void check_threads(const Workload& workload, const CostRequest& request, const Cluster& cluster) {
   const DeviceModel& device = *workload.device;
   if (device.gpu && request.threads && request.trace.empty())
-    throw UsageError("--threads has no effect on device '" + device.name + "', a GPU");
+    throw UsageError("--threads has no effect on device '{}', a GPU", device.name);
   if (device.gpu) return;
   int cores = device.multiprocessors;
   for (const Host& host : cluster.hosts) cores = std::min(cores, host.cores);
   if (workload.threads > cores)
-    throw UsageError("--threads " + std::to_string(workload.threads) + ": device '" + device.name +
-                     "' on a host of cluster '" + cluster.name + "' has " + std::to_string(cores) + " cores");
+    throw UsageError("--threads {}: device '{}' on a host of cluster '{}' has {} cores", workload.threads,
+                     device.name, cluster.name, cores);
 }
 
 }  // namespace stepcast

@@ -5,7 +5,7 @@ namespace stepcast {
 namespace {
 
 /// One blocking all-reduce per parameter tensor after the backward, in the order of parameters(), each
-/// followed by the division by world_size: the loop that people write first.
+/// followed by the division by world_size: the simplest loop.
 ///
 /// A rank sends 2 (n - 1)/n of the parameter bytes per step. Nothing overlaps: every operation waits for the
 /// one before. At world size 1 there is neither communication nor division. Experts of a single rank are only

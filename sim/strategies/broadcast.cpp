@@ -103,6 +103,7 @@ Schedule build(const Model& /*model*/, const TrainingConfig& config, StrategyOpt
   Schedule schedule = make_schedule("broadcast", config);
   schedule.data_parallel = 0;
   schedule.data_index.clear();
+  schedule.groups.clear();
   schedule.programs = {copies_of(config.world_size, options), {}};
   schedule.program_of_rank.assign(schedule.program_of_rank.size(), 1);
   schedule.program_of_rank.front() = 0;

@@ -11,9 +11,7 @@ namespace {
 
 constexpr const char* kFirstBucketCap = "1MiB";
 
-bool contains(const std::vector<int>& all, int one) {
-  return std::find(all.begin(), all.end(), one) != all.end();
-}
+bool contains(const std::vector<int>& all, int one) { return std::ranges::find(all, one) != all.end(); }
 
 /// Tensors with gradients that a rank reduces, in gradient-ready order.
 std::vector<int> reduced_tensors(const Model& model, const std::vector<int>& segments,
@@ -100,7 +98,7 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
   const std::string& reduction = step.model().precision.reduction;
   if (limits.half && reduction != "fp32")
     throw UsageError(
-        "--compress fp16 halves gradients that are reduced in fp32; --precision has them reduced in " +
+        "--compress fp16 halves gradients that are reduced in fp32; --precision has them reduced in {}",
         reduction);
   for (Bucket& bucket :
        assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap, step.copies())) {

@@ -55,7 +55,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   const int stage = zero_stage(options, model, config.world_size);
   const BucketLimits limits = bucket_limits(options);
   if (stage > 0) {
-    ZeroReduction zero(step, schedule, limits, stage, 0, config.world_size);
+    ZeroReduction zero(step, schedule, limits, stage, {.group = 0, .shards = config.world_size});
     schedule.programs.push_back(share_optimizer(step, zero));
     return schedule;
   }

@@ -12,6 +12,8 @@
 namespace stepcast {
 namespace {
 
+constexpr const char* kShardThenReplicas = "shard-then-replicas";
+
 /// PyTorch's FullyShardedDataParallel.
 ///
 /// Every rank keeps 1/n of the parameters, gradients and optimizer state of each unit. `full_shard`: a unit
@@ -30,10 +32,14 @@ namespace {
 /// after it, `none` when it is needed. limit_all_gathers N delays a prefetch while N units are gathered and
 /// wait or compute, the root not counted. Prefetching goes N - 1 units deep, as far as the launch thread runs
 /// ahead before PyTorch's rate limiter blocks it (there N is 2, or without a limit the model: 0). PyTorch's
-/// explicit prefetch alone is one unit deep. With several micro-batches all but the last keep whole gradients
-/// and send nothing (no_sync). World size 1 becomes `no_shard`, as in PyTorch. Expert-parallel experts
-/// (torchtitan, parallel_dims.py: efsdp) are gathered, freed and reduced right after the rest of their block
-/// and count with it; experts of a single rank stay.
+/// explicit prefetch alone is one unit deep. World size 1 becomes `no_shard`, as in PyTorch. Expert-parallel
+/// experts (torchtitan, parallel_dims.py: efsdp) are gathered, freed and reduced right after the rest of
+/// their block and count with it; experts of a single rank stay.
+///
+/// Several micro-batches. `--accumulate last`: all but the last keep whole gradients and send nothing
+/// (no_sync). `every`: each reduces as above, and the incoming shard is added to the shard (FSDP2,
+/// torchtitan). `shard-then-replicas`: the same, but replicas all-reduce the sum of shards, in the last one
+/// (set_requires_all_reduce of FSDP2).
 ///
 /// HSDP (HYBRID_SHARD; `--mesh data=R,shard=S`): S adjacent ranks share one copy, and every S-th rank is a
 /// replica with the same shard. After its reduce-scatter the shard of the gradients, 1/S of them, is
@@ -47,6 +53,7 @@ class Fsdp {
         config_(config),
         sharded_(options.text("sharding") != "no_shard"),
         keeps_units_(options.text("sharding") == "shard_grad_op"),
+        accumulate_(options.resolved().contains("accumulate") ? options.text("accumulate") : "last"),
         schedule_(make_schedule("fsdp", config)),
         step_(model, config) {
     replicas_ = config.shard > 0 ? config.world_size / config.shard : 1;
@@ -82,22 +89,19 @@ class Fsdp {
     bool gradients = false;  // whole ones are there
   };
 
+  /// A reduction in flight.
+  struct Reduction {
+    std::size_t unit = 0;
+    bool adds = false;  // to the shard of earlier micro-batches
+    bool last = false;  // of the step
+    int call = -1;      // to wait for
+  };
+
   /// Of ranks with one copy in shards, and of those with the same shard.
   void add_groups(int shards) {
-    const auto before = static_cast<int>(schedule_.groups.size());
-    GroupFamily copies{"shard", {}}, same{"replicate", {}};
-    for (int copy = 0; copy < replicas_; ++copy)
-      schedule_.groups.push_back({"shard " + std::to_string(copy), {}});
-    for (int shard = 0; shard < shards; ++shard)
-      schedule_.groups.push_back({"replicate " + std::to_string(shard), {}});
-    for (int rank = 0; rank < config_.world_size; ++rank) {
-      copies.group_of_rank.push_back(before + rank / shards);
-      same.group_of_rank.push_back(before + replicas_ + rank % shards);
-      for (const GroupFamily* family : {&copies, &same})
-        schedule_.groups[family->group_of_rank.back()].ranks.push_back(rank);
-    }
+    add_family(schedule_, "shard", replicas_, [&](int rank) { return rank / shards; });
+    add_family(schedule_, "replicate", shards, [&](int rank) { return rank % shards; });
     group_ = static_cast<int>(schedule_.groups.size());
-    schedule_.families = {std::move(copies), std::move(same)};
   }
 
   void read_prefetching(const StrategyOptions& options) {
@@ -184,8 +188,7 @@ class Fsdp {
     std::size_t deep = 0;
     for (int i = from; i >= 0 && i < static_cast<int>(model_.segments.size()); i += direction) {
       if (states_[unit_of_[i]].gathered >= 0) continue;
-      const auto waiting =
-          std::count_if(states_.begin(), states_.end(), [](const State& one) { return one.in_flight; });
+      const auto waiting = std::ranges::count_if(states_, [](const State& one) { return one.in_flight; });
       if (static_cast<std::size_t>(waiting) >= limit_ || deep++ == std::max<std::size_t>(1, limit_ - 1))
         return;
       gather(unit_of_[i]);
@@ -208,7 +211,7 @@ class Fsdp {
   }
 
   void backward(int micro_batch) {
-    const bool reduces = micro_batch == step_.last_micro_batch();
+    const bool reduces = accumulate_ != "last" || micro_batch == step_.last_micro_batch();
     for (int i = static_cast<int>(model_.segments.size()) - 1; i >= 0; --i) {
       const std::size_t index = unit_of_[i];
       gather(index);
@@ -219,17 +222,21 @@ class Fsdp {
       states_[index].in_flight = false;
       if (reduces || !stays(index)) free_parameters(index);
       if (backward_prefetch_ == "post") prefetch(i - 1, -1);
-      if (reduces) reduce(index);
+      if (reduces) reduce(index, micro_batch);
     }
+    if (accumulate_ != "last") finish_reduction();  // the next micro-batch allocates these gradients again
   }
 
   /// Gradients of a unit come into being at its first backward.
   void take_gradients(std::size_t index, const std::vector<int>& after) {
     if (!sharded_ || states_[index].gradients) return;
-    for (const std::size_t each : with_experts(index))
-      memory_op("zero_grad", each, UnitMemory::What::kZeroGradients, MemoryCategory::kGradients,
-                unit(each).alone() ? 0.0 : 1.0, after);
-    states_[index].gradients = true;
+    for (const std::size_t each : with_experts(index)) {
+      const bool accumulated = unit(each).alone() && states_[each].gradients;
+      if (!accumulated)
+        memory_op("zero_grad", each, UnitMemory::What::kZeroGradients, MemoryCategory::kGradients,
+                  unit(each).alone() ? 0.0 : 1.0, after);
+      states_[each].gradients = true;
+    }
   }
 
   [[nodiscard]] double predivide_factor() const {
@@ -241,50 +248,75 @@ class Fsdp {
 
   void scale(std::size_t index, double factor, bool shard) {
     if (factor == 1.0) return;
-    step_.add({.name = (shard ? "divide_shard/" : "divide/") + unit(index).name,
+    step_.add({.name = numbered((shard ? "divide_shard/" : "divide/") + unit(index).name),
                .action = ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard},
                .memory_traffic = 2.0 * (shard ? unit(index).gradient_shard() : unit(index).gradients())});
   }
 
-  void reduce(std::size_t index) {
+  void reduce(std::size_t index, int micro_batch) {
     if (config_.world_size == 1) return;
+    const bool last = micro_batch == step_.last_micro_batch();
     for (const std::size_t each : with_experts(index)) {
       const bool in_two = sharded_ && !unit(each).alone();  // divisions
-      scale(each, in_two ? 1.0 / predivide_factor() : 1.0 / config_.world_size, false);
+      if (in_two || last) scale(each, in_two ? 1.0 / predivide_factor() : 1.0 / config_.world_size, false);
     }
     if (sharded_) finish_reduction();
     const std::vector<int> after = step_.latest();
     for (const std::size_t each : with_experts(index)) {
+      if (unit(each).alone() && replicas_ > 1 && last)
+        reduced_.push_back(reduce_over_replicas(each, false, after.front()));
       if (unit(each).shards == 1) continue;
-      int call = step_.add_collective(
-          (sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(each).name,
+      Reduction one{.unit = each, .adds = accumulate_ != "last" && micro_batch > 0, .last = last};
+      one.call = step_.add_collective(
+          numbered((sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(each).name),
           {.kind = sharded_ ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
            .message = unit(each).message(),
            .group = group_,
-           .payload = UnitGradients{static_cast<int>(each)}},
+           .payload = UnitGradients{.unit = static_cast<int>(each), .incoming = one.adds}},
           after);
-      if (replicas_ > 1)
-        call = step_.add_collective("all_reduce/" + unit(each).name,
-                                    {.kind = CollectiveKind::kAllReduce,
-                                     .message = unit(each).gradient_shard(),
-                                     .group = group_ + 1,
-                                     .payload = UnitGradients{static_cast<int>(each), true}},
-                                    {call});
-      reducing_.emplace_back(each, call);
+      if (one.adds)
+        step_.change_memory(one.call,
+                            {.category = MemoryCategory::kGradients, .size = unit(each).gradient_shard()});
+      if (replicas_ > 1 && accumulate_ != kShardThenReplicas)
+        one.call = reduce_over_replicas(each, one.adds, one.call);
+      reducing_.push_back(one);
     }
   }
 
-  /// Waits for what is being reduced, and gives up the whole gradients.
+  int reduce_over_replicas(std::size_t index, bool incoming, int after) {
+    return step_.add_collective(
+        numbered("all_reduce/" + unit(index).name),
+        {.kind = CollectiveKind::kAllReduce,
+         .message = unit(index).gradient_shard(),
+         .group = group_ + 1,
+         .payload = UnitGradients{.unit = static_cast<int>(index), .shard = true, .incoming = incoming}},
+        {after});
+  }
+
+  /// Waits for what is being reduced, frees the whole gradients and adds the incoming shards.
   void finish_reduction() {
-    for (const auto& [index, call] : std::exchange(reducing_, {})) {
+    for (const Reduction& one : std::exchange(reducing_, {})) {
       if (!sharded_) {
-        reduced_.push_back(call);
+        reduced_.push_back(one.call);
         continue;
       }
-      memory_op("free_grad", index, UnitMemory::What::kFreeGradients, MemoryCategory::kGradients, -1.0,
-                {call});
-      states_[index].gradients = false;
-      scale(index, predivide_factor() / config_.world_size, true);
+      memory_op("free_grad", one.unit, UnitMemory::What::kFreeGradients, MemoryCategory::kGradients, -1.0,
+                {one.call});
+      states_[one.unit].gradients = false;
+      const double factor = predivide_factor() / config_.world_size;
+      if (one.adds)
+        step_.add(
+            {.name = numbered("add_shard/" + unit(one.unit).name),
+             .action =
+                 ScaleUnit{.unit = static_cast<int>(one.unit), .scale = factor, .shard = true, .adds = true},
+             .memory_traffic = 5.0 * unit(one.unit).gradient_shard(),
+             .memory = {{.category = MemoryCategory::kGradients,
+                         .size = -1.0 * unit(one.unit).gradient_shard(),
+                         .at_end = true}}});
+      else
+        scale(one.unit, factor, true);
+      if (one.last && accumulate_ == kShardThenReplicas)
+        reduced_.push_back(reduce_over_replicas(one.unit, false, step_.latest().front()));
     }
   }
 
@@ -295,13 +327,16 @@ class Fsdp {
       return;
     }
     for (std::size_t u = 0; u < schedule_.units.size(); ++u)
-      step_.add({.name = "optimizer/" + unit(u).name, .action = UpdateUnit{static_cast<int>(u)}});
+      step_.add({.name = "optimizer/" + unit(u).name,
+                 .action = UpdateUnit{static_cast<int>(u)},
+                 .after = std::exchange(reduced_, {})});
   }
 
   const Model& model_;
   const TrainingConfig& config_;
   bool sharded_;
   bool keeps_units_;  // gathered ones, from forward to backward
+  std::string accumulate_;
   int replicas_ = 1;
   int group_ = 0;  // in which shards travel
   bool forward_prefetch_ = false;
@@ -309,36 +344,44 @@ class Fsdp {
   std::size_t limit_ = 1;  // of units in flight
   Schedule schedule_;
   LocalStep step_;
-  std::vector<std::size_t> unit_of_;                   // by segment
-  std::vector<State> states_;                          // by unit
-  std::vector<std::pair<std::size_t, int>> reducing_;  // unit and its call
-  std::vector<int> reduced_;                           // calls that the optimizer waits for
+  std::vector<std::size_t> unit_of_;  // by segment
+  std::vector<State> states_;         // by unit
+  std::vector<Reduction> reducing_;
+  std::vector<int> reduced_;  // calls that the optimizer waits for
   std::map<std::string, int> named_;
 };
 
 /// Options as they are understood here; those without a meaning go.
-void settle(StrategyOptions& options, const Model& model, int world_size) {
-  const bool has_blocks = std::any_of(model.segments.begin(), model.segments.end(),
-                                      [](const Segment& segment) { return segment.repeated; });
+void settle(StrategyOptions& options, const Model& model, const TrainingConfig& config) {
+  const int world_size = config.world_size;
+  const bool has_blocks =
+      std::ranges::any_of(model.segments, [](const Segment& segment) { return segment.repeated; });
   if (options.text("wrap") == "block" && !has_blocks) options.settle("wrap", "layer");
   const std::vector<std::string> prefetching{"forward-prefetch", "backward-prefetch", "limit-all-gathers"};
   if (world_size == 1) {  // one of the world sizes of a sweep
     options.settle("sharding", "no_shard");
     options.drop(prefetching);
+    options.drop({"accumulate"});
   } else if (options.text("sharding") == "no_shard") {
     options.refuse(prefetching, "with --sharding no_shard, which gathers nothing");
+    options.refuse({"accumulate"}, "with --sharding no_shard, which keeps whole gradients");
   } else if (!options.flag("forward-prefetch") && options.text("backward-prefetch") == "none") {
     options.refuse({"limit-all-gathers"}, "without prefetching");
   }
+  if (config.micro_batches == 1) options.drop({"accumulate"});
 }
 
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
-  settle(options, model, config.world_size);
+  settle(options, model, config);
+  if (options.resolved().contains("accumulate") && options.text("accumulate") == kShardThenReplicas &&
+      (config.shard == 0 || config.shard == config.world_size))
+    throw UsageError(
+        "--accumulate shard-then-replicas needs replicas of shards, --mesh data=R,shard=S; take every");
   if (config.shard > 0 && config.shard < config.world_size && options.text("sharding") == "no_shard")
     throw UsageError("--mesh shard: --sharding no_shard shards nothing");
-  if (config.shard > 0 && model.parallel.expert > 1)
-    throw UsageError(
-        "--mesh data and shard: replicas of shards are not supported with expert; leave data out");
+  if (config.shard > 0 && config.shard * model.parallel.tensor % model.parallel.expert != 0)
+    throw UsageError("--mesh shard: expert {} does not divide the {} ranks of one copy",
+                     model.parallel.expert, config.shard * model.parallel.tensor);
   if (config.recompute > 1 && options.text("wrap") != "root" && options.text("sharding") == "full_shard")
     throw UsageError("--recompute every:" + std::to_string(config.recompute) +
                      ": full_shard gathers one block at a time; take full, or --wrap root");
@@ -353,6 +396,10 @@ std::vector<StrategyOption> options() {
   return {StrategyOption::choice("sharding", {"full_shard", "shard_grad_op", "no_shard"},
                                  "what is in shards: parameters too, gradients and optimizer, or nothing"),
           StrategyOption::choice("wrap", {"block", "layer", "root"}, "what is gathered at once"),
+          StrategyOption::choice(
+              "accumulate", {"last", "every", kShardThenReplicas},
+              "micro-batches that reduce gradients: the last alone, every one, or every one over "
+              "shards and the last over replicas"),
           StrategyOption::flag("forward-prefetch", "gather the next units while one computes its forward"),
           StrategyOption::choice("backward-prefetch", {"pre", "post", "none"},
                                  "the same in the backward, before one computes or after"),

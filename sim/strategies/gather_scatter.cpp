@@ -9,13 +9,7 @@ namespace {
 
 constexpr int kRoot = 0;
 
-/// After the backward, for each parameter tensor in the order of parameters(): rank 0 gathers everybody's
-/// gradient, takes the mean, and scatters it back. Blocking: every operation waits for the one before.
-///
-/// Rank 0 receives and sends (n - 1) times the parameter bytes per step, every other rank once; that is why
-/// it does not scale. At world size 1 there is neither communication nor mean. Of an expert that m ranks
-/// have, the first of those is the root, and the sum is divided by all n; one that nobody else has is divided
-/// alone.
+/// Program of one rank. The root of a group holds the gathered gradients and takes their mean.
 Program build_program(const Model& model, const TrainingConfig& config, int rank) {
   LocalStep step(model, config);
   step.train();

@@ -29,10 +29,9 @@ LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vect
   if (config.recompute > 0 && !forward_only) make_units();
 }
 
-/// Of neighbours among the blocks that the rank holds; of all segments where the model repeats none.
+/// Makes units of adjacent blocks on the rank; of all segments if the model repeats no block.
 void LocalStep::make_units() {
-  const bool repeats = std::any_of(model_.segments.begin(), model_.segments.end(),
-                                   [](const Segment& one) { return one.repeated; });
+  const bool repeats = repeats_blocks(model_);
   std::vector<int> unit;
   const auto close = [&] {
     for (const int member : unit) units_[member] = {unit.front(), unit.back()};
@@ -75,7 +74,7 @@ void LocalStep::hold(MemoryCategory category, Bytes size) {
 }
 
 bool LocalStep::holds(int segment) const {
-  return std::find(segments().begin(), segments().end(), segment) != segments().end();
+  return std::ranges::find(segments(), segment) != segments().end();
 }
 
 int LocalStep::add(Op op) {
@@ -168,7 +167,7 @@ int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool 
 
 int LocalStep::loss(int micro_batch, bool checkpointed) {
   if (model_.loss.kind == "none") return -1;
-  // Reads and writes the outputs a few times; they are tiny beside most layers.
+  // Reads and writes the outputs a few times; they are small compared with most layers.
   const int last = static_cast<int>(model_.segments.size()) - 1;
   std::vector<MemoryChange> memory{{.size = output_bytes(last)}};
   if (checkpointed || recomputes(last)) memory.push_back({.size = -1.0 * output_bytes(last), .at_end = true});
@@ -216,7 +215,7 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
     change((begins ? 1.0 : -1.0) * product_output_bytes(index));
   }
   if (begins && index > 0) change(output_bytes(index - 1));
-  // The input, which the unit kept, or which the last block of a unit left to what needs no recomputation.
+  // The unit's input, or the output of the last block of a unit, input of a segment without recomputation.
   if (ends && recomputes(index - 1) && (!recomputes(index) || begins_unit(index)))
     change(-1.0 * output_bytes(index - 1));
   return add_compute({phase, index, micro_batch}, traffic, std::move(after), std::move(memory));
@@ -253,10 +252,12 @@ std::vector<int> LocalStep::latest_compute() const {
   return {};
 }
 
-/// Declared times stand for themselves: what such a segment moves through memory is unknown.
+/// 0 for a segment with declared times, whose memory traffic is unknown.
 Bytes LocalStep::moved_parameters(const Segment& segment) const {
   return segment.fixed ? Bytes(0) : model_.parameter_bytes(segment);
 }
+
+bool repeats_blocks(const Model& model) { return std::ranges::any_of(model.segments, &Segment::repeated); }
 
 Schedule make_schedule(const std::string& strategy, const TrainingConfig& config) {
   Schedule schedule;
@@ -270,6 +271,19 @@ Schedule make_schedule(const std::string& strategy, const TrainingConfig& config
   schedule.data_index = world.ranks;
   schedule.groups.push_back(std::move(world));
   return schedule;
+}
+
+void add_family(Schedule& schedule, const std::string& name, int groups,
+                const std::function<int(int rank)>& number_of) {
+  const auto first = static_cast<int>(schedule.groups.size());
+  for (int i = 0; i < groups; ++i) schedule.groups.push_back({name + " " + std::to_string(i), {}});
+  GroupFamily family{name, {}};
+  for (int rank = 0; rank < schedule.world_size; ++rank) {
+    const int number = number_of(rank);
+    family.group_of_rank.push_back(number < 0 ? -1 : first + number);
+    if (number >= 0) schedule.groups[first + number].ranks.push_back(rank);
+  }
+  schedule.families.push_back(std::move(family));
 }
 
 }  // namespace stepcast

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -128,8 +129,15 @@ class LocalStep {
   std::map<int, std::pair<int, int>> units_;  ///< by recomputed segment: first and last of its unit
 };
 
+/// True if the model has repeated segments, its blocks.
+bool repeats_blocks(const Model& model);
+
 /// Schedule of `world_size` ranks that all run program 0, each on its own batch, with group 0, `world`, of
 /// all ranks.
 Schedule make_schedule(const std::string& strategy, const TrainingConfig& config);
+
+/// Adds groups `name 0`, `name 1`, ... and their family. \param number_of number of a rank's group; -1: none
+void add_family(Schedule& schedule, const std::string& name, int groups,
+                const std::function<int(int rank)>& number_of);
 
 }  // namespace stepcast

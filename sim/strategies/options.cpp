@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/error.hpp"
+#include "core/number.hpp"
 
 namespace stepcast {
 namespace {
@@ -18,8 +19,8 @@ std::string limit_text(OptionKind kind, double limit) {
 
 void check_range(const StrategyOption& option, double number, const std::string& value) {
   if (number >= option.least && number <= option.most) return;
-  throw UsageError("--" + option.name + " must be from " + limit_text(option.kind, option.least) + " to " +
-                   limit_text(option.kind, option.most) + ", got " + value);
+  throw UsageError("--{} must be from {} to {}, got {}", option.name, limit_text(option.kind, option.least),
+                   limit_text(option.kind, option.most), value);
 }
 
 }  // namespace
@@ -48,11 +49,8 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
 }
 
 std::optional<int> positive_number(const std::string& text) {
-  int number = 0;
-  const char* end = text.data() + text.size();
-  const auto [read, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc{} || read != end || number < 1 || text.size() > 6) return std::nullopt;
-  return number;
+  const auto number = number_in<int>(text);
+  return number && *number >= 1 && text.size() <= 6 ? number : std::nullopt;
 }
 
 StrategyOption StrategyOption::choice(std::string name, std::vector<std::string> choices, std::string help) {
@@ -88,15 +86,14 @@ std::string StrategyOption::canonical(const std::string& value) const {
     long long number = 0;
     const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (status == std::errc::invalid_argument || end != value.data() + value.size())
-      throw UsageError("--" + name + ": '" + value + "' is not a whole number; write for example " +
-                       standard);
+      throw UsageError("--{}: '{}' is not a whole number; write for example {}", name, value, standard);
     check_range(*this, status == std::errc{} ? static_cast<double>(number) : HUGE_VAL, value);
     return std::to_string(number);
   }
   const std::vector<std::string> known =
       kind == OptionKind::kFlag ? std::vector<std::string>{"yes", "no"} : choices;
-  if (!known.empty() && std::find(known.begin(), known.end(), value) == known.end())
-    throw UsageError("--" + name + ": " + unknown_name(name, value, known));
+  if (!known.empty() && std::ranges::find(known, value) == known.end())
+    throw UsageError("--{}: {}", name, unknown_name(name, value, known));
   return value;
 }
 
@@ -120,9 +117,9 @@ void StrategyOptions::drop(const std::vector<std::string>& names) {
 
 void StrategyOptions::refuse(const std::vector<std::string>& names, const std::string& reason) {
   for (const StrategyOption& option : declared_)
-    if (std::find(names.begin(), names.end(), option.name) != names.end() && given(option.name) &&
+    if (std::ranges::find(names, option.name) != names.end() && given(option.name) &&
         text(option.name) != option.standard)
-      throw UsageError("--" + option.name + " has no effect " + reason);
+      throw UsageError("--{} has no effect {}", option.name, reason);
   drop(names);
 }
 
@@ -131,7 +128,7 @@ std::vector<std::string> StrategyOptions::changed() const {
   for (const StrategyOption& option : declared_) {
     const auto value = values_.find(option.name);
     if (value == values_.end()) continue;
-    const auto other = std::find_if(declared_.begin(), declared_.end(), [&](const StrategyOption& candidate) {
+    const auto other = std::ranges::find_if(declared_, [&](const StrategyOption& candidate) {
       return candidate.name == option.follows && values_.contains(candidate.name) &&
              values_.at(candidate.name) != candidate.standard;
     });

@@ -9,20 +9,20 @@
 
 #include "core/units.hpp"
 
-/// Options of strategies. Each stands once, in the file of the strategy (or of the piece that several share):
-/// the command line and its help, the Schedule, Results, comparison, tables and figures learn of it from
-/// there and know none by name.
+/// Options of strategies. Each is declared once, in the file of the strategy or of the part that several
+/// strategies share. The command line and its help, the Schedule, Results, comparisons, tables and figures
+/// read it from there; none of them names an option.
 namespace stepcast {
 
-/// Values by name without dashes, as people write them: {"bucket-cap", "5MiB"}.
+/// Values by name without dashes, as users write them: {"bucket-cap", "5MiB"}.
 using OptionTexts = std::map<std::string, std::string>;
 
-/// The shortest text that is exactly this size: `25MiB`, `1GB`, `3kB`.
+/// Shortest text of exactly this size: `25MiB`, `1GB`, `3kB`.
 std::string exact_text(Bytes size);
 
-/// What stands between the separators of a text, empty parts too.
+/// Parts of a text between separators, empty ones included.
 std::vector<std::string> parts_of(const std::string& text, char separator);
-/// A whole number above 0, of at most six digits.
+/// Whole number above 0 with at most six digits; empty for any other text.
 std::optional<int> positive_number(const std::string& text);
 
 enum class OptionKind : std::uint8_t { kText, kNumber, kBytes, kFlag };
@@ -30,12 +30,12 @@ enum class OptionKind : std::uint8_t { kText, kNumber, kBytes, kFlag };
 struct StrategyOption {
   std::string name{};
   OptionKind kind = OptionKind::kText;
-  std::string standard{};  ///< the value where none is given
+  std::string standard{};  ///< value if none is given
   std::string help{};
-  std::vector<std::string> choices{};  ///< of a text that is one of these
+  std::vector<std::string> choices{};  ///< valid texts; empty: any
   double least = 0.0;                  ///< of numbers and bytes
   double most = std::numeric_limits<int>::max();
-  /// Another option; where that one is given and this one is not, both are alike.
+  /// Option whose value this one has if only that one is given.
   std::string follows{};
 
   /// \param choices the first is the default
@@ -46,18 +46,17 @@ struct StrategyOption {
 
   bool operator==(const StrategyOption&) const = default;
 
-  /// The one text that stands for what `value` means: of `26214400B` it is `25MiB`.
+  /// Text that equal values share: `25MiB` for `26214400B`.
   /// \throws UsageError that names option, value and valid values
   [[nodiscard]] std::string canonical(const std::string& value) const;
 };
 
-/// The values of all options of a strategy in one configuration. It begins with what was given and the
-/// defaults; a strategy then settles what depends on model and ranks (`split` from `even` to `3-3-3-3`) and
-/// drops what means nothing there, so that equal steps have equal options. What is left, in canonical texts,
-/// is what Schedule and Result say of the strategy.
+/// Values of all options of a strategy in one configuration: first those given, and defaults. A strategy then
+/// settles values that depend on model and ranks (`split` from `even` to `3-3-3-3`) and drops options without
+/// effect, so that equal steps have equal options. Schedule and Result contain the rest as canonical texts.
 class StrategyOptions {
  public:
-  /// \pre `given` names only options of `declared` \throws UsageError for a value that an option refuses
+  /// \pre `given` names only options of `declared` \throws UsageError for an invalid value
   StrategyOptions(std::vector<StrategyOption> declared, const OptionTexts& given);
 
   /// \pre the option was declared and not dropped
@@ -69,8 +68,8 @@ class StrategyOptions {
 
   void settle(const std::string& name, const std::string& value) { values_[name] = value; }
   void drop(const std::vector<std::string>& names);
-  /// The same for options that whoever gives them must have misunderstood. \throws UsageError when one was
-  /// given, and not as its default: `--chunk means nothing <reason>`
+  /// Drops options without effect. \throws UsageError if one was given another value than its default:
+  /// `--chunk has no effect <reason>`
   void refuse(const std::vector<std::string>& names, const std::string& reason);
 
   [[nodiscard]] const OptionTexts& resolved() const { return values_; }

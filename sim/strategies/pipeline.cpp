@@ -29,11 +29,18 @@ struct Pipeline {
   int zero = 0;                           ///< ZeRO stage of the replicas; 3: everything is sharded
   /// Tensors that one stage owns and another one uses (embedding and head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
-  int first_tie_group = 0;  ///< of ties.size(); with replicas, of families
+  int first_tie_group = 0;  ///< families, as in a Collective: one per tie
 
-  /// Dimension of ranks with the same stage: replicas, or shards.
-  [[nodiscard]] const char* peers() const { return mesh.size("shard") > 1 ? "shard" : "data"; }
-  [[nodiscard]] int replicas() const { return mesh.size(peers()); }
+  int first_shard_family =
+      0;  ///< of stage 0 in Schedule::families, with replicas of shards: shards, replicas
+
+  /// Ranks with the same stage: replicas, shards, or replicas of shards.
+  [[nodiscard]] int peers() const { return mesh.size("data") * mesh.size("shard"); }
+  /// Number of a rank among those with its stage; ranks that share one copy in shards are adjacent.
+  [[nodiscard]] int peer_of(int rank) const {
+    return mesh.index("data", rank) * mesh.size("shard") + mesh.index("shard", rank);
+  }
+  [[nodiscard]] bool hybrid() const { return mesh.size("data") > 1 && mesh.size("shard") > 1; }
 
   /// Stage that holds a segment.
   [[nodiscard]] int stage_of(int segment) const {
@@ -69,10 +76,10 @@ class StageProgram {
         step_(pipeline.model, pipeline.config, segments_of_stage(pipeline, stage), pipeline.forward_only),
         order_(pipeline_order(pipeline.shape, stage, pipeline.forward_only)) {
     if (pipeline.zero > 0)
-      zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, 1 + stage, pipeline.replicas(),
+      zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, sharing(pipeline, schedule, stage),
                     pipeline.tied());
     else if (pipeline.buckets)
-      reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.replicas());
+      reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.peers());
     for (const PipelineAction& action : order_)
       if (accumulates(action.phase)) last_backward_[action.chunk] = action.micro_batch;
   }
@@ -104,6 +111,15 @@ class StageProgram {
   }
 
  private:
+  static Sharing sharing(const Pipeline& pipeline, const Schedule& schedule, int stage) {
+    if (!pipeline.hybrid()) return {.group = 1 + stage, .shards = pipeline.peers()};
+    const int family = static_cast<int>(schedule.groups.size()) + pipeline.first_shard_family + 2 * stage;
+    return {.group = family,
+            .shards = pipeline.mesh.size("shard"),
+            .replica_group = family + 1,
+            .replicas = pipeline.mesh.size("data")};
+  }
+
   static std::vector<int> segments_of_stage(const Pipeline& pipeline, int stage) {
     std::vector<int> all;
     for (int chunk = stage; chunk < pipeline.chunk_count(); chunk += pipeline.shape.ranks)
@@ -276,25 +292,29 @@ void find_ties(Pipeline& pipeline) {
     }
 }
 
-/// Adds, per replica and tied tensor, a group of the two ranks with copies of it.
+/// Adds, per tied tensor, a group of the two ranks of each replica with copies of it.
 void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
-  const Mesh& mesh = pipeline.mesh;
-  const int replicas = pipeline.replicas();
-  for (const auto& [tensor, pair] : pipeline.ties) {
-    const std::string name = "copies of " + pipeline.model.parameters[tensor].name;
-    GroupFamily family{name, std::vector<int>(pipeline.config.world_size, -1)};
-    for (int replica = 0; replica < replicas; ++replica) {
-      const auto rank_of = [&](int stage) {
-        return stage * mesh.stride("pipeline") + replica * mesh.stride(pipeline.peers());
-      };
-      Group group{name + (replicas > 1 ? " " + std::to_string(replica) : ""),
-                  {std::min(rank_of(pair.first), rank_of(pair.second)),
-                   std::max(rank_of(pair.first), rank_of(pair.second))}};
-      for (const int rank : group.ranks)
-        family.group_of_rank[rank] = static_cast<int>(schedule.groups.size());
-      schedule.groups.push_back(std::move(group));
-    }
-    if (replicas > 1) schedule.families.push_back(std::move(family));
+  for (const auto& [tensor, stages] : pipeline.ties)
+    add_family(schedule, "copies of " + pipeline.model.parameters[tensor].name, pipeline.peers(),
+               [&, stages = stages](int rank) {
+                 const int stage = pipeline.mesh.index("pipeline", rank);
+                 return stage == stages.first || stage == stages.second ? pipeline.peer_of(rank) : -1;
+               });
+}
+
+/// Adds, per stage, the groups of ranks that share one copy in shards and those of ranks with the same shard.
+void add_shard_groups(Pipeline& pipeline, Schedule& schedule) {
+  pipeline.first_shard_family = static_cast<int>(schedule.families.size());
+  const int shards = pipeline.mesh.size("shard"), copies = pipeline.mesh.size("data");
+  for (int stage = 0; stage < pipeline.shape.ranks; ++stage) {
+    const auto peer = [&, stage](int rank) {
+      return pipeline.mesh.index("pipeline", rank) == stage ? pipeline.peer_of(rank) : -1;
+    };
+    const std::string name = "of stage " + std::to_string(stage);
+    add_family(schedule, "shards " + name, copies,
+               [&](int rank) { return peer(rank) < 0 ? -1 : peer(rank) / shards; });
+    add_family(schedule, "replicas " + name, shards,
+               [&](int rank) { return peer(rank) < 0 ? -1 : peer(rank) % shards; });
   }
 }
 
@@ -318,23 +338,21 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
     options.settle("checkpoint", "never");
   }
   if (pipeline.waited && (pipeline.shape.schedule == "interleaved" || pipeline.shape.schedule == "zb-h1"))
-    throw UsageError("--messages waited requires --schedule 1f1b or gpipe; " + pipeline.shape.schedule +
-                     " receives ahead");
+    throw UsageError("--messages waited requires --schedule 1f1b or gpipe; {} receives ahead",
+                     pipeline.shape.schedule);
   options.settle(kMeshOption, pipeline.mesh.text());
-  if (pipeline.replicas() == 1) options.drop({kMeshOption});
+  if (pipeline.peers() == 1) options.drop({kMeshOption});
   if (pipeline.mesh.size("shard") > 1) {
     const std::string given = "--mesh " + pipeline.mesh.text();
-    if (pipeline.mesh.size("data") > 1)
-      throw UsageError(given + ": replicas of shards are not supported in pipelines; give data or shard");
     if (pipeline.forward_only)
-      throw UsageError(given + ": --forward-only is not supported with shard; take data");
-    require_sharing(pipeline.model, given, "leave shard out");
+      throw UsageError("{}: --forward-only is not supported with shard; take data", given);
+    require_sharing(pipeline.model, given, pipeline.mesh.size("shard"), "leave shard out");
     options.refuse({"zero", "bucket-cap", "first-bucket-cap", "framework", "compress"},
                    "with --mesh shard, where parameters, gradients and optimizer are sharded by blocks");
     pipeline.zero = 3;
     pipeline.buckets.emplace();
-  } else if (pipeline.replicas() > 1 && !pipeline.forward_only) {
-    pipeline.zero = zero_stage(options, pipeline.model, pipeline.replicas());
+  } else if (pipeline.peers() > 1 && !pipeline.forward_only) {
+    pipeline.zero = zero_stage(options, pipeline.model, pipeline.peers());
     pipeline.buckets = bucket_limits(options);
   } else {
     options.refuse(
@@ -348,11 +366,12 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
 /// Rank r of a pipeline holds chunk r, or with virtual stages chunks r, r + p, ...; `pipeline_order` is the
 /// order of its work, `split_model` the cut. `--mesh pipeline=p,data=d` makes d pipelines. Replicas of a
 /// stage average their gradients as `ddp` does, during the last backward of each chunk, also with `--zero`.
-/// `shard=s` in place of data shards the parameters of a stage over s ranks too and gathers them once per
-/// step (stage 3 of zero_reduction.hpp). Per boundary and micro-batch the output of one segment is sent
-/// forward and as many bytes backward. Gradients of micro-batches add up to the mean over the batch. A tensor
-/// of two stages (embedding and head of GPT-2) has a copy on both; its gradients are summed over the two of
-/// each replica before the optimizer. Batch norm has the statistics of micro-batches.
+/// `shard=s` shards the parameters of a stage over s ranks too and gathers them once per step (stage 3 of
+/// zero_reduction.hpp); with `data=d` there are d replicas of these shards, which average them (HSDP). Per
+/// boundary and micro-batch the output of one segment is sent forward and as many bytes backward. Gradients
+/// of micro-batches add up to the mean over the batch. A tensor of two stages (embedding and head of GPT-2)
+/// has a copy on both; its gradients are summed over the two of each replica before the optimizer. Batch norm
+/// has the statistics of micro-batches.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   Pipeline pipeline{model,
                     config,
@@ -363,7 +382,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
                     {},
                     {}};
   const int stages = pipeline.mesh.size("pipeline");
-  const int replicas = pipeline.replicas();
+  const int replicas = pipeline.peers();
   pipeline.shape = {options.text("schedule"), stages, config.micro_batches, options.number("virtual-stages")};
   pipeline.chunks =
       split_model(model, options.text("split"), stages * pipeline.shape.virtual_stages, config.segment_times);
@@ -371,18 +390,18 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
 
   Schedule schedule = make_schedule("pipeline", config);
   schedule.data_parallel = replicas;
-  for (int stage = 0; stage < stages && replicas > 1; ++stage)
+  for (int stage = 0; stage < stages && replicas > 1 && !pipeline.hybrid(); ++stage)
     schedule.groups.push_back(
         {(pipeline.zero == 3 ? "shards of stage " : "replicas of stage ") + std::to_string(stage), {}});
   if (!pipeline.forward_only) find_ties(pipeline);
-  const auto first = static_cast<int>(schedule.groups.size());
   add_tie_groups(pipeline, schedule);
-  pipeline.first_tie_group = replicas > 1 ? static_cast<int>(schedule.groups.size()) : first;
+  if (pipeline.hybrid()) add_shard_groups(pipeline, schedule);
+  pipeline.first_tie_group = static_cast<int>(schedule.groups.size());
   for (int rank = 0; rank < config.world_size; ++rank) {
     const int stage = pipeline.mesh.index("pipeline", rank);
     schedule.program_of_rank[rank] = stage;
-    schedule.data_index[rank] = pipeline.mesh.index(pipeline.peers(), rank);
-    if (replicas > 1) schedule.groups[stage + 1].ranks.push_back(rank);
+    schedule.data_index[rank] = pipeline.peer_of(rank);
+    if (replicas > 1 && !pipeline.hybrid()) schedule.groups[stage + 1].ranks.push_back(rank);
   }
   for (int stage = 0; stage < stages; ++stage)
     schedule.programs.push_back(StageProgram(pipeline, schedule, stage).build());
@@ -408,7 +427,7 @@ std::vector<StrategyOption> options() {
       StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference"),
       {.name = kMeshOption,
        .help = "ranks per dimension, as data=4,tensor=2 or shard=4,context=2,expert=2; of a pipeline also "
-               "pipeline=2, and shard in place of data; default: all in the strategy's own"}};
+               "pipeline=2; default: all in the strategy's own"}};
   for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
   all.push_back(zero_option());
   return all;

@@ -11,17 +11,6 @@
 namespace stepcast {
 namespace {
 
-/// Indices of the segments that a split counts.
-std::vector<int> blocks_of(const Model& model) {
-  std::vector<int> blocks;
-  for (std::size_t i = 0; i < model.segments.size(); ++i)
-    if (model.segments[i].repeated) blocks.push_back(static_cast<int>(i));
-  if (!blocks.empty()) return blocks;
-  blocks.resize(model.segments.size());
-  std::iota(blocks.begin(), blocks.end(), 0);
-  return blocks;
-}
-
 /// \param split as the user wrote it
 std::vector<int> parse_counts(const std::string& text, const std::string& split) {
   constexpr std::size_t kMost = 100'000;
@@ -32,15 +21,16 @@ std::vector<int> parse_counts(const std::string& text, const std::string& split)
     const std::string blocks = x == std::string::npos ? part : part.substr(x + 1);
     const auto count = blocks == "0" ? 0 : positive_number(blocks);
     if (!count || !times || counts.size() + static_cast<std::size_t>(*times) > kMost)
-      throw UsageError("--split " + split + ": '" + part +
-                       "' is no number of blocks; say 3-3-3-3, 4x3, even, ratio:2-1-1 or balanced");
+      throw UsageError(
+          "--split {}: '{}' is no number of blocks; valid: 3-3-3-3, 4x3, even, ratio:2-1-1, balanced", split,
+          part);
     counts.insert(counts.end(), static_cast<std::size_t>(*times), *count);
   }
   return counts;
 }
 
 std::vector<int> even_counts(int blocks, int parts) {
-  std::vector<int> counts(static_cast<std::size_t>(parts), blocks / parts);
+  std::vector<int> counts(parts, blocks / parts);
   for (int i = 0; i < blocks % parts; ++i) ++counts[i];
   return counts;
 }
@@ -82,7 +72,7 @@ std::vector<std::vector<int>> segments_of(const Model& model, const std::vector<
     const int end = is_last      ? static_cast<int>(model.segments.size())
                     : taken == 0 ? blocks.front()
                                  : blocks[taken - 1] + 1;
-    std::vector<int> own(static_cast<std::size_t>(end - first));
+    std::vector<int> own(end - first);
     std::iota(own.begin(), own.end(), first);
     parts.push_back(std::move(own));
     first = end;
@@ -124,14 +114,14 @@ using Order = std::vector<PipelineAction>;
 
 /// `warmup` forwards, then pairs, then the remaining actions.
 Order woven(const Order& forwards, const Order& backwards, std::size_t warmup, bool backward_first) {
-  Order order(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warmup));
+  Order order(forwards.begin(), forwards.begin() + warmup);
   std::size_t backward = 0;
   for (std::size_t forward = warmup; forward < forwards.size(); ++forward, ++backward) {
     if (backward_first) order.push_back(backwards[backward]);
     order.push_back(forwards[forward]);
     if (!backward_first) order.push_back(backwards[backward]);
   }
-  order.insert(order.end(), backwards.begin() + static_cast<std::ptrdiff_t>(backward), backwards.end());
+  order.insert(order.end(), backwards.begin() + backward, backwards.end());
   return order;
 }
 
@@ -188,19 +178,28 @@ Mesh Mesh::parse(const std::string& text, int world_size, const std::vector<std:
   for (const std::string& part : parts_of(text, ',')) {
     const std::size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
-    if (std::find(known.begin(), known.end(), name) == known.end())
+    if (std::ranges::find(known, name) == known.end())
       throw UsageError(what + unknown_name("dimension", name, known));
     const auto size = equals == std::string::npos ? std::nullopt : positive_number(part.substr(equals + 1));
-    if (!size) throw UsageError(what + "'" + part + "' needs a size of at least 1, such as " + name + "=2");
+    if (!size) throw UsageError("{}'{}' needs a size of at least 1, such as {}=2", what, part, name);
     for (const auto& [other, its_size] : mesh.dimensions)
-      if (other == name) throw UsageError(what + "dimension '" + name + "' is given twice");
+      if (other == name) throw UsageError("{}dimension '{}' is given twice", what, name);
     mesh.dimensions.emplace_back(name, *size);
     product *= *size;
   }
   if (product != world_size)
-    throw UsageError("--mesh " + text + " is " + std::to_string(product) + " ranks, the world size is " +
-                     std::to_string(world_size));
+    throw UsageError("--mesh {} is {} ranks, the world size is {}", text, product, world_size);
   return mesh;
+}
+
+std::vector<int> blocks_of(const Model& model) {
+  std::vector<int> blocks;
+  for (std::size_t i = 0; i < model.segments.size(); ++i)
+    if (model.segments[i].repeated) blocks.push_back(static_cast<int>(i));
+  if (!blocks.empty()) return blocks;
+  blocks.resize(model.segments.size());
+  std::iota(blocks.begin(), blocks.end(), 0);
+  return blocks;
 }
 
 std::vector<std::vector<int>> split_model(const Model& model, const std::string& split, int parts,
@@ -208,8 +207,7 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
   const std::vector<int> blocks = blocks_of(model);
   const auto count = static_cast<int>(blocks.size());
   if (count < parts)
-    throw UsageError(model.specification + " has " + std::to_string(count) + " blocks, too few for " +
-                     std::to_string(parts) + " stages");
+    throw UsageError("{} has {} blocks, too few for {} stages", model.specification, count, parts);
   std::vector<int> counts;
   if (split == "even") {
     counts = even_counts(count, parts);
@@ -221,8 +219,9 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
     const bool is_ratio = split.starts_with("ratio:");
     counts = parse_counts(is_ratio ? split.substr(6) : split, split);
     if (static_cast<int>(counts.size()) != parts)
-      throw UsageError("--split " + split + " has " + std::to_string(counts.size()) + " stages, but " +
-                       std::to_string(parts) + " are needed (ranks of a pipeline times virtual stages)");
+      throw UsageError(
+          "--split {} has {} stages, but {} are needed (ranks of a pipeline times virtual stages)", split,
+          counts.size(), parts);
     if (is_ratio) counts = shares(counts, count);
     const int sum = std::accumulate(counts.begin(), counts.end(), 0);
     if (sum != count) does_not_add_up(model, split, sum, count, parts);
@@ -230,10 +229,10 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
   const std::vector<std::vector<int>> all = segments_of(model, blocks, counts);
   for (const std::vector<int>& part : all)
     if (part.empty())
-      throw UsageError("--split " + split + " of " + std::to_string(count) + " blocks is " +
-                       split_text(counts) +
-                       "; every stage needs a block, but a first or last one that has something else (an "
-                       "embedding, a head)");
+      throw UsageError(
+          "--split {} of {} blocks is {}; every stage needs a block, but a first or last one that has "
+          "something else (an embedding, a head)",
+          split, count, split_text(counts));
   return all;
 }
 
@@ -256,9 +255,8 @@ std::string split_text(const Model& model, const std::vector<std::vector<int>>& 
   std::vector<int> counts;
   counts.reserve(parts.size());
   for (const std::vector<int>& part : parts)
-    counts.push_back(static_cast<int>(std::count_if(blocks.begin(), blocks.end(), [&](int block) {
-      return block >= part.front() && block <= part.back();
-    })));
+    counts.push_back(static_cast<int>(std::ranges::count_if(
+        blocks, [&](int block) { return block >= part.front() && block <= part.back(); })));
   return split_text(counts);
 }
 
@@ -268,14 +266,15 @@ Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {
   const bool interleaved = shape.schedule == "interleaved";
   const bool halves = shape.schedule == "zb-h1";
   if (!interleaved && parts != 1)
-    throw UsageError("--virtual-stages requires --schedule interleaved, not " + shape.schedule);
+    throw UsageError("--virtual-stages requires --schedule interleaved, not {}", shape.schedule);
   if (interleaved && (parts < 2 || ranks < 2))
     throw UsageError("--schedule interleaved needs at least two ranks and --virtual-stages of at least 2");
   const int rounds = interleaved ? std::max(1, shape.micro_batches / ranks) : 1;
   if (shape.micro_batches % rounds != 0)
-    throw UsageError("--schedule interleaved: " + std::to_string(shape.micro_batches) +
-                     " micro-batches do not form " + std::to_string(rounds) + " equal rounds over " +
-                     std::to_string(ranks) + " ranks; take a multiple of the ranks");
+    throw UsageError(
+        "--schedule interleaved: {} micro-batches do not form {} equal rounds over {} ranks; take a multiple "
+        "of the ranks",
+        shape.micro_batches, rounds, ranks);
   const int group = shape.micro_batches / rounds;
   Order forwards;
   Order backwards;
@@ -295,7 +294,7 @@ Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {
   else if (halves)
     warmup = std::min(shape.micro_batches, ranks - 1 - rank);
   else
-    std::reverse(backwards.begin(), backwards.end());
+    std::ranges::reverse(backwards);
   const Order order = woven(forwards, backwards, static_cast<std::size_t>(warmup), !interleaved && !halves);
   return halves ? with_weights(order, static_cast<std::size_t>(rank)) : order;
 }

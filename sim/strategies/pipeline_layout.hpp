@@ -29,6 +29,9 @@ struct Mesh {
   static Mesh parse(const std::string& text, int world_size, const std::vector<std::string>& known);
 };
 
+/// Indices of the segments that a split counts: the repeated ones, or all if the model repeats none.
+std::vector<int> blocks_of(const Model& model);
+
 /// Blocks of each part: `6-2-2-2`, or with runs `17x2-1`, 17 parts of 2 blocks and one of 1.
 /// \throws UsageError for anything else
 std::vector<int> split_counts(const std::string& split);

@@ -8,8 +8,7 @@ namespace {
 /// One rank trains alone: the baseline of every speedup.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   if (config.world_size != 1)
-    throw UsageError("strategy 'single' trains on one rank; world size is " +
-                     std::to_string(config.world_size));
+    throw UsageError("strategy 'single' trains on one rank; world size is {}", config.world_size);
   LocalStep step(model, config);
   step.train();
   step.optimizer();

@@ -28,16 +28,16 @@ std::vector<KnownOption> known_options() {
   std::vector<KnownOption> all;
   for (const auto& entry : strategies().entries())
     for (const StrategyOption& option : entry.value.options) {
-      auto known = std::find_if(all.begin(), all.end(),
-                                [&](const KnownOption& other) { return other.option.name == option.name; });
+      auto known = std::ranges::find_if(
+          all, [&](const KnownOption& other) { return other.option.name == option.name; });
       if (known == all.end()) known = all.insert(all.end(), {option, {}});
       if (known->option != option)
         throw std::logic_error("strategies '" + known->strategies.front() + "' and '" + entry.name +
                                "' declare --" + option.name + " differently");
       known->strategies.push_back(entry.name);
     }
-  const auto mesh = std::find_if(all.begin(), all.end(),
-                                 [](const KnownOption& one) { return one.option.name == kMeshOption; });
+  const auto mesh =
+      std::ranges::find_if(all, [](const KnownOption& one) { return one.option.name == kMeshOption; });
   mesh->strategies.clear();
   for (const auto& entry : strategies().entries())
     if (entry.value.trains) mesh->strategies.push_back(entry.name);
@@ -48,15 +48,15 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
   const std::vector<StrategyOption>& own = strategies().find(strategy).options;
   for (const auto& [name, value] : given) {
     const auto is_named = [&name = name](const auto& option) { return option.name == name; };
-    if (std::any_of(own.begin(), own.end(), is_named)) continue;
+    if (std::ranges::any_of(own, is_named)) continue;
     std::vector<std::string> names;
     for (const KnownOption& known : known_options()) {
       names.push_back("--" + known.option.name);
       if (known.option.name != name) continue;
       std::string takers;
       for (const std::string& taker : known.strategies) takers += (takers.empty() ? "" : " and ") + taker;
-      throw UsageError("--" + name + " has no effect with strategy '" + strategy + "'; " + takers +
-                       (known.strategies.size() == 1 ? " takes it" : " take it"));
+      throw UsageError("--{} has no effect with strategy '{}'; {}{}", name, strategy, takers,
+                       known.strategies.size() == 1 ? " takes it" : " take it");
     }
     throw UsageError(unknown_name("option", "--" + name, names));
   }
@@ -66,31 +66,29 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
 Schedule build_schedule(const std::string& strategy, const Model& model, const TrainingConfig& config) {
   const Strategy& found = strategies().find(strategy);
   const auto check = [](const char* what, int value) {
-    if (value < 1)
-      throw UsageError(std::string(what) + " must be at least 1, found " + std::to_string(value));
+    if (value < 1) throw UsageError("{} must be at least 1, found {}", what, value);
   };
   check("world size", config.world_size);
   check("batch", config.batch);
   check("micro-batches", config.micro_batches);
   if (config.batch % config.micro_batches != 0)
-    throw UsageError("--micro-batches " + std::to_string(config.micro_batches) +
-                     " do not divide the batch of " + std::to_string(config.batch) +
-                     " samples; possible are " + divisors(config.batch));
+    throw UsageError("--micro-batches {} do not divide the batch of {} samples; possible are {}",
+                     config.micro_batches, config.batch, divisors(config.batch));
   const int together = model.parallel.tensor * model.parallel.context;
   const bool share = together * model.parallel.expert > 1;
   if (config.data > 0 && config.data * together != config.world_size)
-    throw UsageError("--mesh: " + std::to_string(config.data) + " x " + std::to_string(together) +
-                     " ranks are not the world size of " + std::to_string(config.world_size));
+    throw UsageError("--mesh: {} x {} ranks are not the world size of {}", config.data, together,
+                     config.world_size);
   if (config.world_size % model.parallel.tensor != 0)
-    throw UsageError("world size " + std::to_string(config.world_size) + " cannot be divided among the " +
-                     std::to_string(model.parallel.tensor) + " ranks that share each part of " +
-                     model.specification);
-  if (const int beside = config.world_size / model.parallel.tensor; beside % model.parallel.expert != 0)
-    throw UsageError("expert " + std::to_string(model.parallel.expert) + " does not divide the " +
-                     std::to_string(beside) + " data-parallel ranks");
+    throw UsageError("world size {} cannot be divided among the {} ranks that share each part of {}",
+                     config.world_size, model.parallel.tensor, model.specification);
+  if (config.world_size % model.parallel.expert != 0)
+    throw UsageError("expert {} does not divide the {} ranks", model.parallel.expert, config.world_size);
+  if (strategy == "gather_scatter" && model.parallel.expert > 1 && model.parallel.tensor > 1)
+    throw UsageError("--mesh: gather_scatter supports expert without tensor; use ddp, fsdp or pipeline");
   const Recomputation recomputation{config.recompute, model.recomputed_part};
   if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) && !found.trains)
-    throw UsageError("--recompute has no effect with strategy '" + strategy + "', which trains no model");
+    throw UsageError("--recompute has no effect with strategy '{}', which trains no model", strategy);
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
   part.world_size = config.world_size / model.parallel.tensor;
@@ -125,8 +123,9 @@ Recomputation parse_recompute(const std::string& text) {
   if (text.starts_with(every))
     if (const auto blocks = positive_number(text.substr(every.size()))) return {.blocks = *blocks};
   throw UsageError(
-      "--recompute " + text +
-      ": must be none, full, every:N, which keeps the input of every Nth block, selective or per-op");
+      "--recompute {}: must be none, full, every:N, which keeps the input of every Nth block, selective or "
+      "per-op",
+      text);
 }
 
 std::string to_text(const Recomputation& recomputation) {
@@ -137,8 +136,8 @@ std::string to_text(const Recomputation& recomputation) {
 
 void require_one_of(const std::string& option, const std::string& value,
                     const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), value) == known.end())
-    throw UsageError("--" + option + ": " + unknown_name(option, value, known));
+  if (std::ranges::find(known, value) == known.end())
+    throw UsageError("--{}: {}", option, unknown_name(option, value, known));
 }
 
 }  // namespace stepcast

@@ -27,7 +27,7 @@ CollectiveKind collective_kind(LayerCollectiveKind kind) {
     case LayerCollectiveKind::kShift:
       return CollectiveKind::kShift;
     case LayerCollectiveKind::kReduceScatter:
-    case LayerCollectiveKind::kWait:  // which calls nothing
+    case LayerCollectiveKind::kWait:  // no call
       break;
   }
   return CollectiveKind::kReduceScatter;
@@ -35,7 +35,7 @@ CollectiveKind collective_kind(LayerCollectiveKind kind) {
 
 namespace {
 
-/// Whether a collective is of gradients or parameters of experts that not all of its group have.
+/// True for a collective of gradients or parameters of experts that a part of its group has.
 bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model& model) {
   const auto first = [&](const std::vector<int>& tensors) {
     return model.parameters[tensors.front()].expert;
@@ -52,10 +52,10 @@ bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model
       payload);
 }
 
-/// Writes one program anew, with the exchanges in it.
+/// Copies one program and inserts the model's collectives.
 class SharedProgram {
  public:
-  /// \param groups of those that exchange, by LayerCollectiveGroup
+  /// \param groups family of each LayerCollectiveGroup
   SharedProgram(const Program& base, const Model& model, double samples,
                 const std::map<LayerCollectiveGroup, int>& groups)
       : base_(base), model_(model), samples_(samples), groups_(groups) {}
@@ -90,13 +90,13 @@ class SharedProgram {
     result_.ops.push_back(std::move(op));
   }
 
-  /// The exchanges of an operation stand right behind it, or among the hooks of its gradients, where it has
-  /// any.
+  /// Collects the collectives of an operation. Adds them right after it, or later among the hooks of its
+  /// gradients if it has any.
   void begin_host(std::size_t index) {
     const auto* compute = std::get_if<Compute>(&base_.ops[index].action);
     if (compute == nullptr) return;
     host_ = place_[index];
-    // Of halves the first has them: parameters that are summed over ranks are no weights of products.
+    // Of a split backward the input half has them: parameters that are summed over ranks are in no GEMM.
     const bool backward =
         is_backward(compute->phase) && (compute->phase != Phase::kBackwardWeight || compute->segment == 0);
     if (compute->phase == Phase::kLoss) {
@@ -114,11 +114,11 @@ class SharedProgram {
     if (!hooked) flush();
   }
 
-  /// Those that come before an operation of the main thread.
+  /// Adds the collectives that start before an operation of the main thread.
   void add_pending(const Op& next) {
     if (next.within < 0) return flush();
     const std::vector<int>& ready = model_.segments[model_.parameters[next.ready_tensor].segment].parameters;
-    const auto position = std::find(ready.begin(), ready.end(), next.ready_tensor) - ready.begin();
+    const auto position = std::ranges::find(ready, next.ready_tensor) - ready.begin();
     while (!pending_.empty() && model_.collectives[pending_.front()].ready <= position) add_first();
   }
 
@@ -162,13 +162,13 @@ class SharedProgram {
   const std::map<LayerCollectiveGroup, int>& groups_;
   Program result_;
   std::vector<int> place_;    ///< by operation of the base
-  std::vector<int> pending_;  ///< exchanges of `host_` that are still to come
+  std::vector<int> pending_;  ///< collectives of `host_` that are not added yet
   int host_ = -1;
-  int call_ = -1;  ///< the latest exchange's
+  int call_ = -1;  ///< of the latest collective
 };
 
-/// What a Collective of the base names, in the new Schedule. \param experts where the same ranks are in
-/// groups that have the same experts, by group of the base
+/// Replaces groups of the base in collectives and units by those of the new Schedule. \param experts by group
+/// of the base: family of the ranks with the same experts
 void rename_groups(Schedule& schedule, const Model& model, int more, const std::map<int, int>& experts) {
   const auto renamed = [&](int group, bool of_experts) {
     return more + (of_experts ? experts.at(group) : group);
@@ -181,7 +181,7 @@ void rename_groups(Schedule& schedule, const Model& model, int more, const std::
     unit.group = renamed(unit.group, model.parameters[unit.tensors.front()].expert);
 }
 
-/// Groups of the base among which gradients or parameters of experts travel.
+/// Groups of the base that exchange gradients or parameters of experts.
 std::set<int> groups_of_experts(const Schedule& base, const Model& model) {
   std::set<int> result;
   for (const Program& program : base.programs)
@@ -194,21 +194,111 @@ std::set<int> groups_of_experts(const Schedule& base, const Model& model) {
   return result;
 }
 
+/// Groups of the base with equal members but for the batch.
+struct BaseFamily {
+  std::string name;
+  std::vector<std::vector<int>> groups;
+};
+
+/// Groups of `ranks` ranks of the base with consecutive batches: the k-th rank of each batch.
+BaseFamily context_groups(const Schedule& base, int ranks) {
+  BaseFamily family{"context", {}};
+  if (base.data_parallel % ranks != 0)
+    throw UsageError("context {} does not divide the {} data-parallel ranks", ranks, base.data_parallel);
+  std::map<int, int> seen;                                 // by batch: ranks so far
+  std::map<std::pair<int, int>, std::vector<int>> groups;  // by batch in the end, and number
+  for (int rank = 0; rank < base.world_size; ++rank) {
+    const int batch = base.data_index_of(rank);
+    groups[{batch / ranks, seen[batch]++}].push_back(rank);
+  }
+  for (auto& [key, group] : groups) {
+    std::ranges::sort(group, [&](int a, int b) { return base.data_index_of(a) < base.data_index_of(b); });
+    family.groups.push_back(std::move(group));
+  }
+  return family;
+}
+
+/// Place of a rank of the result among those that divide the experts: tensor-parallel ranks are adjacent,
+/// then come those of the base in the order of their batches.
+int expert_place(const Schedule& base, int t, int rank) {
+  return base.data_index_of(rank / t) * t + rank % t;
+}
+
+/// Ranks of the result with all experts together, e of adjacent places.
+BaseFamily expert_groups(const Schedule& base, int t, int experts) {
+  if (base.data_parallel * t % experts != 0)
+    throw UsageError("expert {} does not divide the {} ranks that data, context and tensor multiply to",
+                     experts, base.data_parallel * t);
+  BaseFamily family{"expert", {}};
+  std::map<int, int> seen;                                 // by place: ranks so far
+  std::map<std::pair<int, int>, std::vector<int>> groups;  // by place in the end, and number
+  for (int rank = 0; rank < base.world_size * t; ++rank) {
+    const int place = expert_place(base, t, rank);
+    groups[{place / experts, seen[place]++}].push_back(rank);
+  }
+  for (auto& [key, group] : groups) {
+    std::ranges::sort(group, {}, [&](int rank) { return expert_place(base, t, rank); });
+    family.groups.push_back(std::move(group));
+  }
+  return family;
+}
+
+/// Ranks of the result with the same experts, of a group of the base or of each group of a family. \param
+/// named as in a Collective
+BaseFamily same_experts(const Schedule& base, int named, int t, int experts) {
+  const auto count = static_cast<int>(base.groups.size());
+  const bool is_group = named < count;
+  std::set<int> groups{named};
+  if (!is_group) {
+    const std::vector<int>& of_rank = base.families[named - count].group_of_rank;
+    groups = {of_rank.begin(), of_rank.end()};
+    groups.erase(-1);
+  }
+  BaseFamily family{(is_group ? base.groups[named].name : base.families[named - count].name) + " of experts",
+                    {}};
+  for (const int group : groups) {
+    std::map<int, std::vector<int>> parts;
+    for (const int rank : base.groups[group].ranks)
+      for (int share = 0; share < t; ++share) {
+        const int own = rank * t + share;
+        parts[expert_place(base, t, own) % experts].push_back(own);
+      }
+    for (auto& [part, ranks] : parts) family.groups.push_back(std::move(ranks));
+  }
+  return family;
+}
+
+/// Adds t groups for each group of a family, one per share of the layers.
+void add_family(Schedule& result, const BaseFamily& family, int t) {
+  GroupFamily shared{family.name, std::vector<int>(result.world_size, -1)};
+  for (std::size_t number = 0; number < family.groups.size(); ++number)
+    for (int share = 0; share < t; ++share) {
+      Group own{family.name + (family.groups.size() > 1 ? " " + std::to_string(number) : "") +
+                    (t > 1 ? ", share " + std::to_string(share) : ""),
+                {}};
+      for (const int rank : family.groups[number]) {
+        own.ranks.push_back(rank * t + share);
+        shared.group_of_rank[rank * t + share] = static_cast<int>(result.groups.size());
+      }
+      result.groups.push_back(std::move(own));
+    }
+  result.families.push_back(std::move(shared));
+}
+
 }  // namespace
 
 void take_mesh(const std::string& strategy, TrainingConfig& config) {
   const auto mesh = config.options.find(kMeshOption);
   if (mesh == config.options.end()) return;
   const std::vector<StrategyOption>& own = strategies().find(strategy).options;
-  const bool keeps =
-      std::any_of(own.begin(), own.end(), [](const auto& option) { return option.name == kMeshOption; });
+  const bool keeps = std::ranges::any_of(own, [](const auto& option) { return option.name == kMeshOption; });
   const bool shards = strategy == "fsdp";
   const auto refuse = [&](const std::string& part) {
     throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " +
                      (keeps    ? ""
                       : shards ? "data=N, shard=N, "
                                : "data=N, ") +
-                     "context=N, tensor=N or expert=N, each once, the ones that " + strategy + " knows");
+                     "context=N, tensor=N or expert=N, each once: the dimensions of " + strategy);
   };
   std::map<std::string, int> sizes;
   std::vector<std::string> rest;
@@ -231,25 +321,25 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   config.tensor = size_of("tensor", 1);
   config.context = size_of("context", 1);
   config.expert = size_of("expert", 1);
-  // Replicas of shards: without `shard`, all ranks of `fsdp` hold one copy in shards, and `data` has no effect.
+  // HSDP: without `shard`, all ranks of `fsdp` share one sharded copy, and `data` has no effect.
   if (shards && sizes.contains("data") && !sizes.contains("shard"))
     throw UsageError("--mesh " + mesh->second +
                      ": fsdp with data=N also needs shard=N, the ranks of each replica");
   const int replicas = size_of("data", 1);
   config.data = shards ? replicas * size_of("shard", 0) : size_of("data", 0);
   config.shard = shards && replicas > 1 ? size_of("shard", 0) : 0;
-  // To a strategy with a mesh of its own, ranks with parts of one sequence are replicas, or have its shards.
+  // A strategy with its own mesh counts context-parallel ranks as replicas or shards.
   if (keeps && config.context > 1) {
-    const bool in_shards = std::any_of(rest.begin(), rest.end(),
-                                       [](const std::string& part) { return part.starts_with("shard="); });
+    const bool in_shards =
+        std::ranges::any_of(rest, [](const std::string& part) { return part.starts_with("shard="); });
     const std::string replica = in_shards ? "shard=" : "data=";
-    const auto data = std::find_if(rest.begin(), rest.end(),
-                                   [&](const std::string& part) { return part.starts_with(replica); });
+    const auto data =
+        std::ranges::find_if(rest, [&](const std::string& part) { return part.starts_with(replica); });
     const int count = data == rest.end() ? 1 : positive_number(data->substr(replica.size())).value_or(0);
     const std::string all = replica + std::to_string(count * config.context);
     if (data == rest.end())
       rest.push_back(all);
-    else if (count > 0)  // else whoever reads it refuses it
+    else if (count > 0)  // else the strategy rejects it
       *data = all;
   }
   if (rest.empty())
@@ -258,75 +348,18 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
     mesh->second = joined(rest, ",");
 }
 
+std::string with_setting(const std::string& model, const std::string& setting, const std::string& value) {
+  const std::size_t name = is_hugging_face(model) ? model.find(':') + 1 : 0;
+  return model + (model.find(':', name) == std::string::npos ? ":" : ",") + setting + "=" + value;
+}
+
 std::string shared_by(const std::string& model, const TrainingConfig& config) {
-  if (model.empty()) return model;
   std::string result = model;
   for (const auto& [setting, ranks] :
-       {std::pair{"context", config.context}, {"expert", config.expert}, {"tensor", config.tensor}}) {
-    if (ranks == 1) continue;
-    const std::size_t name = is_hugging_face(result) ? result.find(':') + 1 : 0;
-    result += (result.find(':', name) == std::string::npos ? ":" : ",") + std::string(setting) + "=" +
-              std::to_string(ranks);
-  }
+       {std::pair{"context", config.context}, {"expert", config.expert}, {"tensor", config.tensor}})
+    if (ranks > 1 && !model.empty()) result = with_setting(result, setting, std::to_string(ranks));
   return result;
 }
-
-namespace {
-
-/// Groups of the base that are alike.
-struct BaseFamily {
-  std::string name;
-  std::vector<std::vector<int>> groups;
-};
-
-/// Ranks of the base whose batches are one after the other, and which are otherwise alike: the k-th of those
-/// on each batch.
-BaseFamily groups_of_neighbours(const std::string& name, const Schedule& base, int ranks) {
-  BaseFamily family{name, {}};
-  if (base.data_parallel % ranks != 0)
-    throw UsageError(name + " " + std::to_string(ranks) + " does not divide the " +
-                     std::to_string(base.data_parallel) + " data-parallel ranks");
-  std::map<int, int> seen;                                 // by batch: ranks so far
-  std::map<std::pair<int, int>, std::vector<int>> groups;  // by batch in the end, and number
-  for (int rank = 0; rank < base.world_size; ++rank) {
-    const int batch = base.data_index_of(rank);
-    groups[{batch / ranks, seen[batch]++}].push_back(rank);
-  }
-  for (auto& [key, group] : groups) {
-    std::sort(group.begin(), group.end(),
-              [&](int a, int b) { return base.data_index_of(a) < base.data_index_of(b); });
-    family.groups.push_back(std::move(group));
-  }
-  return family;
-}
-
-/// Ranks of a group of the base that have the same experts: every n-th one.
-BaseFamily same_experts(const Group& group, int ranks) {
-  BaseFamily family{group.name + " of experts", {}};
-  family.groups.resize(ranks);
-  for (std::size_t i = 0; i < group.ranks.size(); ++i)
-    family.groups[i % family.groups.size()].push_back(group.ranks[i]);
-  return family;
-}
-
-/// Each group of a family becomes t of the result, one for each share.
-void add_family(Schedule& result, const BaseFamily& family, int t) {
-  GroupFamily shared{family.name, std::vector<int>(result.world_size, -1)};
-  for (std::size_t number = 0; number < family.groups.size(); ++number)
-    for (int share = 0; share < t; ++share) {
-      Group own{family.name + (family.groups.size() > 1 ? " " + std::to_string(number) : "") +
-                    (t > 1 ? ", share " + std::to_string(share) : ""),
-                {}};
-      for (const int rank : family.groups[number]) {
-        own.ranks.push_back(rank * t + share);
-        shared.group_of_rank[rank * t + share] = static_cast<int>(result.groups.size());
-      }
-      result.groups.push_back(std::move(own));
-    }
-  result.families.push_back(std::move(shared));
-}
-
-}  // namespace
 
 Schedule share_layers(const Schedule& base, const Model& model, int batch) {
   const int t = model.parallel.tensor;
@@ -352,15 +385,15 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
   const auto next = [&] { return static_cast<int>(result.families.size()); };
   if (model.parallel.context > 1) {
     exchanging[LayerCollectiveGroup::kContext] = next();
-    add_family(result, groups_of_neighbours("context", base, model.parallel.context), t);
+    add_family(result, context_groups(base, model.parallel.context), t);
   }
   std::map<int, int> experts;
   if (model.parallel.expert > 1) {
     exchanging[LayerCollectiveGroup::kExpert] = next();
-    add_family(result, groups_of_neighbours("expert", base, model.parallel.expert), t);
+    add_family(result, expert_groups(base, t, model.parallel.expert), 1);
     for (const int group : groups_of_experts(base, model)) {
       experts[group] = next();
-      add_family(result, same_experts(base.groups[group], model.parallel.expert), t);
+      add_family(result, same_experts(base, group, t, model.parallel.expert), 1);
     }
   }
   if (t > 1) {

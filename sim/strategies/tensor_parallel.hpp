@@ -27,11 +27,12 @@ namespace stepcast {
 /// in c - 1 shifts forward and c in the backward of 2 s w/c each, twice that while gradients move with them,
 /// concurrently with the steps of attention. Gradients are averaged over these ranks as over all others.
 ///
-/// With model.parallel.expert e, e data-parallel ranks of the Schedule have an equal part of the experts each
-/// (DeepSpeed-MoE, Rajbhandari et al., 2022; Megatron). Per layer of experts two all-to-alls forward and two
+/// With model.parallel.expert e, the ranks of data, context and tensor parallelism together, tensor first,
+/// divide the experts: e adjacent ones have an equal part each (DeepSpeed-MoE, Rajbhandari et al., 2022;
+/// Megatron with --expert-tensor-parallel-size 1). Per layer of experts two all-to-alls forward and two
 /// backward move the K h of every token to its experts and back (group `expert`); with a capacity of C
-/// tokens, E C h of every sequence. Gradients of experts are averaged over every e-th rank of a group, which
-/// have the same experts (group `... of experts`), and divided by all ranks.
+/// tokens, E C h of every sequence. Gradients of experts are summed over every e-th of these ranks, which
+/// have the same experts (group `... of experts`), and divided by the number of batches.
 /// \param batch of a rank \pre the Schedule was built for the world size / model.parallel.tensor
 /// \throws UsageError if c or e do not divide the batches
 Schedule share_layers(const Schedule& base, const Model& model, int batch);
@@ -44,6 +45,9 @@ CollectiveKind collective_kind(LayerCollectiveKind kind);
 /// `config.data`; for `fsdp` data times `shard`, and `config.shard` if there are replicas. \throws UsageError
 /// for other dimensions, or sizes that are no whole number above 0
 void take_mesh(const std::string& strategy, TrainingConfig& config);
+
+/// Specification with one more setting: `llama3-8b:sequence=8192`.
+std::string with_setting(const std::string& model, const std::string& setting, const std::string& value);
 
 /// Specification of one rank's part of a model: `llama3-8b` and 8 give `llama3-8b:tensor=8`.
 std::string shared_by(const std::string& model, const TrainingConfig& config);

@@ -25,25 +25,26 @@ std::vector<UnitPart> parts_in_buckets(const LocalStep& step, const BucketLimits
   return parts;
 }
 
-/// Blocks, neighbours that are none, and tied tensors, each one part; of a model that repeats nothing,
-/// segments.
+/// One part per block, per experts of a block, per run of adjacent segments that are no blocks, and per tied
+/// tensor; in a model without repeated blocks one per segment.
 std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<int>& tied) {
   const std::vector<Segment>& segments = step.model().segments;
-  const bool repeats =
-      std::any_of(segments.begin(), segments.end(), [](const Segment& one) { return one.repeated; });
+  const bool repeats = repeats_blocks(step.model());
   std::vector<UnitPart> parts;
-  int latest = -2;  // segment of the last part, where the next one may join it
+  int latest = -2;  // last segment of a part that the next segment may join
   for (const int index : step.segments()) {
     const bool joins = repeats && !segments[index].repeated;
     if (!joins || latest + 1 != index) parts.push_back({segments[index].name, {}});
     latest = joins ? index : -2;
+    UnitPart experts{segments[index].name + kExpertUnits, {}};
     std::vector<int> tensors = segments[index].parameters;
     for (const int copy : step.copies(index)) tensors.push_back(copy);
     for (const int tensor : tensors)
-      if (std::find(tied.begin(), tied.end(), tensor) == tied.end())
-        parts.back().tensors.push_back(tensor);
-      else
+      if (std::ranges::find(tied, tensor) != tied.end())
         parts.insert(parts.end() - 1, UnitPart{step.model().parameters[tensor].name, {tensor}});
+      else
+        (step.model().parameters[tensor].expert ? experts : parts.back()).tensors.push_back(tensor);
+    if (!experts.tensors.empty()) parts.insert(parts.end() - 1, std::move(experts));
   }
   std::erase_if(parts, [](const UnitPart& part) { return part.tensors.empty(); });
   return parts;
@@ -57,12 +58,13 @@ StrategyOption zero_option() {
       "what replicas share: nothing, the optimizer (ZeRO 1), or gradients too (ZeRO 2)");
 }
 
-void require_sharing(const Model& model, const std::string& given, const std::string& instead) {
+void require_sharing(const Model& model, const std::string& given, int replicas, const std::string& instead) {
   if (model.optimizer.kind == "none")
-    throw UsageError(given + " has no effect with '" + model.specification + "', which has no optimizer; " +
+    throw UsageError("{} has no effect with '{}', which has no optimizer; {}", given, model.specification,
                      instead);
-  if (model.parallel.expert > 1)
-    throw UsageError(given + " is not supported where ranks share experts; leave expert out");
+  if (const int ranks = replicas * model.parallel.tensor; ranks % model.parallel.expert != 0)
+    throw UsageError("{}: expert {} does not divide the {} ranks of a stage", given, model.parallel.expert,
+                     ranks);
 }
 
 int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
@@ -72,44 +74,44 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
     return 0;
   }
   if (replicas == 1)
-    throw UsageError("--zero " + stage +
-                     " has no effect without replicas; take 0, or a --world-size from 2 on");
-  require_sharing(model, "--zero " + stage, "take 0");
+    throw UsageError("--zero {} has no effect without replicas; take 0, or a --world-size from 2 on", stage);
+  require_sharing(model, "--zero " + stage, replicas, "take 0");
   if (options.text("compress") != "none")
-    throw UsageError("--compress " + options.text("compress") + " is not supported with --zero " + stage +
-                     "; take --precision for the dtype in which gradients are reduced");
+    throw UsageError(
+        "--compress {} is not supported with --zero {}; take --precision for the dtype in which gradients "
+        "are reduced",
+        options.text("compress"), stage);
   return std::stoi(stage);
 }
 
 ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int stage,
-                             int group, int ranks, const std::vector<int>& tied)
+                             const Sharing& sharing, const std::vector<int>& tied)
     : step_(step),
       schedule_(schedule),
       stage_(stage),
-      ranks_(ranks),
+      sharing_(sharing),
       first_(schedule.units.size()),
       bucket_of_(step.model().parameters.size()) {
   const Model& model = step.model();
   step.forget_resident();
   for (const Buffer& buffer : model.buffers)
-    if (std::find(step.segments().begin(), step.segments().end(), buffer.segment) != step.segments().end())
+    if (std::ranges::find(step.segments(), buffer.segment) != step.segments().end())
       step.hold(MemoryCategory::kParameters, buffer.size);
   for (const UnitPart& one :
        stage == 3 ? parts_in_units(step, tied) : parts_in_buckets(step, limits, tied, first_)) {
     for (const int tensor : one.tensors) bucket_of_[tensor] = states_.size();
     states_.push_back({.pending = one.tensors.size()});
-    schedule.units.push_back(make_unit(model, one.name, one.tensors, ranks, group));
+    const Parameter& first = model.parameters[one.tensors.front()];
+    schedule.units.push_back(
+        make_unit(model, one.name, one.tensors, model.replicas(first, sharing.shards), sharing.group));
     const FsdpUnit& own = schedule.units.back();
-    const double part = static_cast<double>(own.elements) / ranks;
     if (stage < 3) {
-      Bytes held = own.whole(bytes_of(model.precision.parameters));
+      Bytes held = own.alone() ? Bytes(0) : own.whole(bytes_of(model.precision.parameters));
       for (const int tensor : one.tensors) held += model.parameters[tensor].copies;
       step.hold(MemoryCategory::kParameters, held);
     }
-    if (model.precision.master == "none") step.hold(MemoryCategory::kParameters, Bytes(own.parameter * part));
-    if (stage == 1) step.hold(MemoryCategory::kGradients, own.gradients());
-    step.hold(MemoryCategory::kGradients, own.gradient_shard());
-    step.hold(MemoryCategory::kOptimizerState, model.optimizer_bytes(part));
+    if (stage == 1 && !own.alone()) step.hold(MemoryCategory::kGradients, own.gradients());
+    for (const MemoryChange& held : resident_shard(model, own)) step.hold(held.category, held.size);
   }
 }
 
@@ -128,6 +130,7 @@ std::vector<std::size_t> ZeroReduction::buckets_of(int segment) const {
 }
 
 int ZeroReduction::gather(std::size_t bucket, std::vector<int> after) {
+  if (unit(bucket).alone()) return -1;
   Op op{.name = "all_gather/" + unit(bucket).name,
         .action = Collective{.kind = CollectiveKind::kAllGather,
                              .message = unit(bucket).size(),
@@ -155,7 +158,8 @@ void ZeroReduction::take_gradients(std::size_t bucket) {
   Op op{.name = "zero_grad/" + unit(bucket).name,
         .action =
             UnitMemory{.unit = static_cast<int>(first_ + bucket), .what = UnitMemory::What::kZeroGradients}};
-  if (stage_ > 1) op.memory = {{.category = MemoryCategory::kGradients, .size = unit(bucket).gradients()}};
+  if (stage_ > 1 && !unit(bucket).alone())
+    op.memory = {{.category = MemoryCategory::kGradients, .size = unit(bucket).gradients()}};
   step_.add(std::move(op));
 }
 
@@ -169,27 +173,42 @@ int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vec
   for (const std::vector<int>* ready : {&tensors, &copies})
     for (const int tensor : *ready)
       if (--states_[bucket_of_[tensor]].pending == 0) full.push_back(bucket_of_[tensor]);
-  std::sort(full.begin(), full.end());
+  std::ranges::sort(full);
   for (const std::size_t bucket : full) reduce(bucket);
   return backward;
 }
 
 void ZeroReduction::reduce(std::size_t bucket) {
   const auto index = static_cast<int>(first_ + bucket);
-  if (stage_ == 3)
+  if (stage_ == 3 && !unit(bucket).alone())
     step_.add({.name = "reshard/" + unit(bucket).name,
                .action = UnitMemory{.unit = index, .what = UnitMemory::What::kFreeParameters},
                .memory = {{.category = MemoryCategory::kParameters, .size = -1.0 * unit(bucket).size()}}});
-  step_.add({.name = "divide/" + unit(bucket).name,
-             .action = ScaleUnit{.unit = index, .scale = 1.0 / ranks_, .shard = false},
-             .memory_traffic = 2.0 * unit(bucket).gradients()});
+  step_.add(
+      {.name = "divide/" + unit(bucket).name,
+       .action =
+           ScaleUnit{.unit = index, .scale = 1.0 / (sharing_.shards * sharing_.replicas), .shard = false},
+       .memory_traffic = 2.0 * unit(bucket).gradients()});
   if (stage_ > 1) finish_reduction();
-  reducing_.emplace_back(bucket, step_.add_collective("reduce_scatter/" + unit(bucket).name,
-                                                      {.kind = CollectiveKind::kReduceScatter,
-                                                       .message = unit(bucket).message(),
-                                                       .group = unit(bucket).group,
-                                                       .payload = UnitGradients{index}},
-                                                      step_.latest_compute()));
+  std::vector<int> after = step_.latest_compute();
+  if (!unit(bucket).alone())
+    after = {step_.add_collective("reduce_scatter/" + unit(bucket).name,
+                                  {.kind = CollectiveKind::kReduceScatter,
+                                   .message = unit(bucket).message(),
+                                   .group = unit(bucket).group,
+                                   .payload = UnitGradients{index}},
+                                  after)};
+  if (sharing_.replicas > 1)
+    after = {step_.add_collective("all_reduce/" + unit(bucket).name + "/replicas",
+                                  {.kind = CollectiveKind::kAllReduce,
+                                   .message = unit(bucket).gradient_shard(),
+                                   .group = sharing_.replica_group,
+                                   .payload = UnitGradients{index, true}},
+                                  after)};
+  if (!unit(bucket).alone())
+    reducing_.emplace_back(bucket, after.front());
+  else if (sharing_.replicas > 1)
+    averaged_.push_back(after.front());
 }
 
 /// Waits for reductions in flight and frees the whole gradients.
@@ -204,7 +223,7 @@ void ZeroReduction::finish_reduction() {
 }
 
 std::vector<int> ZeroReduction::end_reduction() {
-  std::vector<int> reduced;
+  std::vector<int> reduced = std::exchange(averaged_, {});
   for (const auto& [bucket, call] : reducing_) reduced.push_back(call);
   if (stage_ > 1) finish_reduction();
   return reduced;

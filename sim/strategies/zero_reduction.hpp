@@ -14,12 +14,21 @@ namespace stepcast {
 StrategyOption zero_option();
 
 /// \param given option that shares the optimizer, as written \param instead advice
-/// \throws UsageError for a model without an optimizer, or with expert parallelism
-void require_sharing(const Model& model, const std::string& given, const std::string& instead);
+/// \throws UsageError for a model without an optimizer, and replicas that experts do not divide
+void require_sharing(const Model& model, const std::string& given, int replicas, const std::string& instead);
 
 /// ZeRO stage; 0: every replica keeps everything, and the option is dropped from results. \throws UsageError
-/// for a single replica, without an optimizer, with --compress fp16, or with expert parallelism
+/// for a single replica, without an optimizer, or with --compress fp16
 int zero_stage(StrategyOptions& options, const Model& model, int replicas);
+
+/// Ranks that share one copy of what is sharded, and those that have the same shard. Groups as in a
+/// Collective.
+struct Sharing {
+  int group = 0;
+  int shards = 1;
+  int replica_group = -1;
+  int replicas = 1;
+};
 
 /// Gradients and optimizer state sharded over n replicas that keep all parameters: ZeRO 1 and 2 (Rajbhandari
 /// et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, section 5),
@@ -33,10 +42,15 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas);
 /// --overlap-param-gather). A rank sends (n - 1)/n of the gradients and of the parameters per step: as much
 /// as one all-reduce in equal precision.
 ///
+/// Experts have buckets of their own, sharded over the replicas that have the same ones; experts of a single
+/// replica stay there, and their gradients are divided alone (Megatron's expert data parallelism).
+///
 /// Stage 1 keeps whole gradients all the time. Stage 2 holds those of a bucket from the first backward that
 /// writes them until their reduction has ended, which the next reduction waits for. With several
 /// micro-batches that is from the first to the last of them (no_sync), so that stage 2 saves little over
 /// stage 1. Not modelled: DeepSpeed's reduction in every micro-batch.
+///
+/// Replicas of shards all-reduce the shard of the gradients after its reduce-scatter.
 ///
 /// Stage 3 is FSDP as in torchtitan's pipelines (reshard_after_forward off between the micro-batches of a
 /// step). Units replace buckets: each block, and each run of adjacent segments that are no blocks
@@ -48,11 +62,10 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas);
 /// Nothing is gathered after the optimizer, so that a step sends as many bytes as with stages 1 and 2.
 class ZeroReduction {
  public:
-  /// Replaces the memory that the step held so far. \param group of the replicas, `ranks` > 1 of them \param
-  /// tied tensors that another stage copies: each has its own bucket, so that both stages have equal parts
-  /// \param limits of stages 1 and 2
-  ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int stage, int group,
-                int ranks, const std::vector<int>& tied = {});
+  /// Replaces the memory that the step held so far. \param tied tensors that another stage copies: each has
+  /// its own bucket, so that both stages have equal parts \param limits of stages 1 and 2
+  ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int stage,
+                const Sharing& sharing, const std::vector<int>& tied = {});
 
   void zero_grad();
   /// Gathers the parameters of all units (stage 3).
@@ -88,11 +101,12 @@ class ZeroReduction {
   LocalStep& step_;
   Schedule& schedule_;
   int stage_;
-  int ranks_;
+  Sharing sharing_;
   std::size_t first_;                                  // of its units in the Schedule
   std::vector<std::size_t> bucket_of_;                 // by parameter
   std::vector<State> states_;                          // by bucket
   std::vector<std::pair<std::size_t, int>> reducing_;  // bucket and its call
+  std::vector<int> averaged_;                          // calls over replicas of units that are whole
 };
 
 }  // namespace stepcast

@@ -21,11 +21,9 @@ AmdahlFit anchored(const std::vector<RanksAndTime>& points, double one_rank_s) {
 }  // namespace
 
 std::optional<AmdahlFit> fit_amdahl(const std::vector<RanksAndTime>& points) {
-  const bool differ = std::any_of(points.begin(), points.end(),
-                                  [&](const RanksAndTime& one) { return one.ranks != points.front().ranks; });
-  if (!differ) return std::nullopt;
-  const auto one_rank =
-      std::find_if(points.begin(), points.end(), [](const RanksAndTime& one) { return one.ranks == 1.0; });
+  if (std::ranges::all_of(points, [&](const RanksAndTime& one) { return one.ranks == points.front().ranks; }))
+    return std::nullopt;
+  const auto one_rank = std::ranges::find(points, 1.0, &RanksAndTime::ranks);
   if (one_rank != points.end()) return anchored(points, one_rank->sample_time_s);
   // Normal equations of serial * u + parallel * v = 1 with u = 1/t and v = 1/(n t).
   double uu = 0.0, uv = 0.0, vv = 0.0, u1 = 0.0, v1 = 0.0;

@@ -40,10 +40,6 @@ std::size_t points_per_batch(const Study& study) {
   return std::clamp(study.points.size() / kBatches, kMin, kMax);
 }
 
-std::string rows_name(const StudyRun& run) {
-  return "rows." + std::to_string(run.shard) + "-of-" + std::to_string(run.shards);
-}
-
 /// Files of rows in a folder.
 std::vector<fs::path> rows_files(const std::string& folder) {
   std::vector<fs::path> files;
@@ -62,10 +58,10 @@ std::string difference_of(const std::string& found, const std::string& expected)
   std::vector<std::string> parts;
   for (const auto& [name, value] : ours.items())
     if (!theirs.contains(name) || theirs.at(name) != value)
-      parts.push_back(name + " is " + (theirs.contains(name) ? theirs.at(name).dump() : "missing") +
-                      ", expected " + value.dump());
+      parts.push_back(fmt::format("{} is {}, expected {}", name,
+                                  theirs.contains(name) ? theirs.at(name).dump() : "missing", value.dump()));
   for (const auto& [name, value] : theirs.items())
-    if (!ours.contains(name)) parts.push_back(name + " is " + value.dump() + ", expected none");
+    if (!ours.contains(name)) parts.push_back(fmt::format("{} is {}, expected none", name, value.dump()));
   return joined(parts, "; ");
 }
 
@@ -80,10 +76,10 @@ FileRows read_rows(const fs::path& path, const std::string& header, bool drop_lo
   std::string line;
   if (!std::getline(lines, line)) return result;
   if (line + "\n" != header)
-    throw InputError(path.string() +
-                     ": holds answers of another study, or of another version of it, of its files or of "
-                     "this program (" +
-                     difference_of(line, header) + "); --force starts again");
+    throw InputError(
+        "{}: holds answers of another study, or of another version of it, of its files or of this program "
+        "({}); --force starts again",
+        path.string(), difference_of(line, header));
   result.complete = true;
   while (std::getline(lines, line)) {
     std::optional<StudyRow> row = row_of_line(line);
@@ -110,13 +106,11 @@ std::map<std::string, StudyRow> rows_of_folder(const std::string& folder, const 
 class Descriptor {
  public:
   Descriptor(const fs::path& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (number_ < 0) throw RunError(path.string() + ": " + std::strerror(errno));
+    if (number_ < 0) throw RunError("{}: {}", path.string(), std::strerror(errno));
   }
   ~Descriptor() { ::close(number_); }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
-  Descriptor(Descriptor&&) = delete;
-  Descriptor& operator=(Descriptor&&) = delete;
   [[nodiscard]] int number() const { return number_; }
 
  private:
@@ -128,7 +122,8 @@ void lock_shard(const Descriptor& file, const fs::path& path) {
   constexpr int kTries = 40, kPause_ms = 50;
   for (int i = 0; ::flock(file.number(), LOCK_EX | LOCK_NB) != 0; ++i) {
     if (i == kTries)
-      throw InputError(path.string() + ": another run is answering this part of the study; wait for its end");
+      throw InputError("{}: another run is answering this part of the study; wait for its end",
+                       path.string());
     ::poll(nullptr, 0, kPause_ms);
   }
 }
@@ -138,10 +133,6 @@ class RowWriter {
  public:
   explicit RowWriter(const fs::path& path) : path_(path), file_(path, O_WRONLY | O_APPEND) {}
   ~RowWriter() { ::fdatasync(file_.number()); }
-  RowWriter(const RowWriter&) = delete;
-  RowWriter& operator=(const RowWriter&) = delete;
-  RowWriter(RowWriter&&) = delete;
-  RowWriter& operator=(RowWriter&&) = delete;
 
   void add(const std::string& line) {
     constexpr auto kInterval = std::chrono::milliseconds(500);
@@ -151,7 +142,7 @@ class RowWriter {
       written = ::fdatasync(file_.number()) == 0 && written;
       synced_ = now;
     }
-    if (!written) throw RunError(path_.string() + ": cannot be written; is the disk full?");
+    if (!written) throw RunError("{}: cannot be written; is the disk full?", path_.string());
   }
 
  private:
@@ -179,12 +170,7 @@ using Batch = std::vector<BatchPoint>;
     } catch (const std::exception& error) {
       row = {point.key, {}, printable(error.what()), false};
     }
-    const std::string line = line_of(row);
-    for (std::size_t done = 0; done < line.size();) {
-      const ssize_t written = ::write(pipe, line.data() + done, line.size() - done);
-      if (written <= 0) ::_exit(1);
-      done += static_cast<std::size_t>(written);
-    }
+    if (!write_all(pipe, line_of(row))) ::_exit(1);
   }
   ::_exit(0);
 }
@@ -202,10 +188,6 @@ class Workers {
     for (const Worker& worker : workers_) ::kill(worker.process, SIGKILL);
     for (const Worker& worker : workers_) end(worker);
   }
-  Workers(const Workers&) = delete;
-  Workers& operator=(const Workers&) = delete;
-  Workers(Workers&&) = delete;
-  Workers& operator=(Workers&&) = delete;
 
   void compute_all() {
     for (int job = 0; job < run_.jobs; ++job) start_next();
@@ -240,8 +222,7 @@ class Workers {
 
   void start(const Batch& batch, std::size_t first) {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw RunError(std::string("cannot open a pipe: ") + std::strerror(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw RunError("cannot open a pipe: {}", std::strerror(errno));
     const pid_t parent = ::getpid();
     std::cout.flush();  // or the new process prints it too
     const pid_t process = ::fork();
@@ -254,7 +235,7 @@ class Workers {
     ::close(ends[1]);
     if (process < 0) {
       ::close(ends[0]);
-      throw RunError(std::string("cannot start a process: ") + std::strerror(errno));
+      throw RunError("cannot start a process: {}", std::strerror(errno));
     }
     workers_.push_back({process, ends[0], &batch, first});
   }
@@ -293,10 +274,10 @@ class Workers {
     const int status = end(worker);
     if (worker.next < worker.batch->size()) {
       const BatchPoint& point = (*worker.batch)[worker.next++];
-      const std::string how = WIFSIGNALED(status)
-                                  ? "was ended by signal " + std::to_string(WTERMSIG(status))
-                                  : "ended with exit code " + std::to_string(WEXITSTATUS(status));
-      store(point, line_of({point.point->key, {}, "its process " + how, true}));
+      const auto how = WIFSIGNALED(status)
+                           ? fmt::format("its process was ended by signal {}", WTERMSIG(status))
+                           : fmt::format("its process ended with exit code {}", WEXITSTATUS(status));
+      store(point, line_of({point.point->key, {}, how, true}));
     }
     if (worker.next < worker.batch->size())
       start(*worker.batch, worker.next);
@@ -327,7 +308,7 @@ std::string shards_of(const std::set<fs::path>& files, const std::vector<std::si
   std::set<std::size_t> parts;
   for (const std::size_t point : points) parts.insert(point / batch % shards + 1);
   std::vector<std::string> texts;
-  for (const std::size_t part : parts) texts.push_back(std::to_string(part) + "/" + std::to_string(shards));
+  for (const std::size_t part : parts) texts.push_back(fmt::format("{}/{}", part, shards));
   return joined(texts);
 }
 
@@ -342,16 +323,16 @@ MergedRows read_folders(const StudyRun& run, const std::string& header) {
   std::vector<std::string> folders = run.merged;
   folders.push_back(run.folder);
   for (const std::string& folder : folders) {
-    if (!fs::is_directory(folder)) throw InputError(folder + ": is not a folder; name those with answers");
+    if (!fs::is_directory(folder)) throw InputError("{}: is not a folder; name those with answers", folder);
     const std::vector<fs::path> files = rows_files(folder);
     if (files.empty() && folder != run.folder)
-      throw InputError(folder + ": holds no answers: no file is called rows.K-of-N.jsonl");
+      throw InputError("{}: holds no answers: no file is called rows.K-of-N.jsonl", folder);
     for (const fs::path& file : files) {
       if (!all.files.insert(fs::canonical(file)).second) continue;
       for (StudyRow& row : read_rows(file, header, true).rows) {
         const auto [known, is_new] = from.try_emplace(row.key, file);
         if (!is_new && line_of(all.rows.at(row.key)) != line_of(row))
-          throw InputError(file.string() + ": answers '" + row.key + "' otherwise than " +
+          throw InputError("{}: answers '{}' otherwise than {}", file.string(), row.key,
                            known->second.string());
         if (is_new) all.rows.emplace(row.key, std::move(row));
       }
@@ -379,11 +360,11 @@ void merge_folders(const Study& study, const StudyRun& run, const std::string& h
   write_file(path, text, true);
   if (missing.empty()) return;
   const std::string shards = shards_of(all.files, missing, points_per_batch(study));
-  throw InputError(counted(missing.size(), "point") + " of " + std::to_string(keys.size()) +
-                   (missing.size() == 1 ? " is" : " are") + " missing, such as '" + example + "'" +
-                   (shards.empty() ? "" : " (of --shard " + shards + ")") +
-                   "; the others were taken; 'stepcast study " + study.path + " -o " + run.folder +
-                   "' computes the rest and joins all");
+  throw InputError(
+      "{} of {} {} missing, such as '{}'{}; the others were taken; 'stepcast study {} -o {}' computes the "
+      "rest and joins all",
+      counted(missing.size(), "point"), keys.size(), missing.size() == 1 ? "is" : "are", example,
+      shards.empty() ? "" : " (of --shard " + shards + ")", study.path, run.folder);
 }
 
 /// Makes the file of rows, or drops lines of it that are not whole and rows that were lost.
@@ -420,13 +401,13 @@ std::vector<Batch> batches_of(const Study& study, const StudyRun& run,
 
 std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun& run,
                                              const std::string& header, const Answer& answer) {
-  const fs::path path = fs::path(run.folder) / (rows_name(run) + ".jsonl");
+  const fs::path rows_path = fs::path(run.folder) / fmt::format("rows.{}-of-{}", run.shard, run.shards);
+  const fs::path path = rows_path.string() + ".jsonl", lock_path = rows_path.string() + ".lock";
   std::error_code problem;
   fs::create_directories(run.folder, problem);
   if (problem || !fs::is_directory(run.folder))
-    throw InputError("-o " + run.folder + ": is not a folder for answers, nor can it be made one" +
-                     (problem ? ": " + problem.message() : ""));
-  const fs::path lock_path = fs::path(run.folder) / (rows_name(run) + ".lock");
+    throw InputError("-o {}: is not a folder for answers, nor can it be made one{}", run.folder,
+                     problem ? ": " + problem.message() : "");
   const Descriptor lock(lock_path, O_RDWR | O_CREAT);
   lock_shard(lock, lock_path);
   if (run.force)

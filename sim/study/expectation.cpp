@@ -58,7 +58,7 @@ Judgement judge_each(const Expectation& one, const Concerned& all) {
       first = "; first " + text_of(value) + (one.below.empty() ? "" : " against " + text_of(limit)) + " at " +
               all.points[i]->key;
   }
-  return {met == all.rows.size(), std::to_string(met) + " of " + counted(all.rows.size(), "point") + first};
+  return {met == all.rows.size(), fmt::format("{} of {}{}", met, counted(all.rows.size(), "point"), first)};
 }
 
 Judgement judge_together(const Expectation& one, const Concerned& all) {
@@ -73,8 +73,9 @@ Judgement judge_together(const Expectation& one, const Concerned& all) {
   if (values.empty()) return {false, "no point has a value" + all.failures()};
   const double value = quantile(values, *one.quantile), other = quantile(others, *one.quantile);
   const bool met = meets(one, value) && (one.below.empty() || value < other) && all.failed == 0;
-  return {met, short_number(value) + (one.below.empty() ? "" : " against " + short_number(other)) + " of " +
-                   counted(values.size(), "point") + all.failures()};
+  return {met, fmt::format("{}{} of {}{}", short_number(value),
+                           one.below.empty() ? "" : " against " + short_number(other),
+                           counted(values.size(), "point"), all.failures())};
 }
 
 Judgement judge_order(const Expectation& one, const Concerned& all) {
@@ -110,7 +111,7 @@ Judgement judge_order(const Expectation& one, const Concerned& all) {
     }
   if (pairs == 0) return one.same.empty() ? Judgement{false, "no pair of points differs"} : Judgement();
   return {meets(one, static_cast<double>(alike) / static_cast<double>(pairs)) && all.failed == 0,
-          std::to_string(alike) + " of " + counted(pairs, "pair") + all.failures() + first};
+          fmt::format("{} of {}{}{}", alike, counted(pairs, "pair"), all.failures(), first)};
 }
 
 Judgement judge_change(const Expectation& one, const std::vector<StudyPoint>& points,
@@ -132,8 +133,8 @@ Judgement judge_change(const Expectation& one, const std::vector<StudyPoint>& po
   const double high = ratio(after, "measured_high_s", before, "measured_low_s");
   const bool inside = low <= predicted && predicted <= high;
   return {inside || std::abs(predicted - measured) <= *one.at_most * std::abs(measured),
-          "predicted " + signed_percent_text(predicted) + ", measured " + signed_percent_text(measured) +
-              " (launches " + signed_percent_text(low) + " to " + signed_percent_text(high) + ")"};
+          fmt::format("predicted {}, measured {} (launches {} to {})", signed_percent_text(predicted),
+                      signed_percent_text(measured), signed_percent_text(low), signed_percent_text(high))};
 }
 
 Expectation change_of(const YamlNode& node) {
@@ -143,8 +144,8 @@ Expectation change_of(const YamlNode& node) {
                   .from = node.at("from").text(),
                   .to = node.at("to").text(),
                   .at_most = node.at("at_most").number()};
-  one.text = "change by " + one.text + " off by at most " + percent_text(*one.at_most, 0) +
-             " of itself, or inside its range of launches";
+  one.text = fmt::format("change by {} off by at most {} of itself, or inside its range of launches",
+                         one.text, percent_text(*one.at_most, 0));
   return one;
 }
 
@@ -155,7 +156,7 @@ void read_order(const YamlNode& node, const std::vector<std::string>& names, Exp
       node.at(other).fail("has no effect with in_order_of; expected at_least, a fraction of the pairs");
   if (!node.has("at_least")) node.fail("expected at_least, a fraction of the pairs: 1 for all");
   if (!node.has("same")) return;
-  for (const YamlNode& name : node.at("same").items()) one.same.push_back(name.one_of("name", names));
+  for (const YamlNode& name : node.items("same")) one.same.push_back(name.one_of("name", names));
   one.text += " with the same " + joined(one.same);
 }
 
@@ -167,7 +168,7 @@ void read_bounds(const YamlNode& node, Expectation& one) {
     one.text += words + short_number(**bound);
   }
   if (one.at_least && one.at_most && *one.at_least > *one.at_most)
-    node.fail("nothing is at least " + short_number(*one.at_least) + " and at most " +
+    node.fail("nothing is at least {} and at most {}", short_number(*one.at_least),
               short_number(*one.at_most));
   if (!one.at_least && !one.at_most && one.below.empty())
     node.fail("expected at_least, at_most, both, or below");
@@ -200,8 +201,7 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
   for (const std::string& key : node.at("where").keys()) {
     const YamlNode value = node.at("where").at(key);
     one.text += " " + key;
-    for (const YamlNode& choice : value.is_sequence() ? value.items() : std::vector{value})
-      one.text += " " + choice.text();
+    for (const YamlNode& choice : value.one_or_more()) one.text += " " + choice.text();
   }
   return one;
 }

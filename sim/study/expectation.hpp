@@ -7,7 +7,7 @@
 
 #include "core/expression.hpp"
 
-/// What a study's file expects of its rows.
+/// Expectations of a study's file for its rows.
 namespace stepcast {
 
 struct StudyPoint;
@@ -42,11 +42,8 @@ struct Expectation {
 Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
                            const std::vector<std::string>& columns);
 
-enum class ExpectationVerdict : std::uint8_t {
-  kMet,
-  kMissed,
-  kNoPoint
-};  ///< kNoPoint: --only or the study left them out
+/// kNoPoint: --only or the study left all points out.
+enum class ExpectationVerdict : std::uint8_t { kMet, kMissed, kNoPoint };
 struct Judgement {
   ExpectationVerdict verdict = ExpectationVerdict::kMissed;
   std::string text{};

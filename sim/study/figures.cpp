@@ -10,51 +10,46 @@ namespace stepcast {
 namespace {
 
 /// Columns that Amdahl's law describes.
-const std::vector<std::string>& amdahl_columns() {
-  static const std::vector<std::string> kColumns{"step_time_s", "throughput_samples_per_s", "speed_up",
-                                                 "efficiency"};
-  return kColumns;
-}
+const std::vector<std::string> kAmdahlColumns{"step_time_s", "throughput_samples_per_s", "speed_up",
+                                              "efficiency"};
+
+/// Kinds in the order of StudyFigureKind, and keys that others do not have.
+struct FigureKeys {
+  std::string kind;
+  std::vector<std::string> keys;
+};
+const std::vector<FigureKeys> kKinds{{"curves", {"series", "target", "amdahl", "markers"}},
+                                     {"heatmap", {"value"}},
+                                     {"pareto", {"series", "labels"}},
+                                     {"points", {"series", "target", "diagonal"}}};
 
 std::vector<std::string> names_under(const YamlNode& node, const std::string& key,
                                      const std::vector<std::string>& names) {
   std::vector<std::string> found;
   if (!node.has(key)) return found;
-  const YamlNode value = node.at(key);
-  for (const YamlNode& one : value.is_sequence() ? value.items() : std::vector{value})
-    found.push_back(one.one_of("name", names));
+  for (const YamlNode& one : node.at(key).one_or_more()) found.push_back(one.one_of("name", names));
   return found;
 }
-
-bool flag(const YamlNode& node, const char* key) { return node.has(key) && node.at(key).boolean(); }
 
 /// A file name of a format that can be drawn. \throws InputError
 std::string figure_file(const YamlNode& node) {
   const std::string file = node.text();
   const std::string extension = std::filesystem::path(file).extension().string();
   if (extension != ".svg" && extension != ".png" && extension != ".pdf")
-    node.fail("found '" + file + "', expected a name that ends in .svg, .png or .pdf");
-  if (file.find('/') != std::string::npos) node.fail("found '" + file + "', expected a name without folder");
+    node.fail("found '{}', expected a name that ends in .svg, .png or .pdf", file);
+  if (file.find('/') != std::string::npos) node.fail("found '{}', expected a name without folder", file);
   return file;
 }
 
 }  // namespace
 
-const std::vector<std::string>& study_figure_kinds() {
-  static const std::vector<std::string> kKinds{"curves", "heatmap", "pareto", "points"};
-  return kKinds;
-}
-
 StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& names,
                          const std::vector<std::string>& columns) {
-  static const std::vector<std::vector<std::string>> kKeys{{"series", "target", "amdahl", "markers"},
-                                                           {"value"},
-                                                           {"series", "labels"},
-                                                           {"series", "target", "diagonal"}};
-  const std::vector<std::string>& kinds = study_figure_kinds();
+  std::vector<std::string> kinds;
+  for (const FigureKeys& one : kKinds) kinds.push_back(one.kind);
   const std::string kind = node.has("kind") ? node.at("kind").one_of("kind", kinds) : kinds.front();
   const auto number = static_cast<std::size_t>(std::ranges::find(kinds, kind) - kinds.begin());
-  std::vector<std::string> keys = kKeys[number];
+  std::vector<std::string> keys = kKinds[number].keys;
   keys.insert(keys.end(), {"file", "kind", "x", "y", "panels", "log", "where"});
   node.allow_only(keys);
 
@@ -74,12 +69,12 @@ StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& n
   one.series = names_under(node, "series", names);
   one.panels = names_under(node, "panels", names);
   one.labels = names_under(node, "labels", names);
-  one.log = flag(node, "log");
-  one.amdahl = flag(node, "amdahl");
-  one.diagonal = flag(node, "diagonal");
+  one.log = node.flag("log");
+  one.amdahl = node.flag("amdahl");
+  one.diagonal = node.flag("diagonal");
   if (one.diagonal && one.x_is_name) node.at("diagonal").fail("requires a column as x");
-  if (one.amdahl && std::ranges::find(amdahl_columns(), one.y) == amdahl_columns().end())
-    node.at("amdahl").fail("does not describe " + one.y + ", but " + alternatives(amdahl_columns()));
+  if (one.amdahl && std::ranges::find(kAmdahlColumns, one.y) == kAmdahlColumns.end())
+    node.at("amdahl").fail("does not describe {}, but {}", one.y, alternatives(kAmdahlColumns));
   if (node.has("target")) one.target = node.at("target").number();
   if (node.has("where")) one.where.emplace(node.at("where"), names);
   return one;

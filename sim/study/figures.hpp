@@ -10,14 +10,13 @@
 /// Figures of a study.
 namespace stepcast {
 
-/// In the order of study_figure_kinds().
+/// In the order of the kinds in figures.cpp.
 enum class StudyFigureKind : std::uint8_t {
   kCurves,   ///< a column over the values of a name, a curve per series
   kHeatmap,  ///< a column over the values of two names
   kPareto,   ///< a column against another, and the points that no other beats in both
   kPoints,   ///< a column against a name or another column, any number of points per value
 };
-const std::vector<std::string>& study_figure_kinds();
 
 struct StudyFigure {
   std::string file;  ///< in the folder of the rows

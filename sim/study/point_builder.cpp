@@ -8,10 +8,6 @@
 namespace stepcast {
 namespace {
 
-bool holds(const std::vector<std::string>& words, const std::string& word) {
-  return std::ranges::find(words, word) != words.end();
-}
-
 /// A file name without folders, and without dots that separate nothing: `ddp...` is `ddp`.
 std::string file_name(std::string text) {
   std::erase(text, '/');
@@ -35,17 +31,15 @@ void PointBuilder::add(const Assignment& assigned, const std::string& only) {
   if (!assigned_.insert(point.assigned).second)
     return leave(dropped ? "differ from others in options that have no effect with their strategy"
                          : "are the same as others");
-  const std::string* model = point.assigned.find("model");
   point.model = vocabulary_.model_of_rank ? vocabulary_.model_of_rank(point.assigned)
-                : model != nullptr        ? *model
-                                          : "";
+                                          : point.assigned.value_or("model", "");
   if (study_.parts) {
     if (point.name.find(only) == std::string::npos) return;
     if (!names_.insert(point.name).second)
-      throw InputError("two points are called '" + point.name + "': add to 'name' what they differ in");
+      throw InputError("two points are called '{}': add to 'name' what they differ in", point.name);
     if (!keys_.insert(point.key).second)
-      throw InputError("'" + point.name +
-                       "' has the options of another point: runs of one prediction need one point");
+      throw InputError("'{}' has the options of another point: runs of one prediction need one point",
+                       point.name);
   }
   study_.points.push_back(std::move(point));
 }
@@ -79,9 +73,9 @@ bool PointBuilder::take_options(StudyPoint& point) const {
   bool dropped = false;
   const Assignment assigned = point.assigned;
   for (const auto& [name, value] : assigned.values()) {
-    if (!holds(vocabulary_.options, name) || value.empty()) continue;
+    if (std::ranges::count(vocabulary_.options, name) == 0 || value.empty()) continue;
     const std::string option = "--" + name;
-    const bool is_switch = holds(vocabulary_.switches, name);
+    const bool is_switch = std::ranges::count(vocabulary_.switches, name) > 0;
     if (!vocabulary_.matters(name, assigned)) {
       point.assigned.erase(name);
       dropped = true;

@@ -14,13 +14,13 @@ namespace {
 constexpr std::size_t kMaxPoints = 10'000'000;
 
 std::vector<YamlNode> one_or_more(const YamlNode& node) {
-  std::vector<YamlNode> values = node.is_sequence() ? node.items() : std::vector{node};
+  std::vector<YamlNode> values = node.one_or_more();
   if (values.empty()) node.fail("expected at least one value");
   return values;
 }
 
 void check_size(const YamlNode& node, std::size_t points) {
-  if (points > kMaxPoints) node.fail("more than " + std::to_string(kMaxPoints) + " points");
+  if (points > kMaxPoints) node.fail("more than {} points", kMaxPoints);
 }
 
 std::vector<Assignment> grid_of(const YamlNode& map) {
@@ -43,9 +43,8 @@ std::vector<Assignment> zip_of(const YamlNode& map) {
     if (values.empty()) map.at(key).fail("expected at least one value");
     if (result.empty()) result.resize(values.size());
     if (values.size() != result.size())
-      map.at(key).fail("found " + std::to_string(values.size()) + " values, expected " +
-                       std::to_string(result.size()) +
-                       " as the keys before: a zip advances all keys together");
+      map.at(key).fail("found {} values, expected {} as the keys before: a zip advances all keys together",
+                       values.size(), result.size());
     for (std::size_t i = 0; i < values.size(); ++i) result[i].set(key, values[i].text());
   }
   return result;
@@ -64,9 +63,6 @@ std::vector<Assignment> cases_of(const YamlNode& map) {
   }
   return result;
 }
-
-/// A whole number below `end`, the same with every C++ library.
-std::size_t below(std::size_t end, std::mt19937& draws) { return draws() % end; }
 
 /// Uniform over the logarithms between two quantities, in the first one's unit.
 std::string log_uniform(const YamlNode& node, std::mt19937& draws) {
@@ -90,7 +86,7 @@ std::vector<Assignment> draws_of(const YamlNode& map, unsigned seed) {
   if (points < 1) map.at("points").fail("expected at least 1");
   check_size(map, static_cast<std::size_t>(points));
   std::mt19937 draws(seed);
-  std::vector<Assignment> result(static_cast<std::size_t>(points));
+  std::vector<Assignment> result(points);
   const YamlNode from = map.at("from");
   for (Assignment& one : result)
     for (const std::string& key : from.keys()) {
@@ -98,7 +94,7 @@ std::vector<Assignment> draws_of(const YamlNode& map, unsigned seed) {
       if (choice.is_map()) choice.allow_only({"log_uniform"});
       const std::vector<YamlNode> values = choice.is_map() ? std::vector<YamlNode>{} : one_or_more(choice);
       one.set(key, choice.is_map() ? log_uniform(choice.at("log_uniform"), draws)
-                                   : values[below(values.size(), draws)].text());
+                                   : values[draws() % values.size()].text());  // the same with every library
     }
   return result;
 }
@@ -136,7 +132,7 @@ std::vector<Assignment> expand_points(const YamlNode& blocks, unsigned seed) {
       for (const Assignment& element : elements) {
         Assignment& both = longer.emplace_back(before);
         for (const auto& [name, value] : element.values()) {
-          if (before.find(name) != nullptr) block.fail("'" + name + "' is assigned by a block before");
+          if (before.find(name) != nullptr) block.fail("'{}' is assigned by a block before", name);
           both.set(name, value);
         }
       }

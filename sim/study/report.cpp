@@ -50,8 +50,8 @@ std::string escaped(const std::string& text) {
 }
 
 std::string element(const std::string& name, const std::string& text, const std::string& kind = "") {
-  return "<" + name + (kind.empty() ? "" : " class=\"" + kind + "\"") + ">" + escaped(text) + "</" + name +
-         ">";
+  return fmt::format("<{0}{1}>{2}</{0}>", name, kind.empty() ? "" : fmt::format(" class=\"{}\"", kind),
+                     escaped(text));
 }
 
 /// \param words number of columns from the left that hold words; the others hold numbers
@@ -73,8 +73,7 @@ class ReportWriter {
   ReportWriter(const Study& study, const StudyRows& rows, const StudyReport& report)
       : study_(study), rows_(rows), report_(report) {
     for (const StudyColumn& column : study_columns())
-      if (std::any_of(rows.begin(), rows.end(),
-                      [&](const auto& row) { return row.second.values.contains(column.name); }))
+      if (std::ranges::any_of(rows, [&](const auto& row) { return row.second.values.contains(column.name); }))
         columns_.push_back(&column);
     for (const StudyPoint& point : study.points) (answered(point) ? answered_ : failed_).push_back(&point);
   }
@@ -95,16 +94,14 @@ class ReportWriter {
   }
 
   [[nodiscard]] std::string points() const {
+    const auto failed = failed_.empty() ? "" : fmt::format(", {} without an answer", failed_.size());
     std::string text =
-        element("p",
-                counted(answered_.size(), "point") + " answered" +
-                    (failed_.empty() ? "." : ", " + std::to_string(failed_.size()) + " without an answer.")) +
-        "\n";
+        element("p", fmt::format("{} answered{}.", counted(answered_.size(), "point"), failed)) + "\n";
     if (study_.left_out.empty()) return text;
     text += "<p>Left out:</p>\n<ul>\n";
     for (const LeftOut& one : study_.left_out)
-      text += "<li>" + escaped(counted(one.points, "point") + ": " + one.reason) +
-              (one.names.empty() ? "" : "<br />" + element("small", joined(one.names))) + "</li>\n";
+      text += fmt::format("<li>{}: {}{}</li>\n", counted(one.points, "point"), escaped(one.reason),
+                          one.names.empty() ? "" : "<br />" + element("small", joined(one.names)));
     return text + "</ul>\n";
   }
 
@@ -112,11 +109,10 @@ class ReportWriter {
     if (report_.verdicts.empty()) return "";
     std::string text = "<h2>Expectations</h2>\n";
     for (const std::string& line : report_.verdicts)
-      text += element("div", line,
-                      line.starts_with("MISSED") ? "verdict missed"
-                      : line.starts_with("met")  ? "verdict met"
-                                                 : "verdict") +
-              "\n";
+      text += fmt::format("{}\n", element("div", line,
+                                          line.starts_with("MISSED") ? "verdict missed"
+                                          : line.starts_with("met")  ? "verdict met"
+                                                                     : "verdict"));
     return text;
   }
 
@@ -141,16 +137,10 @@ class ReportWriter {
 
   /// The points with the highest throughput, without those that do not fit if others do.
   [[nodiscard]] std::string best() const {
-    static const std::set<std::string> kShown{"step_time_s",
-                                              "throughput_samples_per_s",
-                                              "tokens_per_s",
-                                              "efficiency",
-                                              "exposed_communication_s",
-                                              "peak_memory_bytes",
-                                              "fits",
-                                              "epoch_time_s",
-                                              "epoch_cost",
-                                              "million_tokens_cost"};
+    static const std::set<std::string> kShown{
+        "step_time_s",       "throughput_samples_per_s", "tokens_per_s", "efficiency",
+        "epoch_time_s",      "exposed_communication_s",  "epoch_cost",   "fits",
+        "peak_memory_bytes", "million_tokens_cost"};
     if (answered_.empty()) return "";
     std::vector<const StudyColumn*> shown;
     for (const StudyColumn* column : columns_)
@@ -161,7 +151,7 @@ class ReportWriter {
     if (fastest.size() > kFastest) fastest.resize(kFastest);
     std::vector<std::vector<std::string>> lines;
     for (const StudyPoint* point : fastest) lines.push_back(cells(*point, shown));
-    return "<h2>The " + counted(fastest.size(), "point") + " with the highest throughput</h2>\n" +
+    return fmt::format("<h2>The {} with the highest throughput</h2>\n", counted(fastest.size(), "point")) +
            html_table(header(shown, true), lines, study_.names.size());
   }
 
@@ -169,9 +159,9 @@ class ReportWriter {
     std::string text;
     for (std::size_t i = 0; i < report_.figures.size(); ++i) {
       const ReportFigure& figure = report_.figures[i];
-      text += "<figure>\n" + embedded_svg(figure.svg, "figure" + std::to_string(i + 1) + "-") +
-              "<figcaption>" + escaped(figure.caption) + " <a href=\"" + escaped(figure.file) + "\">" +
-              escaped(figure.file) + "</a></figcaption>\n";
+      text += fmt::format("<figure>\n{0}<figcaption>{1} <a href=\"{2}\">{2}</a></figcaption>\n",
+                          embedded_svg(figure.svg, fmt::format("figure{}-", i + 1)), escaped(figure.caption),
+                          escaped(figure.file));
       if (!figure.note.empty()) text += element("p", figure.note) + "\n";
       if (figure.table.size() > 1)
         text += "<details><summary>its numbers</summary>\n" +
@@ -192,8 +182,8 @@ class ReportWriter {
     }
     std::string text = "<h2>Without an answer</h2>\n<ul>\n";
     for (const auto& [error, keys] : by_error)
-      text += "<li>" + escaped(counted(keys.size(), "point") + ": " + error) + "<br /><small>" +
-              escaped("such as " + keys.front()) + "</small></li>\n";
+      text += fmt::format("<li>{}: {}<br />{}</li>\n", counted(keys.size(), "point"), escaped(error),
+                          element("small", "such as " + keys.front()));
     return text + "</ul>\n";
   }
 
@@ -201,13 +191,13 @@ class ReportWriter {
     std::vector<std::vector<std::string>> lines;
     for (const StudyPoint* point : answered_)
       if (lines.size() < kMaxRows) lines.push_back(cells(*point, columns_));
-    const std::string rest = lines.size() < answered_.size() ? "the first " + std::to_string(lines.size()) +
-                                                                   " of " + std::to_string(answered_.size())
-                                                             : "all " + std::to_string(lines.size());
-    return "<h2>All rows</h2>\n<p><a href=\"results.csv\">results.csv</a> has them all.</p>\n"
-           "<details><summary>Show " +
-           rest + " answers</summary>\n" + html_table(header(columns_, false), lines, study_.names.size()) +
-           "</details>\n";
+    const auto rest = lines.size() < answered_.size()
+                          ? fmt::format("the first {} of {}", lines.size(), answered_.size())
+                          : fmt::format("all {}", lines.size());
+    return fmt::format(
+        "<h2>All rows</h2>\n<p><a href=\"results.csv\">results.csv</a> has them all.</p>\n"
+        "<details><summary>Show {} answers</summary>\n{}</details>\n",
+        rest, html_table(header(columns_, false), lines, study_.names.size()));
   }
 
   [[nodiscard]] std::string dictionary() const {
@@ -225,7 +215,7 @@ class ReportWriter {
              {"command", c.command_line},
              {"stepcast", c.stepcast.text()},
              {"date", c.date},
-             {"machine", c.host_name + ", " + c.cpu_model + ", " + std::to_string(c.cores) + " cores"}})
+             {"machine", fmt::format("{}, {}, {} cores", c.host_name, c.cpu_model, c.cores)}})
       text += element("dt", name) + element("dd", value) + "\n";
     return text + "</dl>\n<p>Predictions, not measurements.</p>\n";
   }

@@ -17,9 +17,11 @@
 /// The row that a study writes for each point: one line of JSON, and one line of results.csv.
 namespace stepcast {
 
+struct Case;
+
 inline constexpr const char* kStudySchema = "stepcast.study/1";
 
-/// What a Result does not contain.
+/// Facts about a point that its Result does not contain.
 struct PointFacts {
   Bytes memory;                ///< of one device; 0 B: unknown
   Watts power;                 ///< thermal design power of one device; 0 W: unknown
@@ -64,6 +66,8 @@ using StudyRows = std::map<std::string, StudyRow>;  ///< by key of a point
 StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts& facts);
 /// Adds the derived columns.
 void derive_columns(StudyRows& rows, const StudyCost& cost);
+/// Adds the columns that follow from a case. \param slowdowns of its launches; may be empty
+void add_measured(StudyRow& row, const Case& one, const std::vector<double>& slowdowns);
 /// `{"point": key, "error": ..., or each column}` and a line break. Equal rows have equal lines.
 std::string line_of(const StudyRow& row);
 /// None if the line is not whole or has an unknown column.

@@ -14,11 +14,9 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-constexpr std::size_t kMaxTitle = 60;  // characters that a figure has room for
+bool contains(const Names& words, const std::string& word) { return std::ranges::count(words, word) > 0; }
 
-bool contains(const Names& words, const std::string& word) {
-  return std::ranges::find(words, word) != words.end();
-}
+constexpr std::size_t kMaxTitle = 60;  // characters that a figure has room for
 
 /// A study file, and the one that it is like.
 class StudyFile {
@@ -28,7 +26,7 @@ class StudyFile {
       const std::string other = files_.front().at("like").text();
       const std::filesystem::path found = std::filesystem::path(path).replace_filename(other + ".yaml");
       if (!std::filesystem::exists(found))
-        files_.front().at("like").fail("found '" + other + "', but there is no " + found.string());
+        files_.front().at("like").fail("found '{}', but there is no {}", other, found.string());
       files_.push_back(YamlNode::load(found.string()));
     }
     for (const YamlNode& file : files_)
@@ -56,8 +54,7 @@ class StudyFile {
 
 std::vector<SkipRule> skip_rules(const auto& node, const Names& names) {
   std::vector<SkipRule> rules;
-  if (!node.has("skip")) return rules;
-  for (const YamlNode& rule : node.at("skip").items()) {
+  for (const YamlNode& rule : node.items("skip")) {
     rule.allow_only({"when", "because"});
     rules.push_back({Condition(rule.at("when"), names), rule.at("because").text()});
   }
@@ -92,7 +89,7 @@ class PartsReader {
     if (file_.has("calibrate")) {
       const YamlNode part = file_.at("calibrate");
       parts.calibrate = options_of(part, {"lab"});
-      if (part.has("lab")) parts.calibrate_lab = part.at("lab").text();
+      parts.calibrate_lab = part.text_or("lab", "");
     }
     if (file_.has("measure")) {
       parts.measure = options_of(file_.at("measure"), {"rounds"});
@@ -116,7 +113,7 @@ class PartsReader {
     run.launches = count_of(node, "launches", run.launches);
     run.least_launches = count_of(node, "at_least", run.launches);
     if (node.has("until")) run.until_s = node.at("until").seconds().count();
-    if (node.has("lab")) run.lab = node.at("lab").text();
+    run.lab = node.text_or("lab", "");
     Names known = names_;
     known.insert(known.end(), columns_.begin(), columns_.end());
     run.skip = skip_rules(node, known);
@@ -150,18 +147,15 @@ class PartsReader {
 
   void read_comparison(const YamlNode& node, StudyParts& parts) const {
     node.allow_only({"groups", "figures"});
-    if (node.has("groups"))
-      for (const YamlNode& name : node.at("groups").items())
-        parts.groups.push_back(name.one_of("name", names_));
-    if (!node.has("figures")) return;
-    for (const YamlNode& figure : node.at("figures").items()) {
+    for (const YamlNode& name : node.items("groups")) parts.groups.push_back(name.one_of("name", names_));
+    for (const YamlNode& figure : node.items("figures")) {
       figure.allow_only({"figure", "file", "where", "options", "baselines", "one_launch"});
       EvidenceFigure one{.figure = figure.at("figure").text(),
                          .file = figure.at("file").text(),
-                         .with_baselines = figure.has("baselines") && figure.at("baselines").boolean(),
-                         .one_launch = figure.has("one_launch") && figure.at("one_launch").boolean()};
+                         .with_baselines = figure.flag("baselines"),
+                         .one_launch = figure.flag("one_launch")};
       if (one.file.find('/') != std::string::npos)
-        figure.at("file").fail("found '" + one.file + "', expected a name without folder");
+        figure.at("file").fail("found '{}', expected a name without folder", one.file);
       if (figure.has("where")) one.where.emplace(figure.at("where"), names_);
       if (figure.has("options"))
         for (const std::string& key : figure.at("options").keys())
@@ -182,9 +176,8 @@ class StudyReader {
     study_.path = path;
     study_.title = file_.at("study").text();
     if (study_.title.size() > kMaxTitle)
-      file_.at("study").fail("found " + std::to_string(study_.title.size()) +
-                             " characters, expected at most " + std::to_string(kMaxTitle) +
-                             "; 'about' has room for more");
+      file_.at("study").fail("found {} characters, expected at most {}; 'about' has room for more",
+                             study_.title.size(), kMaxTitle);
     if (file_.has("about")) study_.about = file_.at("about").text();
     study_.clock = file_.has("clock") && file_.at("clock").boolean();
     study_.cost = study_cost(file_);
@@ -250,15 +243,16 @@ class StudyReader {
         for (const std::string& name : file_.at(part).keys()) for_people.insert(name);
     for (const std::string& name : study_.names)
       if (!contains(vocabulary_.options, name) && !builder.is_used(name) && !for_people.contains(name))
-        blocks.fail(unknown_name("option", name, vocabulary_.options) + "; nor does a value use {" + name +
-                    "}");
+        blocks.fail("{}; nor does a value use {{{}}}", unknown_name("option", name, vocabulary_.options),
+                    name);
   }
 
   void check_points(const YamlNode& blocks) const {
     if (!study_.points.empty()) return;
-    if (!only_.empty()) blocks.fail("no point has '" + only_ + "' in its name");
+    if (!only_.empty()) blocks.fail("no point has '{}' in its name", only_);
     std::string why = "no point is left";
-    for (const LeftOut& one : study_.left_out) why += "; " + counted(one.points, "point") + ": " + one.reason;
+    for (const LeftOut& one : study_.left_out)
+      why += fmt::format("; {}: {}", counted(one.points, "point"), one.reason);
     blocks.fail(why);
   }
 
@@ -304,7 +298,7 @@ class StudyReader {
       if (study_.parts || !node.has(key)) continue;
       const auto column = std::ranges::find(study_columns(), node.at(key).text(), &StudyColumn::name);
       if (column != study_columns().end() && column->is_measured())
-        node.at(key).fail("'" + column->name + "' requires a study that runs, and this one only predicts");
+        node.at(key).fail("'{}' requires a study that runs, and this one only predicts", column->name);
     }
   }
 

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-readonly max_code_lines=47320     # of the product: no blanks, comments, includes; tests are not product
+readonly max_code_lines=46451     # of the product: no blanks, comments, includes; tests are not product
 readonly max_file_lines=450       # of a product file
 readonly max_function_lines=60    # from the opening to the closing brace; lambdas count as a part of their function
 readonly max_columns=110          # of every C++ line, tests and comments included
@@ -12,7 +12,9 @@ readonly max_members=15           # data members of a struct of the product, wit
 
 # Tables of data, which may have more members: each is one record whose fields a file or a data sheet lists.
 readonly tables="$(awk '{ print $1 }' <<'END'
+NcclParameters    model parameters of NCCL's kernels, one key of nccl.yaml each
 DeviceModel       data sheet and measured rates of a device, one key of devices.yaml each
+TraceEntry        samples of a measured batch size, one key of a trace file each
 END
 )"
 

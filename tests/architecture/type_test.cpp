@@ -11,7 +11,7 @@
 
 namespace stepcast::type_test {
 
-/// No two types of the program share a name, in whatever namespace and file: who reads one knows which it is.
+/// No two types of the program share a name, whatever their namespace and file.
 namespace {
 
 namespace fs = std::filesystem;

@@ -7,7 +7,7 @@
 #include "sim/strategies/strategy.hpp"
 
 /// How fast the replay is: flows per second of a ring all-reduce in which every message is a flow, and the
-/// same ring aggregated, counted by the messages that it stands for.
+/// same ring aggregated, counted by the messages that it represents.
 namespace stepcast {
 namespace {
 
@@ -54,7 +54,7 @@ void replay_ring(benchmark::State& state, Fidelity fidelity) {
       benchmark::Counter(flows * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
-/// DDP on H100s, from the cluster's text to the result: what a prediction costs beside loading the model.
+/// DDP on H100s, from the cluster's text to the result: a prediction without loading the model.
 void replay_gpus(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
   const Model model = load_model("synthetic:layers=12,forward=1ms");

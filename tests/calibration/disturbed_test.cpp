@@ -83,7 +83,7 @@ TEST_CASE("with two of five samples twice as slow, costs are within 10 % of thos
   CHECK(disturbed.path(kSameHost).latency_fit.samples == 6 * kSizes);
 }
 
-TEST_CASE("files that do not know their machine stand on medians, which are within 10 % as well") {
+TEST_CASE("files without machine states are fitted to medians, which are within 10 % as well") {
   Calibration old = sampled(kSome);
   for (SampleSet& set : old.samples) set.machine = {};
   const Calibration refitted = fitted(old);

@@ -58,7 +58,7 @@ TEST_CASE("a fitted cost never falls and is never negative, even where the sampl
   for (std::size_t k = 0; k < fit.cost.knots.size(); ++k) {
     CHECK(fit.cost.knots[k].time_s >= (k == 0 ? 0.0 : fit.cost.knots[k - 1].time_s));
   }
-  // 90 us cannot be met by a cost that is 30 us before and after: the residual says so.
+  // 90 us cannot be met by a cost that is 30 us before and after: the residual shows it.
   CHECK(fit.quality.worst_absolute_relative_residual > 0.5);
 }
 
@@ -123,8 +123,8 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   // 12 MB in 1 ms; two ranks, 12 MB each in 1.5 ms.
   CHECK(calibration.sharing.memory_bandwidth_one_bytes_per_s == Approx(12e9));
   CHECK(calibration.sharing.memory_bandwidth_all_bytes_per_s == Approx(16e9));
-  // 1 ms of processor time grows to 2 ms beside compute; 2 ms grow to 2.5 ms beside messages. Waiting for a
-  // core, here 3 - 2 and 9 - 2.5 ms, is not counted.
+  // 1 ms of CPU time grows to 2 ms concurrently with compute; 2 ms grow to 2.5 ms beside messages. Waiting
+  // for a core, here 3 - 2 and 9 - 2.5 ms, is not counted.
   CHECK(calibration.sharing.rate_beside_compute == Approx(0.5));
   CHECK(calibration.sharing.rate_beside_communication == Approx(0.8));
   CHECK(calibration.warnings.empty());
@@ -155,7 +155,7 @@ TEST_CASE("a known wire is taken out of what messages cost, and only that", "[ca
   CHECK(path.latency.at(Bytes(1e6)).count() == Approx(40e-6 + 1e6 * 2e-10).epsilon(0.05));
   CHECK(path.gap.at(Bytes(4)).count() == Approx(10e-6).epsilon(0.02));
   CHECK(path.gap.at(Bytes(1e6)).count() ==
-        Approx(510e-6).epsilon(0.05));  // the wire's 10 ms hide them: processor time
+        Approx(510e-6).epsilon(0.05));  // the wire's 10 ms hide them: CPU time
   CHECK(calibration.warnings.empty());
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("what a lab's buckets let pass at once is no time of the wire's", "[ca
   for (int power = 1; power <= 11; ++power) {  // 4 B to 4 MiB
     const double bytes = std::pow(4.0, power);
     const double wire = std::max(0.0, bytes - kAtOnce) / kBandwidth;
-    // There and back takes no less than until the bucket is full again: so 16 and 64 KiB say nothing.
+    // A round trip takes at least until the bucket is full again: 16 and 64 KiB determine nothing.
     const double ping = std::max(latency(bytes) + wire, bytes / (2.0 * kBandwidth));
     const double cpu = 20e-6 + bytes * 1e-9;
     calibration.samples.push_back(samples("ping_pong", bytes, {ping}, {cpu}, kSameSwitch));
@@ -278,8 +278,7 @@ TEST_CASE("slow hosts and an oversubscribed network are named in words", "[calib
   CHECK_FALSE(said("oversubscribed"));
 }
 
-TEST_CASE("a slow host is measured all the same where there are no two others, and that is said",
-          "[calibration]") {
+TEST_CASE("a slow host is measured if fewer than two others remain, with a warning", "[calibration]") {
   Calibration calibration = four_hosts();
   for (HostCost& host : calibration.job.hosts) host.slow_compute = host.slow_network = false;
   const auto said = [&](const std::string& text) {
@@ -293,8 +292,7 @@ TEST_CASE("a slow host is measured all the same where there are no two others, a
   CHECK(said("slow hosts were measured, too, for want of two others"));
 }
 
-TEST_CASE("hosts and path classes survive writing and reading",
-          "[calibration]") {
+TEST_CASE("hosts and path classes survive writing and reading", "[calibration]") {
   Calibration calibration = four_hosts();
   calibration.job.hosts[2].clock_offset_s = 3.2;
   calibration.job.hosts[2].clock_drift = 50e-6;

@@ -41,21 +41,21 @@ TEST_CASE("four GPUs joined two by two need rings of different orders to fill th
   const NcclGraph direct = graph_of(cluster_named("h100x4-direct"));
   CHECK(direct.rings.size() > 1);
   CHECK_FALSE(direct.same_channels);
-  CHECK(direct.nvls_channels == 0);
+  CHECK(direct.nvls.channels == 0);
   const NcclGraph switched = graph_of(cluster_named("h100x4-nvlink"));
   CHECK(switched.rings.size() == 1);
   CHECK(switched.same_channels);
-  CHECK(switched.nvls_channels == 4);
+  CHECK(switched.nvls.channels == 4);
 }
 
 TEST_CASE("NVLink SHARP: a head on every GPU, as fast as its NVLinks allow") {
   const NcclGraph eight = graph_of(cluster_named("h100x8-hgx"));
-  CHECK(eight.nvls_channels == 8);
-  CHECK(eight.nvls_bandwidth.count() == Approx(40e9));
+  CHECK(eight.nvls.channels == 8);
+  CHECK(eight.nvls.bandwidth.count() == Approx(40e9));
   const NcclGraph four = graph_of(cluster_named("h100x4-nvlink"));
-  CHECK(four.nvls_channels == 4);
-  CHECK(four.nvls_bandwidth.count() == Approx(60e9));
-  CHECK(graph_of(cluster_named("a100x8")).nvls_channels == 0);
+  CHECK(four.nvls.channels == 4);
+  CHECK(four.nvls.bandwidth.count() == Approx(60e9));
+  CHECK(graph_of(cluster_named("a100x8")).nvls.channels == 0);
 }
 
 TEST_CASE("a ring passes host after host, every rank once, and no link carries more than it can") {

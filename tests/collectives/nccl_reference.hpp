@@ -24,7 +24,7 @@ struct Row {
   double time_s = 0.0;
 };
 
-/// A file beside the rows, or a shipped cluster.
+/// A file next to the rows, or a shipped cluster.
 inline Cluster cluster_named(const std::string& name) {
   const std::string beside = kFolder + name + ".yaml";
   return load_cluster(std::filesystem::exists(beside) ? beside : name);

@@ -4,7 +4,7 @@
 #include "records/trace.hpp"
 #include "tests/commands/shell.hpp"
 
-/// What people get wrong: a clear message, the right exit code, nothing left behind.
+/// Users' mistakes: a clear message, the right exit code, no files left.
 namespace stepcast::tests::bad_input_test {
 namespace {
 
@@ -32,7 +32,7 @@ Trace netflix_trace() {
   return trace;
 }
 
-/// Runs `line`, which must fail with `exit_code` and say everything in `fragments` on one line of standard
+/// Runs `line`, which must fail with `exit_code` and print everything in `fragments` on one line of standard
 /// error, print no result, and leave the folder as it was.
 void check_refusal(const Shell& shell, const std::string& line, int exit_code,
                    const std::vector<std::string>& fragments) {
@@ -132,7 +132,7 @@ TEST_CASE("a trace of another model is refused and both models are named", "[com
                 3, {"trace.json", "netflix-mlp", "simple-cnn"});
 }
 
-TEST_CASE("a batch outside the trace is refused with the measured batches unless it is asked for",
+TEST_CASE("a batch outside the trace is an error with the measured batches, unless --extrapolate is given",
           "[commands]") {
   const Shell shell;
   shell.write("trace.json", nlohmann::json(netflix_trace()).dump(1));

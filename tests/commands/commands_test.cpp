@@ -42,8 +42,7 @@ TEST_CASE("help lists every command and every exit code", "[commands]") {
   CHECK(nothing.out.empty());
 }
 
-TEST_CASE("help of a command is the same asked for in either way and lists what is registered",
-          "[commands]") {
+TEST_CASE("help of a command is the same in both spellings and lists what is registered", "[commands]") {
   const Shell shell;
   for (const std::string command : {"predict", "compare", "plot", "doctor"}) {
     const Outcome help = shell.run("stepcast help " + command);
@@ -133,7 +132,7 @@ TEST_CASE("a timeline can be of chosen steps, one after the other, of a predicti
              Catch::Contains("requires --timeline"));
 }
 
-TEST_CASE("plot --all draws what a folder allows and says what the rest needs", "[commands]") {
+TEST_CASE("plot --all draws what a folder allows and lists what the rest needs", "[commands]") {
   const Shell shell;
   for (const char* ranks : {"1", "2"})
     REQUIRE(shell.run(kPredict + "--strategy ddp --world-size " + ranks + " --steps 3 -o p" + ranks + ".json")
@@ -231,7 +230,7 @@ TEST_CASE("predicted collectives are compared with measured ones", "[commands]")
   CHECK(shell.run("stepcast compare p.json p.json").exit_code == 3);
 }
 
-TEST_CASE("where a cluster has GPUs, predictions say what NCCL chooses; elsewhere NCCL is refused",
+TEST_CASE("on clusters with GPUs predictions report NCCL's choice; on others NCCL is an error",
           "[commands]") {
   const Shell shell;
   const Outcome table = shell.run(
@@ -262,7 +261,8 @@ TEST_CASE("plot leaves figure, script and data, and gnuplot draws the script aga
   CHECK(shell.run("stepcast plot accuracy p.json run.json -o fig.jpeg").exit_code == 2);
 }
 
-TEST_CASE("doctor --watch says once a second how fast the machine is and what others take", "[commands]") {
+TEST_CASE("doctor --watch reports machine speed and CPU time stolen by other processes every second",
+          "[commands]") {
   const tests::Shell shell;
   const tests::Outcome watched = shell.run("stepcast doctor --watch --seconds 2 --json");
   CHECK(watched.exit_code == 0);
@@ -281,7 +281,7 @@ TEST_CASE("doctor --watch says once a second how fast the machine is and what ot
   CHECK_THAT(shell.run("stepcast doctor --seconds 2").err, Catch::Contains("--seconds requires --watch"));
 }
 
-TEST_CASE("a forecast from a calibration that did not converge says by how much it may be too long",
+TEST_CASE("a forecast from a calibration that did not converge reports by how much it may be too long",
           "[commands]") {
   const tests::Shell shell;
   nlohmann::json calibration = nlohmann::json::parse(
@@ -300,8 +300,7 @@ TEST_CASE("a forecast from a calibration that did not converge says by how much 
              Catch::Contains("did not converge: some costs may be 25 % too high or more, the step between"));
 }
 
-TEST_CASE("doctor says where OpenBLAS computes with kernels of a processor that is twenty years older",
-          "[commands]") {
+TEST_CASE("doctor warns if OpenBLAS uses kernels of a CPU that is twenty years older", "[commands]") {
   if (__builtin_cpu_supports("avx2") == 0) return;
   const Shell shell;
   const Outcome old = shell.run("OPENBLAS_CORETYPE=Prescott stepcast doctor");

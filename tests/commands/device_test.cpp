@@ -32,7 +32,7 @@ Trace mlp_trace(const std::string& device) {
 
 }  // namespace
 
-TEST_CASE("predict --device without a trace says that it is an estimate, and how wrong it may be",
+TEST_CASE("predict --device without a trace reports that it is an estimate, with its known errors",
           "[commands]") {
   const Shell shell;
   const Outcome outcome = shell.run(
@@ -48,7 +48,7 @@ TEST_CASE("predict --device without a trace says that it is an estimate, and how
   CHECK(json["configuration"]["cluster"] == "h100x8-hgx");
 }
 
-TEST_CASE("predict --device says so where no estimate for it was ever held against a measurement",
+TEST_CASE("predict --device warns if no estimate for the device was compared with a measurement",
           "[commands]") {
   const Outcome outcome = Shell().run(
       "stepcast predict --model simple-cnn --batch 8 --strategy single --device a100-sxm --cluster a100x8");
@@ -91,7 +91,7 @@ TEST_CASE("a misspelt device is answered with the nearest, and options without t
   }
 }
 
-TEST_CASE("plot sensitivity prints its numbers beside drawing them", "[commands]") {
+TEST_CASE("plot sensitivity prints and draws its numbers", "[commands]") {
   const Shell shell;
   for (const char* rate : {"1Gb/s", "100Gb/s"})
     REQUIRE(shell

@@ -11,7 +11,7 @@
 #include "tests/commands/shell.hpp"
 
 /// README.md and docs/: code is that of the files it is taken from, commands exist with all their options,
-/// and those of blocks that say `sh runs` are run, one after the other.
+/// and those of blocks marked `sh runs` are run, one after the other.
 namespace stepcast::tests::documents_test {
 namespace fs = std::filesystem;
 namespace {
@@ -72,7 +72,7 @@ std::vector<std::vector<std::string>> calls(std::string text, const std::string&
   return found;
 }
 
-/// The help of a command, asked for once.
+/// Help of a command, cached.
 const std::string& help_of(const Shell& shell, const std::string& command) {
   static std::map<std::string, std::string> known;
   const auto [entry, fresh] = known.try_emplace(command);
@@ -135,7 +135,7 @@ TEST_CASE("every command in the documents exists, with all its options", "[comma
   CHECK(commands > 20);
 }
 
-/// Traces and calibrations of tests/golden stand in for those that `measure` and `calibrate` would write.
+/// Traces and calibrations of tests/golden replace those that `measure` and `calibrate` would write.
 TEST_CASE("the examples of the documents that need no measurement run in their order",
           "[commands][documents]") {
   int runs = 0;

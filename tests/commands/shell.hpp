@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-/// The programs as people call them: from a shell, in an empty folder.
+/// The programs as users call them: from a shell, in an empty folder.
 namespace stepcast::tests {
 
 struct Outcome {

@@ -6,7 +6,7 @@
 
 #include "tests/commands/shell.hpp"
 
-/// 'stepcast study', as people call it.
+/// 'stepcast study', as users call it.
 namespace stepcast::tests::study_command_test {
 namespace {
 
@@ -40,7 +40,7 @@ TEST_CASE("a study answers every point once, and again at once", "[commands]") {
   CHECK(shell.read("out/rows.1-of-1.jsonl") == rows);
 }
 
-TEST_CASE("a study says the same as 'stepcast predict'", "[commands]") {
+TEST_CASE("a study reports the same as 'stepcast predict'", "[commands]") {
   const Shell shell;
   shell.write("one.yaml",
               "study: One\npredict: {model: synthetic, cluster: \"star:hosts=4\", steps: 1}\n"
@@ -55,7 +55,7 @@ TEST_CASE("a study says the same as 'stepcast predict'", "[commands]") {
   CHECK(row.at("step_time_s").get<double>() == step);
 }
 
-TEST_CASE("a study asks every strategy's mesh", "[commands]") {
+TEST_CASE("a study varies the mesh of every strategy", "[commands]") {
   const Shell shell;
   shell.write("meshes.yaml",
               "study: Meshes\npredict: {model: \"gpt:layers=2\", cluster: h100x8-hgx, device: h100-sxm, "
@@ -70,7 +70,7 @@ TEST_CASE("a study asks every strategy's mesh", "[commands]") {
   CHECK(steps.size() == 4);
 }
 
-TEST_CASE("an expectation that is missed, a point without answer and a wrong option are said", "[commands]") {
+TEST_CASE("missed expectations, points without a result and wrong options are reported", "[commands]") {
   const Shell shell;
   std::string text = kStudy;
   text.replace(text.find("0.001"), 5, "0.999");
@@ -97,8 +97,7 @@ TEST_CASE("an expectation that is missed, a point without answer and a wrong opt
   CHECK_THAT(shell.run("stepcast study bukket-caps -o x").err, Catch::Contains("did you mean 'bucket-caps'"));
 }
 
-TEST_CASE("a study leaves figures and one page that has them; another price asks nothing anew",
-          "[commands]") {
+TEST_CASE("a study writes figures and one page with them; another price repeats no forecast", "[commands]") {
   const Shell shell;
   const auto study = [&](const std::string& cost) {
     shell.write("drawn.yaml",
@@ -152,7 +151,7 @@ TEST_CASE("the columns of a study have a dictionary", "[commands]") {
   CHECK(shell.run("stepcast help plot columns").exit_code == 2);
 }
 
-TEST_CASE("a study with a clock says how long its answers took", "[commands]") {
+TEST_CASE("a study with 'clock: yes' reports how long its forecasts took", "[commands]") {
   const Shell shell;
   shell.write("clock.yaml",
               "study: t\n"

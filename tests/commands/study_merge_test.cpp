@@ -83,7 +83,7 @@ TEST_CASE("a job array is a script of bash that answers every shard, and none of
                             Catch::Contains("#SBATCH --cpus-per-task=2\n") &&
                             Catch::Contains("#SBATCH --time=0:11:00\n"));
   CHECK(shell.run("for i in 1 2 3; do SLURM_ARRAY_TASK_ID=$i bash array.sh || exit 1; done").exit_code == 0);
-  // What the comment tells sbatch to wrap, run by a shell.
+  // The command that the comment passes to sbatch, run by a shell.
   const Outcome joined = shell.run(
       "sbatch() { for one; do :; done; eval \"${one#--wrap=}\"; }; eval \"$(sed -n 's/^#   //p' array.sh)\"");
   INFO(joined.err);

@@ -8,7 +8,7 @@
 
 namespace stepcast::tests::validate_test {
 
-TEST_CASE("validate prints every row, marks fitted ones and shows blind forecasts beside today's",
+TEST_CASE("validate prints every row, marks fitted ones and shows blind forecasts next to today's",
           "[commands]") {
   const Shell shell;
   const Outcome outcome = shell.run("stepcast validate --details");
@@ -87,12 +87,13 @@ TEST_CASE("validate as JSON has every row of every case, and is the same to the 
   CHECK(again["cases"] == json["cases"]);
 }
 
-TEST_CASE("validate takes a case of a person's own and refuses bad ones", "[commands]") {
+TEST_CASE("validate reads a user's case and rejects bad ones", "[commands]") {
   const Shell shell;
   shell.write("mine.yaml", R"(
 study: my steps
 source: my desk
-predict: {model: simple-cnn, batch: 16, phase-times: "compute={work}", cluster: "star:hosts=2,bandwidth={link}"}
+predict:
+  {model: simple-cnn, batch: 16, phase-times: "compute={work}", cluster: "star:hosts=2,bandwidth={link}"}
 free:
   work: {range: [1ms, 100ms], source: a guess}
   link: {range: [0.1GB/s, 10GB/s], source: a guess}
@@ -100,7 +101,8 @@ sigma: {value: 1%, because: a guess}
 rows:
   - {name: single, use: fit, options: {strategy: single}, measured: {step_time_s: 0.02}}
   - {name: ddp x2, use: fit, options: {strategy: ddp, world-size: 2}, measured: {step_time_s: 0.021}}
-  - {name: all_reduce x2, use: predict, options: {strategy: all_reduce, world-size: 2}, measured: {step_time_s: 0.022}}
+  - {name: all_reduce x2, use: predict, options: {strategy: all_reduce, world-size: 2},
+     measured: {step_time_s: 0.022}}
 )");
   const Outcome outcome = shell.run("stepcast validate --cases mine.yaml --case mine --details -o v.json");
   CHECK(outcome.exit_code == 0);

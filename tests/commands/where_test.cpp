@@ -6,8 +6,8 @@
 
 #include "tests/commands/shell.hpp"
 
-/// Where a prediction takes place, and what it says it leaves out: no plausible number for a question that
-/// nobody asked.
+/// The place of a prediction and the notes on effects that it leaves out: no plausible number for another
+/// question than the user's.
 namespace stepcast::tests::where_test {
 namespace {
 
@@ -57,7 +57,7 @@ TEST_CASE("several ranks without a cluster run on the calibrated machine, and wi
   CHECK_THAT(refused("--collectives all_reduce"), Catch::Contains("2 ranks"));
 }
 
-TEST_CASE("a calibration that cannot say where it was made asks for the cluster", "[commands]") {
+TEST_CASE("a calibration without a cluster requires --cluster", "[commands]") {
   const Shell shell;
   const nlohmann::json whole = nlohmann::json::parse(shell.run(std::string("cat ") + kSharedCores).out);
   const auto refusal = [&](const std::string& key, const nlohmann::json& value) {
@@ -84,7 +84,7 @@ TEST_CASE("one rank needs no cluster: nothing is between it and itself", "[comma
   CHECK_FALSE(implied["notes"].contains("endpoints"));
 }
 
-TEST_CASE("the first line says that communication endpoints are free, and the result repeats it",
+TEST_CASE("the first line states that communication endpoints are free, and the result repeats it",
           "[commands]") {
   const Shell shell;
   const std::string options = "--model synthetic:layers=2 --strategy ddp --world-size 2 --cluster ";
@@ -98,7 +98,7 @@ TEST_CASE("the first line says that communication endpoints are free, and the re
   CHECK_THAT(collectives.out, Catch::StartsWith("endpoints free: "));
 }
 
-TEST_CASE("a calibration of Gloo does not turn NCCL into Gloo unless --backend gloo says so", "[commands]") {
+TEST_CASE("a calibration of Gloo does not turn NCCL into Gloo without --backend gloo", "[commands]") {
   const std::string options = std::string("--model synthetic:layers=2 --strategy ddp --world-size 2 ") +
                               "--cluster h100x8-hgx --calibration " + kSharedCores;
   CHECK_THAT(refused(options), Catch::Contains("GPUs") && Catch::Contains("--backend gloo"));
@@ -132,7 +132,8 @@ TEST_CASE("declared times per sample grow with the batch, per batch they do not,
   CHECK_THAT(step_s("per: epoch\n", "").err, Catch::Contains("'epoch'") && Catch::Contains("sample, batch"));
 }
 
-TEST_CASE("a pipeline sends what a layer with declared times says it puts out, or is refused", "[commands]") {
+TEST_CASE("a pipeline sends the declared output of a layer with declared times, or is an error",
+          "[commands]") {
   const Shell shell;
   const auto run = [&](const std::string& per, const std::string& output) {
     std::string model = "input: none\nloss: none\noptimizer: none\nper: " + per + "\nsegments:\n";

@@ -22,7 +22,7 @@ TEST_CASE("quoted cells keep commas, quotes and line breaks; empty lines count a
   CHECK(table.lines == std::vector<int>{2, 4, 6});
 }
 
-TEST_CASE("what is wrong with a table is said with file and line") {
+TEST_CASE("errors in a table name file and line") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH(read_csv(written(folder, "a,b\n1,2\n3\n")),
                     Catch::Contains("t.csv:3: found 1 cells, expected 2"));

@@ -11,7 +11,7 @@
 
 namespace stepcast::processes_test {
 
-TEST_CASE("answers of other processes are in the order of what was asked, long ones and empty ones too") {
+TEST_CASE("results of child processes are in the order of the requests, long and empty ones too") {
   const auto answer = [](std::size_t i) { return std::string(i % 3 == 0 ? 0 : 1000 * i, 'a' + i % 26); };
   for (const int jobs : {1, 2, 3, 50}) {
     INFO(jobs);

@@ -66,7 +66,7 @@ TEST_CASE("what cannot be started is an error with its name and reason, never an
   CHECK_THROWS_WITH(run_program(start), Catch::Contains("not permitted"));
 }
 
-TEST_CASE("a signal that ends a program is told from an exit code of the same number") {
+TEST_CASE("a signal that ends a program is distinguished from an exit code of the same number") {
   ChildProcess killed(shell("kill -TERM $$"));
   killed.wait();
   CHECK(killed.ended_by() == SIGTERM);

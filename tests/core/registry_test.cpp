@@ -8,7 +8,7 @@
 
 namespace stepcast::registry_test {
 
-TEST_CASE("entries stand in the order of their number, then of their name, however they were added") {
+TEST_CASE("entries are ordered by number, then by name, however they were added") {
   Registry<int> registry("thing");
   registry.add({.name = "c", .description = "", .value = 3, .order = 1});
   registry.add({.name = "b", .description = "", .value = 2, .order = 2});
@@ -26,7 +26,7 @@ TEST_CASE("registering a name twice is an error in every build") {
   CHECK(registry.find("twice") == 1);
 }
 
-TEST_CASE("of very many names an error says a few") {
+TEST_CASE("of very many names an error lists a few") {
   std::vector<std::string> hosts;
   for (int i = 0; i < 2048; ++i) hosts.push_back("node" + std::to_string(i));
   CHECK(unknown_name("host", "nod7", hosts) ==

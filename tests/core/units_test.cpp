@@ -6,7 +6,7 @@
 
 namespace stepcast::units_test {
 
-TEST_CASE("bits and bytes, SI and IEC prefixes are told apart") {
+TEST_CASE("bits and bytes, SI and IEC prefixes are distinguished") {
   CHECK(parse_bytes_per_second("100Gb/s", "x").count() == 12.5e9);
   CHECK(parse_bytes_per_second("12.5 GB/s", "x").count() == 12.5e9);
   CHECK(parse_bytes_per_second("1GiB/s", "x").count() == 1073741824.0);

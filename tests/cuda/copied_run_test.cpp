@@ -151,7 +151,7 @@ TEST_CASE("bytes that did not arrive are an error that names the device", "[cuda
                     Catch::Contains("gpu0 has not received what the host sent: byte 26999 of 27000 is"));
 }
 
-TEST_CASE("copies that no GPU does by itself are told, and more ranks than GPUs refused", "[cuda]") {
+TEST_CASE("copies that no GPU does alone are reported, and more ranks than GPUs are an error", "[cuda]") {
   const Schedule schedule = broadcast(3, {{"method", "relay"}, {"buffer", "1kB"}});
   stand_in::set_peers(false);
   {

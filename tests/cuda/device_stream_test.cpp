@@ -28,7 +28,7 @@ double seconds_since(Clock::time_point start) {
 
 }  // namespace
 
-TEST_CASE("a host that runs ahead is told apart from its device") {
+TEST_CASE("launch times are separate from device times") {
   stand_in::set_devices(1);
   const auto device = open_device("cuda");
   CHECK(device->device() == "a GPU of the stand-in");
@@ -50,7 +50,7 @@ TEST_CASE("a host that runs ahead is told apart from its device") {
   }
 }
 
-TEST_CASE("a device that is held back begins when all is issued, and waits for nobody in between") {
+TEST_CASE("a blocked device begins when all work is enqueued, and then never waits") {
   stand_in::set_devices(1);
   const auto device = open_device("cuda");
   StepTimestamps marks(device.get());

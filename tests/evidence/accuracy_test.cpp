@@ -43,7 +43,7 @@ TEST_CASE("0.3 points of 100 rows and 1.0 point of fewer are allowed in both dir
   CHECK(differences({set_of("new", 100, 4.5)}, {set_of("big", 100, 4.5)}).size() == 1);
 }
 
-TEST_CASE("tables between markers are replaced, with blind scores beside the known rows") {
+TEST_CASE("tables between markers are replaced, with blind scores next to the known rows") {
   const TemporaryFolder folder;
   const std::string blind = folder.write(
       "blind.yaml",

@@ -18,7 +18,7 @@ ResultFile file(Origin origin, double step_s, const std::string& sha1) {
 
 ResultFile run_at(double step_s, double probe, double taken, const std::string& sha1) {
   ResultFile run = file(Origin::kMeasured, step_s, sha1);
-  run.result.machine = {1, {{probe, probe}, {taken, taken}}};
+  run.result.machine = {1, {{probe, probe}, {taken, taken}, {0.0, 0.0}}};
   return run;
 }
 
@@ -35,7 +35,7 @@ TEST_CASE("on a machine that ran at 0.8 of the speed of measuring, 10 s would ha
   const Case one = group_cases(files).front();
   CHECK(one.relative_error() == Approx(-0.2));
   CHECK(one.measured_at_equal_speed->value == Approx(8.0));
-  CHECK(one.error_at_equal_speed() == Approx(0.0).margin(1e-12));
+  CHECK(one.error_at_equal_speed().value() == Approx(0.0).margin(1e-12));
   const std::string verdict = machine_verdict({one});
   CHECK_THAT(verdict, Catch::Contains("20 % slower while running than while measuring"));
   CHECK_THAT(verdict, Catch::Contains("20.0 % of 20.0 % median error is the machine's"));
@@ -46,12 +46,9 @@ TEST_CASE("on a machine that ran at 0.8 of the speed of measuring, 10 s would ha
   CHECK(json["at_equal_speed"]["median_absolute_relative_error"].get<double>() == Approx(0.0).margin(1e-12));
   CHECK(json["machine_verdict"] == verdict);
   CHECK_THAT(comparison_text({one}, {}, {}), Catch::Contains("at equal speed") && Catch::Contains(verdict));
-  const auto again = json["cases"][0].get<Case>();
-  CHECK(again.error_at_equal_speed() == Approx(one.error_at_equal_speed()));
-  CHECK(machine_verdict({again}) == verdict);
 }
 
-TEST_CASE("steps of the traced model beside the runs say more than the probe, where every launch has them") {
+TEST_CASE("steps of the traced model next to the runs replace the probe if every launch has them") {
   std::vector<ResultFile> files{forecast(8.0, 100.0, 0.0), run_at(10.0, 40.0, 0.0, "a"),
                                 run_at(12.0, 40.0, 0.0, "b")};
   for (std::size_t i = 1; i < files.size(); ++i) files[i].result.machine.slowdown = i == 1 ? 1.25 : 1.5;
@@ -80,10 +77,10 @@ TEST_CASE("an error that the machine does not explain is not the machine's") {
   CHECK_THAT(verdict, Catch::Contains("none of the 10.0 % median error is the machine's"));
 }
 
-TEST_CASE("where a file does not know its machine, or knows another processor, nothing is shown") {
+TEST_CASE("nothing is shown for a file without machine states, or from another CPU") {
   std::vector<ResultFile> files{forecast(8.0, 100.0, 0.0), file(Origin::kMeasured, 10.0, "a")};
   const auto nothing = [](const std::vector<Case>& cases) {
-    CHECK_FALSE(cases.front().has_error_at_equal_speed());
+    CHECK_FALSE(cases.front().error_at_equal_speed());
     CHECK(machine_verdict(cases).empty());
     CHECK_THAT(comparison_text(cases, {}, {}), !Catch::Contains("equal"));
     CHECK_FALSE(comparison_json(cases, {}, {}).contains("at_equal_speed"));

@@ -30,7 +30,7 @@ struct Problem {
   [[nodiscard]] Fit solved() const { return fit(residuals(), fixed_starts(parameters.size())); }
 };
 
-/// Work of three sizes at rate times efficiency, beside a fixed time: bilinear.
+/// Work of three sizes at rate times efficiency, plus a fixed time: bilinear.
 Problem bilinear() {
   Problem problem{
       {{"rate", 1.0, 100.0}, {"efficiency", 0.2, 0.9, false, 0.0, 1.0}, {"fixed", 0.01, 10.0}}, {}, {}};
@@ -65,7 +65,7 @@ TEST_CASE(
   CHECK(values[2] == Approx(0.3).epsilon(0.05));
   for (const double residual : problem.residuals()(found.deviations)) CHECK(std::abs(residual) < 0.5);
   CHECK(found.left[2] < 0.1);
-  CHECK(found.left[1] > 0.5);  // the rows tell the product, not the efficiency
+  CHECK(found.left[1] > 0.5);  // the rows determine the product, not the efficiency
 }
 
 TEST_CASE("the fit converges from corners far away, through a valley that bends, to the same point") {
@@ -135,7 +135,7 @@ TEST_CASE("of equal minima the one nearer to the middle counts, then the first s
 }
 
 TEST_CASE("micro-batches out of 1 to 64 come out of two depths of a pipeline, with those that are as good") {
-  // (m + p - 1) * (work / (m p) + stage): the bubble tells m, but for what a stage costs.
+  // (m + p - 1) * (work / (m p) + stage): the bubble determines m, up to the cost of a stage.
   std::vector<OpenChoice> choices{{"schedule", {"early", "late"}, false}, {"micro-batches", {}, true}};
   for (int m = 1; m <= 64; ++m) choices[1].values.push_back(std::to_string(m));
   const std::vector<FreeParameter> parameters{{"work", 1.0, 100.0}, {"stage", 1e-4, 1e-2}};
@@ -197,7 +197,7 @@ TEST_CASE("of names each is fitted on its own, however far the parameters of one
           if (near != nullptr) starts = {near->fit.deviations, {0.0, 0.0}};
           return fit(residuals, starts, near);
         });
-    // Work over rate is the same for each name: rates tell them apart by their ranges alone.
+    // Work over rate is the same for each name: the ranges of the rates alone distinguish them.
     CHECK(found.size() == 3);
     for (const ChosenFit& one : found) {
       const std::size_t name = backwards ? 2 - one.chosen[0] : one.chosen[0];

@@ -26,13 +26,13 @@ const std::string kText = R"(# Collective test starting: reduce_scatter_perf
 # Using devices
 #  Rank  0 Group  0 Pid    101 on     node-a device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
 #  Rank  1 Group  0 Pid    101 on     node-a device  1 [0000:2b:00] NVIDIA H100 80GB HBM3
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-        1024           128     float     sum      -1     7.50    0.14    0.07       0     7.25    0.14    0.07       0
-        2048           256     float     sum      -1     8.00    0.26    0.13       0     7.75    0.26    0.13       0
+#     size    count   type  redop   root    time  algbw  busbw  #wrong    time  algbw  busbw  #wrong
+      1024      128  float    sum     -1    7.50   0.14   0.07       0    7.25   0.14   0.07       0
+      2048      256  float    sum     -1    8.00   0.26   0.13       0    7.75   0.26   0.13       0
 # Out of bounds values : 0 OK
 )";
 
-TEST_CASE("nccl-tests' table says collective, GPUs, dtype, size and the time out of place") {
+TEST_CASE("nccl-tests' table contains collective, GPUs, dtype, size and the time out of place") {
   const std::vector<NcclSample> samples = read(kText);
   REQUIRE(samples.size() == 2);
   CHECK(samples[1].kind == CollectiveKind::kReduceScatter);
@@ -53,13 +53,15 @@ TEST_CASE("a table that does not name its test needs --collective, one without r
   CHECK_THROWS_WITH(read("# Collective test starting: sendrecv_perf\n"), Contains("unknown collective"));
 }
 
-TEST_CASE("nccl-tests' JSON says the same; without MPI it lists one device of all") {
+TEST_CASE("nccl-tests' JSON contains the same; without MPI it lists one device of all") {
   const std::vector<NcclSample> samples = read(R"({"version": 2, "args": ["build/alltoall_perf", "-g", "4"],
-    "config": {"nthreads": 1, "ngpus": 4, "devices": [{"rank": 0, "hostname": "a", "device_info": "NVIDIA L40S"}]},
+    "config": {"nthreads": 1, "ngpus": 4, "devices": [{"rank": 0, "hostname": "a",
+      "device_info": "NVIDIA L40S"}]},
     "results": [{"size": 4096, "count": 256, "type": "half", "redop": "none", "root": "-1",
                  "out_of_place": {"time": 9.5, "alg_bw": 0.4, "bus_bw": 0.3, "nwrong": null},
                  "in_place": {"time": 11.5, "alg_bw": 0.4, "bus_bw": 0.3, "nwrong": null}},
-                {"size": 8192, "count": 512, "type": "half", "redop": "none", "root": "-1", "out_of_place": null,
+                {"size": 8192, "count": 512, "type": "half", "redop": "none", "root": "-1",
+                 "out_of_place": null,
                  "in_place": {"time": 12.5, "alg_bw": 0.4, "bus_bw": 0.3, "nwrong": null}}]})");
   REQUIRE(samples.size() == 2);
   CHECK(samples[0].kind == CollectiveKind::kAllToAll);
@@ -103,10 +105,10 @@ TEST_CASE("tables: missing columns and bad cells are named, files of nothing ref
   CHECK_THROWS_WITH(read(one + one.substr(0, one.size() / 2)), Contains("the file ends early"));
 }
 
-TEST_CASE("laws are found again from what they say of 2 GPUs, and then tell of 8") {
+TEST_CASE("parameters are recovered from forecasts of 2 GPUs and then forecast 8") {
   NcclParameters truth = nccl_parameters(90);
-  truth[NcclLaw::kLaunch] *= 1.4;
-  truth[NcclLaw::kLlHop] *= 1.3;
+  truth.launch *= 1.4;
+  truth.ll_hop *= 1.3;
   CollectiveForecasts machine(&truth);
   const auto samples = [&](int gpus) {
     std::vector<NcclSample> result;

@@ -69,7 +69,8 @@ TEST_CASE("a signed percentage has a sign unless nothing is left of it") {
   for (const double nothing : {0.0, -0.0, -0.0004, 0.0004}) CHECK(signed_percent_text(nothing) == "0.0 %");
 }
 
-TEST_CASE("the verdict counts where a prediction is nearer, and says by how much and why where it is not") {
+TEST_CASE(
+    "the assessment counts rows where the forecast is nearer, and gives error and reason of the others") {
   const std::vector<std::string> good = verdict({judged("a", 1.0, 1.1, 2.0)}, "the reason");
   REQUIRE(good.size() == 1);
   CHECK(good[0] == "nearer than copying the fit row on 1 of 1 row");

@@ -59,7 +59,8 @@ open:
   parts: {to: 64, source: not stated}
 epoch: {samples: 1000, epochs: 2}
 rows:
-  - {name: one, use: fit, options: {strategy: single, world-size: 1, batch: 10}, measured: {step_time_s: 12.08}}
+  - {name: one, use: fit, options: {strategy: single, world-size: 1, batch: 10},
+     measured: {step_time_s: 12.08}}
   - {name: two, use: fit, options: {world-size: 2, batch: 10}, measured: {step_time_s: 6.48}}
   - {name: four, use: fit, options: {world-size: 4, batch: 10}, measured: {step_time_s: 4.28}}
   - name: eight
@@ -157,7 +158,7 @@ TEST_CASE("what was measured in a row to predict changes nothing but its error, 
     }
 }
 
-TEST_CASE("rows stand beside their blind forecasts, trivial predictors and what they are") {
+TEST_CASE("rows are shown with their blind forecasts, baselines and roles") {
   const CaseFile file(two_parts(110.0));
   const RowSet published = read_rows(file.path);
   const std::vector<Case> rows = compare_rows(published, forecast(published, milliseconds));
@@ -202,7 +203,7 @@ TEST_CASE("ranks of a synchronous run that miss the median are left out, if at l
   CHECK_FALSE(row.agreed("time_s").has_value());
 }
 
-TEST_CASE("every shipped case can be read, and says why it is as sure as it is") {
+TEST_CASE("every shipped case can be read and gives a reason for its sigma") {
   const std::vector<RowSet> cases = load_published("");
   CHECK(cases.size() >= 8);
   for (const RowSet& one : cases) {

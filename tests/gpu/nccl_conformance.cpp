@@ -5,7 +5,7 @@
 
 #include "tests/runner/backend_conformance.hpp"
 
-/// What tests/nccl holds over a stand-in, over real GPUs: every rank a thread with a GPU of its own.
+/// Conformance tests of tests/nccl, on real GPUs instead of the stand-in: each rank is a thread with a GPU.
 namespace stepcast::nccl_conformance {
 
 namespace {

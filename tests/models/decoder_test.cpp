@@ -129,7 +129,7 @@ TEST_CASE("a configuration is the family with its settings, and load_model reads
         5);
 }
 
-TEST_CASE("what a configuration says and this project does not model is refused by name", "[models]") {
+TEST_CASE("settings of a configuration that are not modelled are errors that name them", "[models]") {
   const Configured model;
   const json good = llama_like("mistral", 1'000, 64, 128, 2, 4, 2);
   const auto with = [&](const json& more) {
@@ -206,7 +206,7 @@ TEST_CASE("attention's widths are checked", "[models]") {
                     Catch::Contains("heads of an even size"));
 }
 
-TEST_CASE("a model that is like another one has other defaults, and says what differs from them",
+TEST_CASE("a model that is like another one has other defaults; its specification lists what differs",
           "[models]") {
   CHECK(load_model("llama3-8b").specification == "llama3-8b");
   CHECK(load_model("llama3-8b:sequence=4096").specification == "llama3-8b");

@@ -100,7 +100,7 @@ TEST_CASE("a latent of queries may be missing, fields that matter are refused", 
   CHECK_THAT(refusal({{"first_k_dense_replace", 61}}), Catch::Contains("at most 60"));
 }
 
-TEST_CASE("a block of latent attention costs its products and half of the scores, and keeps what grows as s",
+TEST_CASE("a block of latent attention costs its GEMMs and half of the scores, and keeps what grows as s",
           "[models]") {
   const double s = 64, h = 256, a = 4, q = 96, c = 48, n = 32, r = 16, w = 24, f = 128;
   const std::string sizes =

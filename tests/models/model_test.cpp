@@ -197,7 +197,7 @@ TEST_CASE("saved bytes count each activation once, in the segment that allocates
   CHECK(vgg.segments[8].saved.size == Bytes(4 * 10));
 }
 
-TEST_CASE("an override changes the shapes and stands in the specification only where it differs") {
+TEST_CASE("an override changes the shapes and is in the specification only if it differs") {
   const Model wide = load_model("netflix-mlp:hidden=256");
   CHECK(wide.parameter_count() == 30 * 256 + 256 + 256 + 1);
   CHECK(wide.specification == "netflix-mlp:hidden=256");

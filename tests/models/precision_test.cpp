@@ -103,7 +103,7 @@ TEST_CASE("bytes that stay are 16 per parameter in bf16 as in fp32, and 18 with 
   CHECK(all("bf16,reduction=bf16", "fsdp") == Approx(3.5 * count).epsilon(1e-3));
 }
 
-TEST_CASE("activations, boundaries and traffic halve with compute, and updates move what the parts say",
+TEST_CASE("activations, boundaries and traffic halve with compute; updates move the bytes of each part",
           "[models]") {
   const Model full = model_in("fp32"), half = model_in("bf16");
   for (std::size_t i = 0; i < full.segments.size(); ++i) {
@@ -172,7 +172,7 @@ TEST_CASE("with tensor parallelism inputs are gathered in float8, and sums stay 
   }
 }
 
-TEST_CASE("float8 says what it is, and what cannot be in it") {
+TEST_CASE("float8 is written as it is read, and unsupported parts are errors") {
   CHECK(to_text(Precision::parse("fp8")) == "fp8");
   CHECK(to_text(Precision::parse("fp8,gather=fp8,reduction=bf16")) == "fp8,gather=fp8,reduction=bf16");
   CHECK(Precision::parse("bf16,products=fp8") == Precision::parse("fp8"));

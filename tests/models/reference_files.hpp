@@ -8,7 +8,7 @@
 
 #include "models/model.hpp"
 
-/// What PyTorch 1.13 says of these models: tests/models/reference/<model>.{layers,parameters}.csv.
+/// Layers and parameters that PyTorch 1.13 reports: tests/models/reference/<model>.{layers,parameters}.csv.
 namespace stepcast {
 
 /// Cells of a CSV file of the reference folder, header left out.

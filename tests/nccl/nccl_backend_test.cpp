@@ -180,7 +180,7 @@ TEST_CASE(
   CHECK(nothing_left());
 }
 
-TEST_CASE("a message that nobody sends ends the wait for it with its sender's name", "[nccl]") {
+TEST_CASE("waiting for a message that is never sent ends with the sender's name", "[nccl]") {
   Gate other(1);
   const std::vector<std::string> errors = errors_of(2, 1s, [&](Backend& backend) {
     if (backend.rank() == 1) return other.wait();
@@ -238,7 +238,7 @@ TEST_CASE("an error that NCCL reports by itself ends the call at once, with its 
   CHECK(nothing_left());
 }
 
-TEST_CASE("a backend that is dropped with a call under way waits for nobody", "[nccl]") {
+TEST_CASE("a backend that is destroyed with a call in flight does not wait", "[nccl]") {
   Gate dropped(1);
   const Clock::time_point begin = Clock::now();
   std::array<Clock::time_point, 2> ended{};
@@ -261,13 +261,13 @@ TEST_CASE("a backend that is dropped with a call under way waits for nobody", "[
   CHECK(ended[0] - begin < 30s);  // half of the timeout
 }
 
-TEST_CASE("a job without all of its ranks says which of them did not come", "[nccl]") {
+TEST_CASE("a job without all of its ranks names those that are missing", "[nccl]") {
   const auto store = make_memory_store(1s);
   CHECK_THROWS_WITH(find_backend("nccl").make(place(0, 3, 1s, store)),
                     "rank 0: NCCL cannot connect the ranks: ranks 1, 2 did not answer within 1.00 s");
 }
 
-TEST_CASE("asking for NCCL without a GPU, or for more ranks than GPUs, says so", "[nccl]") {
+TEST_CASE("NCCL without a GPU, or with more ranks than GPUs, is an error", "[nccl]") {
   const auto make = [](int device) {
     BackendConfig config = place(0, 1, 1s, make_memory_store(1s));
     config.device = device;

@@ -40,7 +40,7 @@ void set_peers(bool reach);
 void slow_collectives(std::chrono::milliseconds each);
 /// How many of them run now, on all streams together.
 int running_collectives();
-/// What ncclCommGetAsyncError says from now on of every communicator of a device; ncclSuccess: what is true.
+/// Result of ncclCommGetAsyncError for every communicator of a device from now on; ncclSuccess: the true one.
 void set_asynchronous_error(int device, ncclResult_t error);
 /// Communicators and streams that exist now, events and allocations included.
 int alive();

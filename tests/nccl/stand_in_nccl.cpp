@@ -33,7 +33,7 @@ struct Part {
   int root = 0;
 };
 
-/// A message that is offered, until somebody has taken it.
+/// A message that is sent and not yet received.
 struct Offer {
   const void* data = nullptr;
   std::size_t bytes = 0;

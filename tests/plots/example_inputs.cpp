@@ -151,7 +151,7 @@ std::vector<ResultFile> results() {
           with_step(base(model, strategy, ranks), model, 0.92 + 0.03 * static_cast<double>(files.size() % 5));
       predicted.origin = Origin::kPredicted;
       predicted.forecast.baseline_step_time_s = {{"ideal_scaling", model.compute_s},
-                                       {"alpha_beta", 1.3 * model.compute_s}};
+                                                 {"alpha_beta", 1.3 * model.compute_s}};
       files.push_back(
           {std::string(strategy) + ".predicted.json", std::to_string(files.size()), std::move(predicted)});
       ranks = 2;

@@ -40,7 +40,7 @@ const Figure& figure(const std::string& name) { return figures().find(name); }
 
 }  // namespace
 
-TEST_CASE("every figure draws the example results as SVG and PNG with script and data beside it", "[plots]") {
+TEST_CASE("every figure draws the example results as SVG and PNG, next to script and data", "[plots]") {
   const Folder folder;
   for (const auto& entry : figures().entries()) {
     INFO(entry.name);

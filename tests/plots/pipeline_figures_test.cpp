@@ -56,7 +56,7 @@ std::size_t count(const std::string& text, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("the parts of a memory bar stand on each other and add up to the peak of the rank", "[plots]") {
+TEST_CASE("the parts of a memory bar are stacked and add up to the peak of the rank", "[plots]") {
   const Result measured = examples::pipeline(4, 8, "1f1b");
   const auto blocks = blocks_of(draw("memory", input_of({measured, predicted(measured)})).data);
   REQUIRE(blocks.at(0).size() == 8);  // 4 ranks, measured and predicted

@@ -6,7 +6,7 @@
 #include "plots/heatmap.hpp"
 #include "plots/sheet.hpp"
 
-/// Figures of studies: what stands in their data.
+/// Data of the figures of studies.
 namespace stepcast::study_figures_test {
 namespace {
 
@@ -84,7 +84,7 @@ TEST_CASE("a front holds what no other point beats, whichever way is better", "[
   CHECK_THROWS_AS(draw_chart(none), InputError);
 }
 
-TEST_CASE("curves have a law beside them and a target across", "[plots]") {
+TEST_CASE("curves have a fitted curve and a target line", "[plots]") {
   Chart sheet{.title = "t",
               .x_label = "x",
               .y_label = "y",
@@ -127,7 +127,7 @@ TEST_CASE("measured values are markers over curves, and a diagonal has equal axe
                                  Catch::Contains("set yrange [0:4.32]"));
 }
 
-TEST_CASE("logarithmic tics stand at 1, 2 and 5 times powers of ten, closer on a short axis", "[plots]") {
+TEST_CASE("logarithmic tics are at 1, 2 and 5 times powers of ten, fewer on a short axis", "[plots]") {
   CHECK(style::log_tics(0.4, 12.0) == "('0.5' 0.5, '1' 1, '2' 2, '5' 5, '10' 10)");
   CHECK(style::log_tics(0.7, 1.6) == "('0.8' 0.8, '1' 1, '1.2' 1.2, '1.5' 1.5)");
 }

@@ -13,7 +13,8 @@ namespace {
 constexpr double kTick = 0.01;
 
 /// A run of two ranks, the second of which is the slower one.
-Result run_of(const std::vector<double>& step_time_s, int steps_per_entry, const MachineLog& log) {
+Result run_of(const std::vector<double>& step_time_s, int steps_per_entry, MachineLog log) {
+  log.excluded_fraction.resize(log.size());
   Result result;
   result.configuration.world_size = 2;
   result.step_time_s = {std::vector<double>(step_time_s.size(), 0.001), step_time_s};
@@ -103,7 +104,7 @@ TEST_CASE("a watch reads counters of this machine, and its intervals follow each
 }
 
 TEST_CASE("samples below 0.85 of the best speed have interference, by a slow probe or by lost CPU time") {
-  const MachineLog log{{100.0, 84.0, 86.0, 100.0, 100.0}, {0.0, 0.0, 0.0, 0.2, 0.1}};
+  const MachineLog log{{100.0, 84.0, 86.0, 100.0, 100.0}, {0.0, 0.0, 0.0, 0.2, 0.1}, std::vector<double>(5)};
   CHECK(without_interference(log, 100.0) == std::vector<char>{1, 0, 1, 0, 1});
   CHECK(least_interference(log, 100.0, 3) == without_interference(log, 100.0));
   CHECK(least_interference(log, 100.0, 4) == std::vector<char>{1, 1, 1, 0, 1});
@@ -123,7 +124,7 @@ TEST_CASE("lost CPU time that a sample does not contain is no interference") {
   CHECK(speed.lost_fraction == Approx(1.1 / 3));
   CHECK(speed.speed() == Approx(100.0 * (1.0 - 1.1 / 3 + 0.55 / 3)));
   CHECK(marked(log, {1, 0, 1}).excluded_fraction == std::vector<double>{0.45, 0.1});
-  const MachineLog more{{100.0}, {0.5}};
+  const MachineLog more{{100.0}, {0.5}, {0.0}};
   MachineLog both = log;
   both.append(more);
   CHECK(both.excluded_fraction == std::vector<double>{0.45, 0.0, 0.1, 0.0});
@@ -174,7 +175,7 @@ TEST_CASE("the machine's state survives a file and is checked when one is read")
   Trace trace;
   trace.entries.resize(1);
   trace.entries[0].step_s = {1.0};
-  trace.entries[0].machine = {{50.0}, {0.1}};
+  trace.entries[0].machine = {{50.0}, {0.1}, {0.0}};
   trace.entries[0].with_interference = true;
   const auto again = nlohmann::json(trace).get<Trace>();
   CHECK(again.entries[0].with_interference);
@@ -188,7 +189,7 @@ TEST_CASE("the marked steps of a trace entry keep all that belongs to them") {
   entry.step_s = {4, 5, 6};
   entry.segments.resize(1);
   entry.segments[0].forward_s = {7, 8, 9};
-  entry.machine = {{10, 20, 30}, {0, 0.5, 0}};
+  entry.machine = {{10, 20, 30}, {0, 0.5, 0}, {0, 0, 0}};
   const TraceEntry kept = marked(entry, std::vector<char>{1, 0, 1}),
                    aside = marked(entry, std::vector<char>{1, 0, 1}, false);
   CHECK(kept.step_s == std::vector<double>{4, 6});

@@ -54,11 +54,9 @@ TEST_CASE("an operation takes the median of its phase, or its time in the measur
   CHECK(times.hook_fraction(hook) == 0.25);
 }
 
-TEST_CASE(
-    "halves of a backward take the whole's time: by the trace, else by flop; the first segment hands nothing "
-    "on") {
+TEST_CASE("halves of a backward divide the whole's time by flop; the first segment has one half alone") {
   const Model model = load_model("bert-base:layers=2,hidden=64,sequence=8");
-  TraceEntry trace = two_steps(model);
+  const TraceEntry trace = two_steps(model);
   const Schedule schedule;
   const auto seconds = [&](Phase phase, int segment) {
     return traced_costs(model, trace)
@@ -66,14 +64,28 @@ TEST_CASE(
   };
   const double weights = seconds(Phase::kBackwardWeight, 1);
   CHECK(seconds(Phase::kBackwardInput, 1) + weights == Approx(seconds(Phase::kBackward, 1)));
-  // 12 h^2 per token are weights' products, 2 s h those of the attention, and a little is added element by
+  // 12 h^2 per token are of GEMMs with weights, 2 s h of attention, and a little is added element by
   // element.
   const double products = 12.0 * 64 * 64, attention = 2.0 * 8 * 64;
   CHECK(weights / seconds(Phase::kBackward, 1) < products / (2.0 * (products + attention)));
   CHECK(weights / seconds(Phase::kBackward, 1) > 0.97 * products / (2.0 * (products + attention)));
   CHECK(seconds(Phase::kBackwardWeight, 0) == seconds(Phase::kBackward, 0));
-  trace.segments[1].weight_part = 0.25;
-  CHECK(seconds(Phase::kBackwardWeight, 1) == 0.25 * seconds(Phase::kBackward, 1));
+}
+
+TEST_CASE("halves of a backward have their observed peaks, or that of the whole") {
+  const Model model = load_model("bert-base:layers=2,hidden=64,sequence=8");
+  TraceEntry trace = two_steps(model);
+  for (SegmentTrace& segment : trace.segments) segment.backward_peak_bytes = 200.0;
+  trace.segments[1].half_peak_bytes = {300.0, 100.0};
+  const PhaseCosts costs = traced_costs(model, trace);
+  const auto workspace = [&](Phase phase, int segment) {
+    return costs.workspace_bytes({}, op(Compute{.phase = phase, .segment = segment}));
+  };
+  CHECK(workspace(Phase::kBackward, 1) == 200.0);
+  CHECK(workspace(Phase::kBackwardInput, 1) == 300.0);
+  CHECK(workspace(Phase::kBackwardWeight, 1) == 100.0);
+  CHECK(workspace(Phase::kBackwardInput, 2) == 200.0);
+  CHECK(workspace(Phase::kBackwardWeight, 0) == 200.0);
 }
 
 TEST_CASE("an FSDP unit takes the sum over its segments, and its optimizer the part of one shard") {
@@ -114,8 +126,7 @@ TEST_CASE(
   CHECK(costs.seconds({}, backward, 0.5, false) == model.segments[1].fixed->backward.count());
   CHECK_FALSE(costs.varies());
   CHECK(costs.segments[1].saved_bytes == 2.0 * model.segments[1].saved.size.count());
-  for (SegmentCosts& segment : costs.segments)
-    segment.optimizer = {.device_s = 3.0, .launch_s = 2.0};
+  for (SegmentCosts& segment : costs.segments) segment.optimizer = {.device_s = 3.0, .launch_s = 2.0};
   costs.sum_segments();
   const Op update = op(Compute{.phase = Phase::kOptimizer, .segment = -1});
   CHECK(costs.seconds({}, update, -1.0, false) == 9.0);

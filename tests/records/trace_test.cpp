@@ -43,7 +43,7 @@ TEST_CASE("a batch between two measured ones is interpolated, slow steps with sl
   CHECK(trace.at(16, 1, false).step_s == std::vector<double>{20, 60, 40});
 }
 
-TEST_CASE("steps that wait are kept apart from those that do not, and stand in for them nowhere") {
+TEST_CASE("steps that wait are separate from those that do not, and never replace them") {
   TraceEntry waiting = entry(8, {5});
   waiting.pace = StepContext::kWaiting;
   const Trace trace = trace_of({entry(8, {1}), waiting});
@@ -58,7 +58,7 @@ TEST_CASE("steps that wait are kept apart from those that do not, and stand in f
   CHECK_THROWS_WITH(json.get<Trace>(), Catch::Contains("pace"));
 }
 
-TEST_CASE("a batch outside the measured sizes is refused unless asked for") {
+TEST_CASE("a batch outside the measured sizes is an error without --extrapolate") {
   const Trace trace = trace_of({entry(8, {1}), entry(16, {2})});
   CHECK_THROWS_WITH(trace.at(32, 1, false), Catch::Contains("batch 32") && Catch::Contains("8, 16"));
   CHECK(trace.at(32, 1, true).step_s[0] == Approx(4.0));
@@ -77,7 +77,7 @@ TEST_CASE("a trace of a GPU keeps the launch overhead of its phases next to thei
   CHECK(read.entries[0].sum(&SegmentTrace::optimizer_issue_s) == std::vector<double>{10, 30, 20});
   CHECK(read.entries[0].loss_issue_s == std::vector<double>{10, 30, 20});
   CHECK(marked(on_gpu, {0, 1, 0}).segments[0].forward_issue_s == std::vector<double>{30});
-  on_gpu.machine = {{1e5, 1e5, 1e5}, {0.0, 0.0, 0.0}};
+  on_gpu.machine = {{1e5, 1e5, 1e5}, {0.0, 0.0, 0.0}, {0.0, 0.0, 0.0}};
   Trace trace = trace_of({on_gpu});
   CHECK(trace.machine_speed().known());
   trace.context.gpu.name = "a GPU";

@@ -271,7 +271,7 @@ TEST_CASE("copies amid the hooks of a backward operation are refused, those behi
   CHECK(step_of(same_program(1, {backward, hook, last, moved}), cluster, model) == Approx(5.0));
 }
 
-TEST_CASE("copies are refused where devices are missing, or stand in several hosts") {
+TEST_CASE("copies are an error if devices are missing or on several hosts") {
   const Model model;
   const auto refused = [&](const Cluster& cluster, int ranks) {
     const Schedule schedule = driven_by_first(ranks, {copy("copy", {}, device(ranks - 1), 20.0)});

@@ -137,7 +137,7 @@ TEST_CASE("eight GPUs wait for the slowest of them, one for none, and CPUs have 
   CHECK(slower > 1.01);
   CHECK(slower < 1.0 + 0.0175 * 1.3852);  // what memory bounds is not slower
   CHECK(compute("h100-sxm", 1) == Approx(compute("h100-sxm:rate_spread=0", 1)));
-  // A step of one rank alone, to which speed-ups are told, is that of a GPU like the others.
+  // The step of a single rank, the base of speed-ups, is that of a GPU like the others.
   request.costs.device = "h100-sxm";
   const auto alone = [&](int ranks) {
     request.training.world_size = ranks;
@@ -196,7 +196,7 @@ TEST_CASE("ResNet-18 launches 67 kernels in its forward and 107 in its backward"
   CHECK(backward == 2 * 41 - 1 + 17 + 8 + 1);  // no gradient of the images
 }
 
-TEST_CASE("layers' work adds up to what the model says of a segment") {
+TEST_CASE("layers' work adds up to that of their segment") {
   for (const std::string& name : model_names()) {
     const Model model = load_model(name);
     if (model.has_fixed_times()) continue;
@@ -324,7 +324,7 @@ TEST_CASE("a peak that the device does not hold is named, one that it holds is n
   CHECK(memory_warning(result, device_model("xeon-gold-6148")).empty());  // its host's memory is not known
 }
 
-TEST_CASE("a device is not placed where another one sits, and is where a host stands in for it") {
+TEST_CASE("the estimated device is an error on another kind of GPU, but not on a host without GPUs") {
   CHECK_THROWS_WITH(check_places(load_cluster("p100x4-pcie"), device_model("h100-sxm")),
                     Catch::Contains("p100x4-pcie") && Catch::Contains("node/gpu0 is p100-pcie-12gb"));
   CHECK_NOTHROW(check_places(load_cluster("p100x4-pcie"), device_model("p100-pcie-12gb")));
@@ -332,7 +332,7 @@ TEST_CASE("a device is not placed where another one sits, and is where a host st
 }
 
 // Rows to fit of studies/published; nothing is fitted to them.
-TEST_CASE("every row of device-errors.json still is what an estimate says") {
+TEST_CASE("every row of device-errors.json equals today's estimate") {
   const std::vector<DeviceError> rows = device_errors();
   REQUIRE(rows.size() >= 6);
   for (const DeviceError& row : rows) {

@@ -68,7 +68,7 @@ TEST_CASE("messages of ranks that have nothing to do with each other do not wait
   CHECK(ring_s(16) == Approx(ring_s(8)).epsilon(0.05));
 }
 
-TEST_CASE("on one core, the processor work of two endpoints takes turns; on two it costs nothing more") {
+TEST_CASE("on one core, the CPU work of two endpoints takes turns; on two it costs nothing more") {
   Calibration costs = calibration();
   costs.paths[0].cpu = costs.paths[0].gap;
   const double two = time_of(exchange(1e7, 1, false), costs, one_host(2));

@@ -8,7 +8,7 @@
 namespace stepcast::kernels_test {
 namespace {
 
-/// A single product, as the tables have it: not sustained.
+/// A single GEMM, as in the tables: not sustained.
 KernelRates alone(const std::string& name) {
   const DeviceModel& device = device_model(name);
   const double memory = name == "a100-sxm" ? 0.800 : 0.825;  // with which the laws were fitted
@@ -38,7 +38,7 @@ PredictionRequest fsdp_of(const std::string& model, const std::string& device, i
 // Values that whoever fitted the laws printed of them, at the clock of a rested GPU, and what they took it to
 // have fallen by: 1 - droop F / (F + f), F = 2 m n k; droop and f were 0.101 and 1.04e12 of A100, 0.142 and
 // 3.29e12 of H100.
-TEST_CASE("products of matrices take what their law says") {
+TEST_CASE("GEMMs take the time of their formula") {
   struct Known {
     const char* device;
     double m, n, k, us, clock;
@@ -56,7 +56,7 @@ TEST_CASE("products of matrices take what their law says") {
   }
 }
 
-TEST_CASE("a product in half precision is slower where rows are no multiple of 16 bytes long") {
+TEST_CASE("a GEMM in half precision is slower if rows are no multiple of 16 bytes long") {
   const auto step = [](const std::string& vocabulary, const std::string& precision) {
     PredictionRequest request = fsdp_of("gpt:hidden=768,heads=12,layers=12,vocabulary=" + vocabulary,
                                         "a100-sxm:kernel_launch=4us", 12);

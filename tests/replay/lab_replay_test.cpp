@@ -111,7 +111,7 @@ TEST_CASE("where the wire was taken out of the endpoints, it comes on top of the
   Calibration costs = slow_messages();
   ReplayInput input = input_of(schedule, model, cluster);
   input.calibration = &costs;
-  CHECK(step_s(input) == Approx(50e-6 + 10e-3));    // beside the wire's 10 ms, which are longer
+  CHECK(step_s(input) == Approx(50e-6 + 10e-3));    // concurrent with the wire's 10 ms, which are longer
   costs.paths[0].wire_bandwidth_bytes_per_s = 5e7;  // calibrated over another rate
   CHECK(step_s(input) == Approx(2e-3 + 10e-3));
 }

@@ -50,7 +50,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("on several hosts the replay takes what the laws say within 2 %") {
+TEST_CASE("on several hosts the replay is within 2 % of the formulas") {
   for (const std::string name : {"h100x8-hgx:nodes=2", "h100x8-hgx:nodes=5", "a100x8:nodes=4", "two-racks"}) {
     const Cluster cluster = cluster_named(name);
     NcclGraphs graphs(cluster);
@@ -170,7 +170,7 @@ TEST_CASE(
         Approx(1e-3 + blocks / 132.0 * collective).epsilon(1e-6));
 }
 
-TEST_CASE("collectives of two groups run beside each other on a rank, those of one group follow each other") {
+TEST_CASE("collectives of two groups run concurrently on a rank, those of one group follow each other") {
   const Cluster cluster = cluster_named("h100x4-nvlink");
   const auto two_calls = [&cluster](bool same_group) {
     Schedule schedule = same_program(4, {});
@@ -207,7 +207,7 @@ TEST_CASE("messages, gather and scatter cost what NCCL's messages do") {
   CHECK(time_of(CollectiveKind::kScatter, 4, 4e9, cluster) == Approx(gather));
 }
 
-TEST_CASE("all-to-all of NCCL takes what its law says, three quarters of the array over NVLink among it") {
+TEST_CASE("all-to-all of NCCL takes the time of its formula, with three quarters of the array over NVLink") {
   const Cluster cluster = cluster_named("h100x4-nvlink");
   NcclGraphs graphs(cluster);
   const NcclCost cost = nccl_all_to_all(graphs.of(cluster.places()), Bytes(4e9));
@@ -252,7 +252,7 @@ TEST_CASE("one rank communicates for free, and NCCL on hosts without GPUs is ref
                     Catch::Contains("--fidelity message"));
 }
 
-TEST_CASE("the backend is the one asked for, the calibration's, or nccl where there are GPUs") {
+TEST_CASE("the backend is the requested one, the calibration's, or nccl if there are GPUs") {
   using Catch::Contains;
   const Cluster gpus = cluster_named("h100x4-nvlink");
   const Cluster laptop = cluster_named("laptop");

@@ -212,7 +212,7 @@ TEST_CASE("a collective never takes longer with more bandwidth, nor less time wi
   }
 }
 
-TEST_CASE("groups above 16 ranks are aggregated unless asked otherwise, and the Result says so") {
+TEST_CASE("groups above 16 ranks are aggregated by default, and the Result reports it") {
   const auto fidelity = [](int ranks, Fidelity asked) {
     const Schedule schedule = one_collective(CollectiveKind::kAllReduce, ranks, 1e6);
     const Cluster cluster = star(ranks, 1e9, 1e-6);
@@ -227,7 +227,7 @@ TEST_CASE("groups above 16 ranks are aggregated unless asked otherwise, and the 
 }
 
 TEST_CASE("bytes sent by the busiest rank in a step equal the algorithm's closed form") {
-  for (const auto& [kind, name] : kCollectiveKinds) {
+  for (const auto& [kind, name, rooted, whole, kernel, rounds] : kCollectiveKinds) {
     for (const Fidelity fidelity : {Fidelity::kMessage, Fidelity::kAggregate}) {
       for (const std::string backend : {"", "gloo"}) {
         INFO(name << " " << backend);

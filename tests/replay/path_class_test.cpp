@@ -76,7 +76,7 @@ TEST_CASE("a message costs what its path class does: one host, one switch, sever
   CHECK(note(costs, racks, 0, 2).empty());
 }
 
-TEST_CASE("for a class that is not calibrated the nearest one serves, and the result says so") {
+TEST_CASE("a class that is not calibrated has the costs of the nearest one, and the result reports it") {
   const Cluster racks = two_racks();
   const Calibration near = calibrated({constant(kSameHost, 10e-6), constant(kSameSwitch, 100e-6)});
   CHECK(time_s(near, racks, 0, 2) == Approx(100e-6));

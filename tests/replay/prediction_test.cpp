@@ -51,7 +51,7 @@ TEST_CASE("the rate of PCIe links is that of whole ones: what is degraded keeps 
 }
 
 /// A step on one GPU from a trace of netflix-mlp whose phases take the device `device_s` each and its host
-/// `issue_s`; on a processor where `issue_s` is 0.
+/// `issue_s`; on a CPU if `issue_s` is 0.
 Result traced_step(const TemporaryFolder& folder, double device_s, double issue_s,
                    const std::string& precision = "bf16") {
   const Model model = load_model("netflix-mlp");
@@ -115,7 +115,7 @@ TEST_CASE(
   CHECK(bytes.at("optimizer_state") == (4.0 + 4.0 * model.optimizer.states()) * count);
 }
 
-TEST_CASE("a forecast over Gloo without a calibration says what it leaves out") {
+TEST_CASE("a forecast over Gloo without a calibration reports what it leaves out") {
   PredictionRequest request;
   request.strategy = "ddp";
   request.costs.model = "synthetic";

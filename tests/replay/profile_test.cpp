@@ -10,8 +10,10 @@ namespace {
 
 constexpr const char* kModel = "gpt:layers=2,hidden=64,heads=4,sequence=32,vocabulary=512";
 constexpr const char* kProfile = R"({
-  "1": {"2": {"0": [0.010, 0, 0.001], "1": [0.020, 0.040, 0.001], "2": [0.020, 0.040, 0.001], "3": [0.005, 0.010, 0.001]}},
-  "4": {"2": {"0": [0.001, 0, 0.001], "1": [0.030, 0.060, 0.001], "2": [0.030, 0.060, 0.001], "3": [0.006, 0.012, 0.001]}}})";
+  "1": {"2": {"0": [0.010, 0, 0.001], "1": [0.020, 0.040, 0.001],
+              "2": [0.020, 0.040, 0.001], "3": [0.005, 0.010, 0.001]}},
+  "4": {"2": {"0": [0.001, 0, 0.001], "1": [0.030, 0.060, 0.001],
+              "2": [0.030, 0.060, 0.001], "3": [0.006, 0.012, 0.001]}}})";
 
 PredictionRequest request(const std::string& path, int samples) {
   PredictionRequest result;
@@ -38,7 +40,7 @@ TEST_CASE("a step of profiled layers is their sum, exchanges of tensors included
   CHECK(predict(request(path, 2)).median_step_time_s() == Approx((2.0 * 0.140 + 0.203) / 3.0));
 }
 
-TEST_CASE("a profile that does not fit the model says what it has") {
+TEST_CASE("a profile that does not fit the model is an error that lists what it has") {
   const TemporaryFolder folder;
   const std::string path = folder.write("profile.json", kProfile);
   const auto refusal = [&](const std::string& model) { return trace_of_profile(path, load_model(model)); };

@@ -36,7 +36,7 @@ TEST_CASE("three jobs on two cores run at 2/3 each, and faster when one has ende
   CHECK(end[1] == Approx(5.0));  // 3 s at 2/3, then 2 s alone on a core
 }
 
-TEST_CASE("a thread that wants a fifth of a core gets it; two others divide the rest of two cores") {
+TEST_CASE("a thread that needs a fifth of a core gets it; two others divide the rest of two cores") {
   SharedHost host(2, {});
   const int small = host.add(compute(1.0, 0, 0.2), 0.0);
   const int large = host.add(compute(1.0, 1), 0.0);
@@ -45,7 +45,7 @@ TEST_CASE("a thread that wants a fifth of a core gets it; two others divide the 
   CHECK(host.rate(large) == Approx(0.9));
 }
 
-TEST_CASE("a job of two threads beside one of one thread gets two of three shares") {
+TEST_CASE("a job of two threads next to one of one thread gets two of three shares") {
   SharedHost host(2, {});
   const int two = host.add(compute(1.0, 0, 2.0), 0.0);
   const int one = host.add(compute(1.0, 1), 0.0);
@@ -65,7 +65,7 @@ TEST_CASE("two jobs that stream 10 GB/s each from a memory that gives 15 run at 
   CHECK(host.rate(quiet) == 1.0);
 }
 
-TEST_CASE("compute slows beside another rank's compute and beside communication, communication does not") {
+TEST_CASE("compute slows down with concurrent compute or communication, communication does not") {
   SharingCost sharing;
   sharing.rate_beside_compute = 0.8;
   sharing.rate_beside_communication = 0.5;
@@ -106,7 +106,7 @@ TEST_CASE(
   CHECK_FALSE(host.next_end());
 }
 
-TEST_CASE("fair shares fill the capacity and nobody gets more than it wants") {
+TEST_CASE("fair shares fill the capacity, and no thread gets more than its demand") {
   CHECK(fair_share({{1.0}, {2.0}}, 3.0) == std::numeric_limits<double>::infinity());
   CHECK(fair_share({{1.0}, {4.0}, {4.0}}, 5.0) == Approx(2.0));
   CHECK(fair_share({{1.0, 3.0}, {4.0, 1.0}}, 5.0) == Approx(2.0));

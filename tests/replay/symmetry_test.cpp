@@ -68,7 +68,7 @@ Model drawn_model(Draw& draw, double seconds) {
                     "MiB,output=" + std::to_string(draw.between(1, 64)) + "MiB");
 }
 
-/// A strategy with what it needs, for so many ranks.
+/// A strategy with its options, for N ranks.
 Schedule drawn_schedule(Draw& draw, const Model& model, TrainingConfig& training) {
   const int ranks = training.world_size;
   std::vector<std::string> strategies{"ddp", "fsdp", "all_reduce"};

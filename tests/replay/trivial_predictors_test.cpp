@@ -57,7 +57,8 @@ TEST_CASE("between GPUs the trivial line is that of the way from the first to th
   CHECK(line.beta_s_per_byte == Approx(1.0 / 370.8e9));
 }
 
-TEST_CASE("uncontended collectives beside compute start when ready and after the one before", "[trivial]") {
+TEST_CASE("uncontended collectives concurrent with compute start when ready and after the one before",
+          "[trivial]") {
   // Backward takes 2 s each and its gradient is ready at its end (2, 4, 6 s); over two ranks 4 B take 2 alpha
   // + 4 beta.
   const Model model = worlds::fixed_model(3, 0.0, 2.0, 4.0);

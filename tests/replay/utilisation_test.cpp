@@ -23,7 +23,7 @@ Flop forward_of(const Model& model) { return model.forward_flop(); }
 
 }  // namespace
 
-TEST_CASE("devices compute what the model says, and what they compute again", "[replay]") {
+TEST_CASE("devices compute the model's flop and the recomputed flop", "[replay]") {
   const Model stored = load_model(std::string(kLlama) + ",flash=0"), flash = load_model(kLlama);
   Flop both;
   for (const Segment& segment : stored.segments) both += segment.forward + segment.backward;
@@ -43,7 +43,7 @@ TEST_CASE("devices compute what the model says, and what they compute again", "[
   CHECK(recomputed.hardware <= stages.hardware + 4.0 * forward_of(stored));
 }
 
-TEST_CASE("a language model's forecast tells tokens per second, MFU and HFU", "[replay]") {
+TEST_CASE("a language model's forecast contains tokens per second, MFU and HFU", "[replay]") {
   PredictionRequest request;
   request.strategy = "single";
   request.costs.model = kLlama;

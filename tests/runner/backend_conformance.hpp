@@ -72,7 +72,7 @@ void expect_equal(const std::vector<T>& actual, const std::vector<T>& expected, 
   if (actual != expected) throw std::runtime_error(what + " gave a wrong result");
 }
 
-/// Every collective on `count` elements per rank; every rank's part is told apart by its contribution.
+/// Every collective on `count` elements per rank; every rank contributes different values.
 template <class T>
 void check_collectives(Backend& backend, std::size_t count) {
   const int rank = backend.rank();
@@ -199,7 +199,7 @@ inline void check_messages(Backend& backend) {
   for (const WorkPtr& work : sends) work->wait();
 }
 
-/// Groups work beside each other and beside the whole, also where ranks issue in different orders.
+/// Groups work concurrently with each other and with the world, also if ranks issue in different orders.
 /// \pre an even number of ranks
 inline void check_groups(Backend& backend) {
   constexpr std::size_t kCount = 300'000;

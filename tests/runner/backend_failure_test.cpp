@@ -114,8 +114,7 @@ TEST_CASE("a rank that never answers ends the wait of its peer after the timeout
   CHECK(outcomes[1].message.empty());
 }
 
-TEST_CASE("a backend that is dropped with a call under way does not wait for a peer that never comes",
-          "[backend]") {
+TEST_CASE("a backend that is destroyed with a call in flight does not wait for a missing peer", "[backend]") {
   constexpr std::chrono::seconds kTimeout = 120s;  // for which it would wait
   const std::vector<Outcome> outcomes = as_processes(2, kTimeout, [](Backend& backend) {
     std::vector<float> values(1000, 1.0F);

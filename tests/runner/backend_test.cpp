@@ -19,14 +19,14 @@ TEST_CASE("collectives issued one after the other overlap two at a time without 
   }));
 }
 
-TEST_CASE("messages between all pairs of ranks arrive in order, groups work beside each other", "[backend]") {
+TEST_CASE("messages between all pairs of ranks arrive in order, groups work concurrently", "[backend]") {
   REQUIRE_NOTHROW(as_ranks(4, [](Backend& backend) {
     check_messages(backend);
     check_groups(backend);
   }));
 }
 
-TEST_CASE("messages are told apart by their tags, also when received in another order", "[backend]") {
+TEST_CASE("messages are matched by tag, also if received in another order", "[backend]") {
   REQUIRE_NOTHROW(as_ranks(2, [](Backend& backend) {
     const int peer = 1 - backend.rank();
     const Placed<float> first(backend, contributions<float>(backend.rank(), 5000));

@@ -128,7 +128,7 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
                                            "rendezvous", "rendezvous"});
 }
 
-TEST_CASE("if the budget does not last for three rounds, the largest messages are given up", "[bench]") {
+TEST_CASE("if the budget does not last for three rounds, the largest messages are skipped", "[bench]") {
   ProbedSamples probed;
   as_sessions(2, [&](RankSession& session) {
     ProbeSettings settings;

@@ -6,7 +6,7 @@
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-/// Steps of a rank whose device is a stand-in: this host, which computes while it issues, by a clock that is
+/// Steps of a rank on a stand-in for a device: this host, which computes while it issues, by a clock that is
 /// three times as fast.
 namespace stepcast::device_steps_test {
 

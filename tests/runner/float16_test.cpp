@@ -35,10 +35,12 @@ struct Format {
 };
 
 const std::vector<Format>& formats() {
-  static const std::vector<Format> kFormats{{"float16", DataType::kFloat16, 10, &sum_float16,
-                                             &sum_float16_portable, &float_to_float16, &float16_to_float},
-                                            {"bfloat16", DataType::kBFloat16, 7, &sum_bfloat16,
-                                             &sum_bfloat16_portable, &float_to_bfloat16, &bfloat16_to_float}};
+  const auto format = [](const char* name, DataType type, int mantissa_bits) {
+    const TwoByteLoops& loops = *two_byte_loops(type);
+    return Format{name, type, mantissa_bits, loops.sum, loops.sum_portable, loops.round, loops.widen};
+  };
+  static const std::vector<Format> kFormats{format("float16", DataType::kFloat16, 10),
+                                            format("bfloat16", DataType::kBFloat16, 7)};
   return kFormats;
 }
 
@@ -168,9 +170,9 @@ TEST_CASE("one is 0x3c00 as float16 and 0x3f80 as bfloat16; 256 + 1 is 256 in bf
   CHECK(to_double(formats()[1], 0x3eab) == Approx(1.0 / 3.0).epsilon(1e-2));
   const Half large = 0x4380, one = 0x3f80, three = 0x4040;
   Half sum = 0;
-  sum_bfloat16(&sum, &large, &one, 1);
+  formats()[1].sum(&sum, &large, &one, 1);
   CHECK(to_double(formats()[1], sum) == 256.0);
-  sum_bfloat16(&sum, &large, &three, 1);  // 259 is half way between 258 and 260, whose mantissa is even
+  formats()[1].sum(&sum, &large, &three, 1);  // 259 is half way between 258 and 260, whose mantissa is even
   CHECK(to_double(formats()[1], sum) == 260.0);
 }
 

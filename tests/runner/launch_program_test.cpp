@@ -113,7 +113,7 @@ bool gone(pid_t pid) {
   return false;
 }
 
-/// Waits until the rank has taken half a second of the processors, ten times what it takes to start.
+/// Waits until the rank has used half a second of CPU time, ten times that of its start.
 void wait_until_communicating(pid_t rank) {
   constexpr int kWordsBefore = 13;    // of user and system time, in ticks: proc(5)
   for (int i = 0; i < 12'000; ++i) {  // a minute at most

@@ -167,6 +167,8 @@ TEST_CASE("a stage alone has the layers, bytes and gradients that it has in the 
         CHECK(one.saved_bytes == other.saved_bytes);
         CHECK(one.forward_peak_bytes == other.forward_peak_bytes);
         CHECK(one.optimizer_peak_bytes == other.optimizer_peak_bytes);
+        CHECK(one.half_peak_bytes.size() == (i > 0 ? 2 : 0));
+        CHECK(one.half_peak_bytes == other.half_peak_bytes);
         CHECK(one.grad_ready_fraction.size() == other.grad_ready_fraction.size());
         for (const double time : one.forward_s) CHECK(time > 0.0);
         for (const double time : one.backward_s) CHECK(time > 0.0);

@@ -6,130 +6,22 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
-#include "runner/torch/data.hpp"
-#include "runner/torch/engine.hpp"
-#include "runner/torch/torch_model.hpp"
-#include "sim/strategies/strategy.hpp"
-#include "tests/runner/as_ranks.hpp"
-#include "tests/worlds.hpp"
+#include "tests/runner/trained.hpp"
 
-/// Pipelines, FSDP, accumulation and compression against whole-graph training in one process.
-
+/// Data parallelism, FSDP, accumulation, recomputation and precisions against whole-graph training in one
+/// process.
 namespace stepcast::parallel_correctness_test {
-using namespace worlds;
+using namespace trained;
 
 namespace {
 
-constexpr unsigned kSeed = 3;
-constexpr int kSteps = 5;
 constexpr double kBf16Rounding = 1.0 / 256;  ///< half of the distance of two bf16, of the smaller at most
 constexpr double kMoved = 0.05;  ///< at most, what a step moves a parameter by: gradients are rounded too
-using Values = std::vector<std::vector<double>>;
-
-Model small_bert(int layers = 4, int dropout = 0) {
-  return with_sgd("bert-base:layers=" + std::to_string(layers) +
-                  ",hidden=16,heads=2,sequence=8,vocabulary=40,dropout=" + std::to_string(dropout));
-}
-
-/// One process, whole-graph autograd, all batches of a step joined.
-Values train_natively(const Model& model, int batch) {
-  const torch::NoGradGuard no_grad;
-  TorchModel net(model, torch::kFloat64, kSeed);
-  const Dataset data = Dataset::synthetic(model, kSeed);
-  for (int step = 0; step < kSteps; ++step) {
-    const Batch joint = data.batch(step, 0, 1, batch, torch::kFloat64);
-    net.zero_grad();
-    {
-      const torch::AutoGradMode enabled(true);
-      net.loss(net.forward(joint.input), joint.target).backward();
-    }
-    net.optimizer_step();
-  }
-  Values values;
-  for (const torch::Tensor& parameter : net.parameters()) {
-    const torch::Tensor flat = parameter.detach().contiguous();
-    values.emplace_back(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
-  }
-  return values;
-}
-
-/// The parameters that each rank holds in the end; those of others are empty. In float64, or in the model's
-/// precision with the losses of the steps in `losses`.
-std::vector<Values> train_on_ranks(const std::string& strategy, const Model& model,
-                                   const TrainingConfig& config, std::vector<double>* losses = nullptr) {
-  const Schedule schedule = build_schedule(strategy, model, config);
-  std::vector<Values> states(static_cast<std::size_t>(config.world_size));
-  as_sessions(config.world_size, [&](RankSession& session) {
-    RunOptions options;
-    options.batch = config.batch;
-    options.steps = kSteps;
-    options.warmup_steps = 0;
-    options.seed = kSeed;
-    options.float64 = losses == nullptr;
-    options.precision = model.precision;
-    FinalState state;
-    const Result result = run_schedule(model, schedule, session, options, &state);
-    if (losses != nullptr && session.ranks.rank == 0) *losses = result.loss;
-    states[static_cast<std::size_t>(session.ranks.rank)] = state.parameters;
-  });
-  return states;
-}
-
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  double largest = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
-  return largest;
-}
-
-/// Every parameter is held somewhere, and equal to the expected one wherever it is held.
-void check_equal(const Model& model, const std::vector<Values>& states, const Values& expected,
-                 double tolerance = 1e-6) {
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    INFO(model.parameters[i].name);
-    bool held = false;
-    for (const Values& rank : states) {
-      if (rank[i].empty()) continue;
-      held = true;
-      CHECK(largest_difference(rank[i], expected[i]) < tolerance);
-    }
-    CHECK(held);
-  }
-}
-
-TrainingConfig pipeline(int ranks, const std::string& split, const std::string& schedule, int micro_batches,
-                        const std::string& checkpoint = "never") {
-  TrainingConfig config;
-  config.world_size = ranks;
-  config.batch = 8;
-  config.micro_batches = micro_batches;
-  config.options = {{"split", split}, {"schedule", schedule}, {"checkpoint", checkpoint}};
-  return config;
-}
 
 }  // namespace
-
-TEST_CASE("pipelines of two ranks train as one process does, for every split, schedule and checkpointing") {
-  const Model model = small_bert();
-  const Values expected = train_natively(model, 8);
-  for (const char* split : {"2-2", "3-1", "1-3"})
-    for (const char* schedule : {"gpipe", "1f1b"})
-      for (const int micro_batches : {1, 2, 4, 8}) {
-        INFO(split << " " << schedule << " " << micro_batches);
-        check_equal(model, train_on_ranks("pipeline", model, pipeline(2, split, schedule, micro_batches)),
-                    expected);
-      }
-  for (const char* schedule : {"gpipe", "1f1b"})
-    for (const char* checkpoint : {"except_last", "always"}) {
-      INFO(schedule << " " << checkpoint);
-      check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "2-2", schedule, 4, checkpoint)),
-                  expected);
-    }
-}
 
 TEST_CASE("replicas that share their optimizer, or gradients too, train as one process does") {
   Model model = small_bert();
@@ -153,112 +45,6 @@ TEST_CASE("replicas that share their optimizer, or gradients too, train as one p
         check_equal(model, train_on_ranks("pipeline", model, config), expected);
       }
   }
-}
-
-TEST_CASE("pipelines whose stages are in shards train as one process does, with tied tensors too") {
-  Model model = small_bert();
-  for (const char* optimizer : {"sgd", "adam"}) {
-    model.optimizer.kind = optimizer;
-    model.optimizer.learning_rate = model.optimizer.kind == "adam" ? 1e-3 : 0.05;
-    const Values expected = train_natively(model, 8);
-    for (const char* mesh : {"pipeline=2,shard=2", "shard=2,pipeline=2"})
-      for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved"}) {
-        INFO(optimizer << " " << mesh << " " << schedule);
-        const bool interleaved = std::string(schedule) == "interleaved";
-        TrainingConfig config = pipeline(4, interleaved ? "even" : "3-1", schedule, 2);
-        config.batch = 4;
-        config.options["mesh"] = mesh;
-        if (interleaved) config.options["virtual-stages"] = "2";
-        check_equal(model, train_on_ranks("pipeline", model, config), expected);
-        config.recompute = 1;
-        check_equal(model, train_on_ranks("pipeline", model, config), expected);
-      }
-  }
-  const Model tied = with_sgd("gpt2-small:layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=0");
-  TrainingConfig config = pipeline(4, "3-1", "1f1b", 2);
-  config.batch = 4;
-  config.options["mesh"] = "pipeline=2,shard=2";
-  check_equal(tied, train_on_ranks("pipeline", tied, config), train_natively(tied, 8));
-}
-
-TEST_CASE("interleaved pipelines of two ranks train as one process does") {
-  const Model model = small_bert();
-  const Values expected = train_natively(model, 8);
-  for (const int micro_batches : {2, 4, 8})
-    for (const char* checkpoint : {"never", "always"}) {
-      INFO(micro_batches << " " << checkpoint);
-      TrainingConfig config = pipeline(2, "even", "interleaved", micro_batches, checkpoint);
-      config.options["virtual-stages"] = "2";
-      check_equal(model, train_on_ranks("pipeline", model, config), expected);
-    }
-}
-
-TEST_CASE("zero-bubble pipelines train as one process does: alone, with replicas, with what they share") {
-  const Model model = small_bert();
-  const Values expected = train_natively(model, 8);
-  for (const char* split : {"2-2", "3-1", "1-3"})
-    for (const int micro_batches : {1, 2, 4, 8}) {
-      INFO(split << " " << micro_batches);
-      check_equal(model, train_on_ranks("pipeline", model, pipeline(2, split, "zb-h1", micro_batches)),
-                  expected);
-    }
-  check_equal(model, train_on_ranks("pipeline", model, pipeline(4, "even", "zb-h1", 8)), expected);
-  for (const char* checkpoint : {"except_last", "always"})
-    check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "2-2", "zb-h1", 4, checkpoint)),
-                expected);
-  TrainingConfig recomputing = pipeline(2, "2-2", "zb-h1", 4);
-  recomputing.recompute = 1;
-  check_equal(model, train_on_ranks("pipeline", model, recomputing), expected);
-  for (const char* zero : {"0", "1", "2"}) {
-    INFO("zero " << zero);
-    TrainingConfig replicated = pipeline(4, "3-1", "zb-h1", 2);
-    replicated.batch = 4;
-    replicated.options["mesh"] = "pipeline=2,data=2";
-    replicated.options["bucket-cap"] = "3000B";
-    replicated.options["zero"] = zero;
-    check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
-  }
-}
-
-TEST_CASE("pipelines of four ranks train as one process does, interleaved and with replicas too") {
-  const Model model = small_bert();
-  const Values expected = train_natively(model, 8);
-  for (const char* schedule : {"gpipe", "1f1b"}) {
-    INFO(schedule);
-    check_equal(model, train_on_ranks("pipeline", model, pipeline(4, "even", schedule, 8)), expected);
-  }
-  check_equal(model, train_on_ranks("pipeline", model, pipeline(4, "0-2-2-0", "1f1b", 8)), expected);
-  const Model deep = small_bert(8);
-  TrainingConfig interleaved = pipeline(4, "even", "interleaved", 4);
-  interleaved.options["virtual-stages"] = "2";
-  check_equal(deep, train_on_ranks("pipeline", deep, interleaved), train_natively(deep, 8));
-
-  for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"}) {
-    INFO(mesh);
-    TrainingConfig replicated = pipeline(4, "3-1", "1f1b", 2);
-    replicated.batch = 4;
-    replicated.options["mesh"] = mesh;
-    replicated.options["bucket-cap"] = "3000B";
-    check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
-  }
-}
-
-TEST_CASE("a pipeline whose head is tied to its embedding trains as one process does: GPT-2") {
-  const Model model = with_sgd("gpt2-small:layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=0");
-  const Values expected = train_natively(model, 8);
-  for (const int ranks : {2, 4})
-    for (const char* schedule : {"1f1b", "zb-h1"})
-      check_equal(model, train_on_ranks("pipeline", model, pipeline(ranks, "even", schedule, 4)), expected);
-  for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"})
-    for (const char* zero : {"0", "1", "2"}) {
-      INFO(mesh << ", ZeRO " << zero);
-      TrainingConfig replicated = pipeline(4, "3-1", "1f1b", 2);
-      replicated.batch = 4;
-      replicated.options["mesh"] = mesh;
-      replicated.options["zero"] = zero;
-      replicated.options["bucket-cap"] = "3000B";
-      check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
-    }
 }
 
 TEST_CASE("decoders after Llama, and experts, train on ranks as in one process: DDP, FSDP, pipeline") {
@@ -320,16 +106,6 @@ TEST_CASE(
     CHECK(kept == train_on_ranks("single", again, config));
     CHECK(largest_difference(train_natively(again, 4)[0], kept[0][0]) < 1e-12);
   }
-}
-
-TEST_CASE("a recomputed forward draws the same dropout masks, so that checkpointing changes nothing") {
-  const Model model = small_bert(4, 10);
-  const std::vector<Values> kept = train_on_ranks("pipeline", model, pipeline(2, "2-2", "1f1b", 4));
-  const std::vector<Values> recomputed =
-      train_on_ranks("pipeline", model, pipeline(2, "2-2", "1f1b", 4, "always"));
-  for (std::size_t rank = 0; rank < kept.size(); ++rank) CHECK(kept[rank] == recomputed[rank]);
-  const Values without = train_natively(small_bert(), 8);
-  CHECK(largest_difference(kept[0][0], without[0]) > 1e-9);  // there were masks
 }
 
 TEST_CASE("FSDP trains as one process does, for every sharding, wrapping and prefetch") {
@@ -448,20 +224,6 @@ TEST_CASE("gradients that are reduced in place are not reduced in another precis
   std::vector<double> losses;
   CHECK_THROWS_WITH(train_on_ranks("fsdp", model, config, &losses),
                     Catch::Contains("take --precision bf16,reduction=bf16"));
-}
-
-TEST_CASE("a forward-only pipeline runs and changes no parameter") {
-  const Model model = small_bert();
-  TrainingConfig config = pipeline(2, "2-2", "1f1b", 4);
-  config.options["forward-only"] = "yes";
-  const std::vector<Values> states = train_on_ranks("pipeline", model, config);
-  const TorchModel start(model, torch::kFloat64, kSeed);
-  for (std::size_t i = 0; i < model.parameters.size(); ++i) {
-    INFO(model.parameters[i].name);
-    const torch::Tensor flat = start.parameters()[i].detach().contiguous();
-    const std::vector<double> expected(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
-    CHECK((states[0][i] == expected || states[1][i] == expected));
-  }
 }
 
 }  // namespace stepcast::parallel_correctness_test

@@ -12,7 +12,7 @@ namespace stepcast::path_classes_test {
 
 namespace {
 
-/// What probes of all pairs would say: three samples each, up to 10 % off.
+/// Probes of all pairs: three samples each, up to 10 % off.
 std::vector<HostPair> probed(int hosts, const std::function<double(int, int)>& latency_s,
                              const std::function<double(int, int)>& bandwidth, double noise = 0.1) {
   std::mt19937 random(3);

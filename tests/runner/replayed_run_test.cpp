@@ -15,7 +15,7 @@
 #include "tests/runner/even_trace.hpp"
 #include "tests/worlds.hpp"
 
-/// Replayed compute waits as long as the trace says, and communicates as real compute does.
+/// Replayed compute waits for the traced times, and communicates as real compute does.
 
 namespace stepcast::replayed_run_test {
 using namespace worlds;
@@ -147,8 +147,9 @@ TEST_CASE("a replayed step takes at most 2 % and 100 us longer than the trace's 
         1.02 * step_of(trace) + 100e-6);
 }
 
-TEST_CASE("a straggler takes longer than the trace by its speed, others wait for it, and the result says so",
-          "[replayed]") {
+TEST_CASE(
+    "a straggler takes longer than the trace by its speed, others wait for it, and the result reports it",
+    "[replayed]") {
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule("ddp", model, training(2, 8));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
@@ -197,7 +198,7 @@ TEST_CASE("resampled steps differ, are those of the trace and the same for the s
   CHECK(slow_steps() == first);
 }
 
-TEST_CASE("ranks that share experts or sequences send what the schedule says, with real compute and replayed",
+TEST_CASE("expert- and context-parallel ranks send the Schedule's bytes, with real and replayed compute",
           "[replayed][expert]") {
   ReplayedRunOptions options = few_steps();
   options.samples = 8;

@@ -169,7 +169,8 @@ TEST_CASE("what replayed compute cannot do is refused before any rank starts", "
   refused("--model netflix-mlp --batch 8 --compute replayed" + trace, 3, "is a trace of 'simple-cnn'");
   refused("--model simple-cnn --batch 32 --compute replayed" + trace, 3, "batch 32 lies outside");
   refused("--model simple-cnn --batch 8 --threads 2 --compute replayed" + trace, 3, "2 threads");
-  refused("--model simple-cnn --batch 8 --data x --compute replayed" + trace, 2, "--data has no effect with --compute replayed");
+  refused("--model simple-cnn --batch 8 --data x --compute replayed" + trace, 2,
+          "--data has no effect with --compute replayed");
   refused("--model simple-cnn --batch 8 --resample", 2, "--resample has no effect with --compute real");
   refused("--model simple-cnn --batch 8 --engine reference --compute replayed" + trace, 2,
           "--engine reference runs without one");
@@ -178,8 +179,8 @@ TEST_CASE("what replayed compute cannot do is refused before any rank starts", "
   CHECK_FALSE(std::filesystem::exists(folder.file("a.json")));
 }
 
-/// Steps of these launches one after the other, of each as many as were asked for; on a disturbed machine
-/// more are taken, and kept.
+/// Checks that the launches follow each other, each with at least the requested steps; with interference more
+/// are measured and stay.
 void check_launches(const std::vector<int>& found, int launches, int steps) {
   CHECK(std::is_sorted(found.begin(), found.end()));
   CHECK(found.back() == launches - 1);
@@ -216,7 +217,7 @@ TEST_CASE("launches are added to those of an earlier call, and only to those of 
   CHECK(load_trace(folder.file("a.json")).entries.front().launch == launches);
 }
 
-TEST_CASE("a trace says whether its backwards compute attention again, and serves that alone") {
+TEST_CASE("a trace contains whether its backwards recompute attention, and is used for that alone") {
   const Folder folder;
   const std::string model = " --model gpt:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50";
   const std::string trace = folder.file("a.json");
@@ -243,7 +244,7 @@ TEST_CASE("a trace says whether its backwards compute attention again, and serve
   CHECK_THAT(whole.text, Catch::Contains("--recompute full: measure takes none or selective"));
 }
 
-TEST_CASE("stages are measured one at a time into one file, of one split, and it says what it lacks",
+TEST_CASE("stages of one split are measured one at a time into one file; missing ones are reported",
           "[stages]") {
   const Folder folder;
   const std::string measure =
@@ -277,7 +278,7 @@ TEST_CASE("stages are measured one at a time into one file, of one split, and it
   CHECK(call(single).code == 0);
 }
 
-TEST_CASE("a person's mistakes are refused before any rank starts, and nothing is left behind") {
+TEST_CASE("a user's mistakes are errors before any rank starts, and leave no files") {
   const Folder folder;
   const std::string output = " -o " + folder.file("a.json");
   const auto refused = [&](const std::string& words, int code, const std::string& hint) {
@@ -325,7 +326,7 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   CHECK(std::filesystem::is_empty(folder.path));
 }
 
-TEST_CASE("bench --copies measures a GPU, or says that this build or this machine has none") {
+TEST_CASE("bench --copies measures a GPU, or reports that this build or this machine has none") {
   const Folder folder;
   const Outcome outcome =
       call("bench --copies --min 4KiB --max 64KiB --rounds 2 -o " + folder.file("a.json"));

@@ -67,6 +67,17 @@ std::string name_in_whole(const Parameter& parameter, const Model& model, int pa
   return parameter.name.substr(0, place) + std::to_string(number) + parameter.name.substr(end);
 }
 
+/// Part of the experts that a rank has: its place in its group of expert-parallel ranks.
+int expert_part(const Schedule& schedule, int rank) {
+  for (const GroupFamily& family : schedule.families)
+    if (family.name == "expert") {
+      const int group = family.group_of_rank[static_cast<std::size_t>(rank)];
+      const std::vector<int>& ranks = schedule.groups[static_cast<std::size_t>(group)].ranks;
+      return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+    }
+  return 0;
+}
+
 /// Trains and compares every parameter that a rank holds in the end with its part of the expected one.
 void check_training(const std::string& whole, const std::string& settings, const std::string& strategy,
                     int ranks, int batch, const OptionTexts& options = {}, int micro_batches = 1,
@@ -104,8 +115,7 @@ void check_training(const std::string& whole, const std::string& settings, const
     for (int rank = 0; rank < ranks; ++rank) {
       const std::vector<double>& own = states[static_cast<std::size_t>(rank)][i];
       if (own.empty()) continue;
-      const std::string name =
-          name_in_whole(model.parameters[i], model, schedule.data_index_of(rank) % model.parallel.expert);
+      const std::string name = name_in_whole(model.parameters[i], model, expert_part(schedule, rank));
       INFO(name);
       held.insert(name);
       torch::Tensor part = expected.at(name);
@@ -228,6 +238,75 @@ TEST_CASE("ranks that share experts train as one process does: DDP, FSDP, pipeli
   }
   for (const char* strategy : {"ddp", "fsdp", "all_reduce", "gather_scatter"})
     check_training(kMoe + ",capacity=130", ",expert=4", strategy, 4, kSamples / 4, {}, 2);
+}
+
+TEST_CASE(
+    "ranks that share experts train as one process does: ZeRO, replicas of shards, shards in pipelines") {
+  const std::string whole = kMoe + ",capacity=100";
+  const auto check = [&](const std::string& experts, const std::string& strategy, int ranks,
+                         const OptionTexts& options) {
+    check_training(whole, ",expert=" + experts, strategy, ranks, kSamples / ranks, options,
+                   std::min(2, kSamples / ranks));
+  };
+  for (const char* zero : {"1", "2"})
+    for (const char* experts : {"2", "4"}) {
+      check(experts, "ddp", 4, {{"zero", zero}, {"bucket-cap", "3000B"}});
+      const OptionTexts pipeline{{"split", "1-1"}, {"mesh", "pipeline=2,data=4"}, {"zero", zero}};
+      check_training(whole, std::string(",expert=") + experts, "pipeline", 8, kSamples / 4, pipeline, 2);
+    }
+  for (const char* experts : {"1", "2"})
+    for (const char* accumulate : {"last", "every", "shard-then-replicas"})
+      check_training(whole, std::string(",expert=") + experts, "fsdp", 4, kSamples / 4,
+                     {{"mesh", "data=2,shard=2"}, {"accumulate", accumulate}}, 2);
+  for (const char* experts : {"2", "4"}) {
+    const OptionTexts pipeline{{"split", "1-1"}, {"mesh", "pipeline=2,shard=4"}};
+    check_training(whole, std::string(",expert=") + experts, "pipeline", 8, kSamples / 4, pipeline, 2);
+  }
+}
+
+TEST_CASE("ranks that exchange heads for positions train as one process does") {
+  for (const std::string& whole : {kLlama, kGpt, kMoe + ",capacity=200"}) {
+    for (const char* strategy : {"ddp", "fsdp"})
+      check_training(whole, ",context=2,ulysses=1", strategy, 4, kSamples / 2, {}, 2);
+    check_training(whole, ",context=2,ulysses=1", "ddp", 2, kSamples, {}, 2, {.blocks = 1});
+  }
+  check_training(kGpt, ",context=2,ulysses=1,tensor=2,sequence_parallel=1", "fsdp", 4, kSamples);
+  check_training(kMoe + ",capacity=200", ",context=2,ulysses=1,expert=4", "ddp", 4, kSamples / 2);
+}
+
+TEST_CASE("replicas of shards in pipelines train as one process does, with experts and tensor parallelism") {
+  for (const char* mesh :
+       {"pipeline=2,data=2,shard=2", "data=2,shard=2,pipeline=2", "shard=2,pipeline=2,data=2"}) {
+    check_training(kGpt, "", "pipeline", 8, kSamples / 4, {{"split", "1-1"}, {"mesh", mesh}}, 2);
+    check_training(kMoe + ",capacity=100", ",expert=2", "pipeline", 8, kSamples / 4,
+                   {{"split", "1-1"}, {"mesh", mesh}}, 2);
+  }
+  check_training(kLlama, ",tensor=2", "pipeline", 16, kSamples / 4,
+                 {{"split", "1-1"}, {"mesh", "pipeline=2,data=2,shard=2,tensor=2"}}, 2);
+}
+
+TEST_CASE("experts divide the ranks of data, context and tensor parallelism together") {
+  // Every expert has places for all tokens: parts of a sequence would fill limited places in another order.
+  const std::string whole = kMoe + ",capacity=200";
+  for (const char* strategy : {"ddp", "fsdp", "all_reduce"}) {
+    for (const char* experts : {"2", "4"})
+      check_training(whole, std::string(",tensor=2,sequence_parallel=1,expert=") + experts, strategy, 4,
+                     kSamples / 2, {}, 2);
+    check_training(whole, ",context=2,expert=4", strategy, 4, kSamples / 2, {}, 2);
+    check_training(whole, ",context=2,ring=1,expert=2", strategy, 2, kSamples);
+  }
+  const std::string all = ",tensor=2,sequence_parallel=1,expert=4";
+  check_training(whole, all, "ddp", 8, kSamples / 4, {{"zero", "1"}}, 2);
+  check_training(whole, all, "fsdp", 8, kSamples / 4, {{"mesh", "data=2,shard=2,tensor=2,expert=4"}}, 2);
+  for (const char* mesh : {"pipeline=2,data=2,tensor=2,expert=4", "pipeline=2,shard=2,tensor=2,expert=4",
+                           "pipeline=2,shard=1,context=2,tensor=2,expert=2"})
+    check_training(whole,
+                   std::string(mesh).find("context") == std::string::npos
+                       ? all
+                       : ",tensor=2,sequence_parallel=1,context=2,expert=2",
+                   "pipeline", 8,
+                   std::string(mesh).find("context") == std::string::npos ? kSamples / 2 : kSamples,
+                   {{"split", "1-1"}, {"mesh", mesh}}, 2);
 }
 
 TEST_CASE("ranks that share the experts of a small DeepSeek-V3 train as one process does") {

@@ -175,7 +175,7 @@ TEST_CASE("in bf16 the optimizer updates float32 copies, from which the paramete
   CHECK(bytes[MemoryCategory::kOptimizerState] == 4.0 * (1.0 + model.optimizer.states()) * count);
 }
 
-TEST_CASE("a policy that is not trained in is refused, and processors train in fp32 and bf16") {
+TEST_CASE("an unsupported precision is an error, and CPUs train in fp32 and bf16") {
   using Catch::Contains;
   CHECK(TrainingDtypes::of({}, nullptr).dtype == torch::kFloat32);
   const TrainingDtypes dtypes = TrainingDtypes::of(Precision::parse("bf16"), nullptr);

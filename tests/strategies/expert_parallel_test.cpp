@@ -76,7 +76,7 @@ std::int64_t count_of(const Model& model, bool experts) {
 
 }  // namespace
 
-TEST_CASE("expert parallelism: four all-to-alls of each layer and micro-batch, as large as routing says") {
+TEST_CASE("expert parallelism: four all-to-alls per layer and micro-batch, with the routed bytes") {
   const double tokens = kSamples * kSequence;
   const std::map<std::string, double> rows{
       {"", tokens * kActive},                       // even routing
@@ -97,7 +97,7 @@ TEST_CASE("expert parallelism: four all-to-alls of each layer and micro-batch, a
   CHECK(all_to_alls(shared(",capacity=100", "ddp", 4), "").first == 0);
 }
 
-TEST_CASE("all-to-alls stand around the experts: behind the shared one, before the router") {
+TEST_CASE("all-to-alls enclose the experts: after the shared one, before the router") {
   const Model model = load_model(moe(",expert=2"));
   const Segment& layer = model.segments[1];
   REQUIRE(layer.collectives.size() == 4);
@@ -165,7 +165,7 @@ TEST_CASE("ranks that have the same experts average their gradients, all ranks t
     }
 }
 
-TEST_CASE("experts that nobody else has are averaged by nobody, but divided by all ranks") {
+TEST_CASE("experts of a single rank are not reduced, but divided by all ranks") {
   const Model model = load_model(moe(",expert=4"));
   for (const char* strategy : {"ddp", "fsdp", "all_reduce", "gather_scatter"}) {
     INFO(strategy);
@@ -245,8 +245,8 @@ TEST_CASE("--mesh expert=N; what cannot be shared is refused") {
     CHECK_THROWS_WITH(shared(settings, "ddp", ranks), Catch::Contains(words));
   };
   refused(",expert=3", 3, "experts 4 cannot be divided among 3 ranks");
-  refused(",expert=2", 3, "expert 2 does not divide the 3 data-parallel ranks");
-  refused(",expert=4", 2, "expert 4 does not divide the 2 data-parallel ranks");
+  refused(",expert=2", 3, "expert 2 does not divide the 3 ranks");
+  refused(",expert=4", 2, "expert 4 does not divide the 2 ranks");
   CHECK_THROWS_WITH(shared(",expert=2", "single", 1), Catch::Contains("expert 2 does not divide the 1"));
   CHECK_THROWS_WITH(shared(",expert=2", "pipeline", 2, {{"split", "2-1"}}),
                     Catch::Contains("expert 2 does not divide the 1"));

@@ -55,13 +55,62 @@ TEST_CASE("hybrid shards travel within a copy, and 1/S of the gradients between 
   CHECK(hybrid.label == "fsdp, shard 4");
 }
 
+TEST_CASE("--accumulate: what each micro-batch reduces, and what it keeps") {
+  const Model model = load_model("bert-base");
+  const double parameters = model.parameter_bytes().count();
+  const auto built = [&](const char* accumulate, int shard) {
+    TrainingConfig config = training(8, 8, {{"accumulate", accumulate}});
+    config.micro_batches = 4;
+    config.shard = shard;
+    return build_schedule("fsdp", model, config);
+  };
+  const auto sent = [](const Schedule& schedule, CollectiveKind kind) {
+    const auto all = messages(schedule.program(0));
+    return all.contains(kind) ? all.at(kind) : 0.0;
+  };
+  for (const auto& [accumulate, shard, scatters, replicas] : {std::tuple{"last", 0, 1, 0.0},
+                                                              {"every", 0, 4, 0.0},
+                                                              {"last", 4, 1, 0.25},
+                                                              {"every", 4, 4, 1.0},
+                                                              {"shard-then-replicas", 4, 4, 0.25}}) {
+    INFO(accumulate << ", shard " << shard);
+    const Schedule schedule = built(accumulate, shard);
+    CHECK(sent(schedule, CollectiveKind::kReduceScatter) == scatters * parameters);
+    CHECK(sent(schedule, CollectiveKind::kAllReduce) == replicas * parameters);
+    // Each micro-batch but the first adds what it received; memory is balanced.
+    const bool adds = accumulate != std::string("last");
+    int additions = 0;
+    double gradients = 0.0, most = 0.0;
+    for (const Op& op : schedule.program(0).ops) {
+      const auto* scale = std::get_if<ScaleUnit>(&op.action);
+      additions += scale != nullptr && scale->adds ? 1 : 0;
+      for (const MemoryChange& change : op.memory)
+        if (change.category == MemoryCategory::kGradients) {
+          gradients += change.size.count();
+          most = std::max(most, gradients);
+        }
+    }
+    CHECK(additions == (adds ? 3 * static_cast<int>(schedule.units.size()) : 0));
+    CHECK(gradients == 0.0);
+    if (adds)
+      CHECK(most < 0.5 * parameters);
+    else
+      CHECK(most == parameters);
+  }
+  CHECK(built("every", 0).label == "fsdp, accumulate every");
+  CHECK_THROWS_WITH(built("shard-then-replicas", 0), Catch::Contains("--mesh data=R,shard=S"));
+  TrainingConfig config = training(8, 8, {{"accumulate", "every"}, {"sharding", "no_shard"}});
+  config.micro_batches = 4;
+  CHECK_THROWS_WITH(build_schedule("fsdp", model, config), Catch::Contains("--accumulate has no effect"));
+}
+
 TEST_CASE("flat arrays are padded to equal shards") {
   const Schedule schedule = build_schedule("fsdp", load_model("netflix-mlp:hidden=3"),
                                            training(4, 8, {{"sharding", "full_shard"}}));
   for (const FsdpUnit& unit : schedule.units) CHECK(unit.elements % 4 == 0);
 }
 
-TEST_CASE("at world size 1 FSDP falls to no_shard and says so") {
+TEST_CASE("at world size 1 FSDP becomes no_shard, and the Schedule contains it") {
   const Schedule schedule =
       build_schedule("fsdp", load_model("simple-cnn"), training(1, 8, {{"sharding", "full_shard"}}));
   CHECK(schedule.options.at("sharding") == "no_shard");
@@ -143,7 +192,7 @@ TEST_CASE("a limit of one all-gather gathers a unit when the one before is freed
   CHECK(find(schedule.program(0), "all_gather/layer1") > find(schedule.program(0), "reshard/layer0"));
 }
 
-TEST_CASE("options that mean nothing to FSDP here are refused, or dropped so that equal steps are one case") {
+TEST_CASE("options without effect are errors, or dropped so that equal steps are one case") {
   const Model model = load_model("simple-cnn");
   TrainingConfig config = training(2, 8, {{"sharding", "no_shard"}});
   config.options["limit-all-gathers"] = "3";

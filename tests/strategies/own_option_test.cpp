@@ -5,7 +5,6 @@
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
 #include "sim/evidence/compare.hpp"
-#include "sim/evidence/compare.hpp"
 #include "sim/replay/prediction.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -99,7 +98,7 @@ TEST_CASE("help lists a strategy's own options with their defaults, values and t
   CHECK_THAT(help.str(), Catch::Contains("ddp, pipeline: a bucket of gradients closes at this size"));
 }
 
-TEST_CASE("a Result says the resolved options, and two values of one are two cases with two labels") {
+TEST_CASE("a Result contains the resolved options, and two values of one are two cases with two labels") {
   const Result plain = predicted({});
   CHECK(plain.configuration.options == OptionTexts{{"refresh", "0"}, {"tensors", "first-first"}});
   CHECK(plain.configuration.label == "own_option");

@@ -188,7 +188,7 @@ TEST_CASE("every rank runs each forward once, before its backward, in every sche
   }
 }
 
-TEST_CASE("a split counts blocks; the embedding rides with the first stage, the head with the last") {
+TEST_CASE("a split counts blocks; the embedding is in the first stage, the head in the last") {
   const Model model = load_model("bert-base");
   const auto parts = split_model(model, "6-2-2-2", 4, {});
   CHECK(parts[0] == std::vector<int>{0, 1, 2, 3, 4, 5, 6});

@@ -89,7 +89,7 @@ TEST_CASE(
       }
 }
 
-TEST_CASE("recomputation says what it is given, and refuses what it cannot do") {
+TEST_CASE("recomputation is written as given, and unsupported values are errors") {
   const Model model = load_model("gpt:layers=4,hidden=64,heads=4,sequence=32,vocabulary=64");
   CHECK(parse_recompute("none") == Recomputation{});
   CHECK(parse_recompute("full") == Recomputation{.blocks = 1});
@@ -139,7 +139,7 @@ TEST_CASE("per-op with dropout runs again to the end, since masks are drawn anew
   const std::string name = "gpt:layers=2,hidden=64,heads=4,sequence=128,vocabulary=128";
   const auto last_again = [&](const std::string& dropout) {
     const Segment some = half(name + ",dropout=" + dropout, RecomputedPart::kOperations).segments[1];
-    double flop = 0.0;  // of the products
+    double flop = 0.0;  // of the GEMMs
     for (const LayerWork& work : some.recomputed.work)
       for (const Gemm& one : work.gemms) flop += one.rows * one.columns * one.depth;
     return flop;
@@ -149,7 +149,7 @@ TEST_CASE("per-op with dropout runs again to the end, since masks are drawn anew
   CHECK(last_again("10") == Approx(128.0 * (64 * 64 + 64 * 64 + 4 * 64 * 64)));
 }
 
-TEST_CASE("with fused attention selective recomputation gives up one number per head and position") {
+TEST_CASE("with fused attention selective recomputation frees one number per head and position") {
   const std::string name = "llama:layers=2,hidden=64,heads=4,sequence=128,vocabulary=128";
   const Segment all = half(name, RecomputedPart::kNothing).segments[1];
   const Segment some = half(name, RecomputedPart::kCoreAttention).segments[1];
@@ -157,7 +157,7 @@ TEST_CASE("with fused attention selective recomputation gives up one number per 
   CHECK(some.recomputed.work.size() == 1);
 }
 
-TEST_CASE("per-op keeps every second product, and attention, of a block") {
+TEST_CASE("per-op keeps every second GEMM, and attention, of a block") {
   const std::string name =
       "llama:layers=2,hidden=64,heads=4,kv_heads=2,feed_forward=160,sequence=128,vocabulary=128";
   constexpr double s = 128, h = 64, w = 32, f = 160, a = 4;

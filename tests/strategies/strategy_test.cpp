@@ -154,7 +154,7 @@ TEST_CASE("world size 1 has no communication, whatever the strategy") {
   CHECK_FALSE(has_collectives(build_schedule(strategy, load_model(model_name), training(1, 32))));
 }
 
-TEST_CASE("a strategy that does not train says the same whatever the model, and has no batch") {
+TEST_CASE("a strategy that does not train is the same for every model, and has no batch") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   if (trains(strategy)) return;
   CAPTURE(strategy);
@@ -225,7 +225,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a bucket closes when it has reached its limit, so that no tensor is split or put off") {
+TEST_CASE("a bucket closes when it has reached its limit, so that no tensor is split or deferred") {
   const Model model = load_model("netflix-mlp");  // ready: 4 B, 512 B, 512 B, 15,360 B
   const auto layout = [&](double first, double others) {
     std::vector<double> sizes;
@@ -366,7 +366,7 @@ TEST_CASE("ranks that do the same share one program, so that 16,384 ranks need n
   CHECK(many.groups.at(0).ranks.size() == 16'384);
 }
 
-TEST_CASE("a wrong strategy, world size or batch is refused as a usage error that says what is right") {
+TEST_CASE("a wrong strategy, world size or batch is a usage error with the valid values") {
   const Model model = load_model("netflix-mlp");
   CHECK_THROWS_WITH(build_schedule("dpd", model, training(2, 32)), Catch::Contains("did you mean 'ddp'"));
   CHECK_THROWS_AS(build_schedule("ddp", model, training(0, 32)), UsageError);

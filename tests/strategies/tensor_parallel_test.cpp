@@ -187,7 +187,7 @@ TEST_CASE("around a ring keys and values go c - 1 hops forward, and as far backw
   }
 }
 
-TEST_CASE("a shift is waited for behind the step of the ring beside which it goes") {
+TEST_CASE("a shift is waited for after the ring step that runs concurrently") {
   const std::string parts = "llama:layers=3,hidden=64,heads=4,sequence=32,vocabulary=512,context=4";
   const Model ring = load_model(parts + ",ring=1"), gathered = load_model(parts);
   // Projections, four steps, and what puts them together, where else one work is.
@@ -250,7 +250,7 @@ TEST_CASE("around a ring every rank sees as many pairs of causal positions, and 
   }
 }
 
-TEST_CASE("--mesh says which ranks share, beside the dimensions that a strategy knows") {
+TEST_CASE("--mesh sets tensor, context and expert ranks, besides the dimensions of the strategy") {
   const auto taken = [](const std::string& strategy, const std::string& mesh) {
     TrainingConfig config;
     config.options["mesh"] = mesh;

@@ -37,7 +37,7 @@ void check(const ColumnValues& values, const std::map<std::string, double>& expe
 
 }  // namespace
 
-TEST_CASE("columns are what a person computes", "[study]") {
+TEST_CASE("columns equal values computed by hand", "[study]") {
   const auto rows = rows_of({Bytes(80e9), Watts(700), 128.0}, {2.5, 1'280'000.0});
   check(rows.at("it").values, {{"step_time_s", 0.5},
                                {"throughput_samples_per_s", 256.0},

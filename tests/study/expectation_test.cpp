@@ -24,7 +24,7 @@ struct Answers {
         judge(expectation_of(YamlNode::parse(text, "study.yaml"), {"way", "rate"}, kColumns), points, rows);
     return (verdict.verdict == ExpectationVerdict::kMet      ? "met: "
             : verdict.verdict == ExpectationVerdict::kMissed ? "missed: "
-                                                  : "left out: ") +
+                                                             : "left out: ") +
            verdict.text;
   }
 };
@@ -48,7 +48,7 @@ Answers four() {
 
 }  // namespace
 
-TEST_CASE("expectations ask each point, a statistic, another column, or the order of pairs", "[study]") {
+TEST_CASE("expectations test each point, a statistic, another column, or the order of pairs", "[study]") {
   const Answers all = four();
   CHECK(all.verdict("{column: step_time_s, at_most: 2}") == "met: 4 of 4 points");
   CHECK(all.verdict("{column: step_time_s, at_most: 1.05}") == "missed: 1 of 4 points; first 1.100 at b");

@@ -65,16 +65,16 @@ Result result_of(const std::string& strategy, Origin origin, double factor) {
   return result;
 }
 
-/// Programs that write down what they are asked, and leave files as the real ones do.
+/// Programs that record their arguments and write files like the real ones.
 struct Bench {
   TemporaryFolder folder;
   std::vector<std::string> asked;
-  std::string fails;  ///< a strategy whose runs fail
-  int too_large = 0;  ///< a batch that cannot be measured
+  std::string fails;  ///< strategy whose runs fail
+  int too_large = 0;  ///< batch that cannot be measured
 
   std::map<std::string, StudyRow> run(const Study& study) {
     asked.clear();
-    const StudyExperiment* self = nullptr;
+    StudyExperiment experiment{study, folder.path()};
     ExperimentCalls calls;
     calls.program = [&](const std::vector<std::string>& all) {
       asked.push_back(joined(all, " "));
@@ -104,9 +104,9 @@ struct Bench {
       std::map<std::string, StudyRow> rows;
       for (const StudyPoint& point : points) {
         const Result result = result_of(*point.assigned.find("strategy"), Origin::kPredicted, 1.0);
-        write_file(self->predicted_path(point), to_file_text(result), true);
+        write_file(experiment.predicted_path(point), to_file_text(result), true);
         rows[point.key] = row_of(point, result, {});
-        asked.push_back("predict " + point.name + " " + joined(self->measured_words(point), " "));
+        asked.push_back("predict " + point.name + " " + joined(experiment.measured_words(point), " "));
       }
       return rows;
     };
@@ -115,9 +115,7 @@ struct Bench {
     calls.on_first = [&](const std::vector<const StudyPoint*>& points) {
       asked.push_back("first " + std::to_string(points.size()));
     };
-    StudyExperiment experiment(study, folder.path(), "study", calls);
-    self = &experiment;
-    return experiment.run();
+    return run_experiment(experiment, "study", calls);
   }
 
   /// With `DIR` for the folder.
@@ -193,27 +191,28 @@ TEST_CASE("a study that runs measures, predicts, runs launch after launch, and c
   Bench bench;
   const Study study = study_of(bench.folder.write("two.yaml", kTwo));
   const auto rows = bench.run(study);
-  CHECK(bench.story() == R"(calibrate --nproc 2 -o DIR/calibration.json
-measure --model tiny --batch 2,8 --steps 5 --accumulating --append -o DIR/traces/tiny.trace.json
-measure --model tiny --batch 2,8 --steps 5 --accumulating --append -o DIR/traces/tiny.trace.json
-predict ddp --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
-measure --model tiny --batch 8 --steps 5 --warmup 2 --budget 0s -o DIR/references/tiny.1.trace.json
-run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 --reference-slowdown 1 -o DIR/runs/ddp.1.json
-first 1
-predict slow --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
-predict all_reduce --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
-predict pipeline --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
-run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/all_reduce.1.json
-run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/pipeline.1.json
-measure --model tiny --batch 8 --steps 5 --warmup 2 --budget 0s -o DIR/references/tiny.2.trace.json
-run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 --reference-slowdown 1 -o DIR/runs/ddp.2.json
-run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/all_reduce.2.json
-run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/pipeline.2.json
-measure --model tiny --batch 8 --steps 5 --warmup 2 --budget 0s -o DIR/references/tiny.3.trace.json
-run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 --reference-slowdown 1 -o DIR/runs/ddp.3.json
-run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/all_reduce.3.json
-run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/pipeline.3.json
-)");
+  const auto launch = [](int number) {
+    const std::string end = "." + std::to_string(number);
+    const auto run = [&](const std::string& strategy, const std::string& options, int steps) {
+      return "run --strategy " + strategy + options +
+             " --model tiny --batch 8 --nproc 2 --warmup 1 --steps " + std::to_string(steps) +
+             " --reference-slowdown 1 -o DIR/runs/" + strategy + end + ".json\n";
+    };
+    return std::pair(
+        "measure --model tiny --batch 8 --steps 5 --warmup 2 --budget 0s -o DIR/references/tiny" + end +
+            ".trace.json\n" + run("ddp", "", 2),
+        run("all_reduce", "", 4) + run("pipeline", " --micro-batches 4", 4));
+  };
+  const auto predict = [](const std::string& point) {
+    return "predict " + point + " --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json\n";
+  };
+  const std::string measure =
+      "measure --model tiny --batch 2,8 --steps 5 --accumulating --append -o DIR/traces/tiny.trace.json\n";
+  std::string expected = "calibrate --nproc 2 -o DIR/calibration.json\n" + measure + measure +
+                         predict("ddp") + launch(1).first + "first 1\n" + predict("slow") +
+                         predict("all_reduce") + predict("pipeline") + launch(1).second;
+  for (const int number : {2, 3}) expected += launch(number).first + launch(number).second;
+  CHECK(bench.story() == expected);
   for (const StudyPoint& point : study.points) {
     const auto& values = rows.at(point.key).values;
     CHECK(values.contains("relative_error") == (point.name != "slow"));
@@ -241,15 +240,12 @@ points: [{grid: {batch: [2, 8], precision: [fp32, bf16]}}]
   const auto rows = bench.run(study);
   for (const StudyPoint& point : study.points)
     CHECK(rows.at(point.key).error == (value(point, "batch") == "8" ? "out of memory\\x0a" : ""));
-  CHECK(
-      bench.story() ==
-      R"(measure --model tiny --batch 2,8 --device cuda --precision fp32 --steps 5 --append -o DIR/traces/tiny.trace.json
-measure --model tiny --batch 2 --device cuda --precision fp32 --steps 5 --append -o DIR/traces/tiny.trace.json
-measure --model tiny --batch 8 --device cuda --precision fp32 --steps 5 --append -o DIR/traces/tiny.trace.json
-measure --model tiny --batch 2,8 --device cuda --precision bf16 --steps 5 --append -o DIR/traces/tiny.bf16.trace.json
-measure --model tiny --batch 2 --device cuda --precision bf16 --steps 5 --append -o DIR/traces/tiny.bf16.trace.json
-measure --model tiny --batch 8 --device cuda --precision bf16 --steps 5 --append -o DIR/traces/tiny.bf16.trace.json
-predict 2.fp32 --trace DIR/traces/tiny.trace.json
+  std::string expected;
+  for (const auto& [precision, mark] : {std::pair("fp32", ""), {"bf16", ".bf16"}})
+    for (const char* batches : {"2,8", "2", "8"})
+      expected += std::string("measure --model tiny --batch ") + batches + " --device cuda --precision " +
+                  precision + " --steps 5 --append -o DIR/traces/tiny" + mark + ".trace.json\n";
+  CHECK(bench.story() == expected + R"(predict 2.fp32 --trace DIR/traces/tiny.trace.json
 predict 2.bf16 --trace DIR/traces/tiny.bf16.trace.json
 run --batch 2 --model tiny --strategy single --device cuda --precision fp32 -o DIR/runs/2.fp32.1.json
 run --batch 2 --model tiny --strategy single --device cuda --precision bf16 -o DIR/runs/2.bf16.1.json

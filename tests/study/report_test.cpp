@@ -86,7 +86,7 @@ TEST_CASE("a report is one well-formed page with every figure, and needs nothing
   }
 }
 
-TEST_CASE("a report escapes what it shows, and says what was left out, missed and without an answer",
+TEST_CASE("a report escapes its texts and lists points that were left out, missed or without a result",
           "[study]") {
   const Example it = example();
   const std::string html = report_html(it.study, it.rows, it.report);

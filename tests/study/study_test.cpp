@@ -16,7 +16,7 @@
 #include "tests/temporary_folder.hpp"
 #include "tests/worlds.hpp"
 
-/// What a study asks, and that no answer is lost or given twice.
+/// Points of a study; none is lost or computed twice.
 namespace stepcast::study_test {
 using namespace worlds;
 namespace {
@@ -132,7 +132,7 @@ TEST_CASE("a name is used behind a division with a rest, too", "[study]") {
       Catch::Contains("no point is left"));
 }
 
-TEST_CASE("what no answer could be is refused before any is asked", "[study]") {
+TEST_CASE("points that cannot have a result are errors before any is computed", "[study]") {
   const std::string start = "study: x\npredict: {strategy: ddp}\npoints: ", grid = "[{grid: {batch: [1]}}]\n";
   for (const char* empty : {"[]", "[{grid: {}}]"})
     CHECK_THAT(refusal(start + empty + "\n"),
@@ -203,7 +203,7 @@ TEST_CASE("a study that is killed ten times ends with the rows of one that is no
   CHECK(sorted_lines(killed.path()).size() == 401);
 }
 
-TEST_CASE("a point that fails is a row with its error; one whose process dies is asked again", "[study]") {
+TEST_CASE("a point that fails is a row with its error; if its process dies, it is repeated", "[study]") {
   const Study study = numbered(20);
   const TemporaryFolder folder;
   const auto rows =
@@ -246,7 +246,7 @@ TEST_CASE("one run at a time answers a shard", "[study]") {
   CHECK(answer_study(study, {.folder = folder.path(), .jobs = 1}, kHeader, square).size() == 3);
 }
 
-TEST_CASE("conditions compare what has the same unit, as the point says it", "[study]") {
+TEST_CASE("conditions compare values of the same unit", "[study]") {
   const std::string start =
       "study: x\npredict: {strategy: ddp}\npoints:\n  - grid: {bucket-cap: [900KiB, 25MiB, 1GiB]}\n";
   const auto left = [&](const std::string& when) {

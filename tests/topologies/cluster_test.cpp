@@ -128,7 +128,7 @@ TEST_CASE("a host without devices and NICs is one node, whose sockets nothing jo
         Approx(6e9));
 }
 
-TEST_CASE("the bandwidth between sockets follows the time of the devices unless the file says it") {
+TEST_CASE("the bandwidth between sockets follows the year of the devices unless the file sets it") {
   const auto between_sockets = [](const std::string& parts) {
     const Cluster cluster = cluster_of("name: t\nhosts: {name: n, sockets: 2, " + parts + "}\n");
     return cluster_files::link_named(cluster, "n/socket0-socket1").bandwidth.count();

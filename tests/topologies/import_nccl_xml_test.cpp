@@ -9,7 +9,7 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::Equals;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("NCCL's file tells PCIe switches, NVSwitch, NICs and processors of two sockets") {
+TEST_CASE("NCCL's file contains PCIe switches, NVSwitch, NICs and CPUs of two sockets") {
   const Imported imported = import_reference("hopper-nvswitch.xml");
   const Cluster& cluster = imported.cluster;
   CHECK(cluster.hosts[0].cores == 64);
@@ -46,14 +46,14 @@ TEST_CASE("direct NVLinks, a version 2, an unknown NUMA node and a card with two
   CHECK(cluster.node(part(cluster, "gpu2")).device == "v100-sxm");
 }
 
-TEST_CASE("the options go before what the file says") {
+TEST_CASE("options override the file") {
   const Cluster cluster = import_reference("hopper-nvswitch.xml", {"h200", BytesPerSecond(30e9), 4}).cluster;
   CHECK(rate(cluster, "gpu0-pcie0") == Approx(24.0));
   CHECK(rate(cluster, "socket0-socket1") == Approx(30.0));
   CHECK(cluster.node(part(cluster, "gpu0")).device == "h200");
 }
 
-TEST_CASE("a bandwidth between sockets of a processor that NCCL does not know is assumed, and said to be") {
+TEST_CASE("an unknown CPU's bandwidth between sockets is assumed, with a note") {
   const std::string text = replaced(reference_text("hopper-nvswitch.xml"), "GenuineIntel", "Unheard");
   const Imported imported = import_text(text);
   CHECK(rate(imported.cluster, "socket0-socket1") == Approx(22.0));
@@ -62,7 +62,7 @@ TEST_CASE("a bandwidth between sockets of a processor that NCCL does not know is
   CHECK(import_text(text, {"h100-sxm", BytesPerSecond(30e9)}).notes.empty());
 }
 
-TEST_CASE("C2C links of a processor with its GPU are a link of their rate to the socket") {
+TEST_CASE("C2C links between a CPU and its GPU are a link of their rate to the socket") {
   const std::string text = replaced(replaced(reference_text("volta-direct.xml"),
                                              R"(<nvlink target="0000:1c:00.0" count="2" tclass="0x030200"/>)",
                                              R"(<c2c bw="44712" count="10"/>)"),

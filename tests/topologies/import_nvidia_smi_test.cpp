@@ -27,7 +27,7 @@ TEST_CASE("SOC is SYS: three GPUs on two sockets, from an old driver's one colum
   CHECK_THAT(imported.notes[1], Contains("p100-pcie-12gb") && Contains("SOC") && Contains("--device"));
 }
 
-TEST_CASE("what nvidia-smi does not say may be said: device, bandwidth between sockets, PCIe generation") {
+TEST_CASE("options add what nvidia-smi lacks: device, bandwidth between sockets, PCIe generation") {
   const Imported imported = import_reference("pascal-soc.txt", {"v100-sxm", BytesPerSecond(6e9), 4});
   CHECK(imported.notes.empty());
   CHECK(rate(imported.cluster, "socket0-socket1") == Approx(6.0));
@@ -149,7 +149,7 @@ TEST_CASE("a mistake in a matrix is named with line, column and what was expecte
              Contains("found 'NV1' from GPU0 to mlx5_0, expected NVLinks only"));
 }
 
-TEST_CASE("a matrix that ends early, or has no header or no GPU, says so") {
+TEST_CASE("a matrix that ends early, or has no header or no GPU, is an error") {
   CHECK_THAT(complaint("\tGPU0\tGPU1\nGPU0\tX\n"),
              Equals("topo.txt:2:7: found 1 cell in the row of GPU0, expected 2, of GPU0 to GPU1"));
   CHECK_THAT(complaint("\tGPU0\tGPU1\nGPU0\tX\tPIX\n"),
@@ -164,7 +164,7 @@ TEST_CASE("a matrix that ends early, or has no header or no GPU, says so") {
   CHECK_THROWS_AS(import_cluster("hello", "x", "nvidia-sim", {}), UsageError);
 }
 
-TEST_CASE("which GPU it is must be said where nothing tells, and must have the NVLinks that are there") {
+TEST_CASE("an unknown GPU must be given, and must have the NVLinks of the file") {
   CHECK_THAT(
       complaint(" GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n"),
       StartsWith("topo.txt:2:1: the file does not determine the GPU; set --device to one of: h100-sxm"));

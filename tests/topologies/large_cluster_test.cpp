@@ -19,7 +19,7 @@ double resident_bytes() {
   return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
-// Processor time, because other programs may be running.
+// CPU time, because other programs may be running.
 TEST_CASE("a cluster of 1024 GPUs is built with the routes of a ring within 0.5 s and 300 MB") {
   for (const char* name : {"h100-fat-tree:nodes=128", "h100-rails:nodes=128"}) {
     INFO(name);
@@ -33,7 +33,7 @@ TEST_CASE("a cluster of 1024 GPUs is built with the routes of a ring within 0.5 
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     const double bytes = resident_bytes() - before;
     CAPTURE(seconds, bytes);
-    CHECK(platform.way(gpus[1023], gpus[0]).latency_s > 0.0);
+    CHECK_FALSE(platform.way(gpus[1023], gpus[0]).empty());
 #if !defined(__SANITIZE_ADDRESS__)  // which slows down and fills memory
     CHECK(seconds < 0.5);
     CHECK(bytes < 300e6);

@@ -23,7 +23,7 @@ TEST_CASE("tiers of links are those of the switches that they lead to", "[topolo
   CHECK(tree.at("network1") == 16 * 8);
 }
 
-TEST_CASE("a scaled link is so many times as fast, and by its name alone or with its tier", "[topologies]") {
+TEST_CASE("a link is scaled by its factor, by name or with its tier", "[topologies]") {
   Cluster cluster = load_cluster("star:hosts=4,bandwidth=1GB/s");
   CHECK(scale_links(cluster, "host2-switch", 2.0));
   CHECK(scale_links(cluster, "network1", 1.5));

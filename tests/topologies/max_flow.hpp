@@ -8,7 +8,7 @@ namespace stepcast {
 
 /// What can flow at once from all of `from` to all of `to` over the cluster's links, on whatever paths, by
 /// Dinic's algorithm: the bandwidth of the narrowest cut between both. Nodes in between forward without a
-/// limit. \pre no node stands in both; links have bandwidths above 0
+/// limit. \pre no node is in both; links have bandwidths above 0
 BytesPerSecond max_flow(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to);
 
 /// The maximum flow from the first half of the places, in their order, to the other half, of which there is

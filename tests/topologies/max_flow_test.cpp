@@ -27,7 +27,7 @@ TEST_CASE("the flow over a chain is its narrowest link, and parallel ways add up
   CHECK(max_flow(chain, {0}, {1}).count() == Approx(25.0));
 }
 
-TEST_CASE("the flow takes back what stood in the way of a better one") {
+TEST_CASE("the flow reverses a path that blocks a larger flow") {
   // The shortest way 0-2-5-1 uses up links of both long ways; the flow is 20 only when it is undone.
   Cluster net = nodes(2, 4);
   link(net, 0, 2, 10.0);

@@ -21,7 +21,7 @@ using cluster_files::message_of;
 using Hops = std::function<std::set<int>(int from, int to)>;
 
 struct Sample {
-  std::string network;  ///< beside the kind; ports have 1 GB/s
+  std::string network;  ///< besides the kind; ports have 1 GB/s
   int hosts = 0;        ///< with one place each, or with four GPUs and four adapters
   Hops hops;
   double bisection = 0.0;  ///< GB/s

@@ -28,7 +28,7 @@ void link(Cluster& cluster, const std::string& name, int a, int b, double bandwi
   cluster.links.push_back({name, a, b, BytesPerSecond(bandwidth), Seconds(1e-6)});
 }
 
-TEST_CASE("among equal links the path with the fewest is taken, and says in which direction") {
+TEST_CASE("among equal links the path with the fewest is chosen, with its directions") {
   Cluster racks = hosts(4);
   const int left = racks.add_node({"left"});
   const int right = racks.add_node({"right"});

@@ -7,7 +7,7 @@
 #include "tests/topologies/cluster_files.hpp"
 #include "topologies/paths.hpp"
 
-/// What holds for every cluster file in topologies/, whoever adds one.
+/// Properties of every cluster file in topologies/.
 namespace stepcast::shipped_clusters_test {
 namespace {
 

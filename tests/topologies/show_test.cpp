@@ -48,7 +48,7 @@ TEST_CASE("equal hosts are shown once, the network by tier") {
   CHECK_THAT(tree_text(load_cluster("laptop")), Contains("laptop: 2 cores\n"));
 }
 
-TEST_CASE("a straggler stands apart from the hosts beside it") {
+TEST_CASE("a straggler is listed separately from the hosts next to it") {
   Cluster cluster = load_cluster("star:hosts=5");
   cluster.hosts[2].speed = 0.5;
   const std::string text = tree_text(cluster);

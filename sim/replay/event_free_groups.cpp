@@ -1,4 +1,4 @@
-#include "sim/replay/teams.hpp"
+#include "sim/replay/event_free_groups.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -6,14 +6,14 @@
 
 namespace stepcast {
 
-std::vector<int> Teams::replayed_of(int group) const {
+std::vector<int> EventFreeGroups::replayed_of(int group) const {
   std::set<int> ranks;
   for (const int rank : schedule_.groups[group].ranks) ranks.insert(world_.transport.symmetry().rank(rank));
   return {ranks.begin(), ranks.end()};
 }
 
-/// Whose collectives cross which links, and whose messages.
-void Teams::find_users() {
+/// Finds the groups and messages that cross each class of links.
+void EventFreeGroups::find_users() {
   Symmetry& symmetry = world_.loads->symmetry();
   users_.resize(symmetry.links().size());
   std::set<const CollectivePlan*> seen;
@@ -35,7 +35,7 @@ void Teams::find_users() {
 }
 
 /// Null: links are shared.
-const Load* Teams::own_load(int rank, const Collective& collective) {
+const Load* EventFreeGroups::own_load(int rank, const Collective& collective) {
   const int group = collectives_.group_of(rank, collective);
   const CollectivePlan& plan = plans_.of(collective, group);
   const auto [found, is_new] = loads_.try_emplace(&plan, nullptr);
@@ -45,50 +45,51 @@ const Load* Teams::own_load(int rank, const Collective& collective) {
     return std::find_first_of(own.begin(), own.end(), other.begin(), other.end()) != own.end();
   };
   const Load& load = world_.loads->symmetry().collective(plan, group);
-  const bool alone = std::all_of(load.shares.begin(), load.shares.end(), [&](const Load::Share& share) {
+  const bool alone = std::ranges::all_of(load.shares, [&](const Load::Share& share) {
     const Users& users = users_[share.link];
-    return !users.other && std::all_of(users.groups.begin(), users.groups.end(), meets);
+    return !users.other && std::ranges::all_of(users.groups, meets);
   });
   if (alone) found->second = &load;
   return found->second;
 }
 
-Team* Teams::find_team(int rank, const std::vector<int>& names) {
+EventFreeGroup* EventFreeGroups::find_group(int rank, const std::vector<int>& names) {
   const auto program = [this](int one) { return schedule_.program_of_rank[one]; };
   const auto part = [&](int member, int name) {
     return world_.transport.symmetry().group(schedule_.group_index(name, member));
   };
-  Team team{.ranks = {rank}, .calls = {}, .here = {}, .missing = 0};
-  for (std::size_t i = 0; i < team.ranks.size(); ++i)
+  EventFreeGroup together{.ranks = {rank}, .calls = {}, .here = {}, .missing = 0};
+  for (std::size_t i = 0; i < together.ranks.size(); ++i)
     for (const int name : names)
-      for (const int other : replayed_of(part(team.ranks[i], name)))
-        if (std::find(team.ranks.begin(), team.ranks.end(), other) == team.ranks.end()) {
+      for (const int other : replayed_of(part(together.ranks[i], name)))
+        if (std::ranges::find(together.ranks, other) == together.ranks.end()) {
           if (program(other) != program(rank)) return nullptr;
-          team.ranks.push_back(other);
+          together.ranks.push_back(other);
         }
-  std::sort(team.ranks.begin(), team.ranks.end());
-  std::vector<std::set<int>> known(team.ranks.size());  // by member: whose beginning its end comes after
-  for (std::size_t i = 0; i < team.ranks.size(); ++i) known[i] = {static_cast<int>(i)};
+  std::ranges::sort(together.ranks);
+  std::vector<std::set<int>> known(together.ranks.size());  // by member: members that begin before its end
+  for (std::size_t i = 0; i < together.ranks.size(); ++i) known[i] = {static_cast<int>(i)};
   for (const int name : names) {
     std::map<int, std::vector<std::size_t>> members;  // by group
-    for (std::size_t i = 0; i < team.ranks.size(); ++i) members[part(team.ranks[i], name)].push_back(i);
-    Team::Call call{std::vector<int>(team.ranks.size()), 0};
+    for (std::size_t i = 0; i < together.ranks.size(); ++i)
+      members[part(together.ranks[i], name)].push_back(i);
+    EventFreeGroup::Call call{std::vector<int>(together.ranks.size()), 0};
     for (const auto& [group, here] : members) {
       std::set<int> all;
       for (const std::size_t one : here) all.insert(known[one].begin(), known[one].end());
       for (const std::size_t one : here) known[one] = all, call.part_of[one] = call.parts;
       ++call.parts;
     }
-    team.calls.push_back(std::move(call));
+    together.calls.push_back(std::move(call));
   }
   for (const std::set<int>& each : known)
-    if (each.size() < team.ranks.size()) return nullptr;
-  team.here.resize(team.ranks.size());
-  team.missing = static_cast<int>(team.ranks.size());
-  return &teams_.try_emplace({team.ranks, names}, team).first->second;
+    if (each.size() < together.ranks.size()) return nullptr;
+  together.here.resize(together.ranks.size());
+  together.missing = static_cast<int>(together.ranks.size());
+  return &found_.try_emplace({together.ranks, names}, together).first->second;
 }
 
-Team* Teams::team(int rank, const std::vector<const Collective*>& calls) {
+EventFreeGroup* EventFreeGroups::group(int rank, const std::vector<const Collective*>& calls) {
   if (world_.nccl == nullptr || !world_.loads->symmetry().folded()) return nullptr;
   if (users_.empty()) find_users();
   std::vector<int> names;
@@ -96,12 +97,12 @@ Team* Teams::team(int rank, const std::vector<const Collective*>& calls) {
     if (own_load(rank, *each) == nullptr) return nullptr;
     names.push_back(each->group);
   }
-  const auto [found, is_new] = team_of_.try_emplace({rank, names}, nullptr);
-  if (is_new) found->second = find_team(rank, names);
+  const auto [found, is_new] = group_of_rank_.try_emplace({rank, names}, nullptr);
+  if (is_new) found->second = find_group(rank, names);
   return found->second;
 }
 
-double Teams::call(int rank, const Collective& collective, double begin) {
+double EventFreeGroups::call(int rank, const Collective& collective, double begin) {
   const int group = collectives_.group_of(rank, collective);
   const CollectivePlan& plan = plans_.of(collective, group);
   collectives_.count(plan, schedule_.groups[group].ranks);

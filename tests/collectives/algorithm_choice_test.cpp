@@ -1,0 +1,78 @@
+#include <catch2/catch.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "core/error.hpp"
+#include "sim/collectives/algorithm.hpp"
+
+/// Choice of the algorithm of a collective: by kind, backend and --algorithms.
+namespace stepcast::algorithm_choice_test {
+
+using Catch::Contains;
+
+TEST_CASE("each kind has an ideal algorithm, Gloo its own ring, and a choice goes before both") {
+  for (const auto& [kind, name, rooted, whole, kernel, rounds] : kCollectiveKinds) {
+    CAPTURE(name);
+    CHECK(algorithm_for(kind, "").kind == kind);
+    CHECK(algorithm_for(kind, "gloo").kind == kind);
+    CHECK(algorithm_for(kind, "nccl").kind == kind);
+  }
+  const auto all_reduce = [](const std::string& backend, const AlgorithmChoice& choice = {}) {
+    return algorithm_name(algorithm_for(CollectiveKind::kAllReduce, backend, choice));
+  };
+  CHECK(all_reduce("gloo") == "gloo_ring");
+  CHECK(all_reduce("") == "ring");
+  CHECK(all_reduce("gloo", parse_algorithms("all_reduce=halving_doubling", "gloo")) == "halving_doubling");
+  CHECK_THROWS_AS(algorithms().find("all_reduce/rign"), UsageError);
+}
+
+TEST_CASE("a choice is read and written as it was typed, without what the backend does anyway") {
+  const std::string text = "all_reduce=halving_doubling,all_to_all=pairwise";
+  CHECK(to_text(parse_algorithms(text, "gloo")) == text);
+  CHECK(parse_algorithms("all_reduce=gloo_ring,broadcast=binomial", "gloo").empty());
+  CHECK(parse_algorithms("all_reduce=ring", "").empty());
+  CHECK(to_text(parse_algorithms("all_reduce=ring", "nccl")) == "all_reduce=ring");  // NCCL has others too
+  CHECK(parse_algorithms("", "gloo").empty());
+}
+
+TEST_CASE("a choice that the backend does not have is refused with what it has") {
+  CHECK_THROWS_WITH(parse_algorithms("all_reduce=gloo_rign", "gloo"),
+                    Contains("did you mean 'gloo_ring'") && Contains("halving_doubling"));
+  CHECK_THROWS_WITH(parse_algorithms("all_reduce=halving_doubling", "nccl"),
+                    Contains("backend nccl") && Contains("double_binary_tree"));
+  CHECK_THROWS_WITH(parse_algorithms("all_reduce=tree", ""), Contains("without a backend"));
+  CHECK_THROWS_WITH(parse_algorithms("allreduce=ring", "gloo"), Contains("all_reduce"));
+  CHECK_THROWS_WITH(parse_algorithms("ring", "gloo"), Contains("COLLECTIVE=NAME"));
+  CHECK_THROWS_WITH(parse_algorithms("all_reduce=ring,all_reduce=ring", "gloo"), Contains("twice"));
+}
+
+TEST_CASE("an algorithm that nothing can reach is an error at the start of a program") {
+  CHECK(unreachable(algorithms()).empty());
+  check_reachable(algorithms());
+  const auto fault = [](const std::string& name, const Algorithm& algorithm) {
+    Registry<Algorithm> table("collective algorithm");
+    for (const auto& entry : algorithms().entries()) table.add(entry);
+    table.add({name, "made up", algorithm});
+    CHECK_THROWS_AS(check_reachable(table), std::logic_error);
+    return unreachable(table).front();
+  };
+  Algorithm good;
+  good.backends = {"gloo"};
+  Algorithm nowhere = good;
+  nowhere.backends.clear();
+  CHECK(fault("all_reduce/nowhere", nowhere) == "all_reduce/nowhere has no backend");
+  CHECK(fault("broadcast/lost", good) == "broadcast/lost is not named all_reduce/...");
+  Algorithm elsewhere = good;
+  elsewhere.backends = {"mpi"};
+  CHECK_THAT(fault("all_reduce/elsewhere", elsewhere), Contains("unknown backend 'mpi'"));
+  Algorithm rival = good;
+  rival.default_of = {"gloo"};
+  CHECK_THAT(fault("all_reduce/rival", rival), Contains("beside all_reduce/gloo_ring"));
+  Algorithm presumptuous = good;
+  presumptuous.default_of = {"nccl"};
+  CHECK_THAT(fault("all_reduce/presumptuous", presumptuous), Contains("without being its"));
+  CHECK_THAT(unreachable(Registry<Algorithm>("empty")).front(),
+             Contains("all_reduce has no ideal algorithm"));
+}
+
+}  // namespace stepcast::algorithm_choice_test

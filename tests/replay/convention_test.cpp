@@ -1,0 +1,64 @@
+#include "sim/replay/convention.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "core/error.hpp"
+#include "sim/replay/prediction_options.hpp"
+
+namespace stepcast::convention_test {
+namespace {
+
+OptionTexts pipeline(const std::string& mesh) {
+  return {{"model", "llama3-8b"}, {"strategy", "pipeline"}, {"world-size", "64"},
+          {"mesh", mesh},         {"precision", "bf16"},    {"micro-batches", "4"}};
+}
+
+}  // namespace
+
+TEST_CASE("megatron sets the distributed optimizer, buckets by replicas, and what tensor and context need") {
+  const OptionTexts options = like("megatron", pipeline("pipeline=4,data=4,context=2,tensor=2")).options;
+  CHECK(options.at("zero") == "1");
+  CHECK(options.at("messages") == "waited");
+  CHECK(options.at("precision") == "bf16,gradients=fp32");
+  CHECK(options.at("bucket-cap") == "160MB");
+  for (const char* setting : {"sequence_parallel=1", "gather_again=1", "ring=1"})
+    CHECK_THAT(options.at("model"), Catch::Contains(setting));
+  OptionTexts wide = pipeline("pipeline=1,data=64");
+  CHECK(like("megatron", wide).options.at("bucket-cap") == "256MB");
+  CHECK(like("megatron", wide).options.at("model") == "llama3-8b");
+}
+
+TEST_CASE("what is given stays, and what has no effect is not set") {
+  OptionTexts given = pipeline("pipeline=4,data=8,tensor=2");
+  given["zero"] = "0";
+  given["precision"] = "bf16,reduction=bf16";
+  given["model"] = "llama3-8b:gather_again=0,sequence_parallel=1";
+  given["schedule"] = "zb-h1";
+  const LikeOptions result = like("megatron", given);
+  CHECK(result.options.at("zero") == "0");
+  CHECK(result.options.at("precision") == "bf16,reduction=bf16");
+  CHECK(result.options.at("model") == given.at("model"));
+  CHECK_FALSE(result.options.contains("messages"));
+  CHECK(result.note == "megatron: bucket-cap 160MB");
+  CHECK_FALSE(like("megatron", pipeline("pipeline=4,shard=16")).options.contains("zero"));
+}
+
+TEST_CASE("torchtitan reduces every micro-batch of FSDP, hf the last one in bf16") {
+  OptionTexts options{
+      {"model", "llama3-8b"}, {"strategy", "fsdp"}, {"world-size", "8"}, {"precision", "bf16"}};
+  CHECK_FALSE(like("torchtitan@2025", options).options.contains("accumulate"));
+  options["micro-batches"] = "2";
+  CHECK(like("torchtitan@2025", options).options.at("accumulate") == "every");
+  CHECK(like("hf", options).options.at("precision") == "bf16,reduction=bf16");
+  options["like"] = "torchtitan@2025";
+  const PredictionRequest request = prediction_request(options);
+  CHECK(request.training.options.at("accumulate") == "every");
+  CHECK(request.costs.convention == "torchtitan@2025: accumulate every");
+}
+
+TEST_CASE("an unknown convention is refused with the known ones") {
+  CHECK_THROWS_WITH(like("megatrom", {}),
+                    Catch::Contains("did you mean 'megatron'") && Catch::Contains("hf"));
+}
+
+}  // namespace stepcast::convention_test
