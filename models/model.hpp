@@ -236,7 +236,7 @@ struct ModelParallel {
   int context = 1;                 ///< ranks with equal parts of every sequence and whole parameters
   bool ring = false;               ///< keys and values rotate through the ring instead of being gathered
   bool ulysses = false;            ///< each of these ranks attends with some heads over the whole sequence
-  int expert = 1;  ///< ranks with different experts each, own samples, and everything else whole
+  int expert = 1;  ///< of the data-, context- and tensor-parallel ranks: those with different experts each
 };
 
 struct Model {

@@ -254,7 +254,7 @@ class ModelReader {
       const auto ranks = static_cast<int>(size(layer, "ranks"));
       if (model_.parallel.expert > 1) expect_as_before(place.at("ranks"), model_.parallel.expert, ranks);
       model_.parallel.expert = ranks;
-      if (model_.parallel.tensor > 1 && !model_.parallel.sequence_parallel)
+      if (ranks > 1 && model_.parallel.tensor > 1 && !model_.parallel.sequence_parallel)
         place.fail("experts need sequence_parallel=1 where {} ranks share layers", model_.parallel.tensor);
     }
     if (shared_.ranks > 1) share_layer(place, shared_.ranks, shared_.is_last, layer);

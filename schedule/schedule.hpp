@@ -73,7 +73,7 @@ struct UnitGradients {
   /// ScaleUnit adds.
   bool incoming = false;
 };
-/// Array of a collective of tensor, context or expert parallelism: `Model::exchanges[exchange]`.
+/// Array of a collective of tensor, context or expert parallelism: `Model::collectives[exchange]`.
 struct ExchangeArray {
   int exchange = 0;
   bool maximum = false;  ///< an all-reduce of maxima, not of sums
@@ -256,7 +256,7 @@ struct FsdpUnit {
   [[nodiscard]] Bytes gradients() const { return whole(gradient); }  ///< before they are reduced
   [[nodiscard]] Bytes message() const { return whole(reduced); }     ///< of the reduced gradients
   [[nodiscard]] Bytes gradient_shard() const { return (1.0 / shards) * message(); }
-  /// True if no other rank has its parameters: they stay, and nothing is gathered.
+  /// True if one rank holds the whole unit: nothing is gathered. Replicas may have copies.
   [[nodiscard]] bool alone() const { return sharded && shards == 1; }
   [[nodiscard]] Bytes whole(double element) const { return Bytes(element * static_cast<double>(elements)); }
 };

@@ -16,6 +16,12 @@ StridedRanks replicas_of(const PlanView& view, int rank) {
   return {rank * view.stage_stride, view.replicas(), view.batch_stride};
 }
 
+/// Ranks that divide the experts, tensor-parallel ones first; one if they are at no equal distance.
+StridedRanks expert_ranks(const PlanView& view, int first) {
+  if (view.expert <= view.tensor || view.batch_stride == view.tensor) return {first, view.expert, 1};
+  return view.tensor == 1 ? StridedRanks{first, view.expert, view.batch_stride} : StridedRanks{first, 1, 1};
+}
+
 /// Time of the forward that is left after the last collective in it: an all-gather that follows may hide in
 /// it.
 double after_collectives_s(const PlanView& view, std::size_t segment) {
@@ -123,7 +129,7 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
   StridedRanks ranks{first_rank, view.tensor, 1};
   if (collective.group == LayerCollectiveGroup::kContext)
     ranks = {first_rank, view.context, view.batch_stride};
-  if (collective.group == LayerCollectiveGroup::kExpert) ranks = {first_rank, view.expert, view.batch_stride};
+  if (collective.group == LayerCollectiveGroup::kExpert) ranks = expert_ranks(view, first_rank);
   const Bytes message = collective.fixed + view.samples * collective.per_sample;
   return collective.kind == LayerCollectiveKind::kAllToAll
              ? links_.all_to_all_s(message, ranks)
@@ -140,7 +146,7 @@ int PlanBounds::first_alike(const PlanView& view, int first_rank) {
   for (const double bytes : {kKibi, kGibi})
     for (const StridedRanks& ranks :
          {StridedRanks{first_rank, view.tensor, 1}, StridedRanks{first_rank, view.context, view.batch_stride},
-          StridedRanks{first_rank, view.expert, view.batch_stride}})
+          expert_ranks(view, first_rank)})
       probes.push_back(ranks.count < 2
                            ? 0.0
                            : links_.collective_s(CollectiveKind::kAllReduce, Bytes(bytes), ranks) +
@@ -214,7 +220,7 @@ double PlanBounds::issue_s(const PlanView& view, SegmentRange range, int shards)
   if (!view.costs.asynchronous) return 0.0;
   const SegmentTimes& issued = issue_times(view);
   return view.shape.micro_batches * (forward_s(view, issued, range) + backward_s(view, issued, range)) +
-         optimizer_s(issued, range) / shards;
+         optimizer_s(issued, range) / view.most_shards(shards);
 }
 
 double PlanBounds::boundary_s(const PlanView& view, std::size_t chunk) {
@@ -244,7 +250,7 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
                                              : links_.collective_s(CollectiveKind::kAllGather,
                                                                    Bytes(held.smallest[first]), replicas);
   return tail +
-         std::max(updates_s / replicas.count + last_gather,
+         std::max(updates_s / view.most_shards(replicas.count) + last_gather,
                   links_.pieces_s(CollectiveKind::kAllGather, Bytes(held.gathered.of(range)), replicas));
 }
 
@@ -302,7 +308,7 @@ double PlanBounds::sharded_s(const PlanView& view) {
   const std::vector<FsdpUnit>& units = memory_.units(view);
   const int parts = view.shape.micro_batches, shards = view.replicas() / view.plan.copies();
   const StridedRanks copy{0, shards, view.tensor}, replicas{0, view.plan.copies(), view.tensor * shards};
-  const StridedRanks same_experts{0, shards / view.expert, view.tensor * view.expert};
+  const StridedRanks same_experts{0, shards * view.tensor / view.expert, view.expert};
   const double computed = parts * (forward_s(view, own, all) + backward_s(view, own, all));
   const auto gather_s = [&](const FsdpUnit& unit, StridedRanks ranks) {
     return links_.collective_s(CollectiveKind::kAllGather, unit.size(), ranks);
@@ -322,6 +328,7 @@ double PlanBounds::sharded_s(const PlanView& view) {
   // Groups have streams of their own: transfers of units, experts and replicas may overlap.
   const bool keeps = view.plan.text("sharding") == "shard_grad_op";
   const double reductions = view.reduces_each() ? parts : 1.0;
+  const bool averages_each = view.plan.text("accumulate") == "every";
   const double gathers = keeps ? reductions : 2.0 * parts;
   double units_s = 0.0, experts_s = 0.0, averaged_s = 0.0;
   std::vector<double> waits(view.model.segments.size());
@@ -331,7 +338,7 @@ double PlanBounds::sharded_s(const PlanView& view) {
     const double gather = gather_s(unit, experts ? same_experts : copy);
     (experts ? experts_s : units_s) +=
         gathers * gather + reductions * reduce_s(unit, experts ? same_experts : copy);
-    if (!experts) averaged_s += reductions * average_s(unit);
+    if (!experts) averaged_s += (averages_each ? reductions : 1.0) * average_s(unit);
     const auto segment = static_cast<std::size_t>(unit.segments.front());
     if (segment > 0)
       waits[segment] = std::max(waits[segment], gather - after_collectives_s(view, segment - 1));
@@ -343,7 +350,7 @@ double PlanBounds::sharded_s(const PlanView& view) {
   const double waited = (ahead ? 0 : keeps ? 1 : parts) * std::accumulate(waits.begin(), waits.end(), 0.0);
   return std::max(issue_s(view, all, shards),
                   std::max({root + waited + computed + last, root + units_s + last, experts_s, averaged_s}) +
-                      optimizer_s(own, all) / shards);
+                      optimizer_s(own, all) / view.most_shards(shards));
 }
 
 }  // namespace stepcast

@@ -118,7 +118,7 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   const int sharers = view.sharers();
   double bytes = held.size.of(range);
   if (sharers > 1) {
-    // Experts are shared by fewer ranks or by none, which is not less.
+    // Experts are left out: how many ranks share them differs.
     const double copy = model.precision.master == "none" ? held.gathered.of(range) : 0.0;
     const double dense = held.dense.of(range);
     const double narrower = std::min(1.0, held.gradient.of(range) / std::max(1.0, held.reduced.of(range)));
@@ -128,7 +128,7 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   }
   if (model.optimizer.kind != "none")
     bytes += (view.zero == 2 ? 0.0 : held.gradient.of(range)) +
-             model.optimizer_bytes(held.count.of(range) / sharers).count();
+             model.optimizer_bytes(held.count.of(range) / view.most_shards(sharers)).count();
   const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
   if (has_ends) bytes += input_bytes(view);
   return bytes;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -46,7 +47,13 @@ struct PlanView {
   [[nodiscard]] int sharers() const { return zero > 0 ? replicas() : 1; }
   [[nodiscard]] bool is_sharded() const { return plan.text("strategy") == "fsdp"; }
   /// True if FSDP reduces the gradients of every micro-batch.
-  [[nodiscard]] bool reduces_each() const { return plan.text("accumulate") == "every"; }
+  [[nodiscard]] bool reduces_each() const {
+    return plan.text("accumulate") == "every" || plan.text("accumulate") == "shard-then-replicas";
+  }
+  /// Most shards of a parameter if `shards` ranks share the dense ones: experts may be shared by more ranks.
+  [[nodiscard]] int most_shards(int shards) const {
+    return shards > 1 && expert > 1 ? shards * std::max(1, tensor / expert) : shards;
+  }
   [[nodiscard]] bool splits_backward() const { return shape.schedule == "zb-h1"; }
 };
 

@@ -88,9 +88,20 @@ Values data(PlanModels& models, const Plan& plan) {
   return models.problem().samples % ranks == 0 ? Values{std::to_string(ranks)} : Values{};
 }
 
+/// Ranks that divide the experts, with `data` ranks of data parallelism.
+int sharing_ranks(const Plan& plan, int data) {
+  return data * plan.number("context") * plan.number("tensor");
+}
+
 Values experts(PlanModels& models, const Plan& plan) {
-  return models.whole().settings.contains("experts") ? shares(models, plan, "expert", plan.number("data"))
-                                                     : kDoesNotApply;
+  if (!models.whole().settings.contains("experts")) return kDoesNotApply;
+  Values all = shares(models, plan, "expert", sharing_ranks(plan, plan.number("data")));
+  // Without data parallelism nothing sums the gradients of ranks with the same experts.
+  if (plan.number("data") * plan.number("context") == 1)
+    std::erase_if(all, [&](const std::string& value) {
+      return value != "1" && std::stoi(value) < plan.number("tensor");
+    });
+  return all;
 }
 
 /// Strategies worth planning; the others average without buckets and are never faster.
@@ -115,7 +126,7 @@ Values shards(PlanModels&, const Plan& plan) {
   Values all = divisors(plan.number("data"));
   all.pop_back();
   std::erase_if(all, [&](const std::string& value) {
-    return value == "1" || std::stoi(value) % plan.number("expert") != 0;
+    return value == "1" || sharing_ranks(plan, std::stoi(value)) % plan.number("expert") != 0;
   });
   all.insert(all.begin(), "");
   return all;

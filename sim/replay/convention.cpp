@@ -5,21 +5,38 @@
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/specification.hpp"
 #include "models/model.hpp"
+#include "sim/replay/prediction_options.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
 namespace {
 
+/// Settings that the model's specification contains.
+std::vector<std::pair<std::string, std::string>> settings_of(const OptionTexts& options) {
+  const auto model = options.find("model");
+  if (model == options.end()) return {};
+  return Specification::parse("model", model->second).overrides;
+}
+
+/// Names that conditions may have: options, dimensions of the mesh, and `replicas`.
+std::vector<std::string> condition_names(const Assignment& values) {
+  std::vector<std::string> names = values.names();
+  for (const PredictionOption& option : prediction_options()) names.push_back(option.name);
+  for (const KnownOption& known : known_options()) names.push_back(known.option.name);
+  return names;
+}
+
 /// Values that conditions may name. Dimensions that the mesh does not have are 1.
 Assignment conditions_of(const OptionTexts& options) {
-  Assignment values{{"strategy", ""},
-                    {"precision", "fp32"},
-                    {"schedule", "1f1b"},
-                    {"micro-batches", "1"},
-                    {"recompute", "none"}};
+  Assignment values{{"strategy", ""},       {"precision", "fp32"}, {"schedule", "1f1b"},
+                    {"micro-batches", "1"}, {"recompute", "none"}, {"sharding", "full_shard"},
+                    {"forward-only", "no"}, {"ulysses", "0"}};
   for (const auto& [name, value] : options) values.set(name, value);
+  for (const auto& [name, value] : settings_of(options))
+    if (name == "ulysses") values.set(name, value);
   const std::string given = values.value_or(kMeshOption, "");
   const int world = positive_number(values.value_or("world-size", "1")).value_or(1);
   Mesh mesh;
@@ -28,12 +45,15 @@ Assignment conditions_of(const OptionTexts& options) {
     mesh.dimensions.emplace_back(part.substr(0, equals),
                                  positive_number(part.substr(equals + 1)).value_or(1));
   }
-  if (given.empty() && values.value_or("strategy", "") == "pipeline")
-    mesh.dimensions.emplace_back("pipeline", world);
+  const bool has_own = std::ranges::any_of(mesh.dimensions, [](const auto& dimension) {
+    return dimension.first != "tensor" && dimension.first != "expert";
+  });
+  if (!has_own && values.value_or("strategy", "") == "pipeline")
+    mesh.dimensions.emplace_back("pipeline", std::max(1, world / mesh.size("tensor")));
   for (const char* name : {"tensor", "context", "expert", "data", "shard", "pipeline"})
     values.set(name, std::to_string(mesh.size(name)));
-  const int others = mesh.size("tensor") * mesh.size("pipeline");
-  values.set("replicas", std::to_string(std::max(1, world / others)));
+  const long long others = 1LL * mesh.size("tensor") * mesh.size("pipeline");
+  values.set("replicas", std::to_string(std::max(1LL, world / others)));
   return values;
 }
 
@@ -48,14 +68,21 @@ LikeOptions like(const std::string& convention, const OptionTexts& options) {
   LikeOptions result{.options = options, .note = convention};
   std::map<std::string, std::string> added;  // text by name
   const Assignment values = conditions_of(options);
+  const std::vector<std::string> names = condition_names(values);
   const auto each = [&](const char* key, const auto& use) {
     if (!file.has(key)) return;
     for (const YamlNode& entry : file.at(key).items())
       for (const std::string& name : entry.keys()) {
         if (name == "if") continue;
-        const bool holds = !entry.has("if") || Condition(entry.at("if"), values.names()).holds(values);
-        const bool refines = entry.has("if") && entry.at("if").has(name);
-        if (holds) use(name, expand(entry.at(name).text(), values).text, refines);
+        for (const char* question : {"like", "strategy", "mesh", "model", "world-size", "batch"})
+          if (name == question)
+            entry.fail("'{}' is a part of the question, which a convention does not set", name);
+        const bool holds =
+            entry.placed([&] { return !entry.has("if") || Condition(entry.at("if"), names).holds(values); });
+        if (!holds) continue;
+        const Expansion value = entry.placed([&] { return expand(entry.at(name).text(), values); });
+        if (!value.problem.empty()) entry.fail(value.problem);
+        use(name, value.text, entry.has("if") && entry.at("if").has(name));
       }
   };
   each("options", [&](const std::string& name, const std::string& value, bool refines) {
@@ -64,11 +91,10 @@ LikeOptions like(const std::string& convention, const OptionTexts& options) {
     added[name] = name + " " + value;
   });
   if (const auto model = result.options.find("model"); model != result.options.end()) {
-    const std::string given = model->second;
-    const Model whole = load_model(given);
+    const Model whole = load_model(model->second);
+    const auto given = settings_of(options);
     each("model", [&](const std::string& name, const std::string& value, bool) {
-      const bool is_given = given.find(":" + name + "=") != std::string::npos ||
-                            given.find("," + name + "=") != std::string::npos;
+      const bool is_given = std::ranges::any_of(given, [&](const auto& one) { return one.first == name; });
       if (is_given || !whole.settings.contains(name)) return;
       model->second = with_setting(model->second, name, value);
       added[name] = name + "=" + value;

@@ -187,7 +187,7 @@ void add_utilisation(const Workload& workload, const Schedule& schedule, int bat
   const StepFlop flop = step_flop(schedule, workload.model, batch);
   const auto part = [&](Flop done) { return percent_text(done.count() / (ranks * peak.count() * seconds)); };
   result.notes["flop"] = short_number(flop.model.count() / (ranks * seconds) * 1e-12) +
-                         " TFLOP/s per GPU: forward and backward, causal attention half, no recomputation";
+                         " TFLOP/s per GPU: causal attention half, no recomputation";
   result.notes["mfu"] =
       part(flop.model) + " of " + to_text(peak) + " in " + dtype + "; hfu " + part(flop.hardware);
 }
@@ -235,7 +235,6 @@ void describe(const PredictionRequest& request, const Workload& workload,
   const EnvironmentRequest& asked = request.environment;
   if (workload.model.input.declared_per == "batch" && request.costs.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";
-  if (!request.costs.convention.empty()) result.notes["like"] = request.costs.convention;
   if (has_action<Copy>(schedule))
     result.notes["copies"] = fmt::format("pageable memory at {}, {} to issue one",
                                          to_text(asked.copies.pageable), to_text(asked.copies.launch));
@@ -330,6 +329,20 @@ Result replay_schedule(const PredictionRequest& request, Workload workload,
 }
 
 Result predict(const PredictionRequest& request) {
+  if (const std::string& convention = request.costs.convention; !convention.empty()) {
+    PredictionRequest resolved = request;
+    resolved.costs.convention.clear();
+    try {
+      Result result = predict(resolved);
+      result.notes["like"] = convention;
+      return result;
+    } catch (const UsageError& error) {
+      throw UsageError("{} (--like {})", error.what(), convention);
+    } catch (const InputError& error) {
+      throw InputError("{} (--like {})", error.what(), convention);
+    }
+  }
+
   check_size(request);
   const bool trains = strategies().find(request.strategy).trains;  // before any file is read
   if (!trains && request.gradients_freed)

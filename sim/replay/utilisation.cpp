@@ -23,7 +23,14 @@ Flop flop_of(const Compute& compute, const Model& model) {
 
 StepFlop step_flop(const Schedule& schedule, const Model& model, int batch) {
   StepFlop flop;
-  for (const Segment& segment : model.segments) flop.model += segment.forward + segment.backward;
+  const bool trains = std::ranges::any_of(schedule.programs, [](const Program& program) {
+    return std::ranges::any_of(program.ops, [](const Op& op) {
+      const auto* compute = std::get_if<Compute>(&op.action);
+      return compute != nullptr && is_backward(compute->phase);
+    });
+  });
+  for (const Segment& segment : model.segments)
+    flop.model += segment.forward + (trains ? segment.backward : Flop(0.0));
   flop.model =
       (1.0 * schedule.data_parallel * batch * model.parallel.tensor * model.parallel.context) * flop.model;
   const double samples = static_cast<double>(batch) / schedule.micro_batches;

@@ -26,7 +26,7 @@ struct CostRequest {
   std::optional<int> threads;  ///< unset: the trace's only thread count
   PhaseTimes phases{};         ///< known times of one rank's phases without a trace
   bool extrapolate = false;    ///< allows batch sizes beyond the traced ones
-  std::string convention{};    ///< whose options were set, and which: see like(); "": none
+  std::string convention{};    ///< convention and the options it set, see like(); "": none
 };
 
 /// Model, device and phase costs of a forecast.

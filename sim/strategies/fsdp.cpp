@@ -43,7 +43,7 @@ constexpr const char* kShardThenReplicas = "shard-then-replicas";
 ///
 /// HSDP (HYBRID_SHARD; `--mesh data=R,shard=S`): S adjacent ranks share one copy, and every S-th rank is a
 /// replica with the same shard. After its reduce-scatter the shard of the gradients, 1/S of them, is
-/// all-reduced over the R replicas, before the second division. Sources:
+/// all-reduced over the R replicas, before the second division (`shard-then-replicas`: after it). Sources:
 /// torch/distributed/fsdp/fully_sharded_data_parallel.py 1.13; torch/distributed/fsdp/_fully_shard (one
 /// reduce-scatter at a time).
 class Fsdp {
@@ -82,7 +82,7 @@ class Fsdp {
   }
 
  private:
-  /// Of a unit.
+  /// State of a unit.
   struct State {
     int gathered = -1;       // its all-gather; -1: not there
     bool in_flight = false;  // gathered, and its turn is not over
@@ -97,7 +97,7 @@ class Fsdp {
     int call = -1;      // to wait for
   };
 
-  /// Of ranks with one copy in shards, and of those with the same shard.
+  /// Adds the groups of ranks that share one copy, and of ranks with the same shard.
   void add_groups(int shards) {
     add_family(schedule_, "shard", replicas_, [&](int rank) { return rank / shards; });
     add_family(schedule_, "replicate", shards, [&](int rank) { return rank % shards; });
@@ -351,7 +351,7 @@ class Fsdp {
   std::map<std::string, int> named_;
 };
 
-/// Options as they are understood here; those without a meaning go.
+/// Resolves options and drops those without effect.
 void settle(StrategyOptions& options, const Model& model, const TrainingConfig& config) {
   const int world_size = config.world_size;
   const bool has_blocks =
@@ -377,6 +377,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
       (config.shard == 0 || config.shard == config.world_size))
     throw UsageError(
         "--accumulate shard-then-replicas needs replicas of shards, --mesh data=R,shard=S; take every");
+  if (config.shard == 1 && options.resolved().contains("accumulate"))
+    options.refuse({"accumulate"}, "with --mesh shard=1, where nothing is sharded");
   if (config.shard > 0 && config.shard < config.world_size && options.text("sharding") == "no_shard")
     throw UsageError("--mesh shard: --sharding no_shard shards nothing");
   if (config.shard > 0 && config.shard * model.parallel.tensor % model.parallel.expert != 0)

@@ -74,7 +74,7 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   if (config.batch % config.micro_batches != 0)
     throw UsageError("--micro-batches {} do not divide the batch of {} samples; possible are {}",
                      config.micro_batches, config.batch, divisors(config.batch));
-  const int together = model.parallel.tensor * model.parallel.context;
+  const long long together = 1LL * model.parallel.tensor * model.parallel.context;
   const bool share = together * model.parallel.expert > 1;
   if (config.data > 0 && config.data * together != config.world_size)
     throw UsageError("--mesh: {} x {} ranks are not the world size of {}", config.data, together,

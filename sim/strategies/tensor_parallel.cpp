@@ -1,6 +1,7 @@
 #include "sim/strategies/tensor_parallel.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -44,8 +45,10 @@ bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model
       Overloaded{
           [&](const GradientArray& array) { return model.parameters[array.tensor].expert; },
           [&](const BucketArray& array) { return first(schedule.buckets[array.bucket].tensors); },
-          [&](const OneOf<UnitParameters, UnitGradients> auto& array) {
-            return first(schedule.units[array.unit].tensors);
+          [&](const UnitParameters& array) { return first(schedule.units[array.unit].tensors); },
+          // A shard is averaged over replicas, which have the same experts.
+          [&](const UnitGradients& array) {
+            return !array.shard && first(schedule.units[array.unit].tensors);
           },
           [](const OneOf<BufferArray, ExchangeArray> auto&) { return false; },
       },
@@ -285,6 +288,21 @@ void add_family(Schedule& result, const BaseFamily& family, int t) {
   result.families.push_back(std::move(shared));
 }
 
+/// Counts context-parallel ranks as replicas or shards, in the dimensions of a strategy with its own mesh.
+void count_context(std::vector<std::string>& rest, int context) {
+  const bool in_shards =
+      std::ranges::any_of(rest, [](const std::string& part) { return part.starts_with("shard="); });
+  const std::string replica = in_shards ? "shard=" : "data=";
+  const auto data =
+      std::ranges::find_if(rest, [&](const std::string& part) { return part.starts_with(replica); });
+  const int count = data == rest.end() ? 1 : positive_number(data->substr(replica.size())).value_or(0);
+  const std::string all = replica + std::to_string(count * context);
+  if (data == rest.end())
+    rest.push_back(all);
+  else if (count > 0)  // else the strategy rejects it
+    *data = all;
+}
+
 }  // namespace
 
 void take_mesh(const std::string& strategy, TrainingConfig& config) {
@@ -294,11 +312,10 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   const bool keeps = std::ranges::any_of(own, [](const auto& option) { return option.name == kMeshOption; });
   const bool shards = strategy == "fsdp";
   const auto refuse = [&](const std::string& part) {
-    throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " +
-                     (keeps    ? ""
-                      : shards ? "data=N, shard=N, "
-                               : "data=N, ") +
-                     "context=N, tensor=N or expert=N, each once: the dimensions of " + strategy);
+    const std::string others = keeps ? "" : shards ? "data=N, shard=N, " : "data=N, ";
+    throw UsageError(
+        "--mesh {}: '{}' is not {}context=N, tensor=N or expert=N, each once: the dimensions of {}",
+        mesh->second, part, others, strategy);
   };
   std::map<std::string, int> sizes;
   std::vector<std::string> rest;
@@ -326,22 +343,12 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
     throw UsageError("--mesh " + mesh->second +
                      ": fsdp with data=N also needs shard=N, the ranks of each replica");
   const int replicas = size_of("data", 1);
+  if (1LL * replicas * size_of("shard", 1) > std::numeric_limits<int>::max())
+    throw UsageError("--mesh {}: data {} x shard {} are more ranks than any world", mesh->second, replicas,
+                     size_of("shard", 1));
   config.data = shards ? replicas * size_of("shard", 0) : size_of("data", 0);
   config.shard = shards && replicas > 1 ? size_of("shard", 0) : 0;
-  // A strategy with its own mesh counts context-parallel ranks as replicas or shards.
-  if (keeps && config.context > 1) {
-    const bool in_shards =
-        std::ranges::any_of(rest, [](const std::string& part) { return part.starts_with("shard="); });
-    const std::string replica = in_shards ? "shard=" : "data=";
-    const auto data =
-        std::ranges::find_if(rest, [&](const std::string& part) { return part.starts_with(replica); });
-    const int count = data == rest.end() ? 1 : positive_number(data->substr(replica.size())).value_or(0);
-    const std::string all = replica + std::to_string(count * config.context);
-    if (data == rest.end())
-      rest.push_back(all);
-    else if (count > 0)  // else the strategy rejects it
-      *data = all;
-  }
+  if (keeps && config.context > 1) count_context(rest, config.context);
   if (rest.empty())
     config.options.erase(mesh);
   else
@@ -381,6 +388,12 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
       if (group >= 0) alike.groups.push_back(base.groups[group].ranks);
     add_family(result, alike, t);
   }
+  if (const int e = model.parallel.expert;
+      base.data_parallel == 1 && e > 1 && e < t && base.strategy != "ddp")
+    throw UsageError(
+        "expert {} with tensor {} and no data parallelism: ranks with the same experts would not sum "
+        "their gradients; take expert {}, or ddp",
+        e, t, t);
   std::map<LayerCollectiveGroup, int> exchanging;
   const auto next = [&] { return static_cast<int>(result.families.size()); };
   if (model.parallel.context > 1) {

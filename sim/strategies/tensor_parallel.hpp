@@ -32,7 +32,7 @@ namespace stepcast {
 /// Megatron with --expert-tensor-parallel-size 1). Per layer of experts two all-to-alls forward and two
 /// backward move the K h of every token to its experts and back (group `expert`); with a capacity of C
 /// tokens, E C h of every sequence. Gradients of experts are summed over every e-th of these ranks, which
-/// have the same experts (group `... of experts`), and divided by the number of batches.
+/// have the same experts (group `... of experts`), and divided by data x context.
 /// \param batch of a rank \pre the Schedule was built for the world size / model.parallel.tensor
 /// \throws UsageError if c or e do not divide the batches
 Schedule share_layers(const Schedule& base, const Model& model, int batch);

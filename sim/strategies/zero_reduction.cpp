@@ -63,8 +63,8 @@ void require_sharing(const Model& model, const std::string& given, int replicas,
     throw UsageError("{} has no effect with '{}', which has no optimizer; {}", given, model.specification,
                      instead);
   if (const int ranks = replicas * model.parallel.tensor; ranks % model.parallel.expert != 0)
-    throw UsageError("{}: expert {} does not divide the {} ranks of a stage", given, model.parallel.expert,
-                     ranks);
+    throw UsageError("{}: expert {} must divide the {} ranks that share one copy (shards x tensor)", given,
+                     model.parallel.expert, ranks);
 }
 
 int zero_stage(StrategyOptions& options, const Model& model, int replicas) {

@@ -106,7 +106,7 @@ class ZeroReduction {
   std::vector<std::size_t> bucket_of_;                 // by parameter
   std::vector<State> states_;                          // by bucket
   std::vector<std::pair<std::size_t, int>> reducing_;  // bucket and its call
-  std::vector<int> averaged_;                          // calls over replicas of units that are whole
+  std::vector<int> averaged_;                          // all-reduces over replicas, of units with one shard
 };
 
 }  // namespace stepcast

@@ -25,6 +25,8 @@ TEST_CASE("megatron sets the distributed optimizer, buckets by replicas, and wha
     CHECK_THAT(options.at("model"), Catch::Contains(setting));
   OptionTexts wide = pipeline("pipeline=1,data=64");
   CHECK(like("megatron", wide).options.at("bucket-cap") == "256MB");
+  wide["world-size"] = "40";
+  CHECK(like("megatron", wide).options.at("bucket-cap") == "160MB");
   CHECK(like("megatron", wide).options.at("model") == "llama3-8b");
 }
 
@@ -41,6 +43,15 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
   CHECK_FALSE(result.options.contains("messages"));
   CHECK(result.note == "megatron: bucket-cap 160MB");
   CHECK_FALSE(like("megatron", pipeline("pipeline=4,shard=16")).options.contains("zero"));
+  CHECK_FALSE(like("megatron", pipeline("tensor=2")).options.contains("bucket-cap"));  // stages are the rest
+  given = pipeline("pipeline=4,data=8,context=2");
+  given["model"] = "llama3-8b:ulysses=1";
+  CHECK(like("megatron", given).options.at("model") == "llama3-8b:ulysses=1");
+  given["forward-only"] = "yes";
+  CHECK_FALSE(like("megatron", given).options.contains("bucket-cap"));
+  given = {{"model", "llama3-8b"}, {"strategy", "fsdp"}, {"sharding", "no_shard"}, {"micro-batches", "2"}};
+  CHECK(like("hf", given).options == given);
+  CHECK(like("torchtitan@2025", given).options == given);
 }
 
 TEST_CASE("torchtitan reduces every micro-batch of FSDP, hf the last one in bf16") {

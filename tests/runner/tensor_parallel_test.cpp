@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
+#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -288,6 +289,7 @@ TEST_CASE("replicas of shards in pipelines train as one process does, with exper
 TEST_CASE("experts divide the ranks of data, context and tensor parallelism together") {
   // Every expert has places for all tokens: parts of a sequence would fill limited places in another order.
   const std::string whole = kMoe + ",capacity=200";
+  const std::string with_four = std::regex_replace(whole, std::regex("kv_heads=2"), "kv_heads=4");
   for (const char* strategy : {"ddp", "fsdp", "all_reduce"}) {
     for (const char* experts : {"2", "4"})
       check_training(whole, std::string(",tensor=2,sequence_parallel=1,expert=") + experts, strategy, 4,
@@ -295,6 +297,13 @@ TEST_CASE("experts divide the ranks of data, context and tensor parallelism toge
     check_training(whole, ",context=2,expert=4", strategy, 4, kSamples / 2, {}, 2);
     check_training(whole, ",context=2,ring=1,expert=2", strategy, 2, kSamples);
   }
+  // Fewer parts of the experts than tensor-parallel ranks; and experts that nobody divides.
+  check_training(with_four, ",tensor=4,sequence_parallel=1,expert=2", "fsdp", 8, kSamples / 2);
+  check_training(with_four, ",tensor=4,sequence_parallel=1,expert=2", "fsdp", 16, kSamples / 4,
+                 {{"mesh", "data=2,shard=2,tensor=4,expert=2"}});
+  check_training(with_four, ",tensor=4,sequence_parallel=1,expert=2", "ddp", 4, kSamples);
+  for (const char* sequence : {"0", "1"})
+    check_training(whole, std::string(",tensor=2,sequence_parallel=") + sequence, "ddp", 4, kSamples / 2);
   const std::string all = ",tensor=2,sequence_parallel=1,expert=4";
   check_training(whole, all, "ddp", 8, kSamples / 4, {{"zero", "1"}}, 2);
   check_training(whole, all, "fsdp", 8, kSamples / 4, {{"mesh", "data=2,shard=2,tensor=2,expert=4"}}, 2);
