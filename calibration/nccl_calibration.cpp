@@ -118,9 +118,9 @@ std::string fit_text(const NcclCosts& costs, const std::vector<NcclSample>& samp
   const std::map<std::string, double> before = defaults.values();
   for (std::size_t i = 0; i < NcclParameters::names().size(); ++i) {
     const std::string& name = NcclParameters::names()[i];
-    const bool told = std::ranges::find(costs.determined, name) != costs.determined.end();
+    const bool determined = std::ranges::find(costs.determined, name) != costs.determined.end();
     table.add({name, short_number(before.at(name)), short_number(costs.parameters.at(name)),
-               NcclParameters::unit(i), told ? "yes" : "no"});
+               NcclParameters::unit(i), determined ? "yes" : "no"});
   }
   NcclCosts unfitted = costs;
   unfitted.parameters = before;

@@ -44,7 +44,7 @@ struct CpuCounters {
 /// Reads the counters of cores from the text of /proc/stat. Source: proc(5)
 CpuCounters parse_core_times(const std::string& stat, const std::vector<int>& cores, double ticks_per_s);
 
-/// The cores that are watched, and the threads that this program wants to run on them at once.
+/// The watched cores, and the number of threads that this program runs on them at once.
 struct WatchedCores {
   std::size_t cores = 1;
   int threads = 1;
@@ -67,7 +67,7 @@ double probe_speed();
 /// Watches the cores that this process may use.
 class Watch {
  public:
-  /// \param threads that this program wants to run at once on these cores
+  /// \param threads that this program runs at once on these cores
   /// \param processes other processes of this program, such as ranks that share its cores
   explicit Watch(int threads = 1, std::vector<int> processes = {});
 

@@ -73,7 +73,7 @@ class ImportedHost {
   void note_guess(const std::string& reason);
 
   /// Adds sockets `node/socket<number>`, every two joined by what the options say, else by `known`, else by
-  /// the bandwidth that is usual beside the device, which a note says. Returns the nodes of what has these
+  /// the bandwidth that is usual beside the device, which a note reports. Returns the nodes of what has these
   /// numbers, in their order. \pre not empty
   template <class Thing>
   std::vector<std::pair<int, Thing>> add_sockets(const std::map<int, Thing>& by_number,

@@ -36,8 +36,8 @@ Registry<NetworkKind>& network_kinds();
 ///
 /// Its wires have either `bandwidth: 12GB/s`, usable, or `protocol: infiniband` with `rate: 400Gb/s`, of
 /// which the protocol leaves `efficiency`: 0.96 of InfiniBand (48 GB/s of NDR, nccl-tests issue 290) and of
-/// `roce`, which the same adapters speak, 0.941 of `ethernet` (TCP with an MTU of 1,500) unless the file says
-/// so. `queue: fifo` and `token_bucket: 64KiB` are those of Link. `latency` of one link: 500 ns for
+/// `roce`, which the same adapters speak, 0.941 of `ethernet` (TCP with an MTU of 1,500) unless the file sets
+/// it. `queue: fifo` and `token_bucket: 64KiB` are those of Link. `latency` of one link: 500 ns for
 /// InfiniBand, 700 ns for RoCE, whose switches take some 0.3 us longer, and 2 us for Ethernet unless set.
 /// \throws InputError that names file, line and key
 void add_network(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster);

@@ -189,7 +189,7 @@ void Paths::forget() const {
 
 /// The same from both ends, whoever has come less far first, until no shorter way can be found: where a fork
 /// leads to many switches that all are as near, each end sees those next to itself alone. First from the
-/// destination until its host is left, which says by which port to come in.
+/// destination until its host is left, which determines the port of entry.
 bool Paths::search_from_both_ends(int from, int to) const {
   forget();
   visited_ = {from, to};

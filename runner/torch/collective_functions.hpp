@@ -4,7 +4,7 @@
 
 #include "runner/torch/torch_model.hpp"
 
-/// Collectives of the model as autograd functions. Collectives are indices into Model::exchanges.
+/// Collectives of the model as autograd functions. Collectives are indices into Model::collectives.
 namespace stepcast {
 
 /// Applies one collective in the forward and one in the backward; -1: the identity.

@@ -18,7 +18,7 @@ namespace stepcast {
 
 using LayerFunction = std::function<torch::Tensor(const torch::Tensor&)>;
 
-/// Runs collective Model::exchanges[index] on this rank's part and returns its result. The input may be
+/// Runs collective Model::collectives[index] on this rank's part and returns its result. The input may be
 /// overwritten. The input of a shift stays as it is until the wait for it, which receives the arriving array.
 using CollectiveFunction = std::function<torch::Tensor(int index, const torch::Tensor& own)>;
 

@@ -158,7 +158,7 @@ class TextReader {
       throw InputError("{}: the file does not name its test; --collective does: {}", where(),
                        joined(kind_names()));
     if (gpus_ == 0)
-      throw InputError("{}: no line '#  Rank 0 ...' before it says how many GPUs there were", where());
+      throw InputError("{}: no line '#  Rank 0 ...' before it: unknown how many GPUs ran", where());
     ended_ = true;
     keep(samples_, {device_, *kind_, gpus_, std::max<int>(1, static_cast<int>(hosts_.size())), cells[2],
                     Bytes(number_at(where(), "size", cells[0])),

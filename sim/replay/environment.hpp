@@ -35,7 +35,7 @@ struct ClusterHints {
 };
 
 /// Cluster of a forecast without --cluster: one host without wires. The calibrated machine; for a single rank
-/// the traced one; without either a host with a core per thread. Its specification says which, its path is
+/// the traced one; without either a host with a core per thread. Its specification names which, its path is
 /// empty.
 /// \throws UsageError that names fitting shipped clusters: for GPUs; for several ranks without a calibration;
 /// for a calibration of several hosts or of a lab

@@ -129,7 +129,7 @@ std::vector<PredictionOption> cost_options() {
        [](Request& r, const Text& v) {
          r.replay.waits_by_phase = either("host-waits", v, "step", "phase");
        }},
-      {"trace-device", kForecast, kText, "as the trace says",
+      {"trace-device", kForecast, kText, "that of the trace",
        "with --device and --trace: the known device that is most like the traced one",
        stores(&CostRequest::trace_device)},
       {"precision", kForecast, kText, "fp32",

@@ -25,8 +25,8 @@ struct Job {
 ///
 ///     rate = core share / core demand  *  min(1, memory share / memory demand)  *  interference
 ///
-/// - Cores: threads share them by max-min fairness, as under a fair scheduler. A thread that wants less than
-///   its share gets what it wants, the others divide the rest. Bound ranks have `cores_per_rank` cores each,
+/// - Cores: threads share them by max-min fairness, as under a fair scheduler. A thread that needs less than
+///   its share gets what it needs, the others divide the rest. Bound ranks have `cores_per_rank` cores each,
 ///   which only their own threads share.
 /// - Memory: what jobs would draw at their core rate (one thread at most `memory_bandwidth_one`) shares
 ///   `memory_bandwidth_all` by max-min fairness; a thread that waits for memory still occupies its core.

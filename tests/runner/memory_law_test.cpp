@@ -31,6 +31,9 @@ const std::string kGpt = "gpt:" + kSizes;
 const std::string kLlama = "llama:" + kSizes + ",kv_heads=2,feed_forward=192";
 const std::string kMoe = "moe:" + kSizes + ",kv_heads=2,feed_forward=96,experts=4,active=2,capacity=125";
 
+/// Every expert has places for all tokens: with fewer, memory depends on the choice of the router.
+const std::string kPlaces = "moe:" + kSizes + ",kv_heads=2,feed_forward=96,experts=4,active=2,capacity=200";
+
 /// One training of two ranks (of one, for the strategy `single`).
 struct LawCase {
   std::string strategy;
@@ -53,13 +56,7 @@ struct Outcome {
   LawCase what;
   double forecast = 0.0, observed = 0.0;  ///< bytes, of the rank with the larger error
   std::string rejected{};                 ///< reason, if strategy or runner rejects the combination
-  /// Bytes of a message: a send ends when its receiver takes it, which a busy machine delays, so that the
-  /// observed peak may contain one message that the forecast has already freed.
-  double message = 0.0;
-  [[nodiscard]] double error() const {
-    const double seen = observed > forecast ? std::max(forecast, observed - message) : observed;
-    return std::abs(std::log(forecast / seen));
-  }
+  [[nodiscard]] double error() const { return std::abs(std::log(forecast / observed)); }
 };
 
 /// Values of an option to try besides its default.
@@ -80,12 +77,16 @@ std::vector<std::string> values_of(const StrategyOption& option) {
 /// Every strategy with every value of each of its options, and combined with meshes, recomputation and
 /// precision.
 std::vector<LawCase> cases() {
-  const std::vector<std::pair<std::string, std::string>> meshes{{"tensor=2", kLlama},
-                                                                {"tensor=2", kLlama + ",sequence_parallel=1"},
-                                                                {"tensor=2", kGpt},
-                                                                {"context=2", kLlama},
-                                                                {"context=2", kLlama + ",ring=1"},
-                                                                {"expert=2", kMoe}};
+  const std::vector<std::pair<std::string, std::string>> meshes{
+      {"tensor=2", kLlama},
+      {"tensor=2", kLlama + ",sequence_parallel=1"},
+      {"tensor=2", kGpt},
+      {"context=2", kLlama},
+      {"context=2", kLlama + ",ring=1"},
+      {"context=2", kLlama + ",ulysses=1"},
+      {"tensor=2", kPlaces + ",sequence_parallel=1"},
+      {"tensor=2,expert=2", kPlaces + ",sequence_parallel=1"},
+      {"expert=2", kMoe}};
   std::vector<LawCase> all;
   for (const auto& entry : strategies().entries()) {
     if (!entry.value.trains) continue;
@@ -104,6 +105,7 @@ std::vector<LawCase> cases() {
       all.push_back({.strategy = strategy, .precision = precision});
     all.push_back({.strategy = strategy, .model = "simple-cnn"});
   }
+  all.push_back({.strategy = "ddp", .model = kPlaces, .options = {{"zero", "1"}, {kMeshOption, "expert=2"}}});
   all.push_back({.strategy = "pipeline", .options = {{"schedule", "interleaved"}, {"virtual-stages", "2"}}});
   return all;
 }
@@ -135,7 +137,7 @@ std::vector<double> forecast(const Model& model, const Schedule& schedule, int b
   return peaks;
 }
 
-std::vector<double> observe(const Model& model, const Schedule& schedule, int batch) {
+std::vector<double> observed_once(const Model& model, const Schedule& schedule, int batch) {
   std::vector<double> peaks;
   as_sessions(schedule.world_size, [&](RankSession& session) {
     RunOptions options;
@@ -146,6 +148,20 @@ std::vector<double> observe(const Model& model, const Schedule& schedule, int ba
     if (session.ranks.rank == 0)
       for (const MemoryUse& use : result.memory) peaks.push_back(use.peak_bytes);
   });
+  return peaks;
+}
+
+/// Observed peaks. A send keeps its array until the receiver takes it, which a busy machine delays: with
+/// messages the smallest of three observations of each rank counts.
+std::vector<double> observe(const Model& model, const Schedule& schedule, int batch) {
+  const std::vector<Op>& ops = schedule.program(0).ops;
+  const bool sends =
+      std::ranges::any_of(ops, [](const Op& op) { return std::holds_alternative<Send>(op.action); });
+  std::vector<double> peaks = observed_once(model, schedule, batch);
+  for (int i = 1; sends && i < 3; ++i) {
+    const std::vector<double> more = observed_once(model, schedule, batch);
+    std::ranges::transform(peaks, more, peaks.begin(), [](double a, double b) { return std::min(a, b); });
+  }
   return peaks;
 }
 
@@ -170,10 +186,7 @@ Outcome outcome_of(const LawCase& one) {
     const std::vector<double> observed = observe(model, schedule, kBatch);
     const std::vector<double> expected = forecast(model, schedule, kBatch);
     for (std::size_t rank = 0; rank < observed.size(); ++rank) {
-      Outcome own{.what = one, .forecast = expected.at(rank), .observed = observed[rank]};
-      for (const Op& op : schedule.program(static_cast<int>(rank)).ops)
-        if (const auto* send = std::get_if<Send>(&op.action))
-          own.message = std::max(own.message, send->message.count());
+      const Outcome own{one, expected.at(rank), observed[rank]};
       if (rank == 0 || own.error() > outcome.error()) outcome = own;
     }
   } catch (const UsageError& error) {
