@@ -36,6 +36,8 @@ class SegmentAccount {
       segment_.parameters.insert(segment_.parameters.begin(), ready_.begin(), ready_.end());
       ready_.clear();
     }
+    if (!open_.empty())
+      note(open_ + kRegather, Kind::kAllGather, true, gathered_);  // before the backward of the head
     activations_[current].kept = true;
     add_collectives();
     for (const Activation& one : activations_) {
@@ -119,6 +121,8 @@ class SegmentAccount {
     segment_.saved.size += cost.saved_extra;
     segment_.saved.masks += cost.masks;
     segment_.saved.float32 += float32_bytes(cost.work.in_float32.kept);
+    segment_.saved.workspace.forward = std::max(segment_.saved.workspace.forward, cost.workspace.forward);
+    segment_.saved.workspace.backward = std::max(segment_.saved.workspace.backward, cost.workspace.backward);
     // Its input goes into GEMMs with weights, none of which is a router's.
     const bool only_multiplied = std::ranges::any_of(cost.work.gemms, &Gemm::has_weight) &&
                                  std::ranges::none_of(cost.work.gemms, &Gemm::chooses);
@@ -188,9 +192,11 @@ class SegmentAccount {
       if (in_parts) note(layer.name, Kind::kAllGather, false, output);
       if (needs_gradient_) note(layer.name, sum, true, output);
       gathered_ = output;
+      open_ = flag(layer, "regather") ? layer.name : "";
     } else if (layer.kind == "tensor_leave") {
       note(layer.name, sum, false, input);
       if (flag(layer, "regather")) note(layer.name + kRegather, Kind::kAllGather, true, gathered_);
+      open_.clear();
       if (in_parts) note(layer.name, Kind::kAllGather, true, input);
     }
     const std::vector<LayerTensor> own = layer_kind(layer.kind).parameters(layer);
@@ -305,7 +311,8 @@ class SegmentAccount {
   std::vector<int> ready_;
   std::vector<LayerCollective> noted_;  ///< in forward order; `ready` is the number of parameters before it
   Bytes gathered_{};                    ///< input of the layers that ranks share
-  int registered_ = 0;                  ///< parameters
+  std::string open_;    ///< layers that ranks share up to here, if their input is gathered again
+  int registered_ = 0;  ///< parameters
 };
 
 /// Megatron's vocabulary-parallel cross entropy: of every position the largest output, that of the target,
@@ -317,6 +324,18 @@ void add_loss_collectives(Model& model) {
     model.collectives.push_back({name, Kind::kAllReduce, -1, false, each});
 }
 
+/// While the backward of the head runs, the whole gradient of its input is there, and of a sequence in parts
+/// also the own part of its sum.
+void add_head_workspace(Model& model) {
+  Segment& head = model.segments.back();
+  for (const LayerWork& work : head.work)
+    for (const Gemm& gemm : work.gemms) {
+      const double whole = gemm.rows * gemm.depth;
+      const double part = model.parallel.sequence_parallel ? whole / model.parallel.tensor : 0.0;
+      head.saved.workspace.backward = std::max(head.saved.workspace.backward, float32_bytes(whole + part));
+    }
+}
+
 }  // namespace
 
 std::string complete(Model& model) {
@@ -324,6 +343,7 @@ std::string complete(Model& model) {
   for (std::size_t i = 0; i < model.segments.size(); ++i)
     needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();
   if (model.shares_classes()) add_loss_collectives(model);
+  if (model.transformer_engine()) add_head_workspace(model);
   std::set<std::string> names;
   for (const Parameter& parameter : model.parameters)
     if (!names.insert(parameter.name).second) return parameter.name;

@@ -139,10 +139,12 @@ void add_flash(const FusedAttention& form, double copied, Flop scores, LayerCost
   work.backward_traffic += float32_bytes(2.0 * (vectors + outputs) + rows);
   work.recomputed = scores * form.head_size / (form.head_size + form.value_size);
   work.forward_kernels += 1;
-  cost.saved_extra += float32_bytes(copied + rows);
+  cost.saved_extra += float32_bytes(copied);
+  save_in_float32(rows, cost);
   cost.core = {
       .work = {{.forward = scores, .forward_traffic = traffic, .forward_kernels = 1, .attention = form}},
-      .saved = float32_bytes(rows)};
+      .saved = float32_bytes(rows),
+      .float32 = float32_bytes(rows)};
 }
 
 /// Adds attention around a ring of c ranks (Liu et al., "Ring Attention", 2023). Each rank has two of 2c
@@ -185,7 +187,8 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
     cost.work.forward_traffic += step.forward_traffic;
     cost.work.backward_traffic += step.backward_traffic;
   }
-  cost.saved_extra += float32_bytes(s * q + 2.0 * s * w + rows);
+  cost.saved_extra += float32_bytes(s * q + 2.0 * s * w);
+  save_in_float32(rows, cost);
 }
 
 /// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are
@@ -299,8 +302,8 @@ std::vector<LayerTensor> latent_parameters(const Layer& layer) {
 /// q_rank 0: queries are one GEMM of x, h a (n + r). Traffic in elements, forward: input and output of each
 /// GEMM, those of each norm twice, rotary parts 2 s (a + 1) r, joined keys s (a (2 n + r) + r), and attention
 /// as in `self_attention`, with keys of n + r and values of w. Backward twice that. Saved: x, the latents
-/// before and after their norms, q, k, and the array with v and k_n; with `flash` a number per head and
-/// position, else copies of q, k and v by head, and the probabilities.
+/// before and after their norms, q, k, and the array with v and k_n, of which Transformer Engine keeps v;
+/// with `flash` a number per head and position, else copies of q, k and v by head, and the probabilities.
 void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const double heads = number(layer, "heads"), n = number(layer, "nope"), r = number(layer, "rope");
@@ -322,7 +325,11 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   work.forward = Flop(flop) + scores;
   work.forward_kernels += 2;  // one is there already: rotary parts of queries and keys, joined keys
   add_traffic(work, around, 2.0 * around);
-  cost.saved_extra = float32_bytes(s * (2.0 * latents + r + norms + 2.0 * heads * d + heads * (n + w)));
+  const bool engine = flag(layer, kTransformerEngine);
+  const double values = engine ? heads * w : heads * (n + w);
+  const double sharers = engine && layer.sizes.contains("sharers") ? number(layer, "sharers") : 1.0;
+  cost.saved_extra = float32_bytes(s * ((2.0 * latents + r) / sharers + 2.0 * heads * d + values));
+  save_in_float32(s * norms / sharers, cost);
   const FusedAttention form{heads, heads, s, s, d, w, flash};
   if (flash) return add_flash(form, 0.0, scores, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
@@ -353,7 +360,8 @@ std::vector<LayerKind> attention_kinds() {
       {.name = "latent_attention",
        .attributes = {Attribute::count("heads"), Attribute::count_or("q_rank", 0),
                       Attribute::count("kv_rank"), Attribute::count("nope", 0), Attribute::count("rope", 2),
-                      Attribute::count("value"), Attribute::flag("flash")},
+                      Attribute::count("value"), Attribute::flag("flash"),
+                      Attribute::flag(kTransformerEngine)},
        .input = kSequence,
        .output = latent_output,
        .parameters = latent_parameters,

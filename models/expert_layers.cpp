@@ -50,6 +50,10 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 /// Backward twice that. Saved: x, the router's probabilities, and per token and active expert x, y and four
 /// times f. All experts' weights are read, which holds for batches with more tokens than experts.
 ///
+/// Transformer Engine saves neither y nor the inputs of the product, but per
+/// expert the router's numbers and a map of rows. While its combine runs, tokens wait in four places, in the
+/// backward in two.
+///
 /// With a capacity of C tokens, K is C E/s. Each of r ranks has E/r experts and as many tokens, from all r,
 /// as it would have of its own alone. With several experts, rows that arrive rank by rank are sorted by
 /// expert and back, 4 h each.
@@ -70,7 +74,14 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   work.forward = Flop(2.0 * s * h * experts + 6.0 * s * h * wide);
   add_traffic(work, around, 2.0 * around);
   add_traffic(cost.memory_bound, copied, 2.0 * copied);
-  cost.saved_extra = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
+  if (flag(layer, kTransformerEngine)) {
+    const double rows = s * active;
+    cost.saved_extra = float32_bytes(rows * h + s * 3.0 * wide);
+    save_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, cost);
+    cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
+  } else {
+    cost.saved_extra = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
+  }
   work.forward_kernels =
       4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (sigmoid ? 2 : 0) + (groups ? 5 : 0);
   work.gemms.push_back({.rows = s, .columns = experts, .depth = h, .chooses = true});
@@ -104,7 +115,7 @@ std::vector<LayerKind> expert_kinds() {
                           Attribute::flag("sigmoid"), Attribute::count_or("groups", 1, 1),
                           Attribute::count_like("chosen_groups", "groups"), Attribute::name("router", "gate"),
                           Attribute::name("gate", "gate_proj"), Attribute::name("up", "up_proj"),
-                          Attribute::name("down", "down_proj")},
+                          Attribute::name("down", "down_proj"), Attribute::flag(kTransformerEngine)},
            .input = kSequence,
            .output = experts_output,
            .parameters = experts_parameters,

@@ -22,6 +22,17 @@ Shape declared_output(const Layer& layer) {
   return layer.input;
 }
 
+/// One kernel for SiLU and the product: reads gate and value, and saves only them. Its backward writes the
+/// gradients of both, 2 f for f outputs, and has freed the product. SiLU's own layer counts the rest.
+void add_fused_gate(const Layer& layer, LayerCost& cost) {
+  if (!flag(layer, kTransformerEngine)) return;
+  cost.saves_input = false;
+  cost.work.forward_traffic = float32_bytes(out(layer));
+  cost.work.backward_traffic = float32_bytes(2.0 * out(layer));
+  cost.work.forward_kernels = 0;
+  cost.workspace.backward = float32_bytes(2.0 * out(layer));
+}
+
 Shape linear_output(const Layer& layer) {
   Shape output = layer.input;
   output.back() = size(layer, "out");
@@ -57,12 +68,14 @@ std::vector<LayerKind> general_kinds() {
       // Element by element: the gate of a gated feed-forward layer. Backward reads dy and both factors,
       // writes the gradients of both, and adds what the branches return.
       {.name = "product",
+       .attributes = {Attribute::flag(kTransformerEngine)},
        .branches = {"gate", "value"},
        .output = output_of_branches,
        .flop = 1,
        .forward = {0, 3},
        .backward = {3, 5},
-       .saves_input = true},
+       .saves_input = true,
+       .adjust = add_fused_gate},
       {.name = "fixed",
        .attributes = {{"forward", Unit::kNanoseconds},
                       {"backward", Unit::kNanoseconds},

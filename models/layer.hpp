@@ -126,10 +126,13 @@ int shared_dimension(const Layer& layer, const LayerTensor& tensor);
 /// Suffix of the collective that gathers the input of shared layers again in the backward.
 inline constexpr const char* kRegather = ".regather";
 
+/// Attribute that the model sets, not the file: Model::transformer_engine.
+inline constexpr const char* kTransformerEngine = "transformer_engine";
+
 /// What recomputation of attention runs again: everything between q, k, v and the output.
 struct CoreAttention {
   std::vector<LayerWork> work;
-  Bytes saved{}, masks{};
+  Bytes saved{}, masks{}, float32{};  ///< the latter two as in SavedBytes
 };
 
 /// Cost of one layer per sample in float32 (4 B per element), without the traffic of parameters.
@@ -148,6 +151,7 @@ struct LayerCost {
   bool regathers = false;
   Bytes saved_extra{};  ///< saved besides activations: max pooling's int64 indices, 8 B per output element
   Bytes masks{};        ///< part of `saved_extra`: dropout's noise, of which a GPU keeps one byte per element
+  Workspace workspace{};
   CoreAttention core{};
   /// Steps of ring attention in the order of the forward, the last works of the layer. Their flop and traffic
   /// are part of `work`, their kernels are not.

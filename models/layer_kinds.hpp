@@ -77,6 +77,12 @@ inline void add_traffic(LayerWork& work, double forward, double backward) {
   work.backward_traffic += float32_bytes(backward);
 }
 
+/// Adds numbers that are saved in fp32 in every precision, such as statistics of norms.
+inline void save_in_float32(double count, LayerCost& cost) {
+  cost.saved_extra += float32_bytes(count);
+  cost.work.in_float32.kept += count;
+}
+
 /// PyTorch's kernels one by one, without a compiler that fuses them: in fp32, so that in other dtypes x is
 /// cast and the result is cast back. Elements of x:
 ///

@@ -130,6 +130,17 @@ Bytes Model::buffer_bytes(int dtype_group) const {
   return total(buffers, [&](const Buffer& b) { return b.is_integer == integers ? b.size : Bytes(0); });
 }
 
+bool Model::transformer_engine() const {
+  const auto found = settings.find(kTransformerEngine);
+  return found != settings.end() && found->second != 0;
+}
+
+bool Model::has_experts() const {
+  const auto chooses = [](const LayerWork& work) { return std::ranges::any_of(work.gemms, &Gemm::chooses); };
+  return std::ranges::any_of(segments,
+                             [&](const Segment& one) { return std::ranges::any_of(one.work, chooses); });
+}
+
 Model in_precision(Model model, const Precision& precision, bool byte_masks) {
   model.precision = precision;
   for (Parameter& parameter : model.parameters) {
@@ -157,7 +168,8 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
       saved->masks = mask_part * saved->masks;
       saved->gemm_inputs = part * saved->gemm_inputs;
     }
-    for (Bytes* bytes : {&segment.traffic.forward, &segment.traffic.backward, &segment.output_size})
+    for (Bytes* bytes : {&segment.traffic.forward, &segment.traffic.backward, &segment.output_size,
+                         &segment.saved.workspace.forward, &segment.saved.workspace.backward})
       *bytes = part * *bytes;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) {

@@ -141,12 +141,18 @@ struct LayerCollective {
   LayerCollectiveGroup group = LayerCollectiveGroup::kTensor;
 };
 
+/// Bytes per sample that a kernel holds while it runs, above what it finds and what it leaves.
+struct Workspace {
+  Bytes forward{}, backward{};
+};
+
 /// Bytes per sample that a forward allocates and leaves for the backward; estimated, `measure` observes them.
 struct SavedBytes {
   Bytes size{};
-  Bytes masks{};        ///< part of `size`: dropout's noise
-  Bytes float32{};      ///< part of `size`: fp32 in every precision
-  Bytes gemm_inputs{};  ///< part of `size`: inputs that only GEMMs with weights save
+  Bytes masks{};          ///< part of `size`: dropout's noise
+  Bytes float32{};        ///< part of `size`: fp32 in every precision
+  Bytes gemm_inputs{};    ///< part of `size`: inputs that only GEMMs with weights save
+  Workspace workspace{};  ///< not part of `size`: of the layer that needs most
 };
 
 /// Work that the backward does first because its results were not saved (see recomputing()).
@@ -225,6 +231,7 @@ struct Loss {
   int classes = 0;
   bool in_place = false;  ///< softmax and gradient overwrite the fp32 copy of the outputs
   bool eager = false;     ///< PyTorch's kernels one by one, not compiled or fused
+  bool fused = false;     ///< no copy of the outputs; the gradient overwrites them (Transformer Engine)
 };
 
 /// Ranks that share one copy of a model. Everything in a Model is one rank's part; the others' parts are
@@ -287,6 +294,10 @@ struct Model {
   /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts
   /// them.
   [[nodiscard]] Bytes buffer_bytes(int dtype_group) const;
+  /// True if layers have the kernels and buffers of Transformer Engine, as Megatron calls it.
+  [[nodiscard]] bool transformer_engine() const;
+  /// True if a router chooses among experts.
+  [[nodiscard]] bool has_experts() const;
   /// True if the YAML declares times, so that a prediction needs no trace.
   [[nodiscard]] bool has_fixed_times() const;
 };

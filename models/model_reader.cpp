@@ -11,20 +11,20 @@
 /// Reads a model file.
 ///
 /// ```yaml
-/// description: one line settings: {hidden: 128, wide: 4*hidden}       # numbers that --model name:hidden=256
-/// overrides input: {kind: features, shape: [30]}          # kind image, features or tokens (with
-/// `vocabulary`); or just `none` loss: binary_cross_entropy                    # cross_entropy (with
-/// `classes`), binary_cross_entropy, none loss_in_place: true                           # softmax and
-/// gradient overwrite the fp32 copy of the outputs (Megatron) loss_eager: true                              #
-/// PyTorch's kernels one by one, not compiled or fused optimizer: {kind: adam, learning_rate: 0.001} # sgd
-/// (momentum, weight_decay), adam (weight_decay), or `none` segments:
+/// description: one line
+/// settings: {hidden: 128, wide: 4*hidden}   # numbers that --model name:hidden=256 overrides
+/// input: {kind: features, shape: [30]}      # image, features or tokens (with `vocabulary`); or just `none`
+/// loss: binary_cross_entropy                # cross_entropy (with `classes`), binary_cross_entropy, none
+/// loss_in_place: true                       # see Loss for this, loss_eager and loss_fused
+/// optimizer: {kind: adam, learning_rate: 0.001}   # sgd (momentum, weight_decay), adam (weight_decay), none
+/// segments:
 ///   - name: fc1
-///     repeat: 3                                 # optional; `$i` in names counts from 0, or from `from`
+///     repeat: 3                             # optional; `$i` in names counts from 0, or from `from`
 ///     layers:
-///       - linear: {name: fc1, out: hidden}      # a number, or the name of a setting
-///       - relu                                  # without a name: a function without parameters
+///       - linear: {name: fc1, out: hidden}  # a number, or the name of a setting
+///       - relu                              # without a name: a function without parameters
 ///       - dropout: {percent: 10, when: noisy}   # present unless the setting is 0; or `unless`
-///       - tensor_parallel: {ranks: tensor, layers: [...]}  # shared by that many ranks; see models/layer.hpp
+///       - tensor_parallel: {ranks: tensor, layers: [...]}  # shared by ranks; see models/layer.hpp
 /// ```
 ///
 /// A file with other sizes of another model contains `like: llama`, the `settings` that differ, and its own
@@ -53,8 +53,8 @@ class ModelReader {
   /// Returns the contents of the file; `complete()` adds costs and tensors.
   /// \throws InputError naming file, line and key
   Model read(const YamlNode& file) {
-    file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "classes",
-                     "optimizer", "per", "segments"});
+    file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "loss_fused",
+                     "classes", "optimizer", "per", "segments"});
     model_.settings = settings_.values();
     read_input(file);
     read_loss(file);
@@ -96,9 +96,11 @@ class ModelReader {
     const bool has_classes = loss.kind == "cross_entropy";
     loss.in_place = is_set(file, "loss_in_place");
     loss.eager = is_set(file, "loss_eager");
+    loss.fused = is_set(file, "loss_fused");
     for (const auto& [key, given] : {std::pair{"classes", file.has("classes")},
                                      {"loss_in_place", loss.in_place},
-                                     {"loss_eager", loss.eager}})
+                                     {"loss_eager", loss.eager},
+                                     {"loss_fused", loss.fused}})
       if (given && !has_classes) file.at(key).fail("only loss cross_entropy has classes");
     if (has_classes) loss.classes = read_int(file.at("classes"), 2);
     if ((loss.kind == "none") != (model_.input.kind == "none"))
@@ -186,13 +188,15 @@ class ModelReader {
     if (items.empty()) list.fail("ranks share at least one layer");
     std::vector<Layer> layers;
     const auto add_border = [&](const char* kind, const Shape& before, bool bias) {
-      Layer border{.kind = kind,
-                   .sizes = {{"ranks", ranks},
-                             {"sequence", sequence ? 1 : 0},
-                             {"regather", regather && !stays_split && input.size() > 1 ? 1 : 0},
-                             {"batch_first", batch_first ? 1 : 0},
-                             {"bias", bias ? 1 : 0}},
-                   .input = before};
+      Layer border{
+          .kind = kind,
+          .sizes = {{"ranks", ranks},
+                    {"sequence", sequence ? 1 : 0},
+                    {"regather",
+                     regather && (!stays_split || model_.transformer_engine()) && input.size() > 1 ? 1 : 0},
+                    {"batch_first", batch_first ? 1 : 0},
+                    {"bias", bias ? 1 : 0}},
+          .input = before};
       border.output = node.placed([&] { return output_of(border); });
       layers.push_back(std::move(border));
     };
@@ -311,7 +315,8 @@ class ModelReader {
     const LayerKind& kind = layer_kind(layer.kind);
     if (node.is_map()) {
       std::vector<std::string> known{"name", "when", "unless"};
-      for (const Attribute& attribute : kind.attributes) known.push_back(attribute.key);
+      for (const Attribute& attribute : kind.attributes)
+        if (attribute.key != kTransformerEngine) known.push_back(attribute.key);
       known.insert(known.end(), kind.branches.begin(), kind.branches.end());
       node.allow_only(known);
     } else if (!node.is_scalar()) {
@@ -323,6 +328,10 @@ class ModelReader {
       if (node.has(kind.branches[1])) layer.shortcut = read_layers(node.at(kind.branches[1]), layer.input);
     }
     for (const Attribute& attribute : kind.attributes) {
+      if (attribute.key == kTransformerEngine) {
+        layer.sizes[attribute.key] = model_.transformer_engine() ? 1 : 0;
+        continue;
+      }
       const bool is_given = node.has(attribute.key);
       if (!is_given && attribute.required())
         node.fail("key '" + attribute.key + "' of " + layer.kind + " is missing");

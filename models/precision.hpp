@@ -19,8 +19,8 @@ namespace stepcast {
 /// | `products`   | GEMMs of the blocks' linear layers; `none`: as `compute`   | none | none | none | fp8  |
 /// | `gather`     | their weights in an all-gather; `none`: as `parameters`    | none | none | none | none |
 ///
-/// The loss is computed in fp32. Statistics of norms, which frameworks keep in fp32, count as `compute`; only
-/// casts to fp8 count as kernels.
+/// The loss is computed in fp32. Statistics of norms and attention's logarithms of sums stay fp32. Only casts
+/// to fp8 count as kernels.
 ///
 /// `fp8` follows Transformer Engine and torchao (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
 /// In the blocks of a `repeat`, GEMMs of activations with weights and of both their gradients run in float8.

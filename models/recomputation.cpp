@@ -24,8 +24,10 @@ bool recompute_attention(Segment& segment, const std::vector<Layer>& layers) {
     std::ranges::copy(cost.core.work, std::back_inserter(segment.recomputed.work));
     segment.recomputed.saved.size += cost.core.saved;
     segment.recomputed.saved.masks += cost.core.masks;
+    segment.recomputed.saved.float32 += cost.core.float32;
     segment.saved.size -= cost.core.saved;
     segment.saved.masks -= cost.core.masks;
+    segment.saved.float32 -= cost.core.float32;
   }
   return any;
 }

@@ -27,13 +27,20 @@ void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
     by = "heads";
     divide("heads", "heads");
     divide("kv_heads", "kv_heads");
+  } else if (kind == "latent_attention") {
+    by = "heads";
+    divide("heads", "heads");
+    layer.sizes["sharers"] = ranks;
   } else if (kind == "embedding") {
     if (size(layer, "positions") + size(layer, "types") > 0)
       node.fail("ranks share the words of an embedding; positions and types need layers of their own");
     by = "rows of words";
     divide("vocabulary", "vocabulary");
   } else if (!layer_kind(kind).parameters(layer).empty() || kind == "residual") {
-    node.fail("ranks cannot share a {}; they share linear, tied_linear, self_attention and embedding", kind);
+    node.fail(
+        "ranks cannot share a {}; they share linear, tied_linear, self_attention, latent_attention and "
+        "embedding",
+        kind);
   }
   if (!by.empty()) layer.texts[kShared] = by;
 }

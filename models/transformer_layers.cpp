@@ -66,7 +66,7 @@ void add_dropout(const Layer& layer, LayerCost& cost) {
 
 /// One kernel unless `eager`. Saves x, and one number of every position.
 void add_rms_norm(const Layer& layer, LayerCost& cost) {
-  cost.saved_extra = float32_bytes(static_cast<double>(layer.input[0]));
+  save_in_float32(static_cast<double>(layer.input[0]), cost);
   if (!flag(layer, "eager")) return;
   cost.work.forward_traffic = cost.work.backward_traffic = Bytes(0);
   cost.work.forward_kernels = 0;
@@ -139,10 +139,8 @@ std::vector<LayerKind> norm_kinds() {
        .forward = {0, 2},
        .backward = {0, 3},
        .saves_input = true,
-       .adjust =
-           [](const Layer& l, LayerCost& cost) {
-             cost.saved_extra = float32_bytes(2.0 * static_cast<double>(l.input[0]));
-           }},
+       .adjust = [](const Layer& l,
+                    LayerCost& cost) { save_in_float32(2.0 * static_cast<double>(l.input[0]), cost); }},
       {.name = "rms_norm",
        .attributes = {Attribute::flag("eager")},
        .input = kSequence,

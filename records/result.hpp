@@ -69,6 +69,10 @@ struct MemoryUse {
   /// Since the start of that step on rank 0; empty if only the peak is known
   std::vector<double> time_s;
   std::vector<double> live_bytes;  ///< from the same entry of `time_s` on
+  /// Bytes at the peak by term, `activations: saved for the backward`; of predictions; not in files.
+  std::map<std::string, double> terms{};
+  /// Peak of what the allocator reserves, and of the whole process; 0: unknown; not in files.
+  double reserved_bytes = 0.0, process_bytes = 0.0;
 };
 
 /// The machine during the measured steps of a run. Entry i of `log` covers the steps [i k, (i + 1) k), with k

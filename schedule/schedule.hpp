@@ -195,6 +195,7 @@ struct MemoryChange {
   bool at_end = false;  ///< true: when the operation ends; false: when it starts
   int segment = -1;
   double saved = 0.0;
+  const char* term = nullptr;  ///< what it is, for lists of memory; null: what follows from the others
 };
 
 struct Op {

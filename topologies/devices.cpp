@@ -24,13 +24,14 @@ void read_nvlink(const YamlNode& node, DeviceLinks& links) {
 }
 
 KernelParameters read_kernels(const std::string& generation, const YamlNode& node) {
-  node.allow_only({"compute_capability", "cublas_workspace", "products", "attention"});
+  node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention"});
   const YamlNode products = node.at("products");
   products.allow_only(
       {"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned", "float8"});
   KernelParameters kernels{.generation = generation,
                            .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
                            .cublas_workspace = node.at("cublas_workspace").bytes(),
+                           .engine_workspace = node.at("engine_workspace").bytes(),
                            .start = products.at("start").seconds(),
                            .reached = products.at("reached").number(),
                            .sustained = products.at("sustained").number(),

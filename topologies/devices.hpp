@@ -23,6 +23,7 @@ struct KernelParameters {
   std::string generation;  ///< `hopper`; "": unknown
   int compute_capability = 0;
   Bytes cublas_workspace{};  ///< of one handle
+  Bytes engine_workspace{};  ///< of Transformer Engine
   Seconds start{0};          ///< of one kernel on the device
   double reached = 1.0, sustained = 1.0;
   double float8 = 1.0;  ///< part of `reached` of GEMMs in float8, relative to their own peak rate

@@ -48,6 +48,29 @@ std::string rank_table(const Result& result) {
   return text;
 }
 
+std::string memory_text(const Result& result, bool every_term) {
+  const auto fullest = std::ranges::max_element(result.memory, {}, &MemoryUse::peak_bytes);
+  if (fullest == result.memory.end()) return "";
+  std::string text =
+      fmt::format("memory of rank {}, the fullest: {}", fullest->rank, to_text(Bytes(fullest->peak_bytes)));
+  if (fullest->process_bytes > 0.0)
+    text += fmt::format(" allocated, about {} reserved, {} of the process",
+                        to_text(Bytes(fullest->reserved_bytes)), to_text(Bytes(fullest->process_bytes)));
+  if (every_term) {
+    Table table({"term", "bytes", "share"});
+    for (const auto& [term, bytes] : fullest->terms)
+      table.add({term, to_text(Bytes(bytes)), percent_text(bytes / fullest->peak_bytes)});
+    return text + "\n\n" + table.text();
+  }
+  const char* separator = ": ";
+  for (const auto& [category, bytes] : fullest->at_peak_bytes) {
+    if (bytes <= 0.0) continue;
+    text += separator + category + " " + to_text(Bytes(bytes));
+    separator = " + ";
+  }
+  return text + "\n";
+}
+
 std::string balance_line(const Result& result) {
   const int data_parallel = result.configuration.data_parallel;
   if (data_parallel == 0 || data_parallel == result.configuration.world_size) return "";

@@ -12,6 +12,7 @@
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
 #include "sim/replay/collective_prediction.hpp"
+#include "sim/replay/convention.hpp"
 #include "sim/replay/prediction_options.hpp"
 
 namespace stepcast {
@@ -47,12 +48,17 @@ po::value_semantic* semantic_of(const PredictionOption& option) {
   return text_value("", option.standard);
 }
 
+void declare_memory(po::options_description& options) {
+  options.add_options()("memory", po::bool_switch(), "print every term of the fullest rank's memory");
+}
+
 void declare(po::options_description& options) {
   declare_training_options(options);
   for (const PredictionOption& option : prediction_options())
     if (option.use != OptionUse::kTraining)
       options.add_options()(option.name.c_str(), semantic_of(option), option.help.c_str());
   declare_collectives(options);
+  declare_memory(options);
   declare_timeline(options);
   declare_output(options, "the prediction");
 }
@@ -61,6 +67,7 @@ void declare(po::options_description& options) {
 OptionTexts forecast_options(const po::variables_map& values) {
   po::options_description others;
   declare_collectives(others);
+  declare_memory(others);
   declare_timeline(others);
   declare_output(others, "");
   OptionTexts texts = given_options(values);
@@ -68,7 +75,7 @@ OptionTexts forecast_options(const po::variables_map& values) {
   return texts;
 }
 
-void print_summary(const Result& result) {
+void print_summary(const Result& result, bool every_term) {
   std::vector<double> all;
   for (const auto& rank : result.step_time_s)  // a rank whose device another one drives has nothing to do
     std::ranges::copy_if(rank, std::back_inserter(all), [](double time) { return time > 0.0; });
@@ -90,7 +97,8 @@ void print_summary(const Result& result) {
     else
       sentences += fmt::format("{}: {}\n", key, value);
   }
-  std::cout << table.text() << '\n' << rank_table(result) << balance_line(result) << sentences;
+  std::cout << table.text() << '\n'
+            << rank_table(result) << balance_line(result) << memory_text(result, every_term) << sentences;
 }
 
 /// The given options of the forecast as words of a command line.
@@ -116,7 +124,7 @@ ExitCode predict_step(const po::variables_map& values) {
   result.context.threads = result.configuration.threads;
   const bool printed = write_output(values, [&] { return to_file_text(result); });
   write_timeline_option(values, result);
-  if (!printed) print_summary(result);
+  if (!printed) print_summary(result, values["memory"].as<bool>());
   return ExitCode::kDone;
 }
 
@@ -173,7 +181,8 @@ const Registration<Command> kPredict{
           .run = run,
           .usage =
               "stepcast predict --strategy NAME --trace FILE --calibration FILE --world-size N [options]",
-          .group = "Predict and compare"},
+          .group = "Predict and compare",
+          .topics = {{"conventions", conventions_text}}},
      .order = 20}};
 
 }  // namespace

@@ -51,7 +51,7 @@ LocalProgram local_program(const PlanView& view, SegmentRange range) {
   if (result.is_last) step.loss(0);
   if (range.first > 0) result.input = step.output_bytes(range.first - 1).count();
   result.output = step.output_bytes(range.second).count();
-  result.frees_output = !result.is_last && step.recomputes(range.second);
+  result.frees_output = !result.is_last && (step.recomputes(range.second) || view.model.transformer_engine());
   const Phase phase = view.splits_backward() ? Phase::kBackwardInput : Phase::kBackward;
   for (int segment = range.second; segment >= range.first; --segment)
     if (step.has(phase, segment)) step.backward(segment, 0, {}, phase);
@@ -117,13 +117,14 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   const SegmentBytes& held = segment_bytes(model);
   const int sharers = view.sharers();
   double bytes = held.size.of(range);
+  const bool in_place = model.transformer_engine();  // no array for reduced gradients
   if (sharers > 1) {
     // Experts are left out: how many ranks share them differs.
     const double copy = model.precision.master == "none" ? held.gathered.of(range) : 0.0;
     const double dense = held.dense.of(range);
     const double narrower = std::min(1.0, held.gradient.of(range) / std::max(1.0, held.reduced.of(range)));
-    bytes += (copy + narrower * dense) / sharers;
-  } else if (view.replicas() > 1 && !view.is_sharded()) {
+    bytes += (copy + (in_place ? 0.0 : narrower * dense)) / sharers;
+  } else if (view.replicas() > 1 && !view.is_sharded() && !in_place) {
     bytes += held.reduced.of(range);
   }
   if (model.optimizer.kind != "none")

@@ -119,7 +119,7 @@ DeviceModel slowest_of(DeviceModel device, int count) {
 }
 
 double loss_bytes(const Model& model, int samples) {
-  if (model.loss.kind != "cross_entropy") return 0.0;
+  if (model.loss.kind != "cross_entropy" || model.loss.fused) return 0.0;
   const double copies = model.loss.in_place      ? kLossCopiesInPlace
                         : model.shares_classes() ? kSharedLossCopies
                                                  : kLossCopies;
@@ -158,9 +158,12 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     to.forward = cost(index, Phase::kForward);
     to.backward = cost(index, Phase::kBackward);
     to.optimizer = cost(index, Phase::kOptimizer);
-    to.saved_bytes = to.forward_peak_bytes = activations * segment.saved.size.count();
+    to.saved_bytes = activations * segment.saved.size.count();
+    to.forward_peak_bytes = to.saved_bytes + activations * segment.saved.workspace.forward.count();
+    to.backward_peak_bytes = activations * segment.saved.workspace.backward.count();
     if (model.recomputed_part == RecomputedPart::kCoreAttention)  // which has no weights
-      to.backward_peak_bytes = activations * segment.recomputed.saved.size.count();
+      to.backward_peak_bytes =
+          std::max(to.backward_peak_bytes, activations * segment.recomputed.saved.size.count());
     if (i == 0) continue;  // its backward has no gradient of the input
     const double weights = layers_time(segment, Phase::kBackwardWeight, layer).count();
     to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;

@@ -73,14 +73,16 @@ std::string memory_warning(const Result& result, const DeviceModel& device) {
   const auto largest = std::ranges::max_element(
       result.memory, [](const MemoryUse& a, const MemoryUse& b) { return a.peak_bytes < b.peak_bytes; });
   if (largest == result.memory.end()) return "";
-  constexpr double kReserve = 0.1;  // what allocators round and fragment, and NCCL and libraries hold
-  const double left = 1.0 - largest->peak_bytes / device.memory.count();
-  if (left >= kReserve) return "";
-  return fmt::format("rank {} needs {}, {} holds {}{}", largest->rank, to_text(Bytes(largest->peak_bytes)),
-                     device.name, to_text(device.memory),
-                     left < 0.0 ? ": the step does not fit"
-                                : ": the step fits barely, allocators and NCCL take about " +
-                                      percent_text(kReserve, 0) + " more");
+  constexpr double kBarely = 0.92;  // of the memory reserved: NCCL and CUDA's context need the rest
+  const double allocated = largest->peak_bytes / device.memory.count();
+  const double reserved = std::max(largest->reserved_bytes, largest->peak_bytes) / device.memory.count();
+  if (reserved <= kBarely) return "";
+  return fmt::format(
+      "rank {} needs {} and reserves about {}, {} holds {}{}", largest->rank,
+      to_text(Bytes(largest->peak_bytes)), percent_text(reserved, 0), device.name, to_text(device.memory),
+      allocated > 1.0
+          ? ": the step does not fit"
+          : ": the step fits barely, NCCL and CUDA's context need about " + percent_text(1.0 - kBarely, 0));
 }
 
 }  // namespace stepcast

@@ -1,6 +1,9 @@
 #include "sim/replay/memory.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
 #include <tuple>
 
 #include "schedule/operations.hpp"
@@ -14,7 +17,19 @@ struct Event {
   bool at_end = false;
   MemoryCategory category = MemoryCategory::kActivations;
   double bytes = 0.0;
+  const MemoryChange* change = nullptr;  ///< null: a workspace
 };
+
+/// Name of a term: of what the strategy names, of the category while nothing runs, or of why it is held.
+std::string term_of(const MemoryChange& change, bool is_resident) {
+  const std::string category = row_of(kMemoryCategories, change.category).label;
+  if (change.term != nullptr) return category + ": " + change.term;
+  if (is_resident) return category;
+  if (change.saved != 0.0) return category + ": saved for the backward";
+  return category + (change.category == MemoryCategory::kActivations
+                         ? ": outputs, messages and their gradients"
+                         : ": whole, for a while");
+}
 
 std::vector<Event> events_of(const Schedule& schedule, const Program& program,
                              const std::vector<OpTimes>& times, const PhaseCosts& costs) {
@@ -23,7 +38,7 @@ std::vector<Event> events_of(const Schedule& schedule, const Program& program,
     const Op& op = program.ops[i];
     for (const MemoryChange& change : op.memory)
       events.push_back({change.at_end ? times[i].end : times[i].start, i, change.at_end, change.category,
-                        costs.bytes(change)});
+                        costs.bytes(change), &change});
     const double workspace = costs.workspace_bytes(schedule.units, op);
     if (workspace <= 0.0) continue;
     const MemoryCategory category = operation_of(op).workspace;
@@ -41,22 +56,25 @@ std::vector<Event> events_of(const Schedule& schedule, const Program& program,
 MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTimes>& times,
                      const PhaseCosts& costs, double step_start) {
   const Program& program = schedule.program(rank);
+  const std::vector<Event> events = events_of(schedule, program, times, costs);
   MemoryBytes live;
   for (const MemoryChange& change : program.resident) live[change.category] += costs.bytes(change);
   MemoryUse use;
   use.rank = rank;
-  const auto look = [&] {
+  std::size_t before_peak = 0;  // number of events
+  const auto look = [&](std::size_t count) {
     if (total(live) <= use.peak_bytes) return;
+    before_peak = count;
     use.peak_bytes = total(live);
     for (const MemoryCategoryRow& row : kMemoryCategories) use.at_peak_bytes[row.name] = live[row.value];
   };
-  look();
+  look(0);
   use.time_s = {0.0};
   use.live_bytes = {total(live)};
-  for (const Event& event : events_of(schedule, program, times, costs)) {
-    live[event.category] += event.bytes;
-    look();
-    const double time = event.time - step_start;
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    live[events[i].category] += events[i].bytes;
+    look(i + 1);
+    const double time = events[i].time - step_start;
     if (use.time_s.back() != time) {
       use.time_s.push_back(time);
       use.live_bytes.push_back(total(live));
@@ -64,7 +82,32 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
       use.live_bytes.back() = total(live);
     }
   }
+  for (const MemoryChange& change : program.resident) use.terms[term_of(change, true)] += costs.bytes(change);
+  for (std::size_t i = 0; i < before_peak; ++i) {
+    const Event& event = events[i];
+    use.terms[event.change != nullptr ? term_of(*event.change, false)
+                                      : std::string(row_of(kMemoryCategories, event.category).label) +
+                                            ": workspace of " + program.ops[event.op].name] += event.bytes;
+  }
+  std::erase_if(use.terms, [](const auto& term) { return std::abs(term.second) < 1.0; });
   return use;
+}
+
+void add_process_totals(const Schedule& schedule, Result& result) {
+  constexpr double kReserved = 1.05, kContext = 0.75e9, kCommunicator = 0.69e9;
+  for (MemoryUse& use : result.memory) {
+    std::set<int> groups;
+    for (const Op& op : schedule.program(use.rank).ops) {
+      if (const auto* call = std::get_if<Collective>(&op.action)) {
+        const int group = schedule.group_index(call->group, use.rank);
+        if (schedule.groups[group].ranks.size() > 1) groups.insert(group);
+      } else if (std::holds_alternative<Send>(op.action) || std::holds_alternative<Recv>(op.action)) {
+        groups.insert(-1);  // of the stages
+      }
+    }
+    use.reserved_bytes = kReserved * use.peak_bytes;
+    use.process_bytes = use.reserved_bytes + kContext + kCommunicator * static_cast<double>(groups.size());
+  }
 }
 
 }  // namespace stepcast

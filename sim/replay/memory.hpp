@@ -14,4 +14,13 @@ namespace stepcast {
 MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTimes>& times,
                      const PhaseCosts& costs, double step_start);
 
+/// Adds what surrounds the tensors of each rank, estimates that no run of ours has tested:
+///
+///     reserved   1.05 times the peak: PyTorch's allocator rounds and fragments. SimuMax's runs on 8 B200:
+///                1.03 to 1.04 with tensor parallelism alone, 1.06 with pipelines and experts, 1.07 to 1.09
+///                with context parallelism
+///     process    reserved, 0.75 GB of CUDA's context and modules, and 0.69 GB of NCCL's buffers for each
+///                group of ranks that communicates (NVIDIA/nccl issue 964: 4 A100)
+void add_process_totals(const Schedule& schedule, Result& result);
+
 }  // namespace stepcast

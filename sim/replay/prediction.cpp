@@ -11,6 +11,7 @@
 #include "sim/replay/copies.hpp"
 #include "sim/replay/device_notes.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/replay/memory.hpp"
 #include "sim/replay/recording.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
@@ -192,12 +193,22 @@ void add_utilisation(const Workload& workload, const Schedule& schedule, int bat
       part(flop.model) + " of " + to_text(peak) + " in " + dtype + "; hfu " + part(flop.hardware);
 }
 
+/// Workspaces of GEMMs: those of PyTorch, and of Transformer Engine one, with experts also one for each of
+/// four streams (transformer_engine/pytorch/module/base.py, cpp_extensions/gemm.py).
+Bytes process_bytes(const DeviceModel& device, const Model& model) {
+  constexpr double kStreams = 4.0;
+  if (!model.transformer_engine()) return device.estimate.process;
+  const bool grouped = model.has_experts();
+  return device.estimate.process + (grouped ? 1.0 + kStreams : 1.0) * device.kernels.engine_workspace;
+}
+
 /// Adds the bytes that a process holds besides to every rank's memory.
 void add_process_memory(Bytes process, Result& result) {
   for (auto* ranks : {&result.memory, &result.shown.memory})
     for (MemoryUse& rank : *ranks) {
       rank.peak_bytes += process.count();
       rank.at_peak_bytes["process"] += process.count();
+      rank.terms["workspaces of GEMMs"] += process.count();
       for (double& live : rank.live_bytes) live += process.count();
     }
 }
@@ -320,7 +331,8 @@ Result replay_schedule(const PredictionRequest& request, Workload workload,
   recorded.compute.rank_speed = rank_speeds(request.scale, schedule);
   Result result = replay_replicas(recorded, workload.device, request.replay.replicas);
   if (workload.device != nullptr && workload.device->estimate.process > Bytes(0))
-    add_process_memory(workload.device->estimate.process, result);
+    add_process_memory(process_bytes(*workload.device, workload.model), result);
+  if (workload.device != nullptr && workload.device->gpu) add_process_totals(schedule, result);
   if (!request.brief) add_baselines(request, workload, environment, schedule, result);
   describe(request, workload, environment, schedule, result);
   result.notes.merge(workload.notes);

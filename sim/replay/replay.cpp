@@ -273,8 +273,11 @@ class Replay {
     if (input_.schedule->world_size <= kDetailedRanks) {
       detailed.resize(runs_.size());
       std::iota(detailed.begin(), detailed.end(), 0);
-    } else if (!input_.run.record_spans) {  // a few numbers of each kind of rank
-      add_first_of_programs(detailed);
+    } else {
+      std::vector<int> kinds = first_of_programs();
+      const auto peak = [&](int number) { return memory(number, step, 0.0).peak_bytes; };
+      if (input_.run.record_spans) kinds = {*std::ranges::max_element(kinds, {}, peak)};
+      std::ranges::copy(kinds, std::back_inserter(detailed));
     }
     detailed = sorted_unique(std::move(detailed));
     for (const int number : detailed)
@@ -358,11 +361,13 @@ class Replay {
     }
   }
 
-  void add_first_of_programs(std::vector<int>& ranks) const {
+  [[nodiscard]] std::vector<int> first_of_programs() const {
     const std::vector<int>& programs = input_.schedule->program_of_rank;
+    std::vector<int> ranks;
     for (std::size_t program = 0; program < input_.schedule->programs.size(); ++program)
       ranks.push_back(
           static_cast<int>(std::ranges::find(programs, static_cast<int>(program)) - programs.begin()));
+    return ranks;
   }
 
   [[nodiscard]] const RankRun& rank(int number) const { return *runs_[symmetry_.rank(number)]; }

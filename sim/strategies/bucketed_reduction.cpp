@@ -104,7 +104,10 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
        assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap, step.copies())) {
     bucket.half = limits.half;
     for (const int tensor : bucket.tensors) bucket_of_[tensor] = schedule.buckets.size();
-    step.hold(MemoryCategory::kCommunication, bucket.message());
+    const Precision& precision = step.model().precision;
+    const bool in_place = step.model().transformer_engine() && precision.gradients == precision.reduction;
+    if (!in_place)
+      step.hold(MemoryCategory::kCommunication, bucket.message());  // Megatron's gradients are the buckets
     schedule.buckets.push_back(std::move(bucket));
   }
   pending_.resize(schedule.buckets.size() - first_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "models/transformer_engine.hpp"
 #include "schedule/operations.hpp"
 
 namespace stepcast {
@@ -69,8 +70,21 @@ void LocalStep::hold_model() {
   hold(MemoryCategory::kOptimizerState, model_.optimizer_bytes(count));
 }
 
-void LocalStep::hold(MemoryCategory category, Bytes size) {
-  if (size > Bytes(0)) program_.resident.push_back({.category = category, .size = size});
+void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {
+  if (size > Bytes(0)) program_.resident.push_back({.category = category, .size = size, .term = term});
+}
+
+Program LocalStep::take() {
+  if (model_.transformer_engine() && !forward_only_) {
+    const EngineBuffers buffers = engine_buffers(model_, segments());
+    hold(MemoryCategory::kGradients, buffers.weight_gradients, "arrays in place of weight gradients");
+    hold(MemoryCategory::kActivations, buffers.rotary, "rotary angles");
+    if (const auto last = static_cast<int>(model_.segments.size()) - 1;
+        model_.parallel.sequence_parallel && holds(last))
+      hold(MemoryCategory::kActivations, model_.parallel.tensor * output_bytes(last - 1),
+           "gathered input of the head");
+  }
+  return std::move(program_);
 }
 
 bool LocalStep::holds(int segment) const {
@@ -169,7 +183,8 @@ int LocalStep::loss(int micro_batch, bool checkpointed) {
   if (model_.loss.kind == "none") return -1;
   // Reads and writes the outputs a few times; they are small compared with most layers.
   const int last = static_cast<int>(model_.segments.size()) - 1;
-  std::vector<MemoryChange> memory{{.size = output_bytes(last)}};
+  std::vector<MemoryChange> memory;
+  if (!model_.loss.fused) memory.push_back({.size = output_bytes(last)});
   if (checkpointed || recomputes(last)) memory.push_back({.size = -1.0 * output_bytes(last), .at_end = true});
   return add_compute({.phase = Phase::kLoss, .micro_batch = micro_batch}, 2.0 * output_bytes(last), {},
                      std::move(memory));
@@ -208,7 +223,8 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
     if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -part});
   }
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
-  if (begins && (!last || model_.loss.kind != "none")) change(-1.0 * output_bytes(index));
+  if (begins && (!last || (model_.loss.kind != "none" && !model_.loss.fused)))
+    change(-1.0 * output_bytes(index));
   if (begins != ends) {
     const double part = segment(index).weight_part(index > 0);
     traffic = (begins ? 1.0 - part : part) * traffic;

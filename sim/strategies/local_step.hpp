@@ -83,7 +83,7 @@ class LocalStep {
   /// Adds a memory change to an operation.
   void change_memory(int op, const MemoryChange& change) { program_.ops[op].memory.push_back(change); }
   /// Adds memory that is held all the time.
-  void hold(MemoryCategory category, Bytes size);
+  void hold(MemoryCategory category, Bytes size, const char* term = nullptr);
   /// Drops the memory held so far, for a strategy that shards it.
   void forget_resident() { program_.resident.clear(); }
 
@@ -102,7 +102,8 @@ class LocalStep {
   [[nodiscard]] bool recomputes(int segment) const { return units_.contains(segment); }
   /// Output of a segment in one micro-batch.
   [[nodiscard]] Bytes output_bytes(int segment) const;
-  [[nodiscard]] Program take() { return std::move(program_); }
+  /// Returns the program, with the buffers of Transformer Engine if it computes.
+  [[nodiscard]] Program take();
 
  private:
   int add_compute(Compute compute, Bytes traffic, std::vector<int> after,

@@ -111,7 +111,11 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
       step.hold(MemoryCategory::kParameters, held);
     }
     if (stage == 1 && !own.alone()) step.hold(MemoryCategory::kGradients, own.gradients());
-    for (const MemoryChange& held : resident_shard(model, own)) step.hold(held.category, held.size);
+    // Megatron reduces in the array of the whole gradients.
+    const bool in_place =
+        model.transformer_engine() && stage == 1 && !own.alone() && own.gradient == own.reduced;
+    for (const MemoryChange& held : resident_shard(model, own))
+      if (!in_place || held.category != MemoryCategory::kGradients) step.hold(held.category, held.size);
   }
 }
 

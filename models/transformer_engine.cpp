@@ -1,0 +1,70 @@
+#include "models/transformer_engine.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "models/layer_kinds.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Visits layers and those of their branches.
+class BufferAccount {
+ public:
+  void visit(const Layer& layer) {
+    if (layer.kind == "product") {
+      add(layer.output.back() * 2, layer.input.back());
+      return;
+    }
+    for (const std::vector<Layer>* branch : {&layer.body, &layer.shortcut})
+      for (const Layer& inner : *branch) visit(inner);
+    if (layer.kind == "experts") return add_experts(layer);
+    const bool joins = layer.kind == "self_attention";
+    std::int64_t rows = 0;
+    for (const LayerTensor& tensor : layer_kind(layer.kind).parameters(layer)) {
+      if (tensor.shape.size() != 2 || layer.kind.ends_with("embedding")) continue;
+      rows += tensor.shape[0];
+      if (!joins) add(tensor.shape[0], tensor.shape[1]);
+    }
+    if (joins) add(rows, layer.input.back());
+    if (layer.kind == "tied_linear") add(size(layer, "rows"), size(layer, "columns"));
+    if (layer.kind == "latent_attention") note_rotary(layer, size(layer, "rope"));
+    if (joins && flag(layer, "rotary")) note_rotary(layer, layer.output.back() / size(layer, "heads"));
+  }
+
+  [[nodiscard]] EngineBuffers result() const {
+    constexpr double kHalf = 2.0;  // bytes
+    double elements = 0.0;
+    for (const auto& [rows, columns] : shapes_) elements += static_cast<double>(rows * columns);
+    return {Bytes(kHalf * elements), rotary_};
+  }
+
+ private:
+  void add(std::int64_t rows, std::int64_t columns) { shapes_.emplace(rows, columns); }
+
+  void add_experts(const Layer& layer) {
+    for (const char* width : {"feed_forward", "shared"})
+      if (const std::int64_t f = size(layer, width); f > 0) {
+        add(2 * f, layer.input.back());
+        add(layer.input.back(), f);
+      }
+  }
+
+  void note_rotary(const Layer& layer, std::int64_t width) {
+    rotary_ = std::max(rotary_, float32_bytes(static_cast<double>(layer.input.front() * width)));
+  }
+
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes_;  ///< rows and columns
+  Bytes rotary_{};
+};
+
+}  // namespace
+
+EngineBuffers engine_buffers(const Model& model, const std::vector<int>& segments) {
+  BufferAccount account;
+  for (const int segment : segments)
+    for (const Layer& layer : model.segments[segment].layers) account.visit(layer);
+  return account.result();
+}
+
+}  // namespace stepcast
