@@ -94,6 +94,11 @@ ExitCode dispatch(const std::string& program, const std::string& summary,
       return ExitCode::kDone;
     }
     const bool whole = rest.empty() || first != "help";
+    for (const auto& entry : commands().entries())  // `help conventions`: a topic of one command
+      if (!whole && entry.value.topics.contains(rest.front())) {
+        std::cout << entry.value.topics.at(rest.front())();
+        return ExitCode::kDone;
+      }
     if (!whole && commands().find(rest.front()).hand_over)
       return commands().find(rest.front()).hand_over({"--help"});
     std::cout << (whole ? program_help(program, summary) : command_help(program, rest.front()));

@@ -57,8 +57,11 @@ std::string program_help(const std::string& program, const std::string& summary)
       if (entry.value.group == group)
         text += fmt::format("  {:{}}  {}\n", entry.name, width, entry.description);
   }
-  text += fmt::format("\n'{} help COMMAND' shows the options of a command.\n{}\nEnvironment variables:\n",
-                      program, kEnding);
+  std::vector<std::string> topics;
+  for (const auto& entry : commands().entries())
+    for (const auto& [topic, make] : entry.value.topics) topics.push_back("'help " + topic + "'");
+  text += fmt::format("\n'{} help COMMAND' shows the options of a command{}.\n{}\nEnvironment variables:\n",
+                      program, topics.empty() ? "" : "; more: " + joined(topics, ", "), kEnding);
   for (const Variable& variable : stepcast_variables())
     text += fmt::format("  {}  {} ({})\n", variable.name, variable.meaning, variable.valid);
   return text;

@@ -6,6 +6,7 @@
 #include "core/expression.hpp"
 #include "core/file.hpp"
 #include "core/specification.hpp"
+#include "core/table.hpp"
 #include "models/model.hpp"
 #include "sim/replay/prediction_options.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
@@ -57,7 +58,44 @@ Assignment conditions_of(const OptionTexts& options) {
   return values;
 }
 
+/// The next multiple at or above a setting if `value` is `multiple of N`; else `value`.
+std::string multiple_of(std::int64_t setting, const std::string& value) {
+  constexpr std::string_view kMultiple = "multiple of ";
+  if (!value.starts_with(kMultiple)) return value;
+  const auto unit = positive_number(value.substr(kMultiple.size()));
+  if (!unit) throw InputError("'{}': expected a whole number above 0 after '{}'", value, kMultiple);
+  return std::to_string((setting + *unit - 1) / *unit * *unit);
+}
+
+/// `strategy ddp or fsdp, tensor > 1`
+std::string condition_text(const YamlNode& conditions) {
+  std::vector<std::string> all;
+  for (const std::string& name : conditions.keys()) {
+    std::vector<std::string> values;
+    for (const YamlNode& value : conditions.at(name).one_or_more()) values.push_back(value.text());
+    all.push_back(name + " " + joined(values, " or "));
+  }
+  return joined(all, ", ");
+}
+
 }  // namespace
+
+std::string conventions_text() {
+  std::string text;
+  for (const std::string& name : resource_names("conventions", ".yaml")) {
+    const YamlNode file = YamlNode::load(find_resource("conventions", name, ".yaml").string());
+    text += fmt::format("{}{}: {}\n\n", text.empty() ? "" : "\n", name, file.at("convention").text());
+    Table table({"sets", "to", "if"});
+    for (const char* key : {"options", "model"})
+      for (const YamlNode& entry : file.items(key))
+        for (const std::string& what : entry.keys())
+          if (what != "if")
+            table.add({(std::string(key) == "model" ? "model setting " : "--") + what, entry.at(what).text(),
+                       entry.has("if") ? condition_text(entry.at("if")) : "always"});
+    text += table.text();
+  }
+  return text;
+}
 
 LikeOptions like(const std::string& convention, const OptionTexts& options) {
   const std::vector<std::string> known = resource_names("conventions", ".yaml");
@@ -96,8 +134,9 @@ LikeOptions like(const std::string& convention, const OptionTexts& options) {
     each("model", [&](const std::string& name, const std::string& value, bool) {
       const bool is_given = std::ranges::any_of(given, [&](const auto& one) { return one.first == name; });
       if (is_given || !whole.settings.contains(name)) return;
-      model->second = with_setting(model->second, name, value);
-      added[name] = name + "=" + value;
+      const std::string text = multiple_of(whole.settings.at(name), value);
+      model->second = with_setting(model->second, name, text);
+      added[name] = name + "=" + text;
     });
   }
   for (const auto& [name, text] : added) result.note += (result.note == convention ? ": " : ", ") + text;

@@ -14,6 +14,9 @@ struct LikeOptions {
   std::string note;  ///< `megatron: zero 1, gather_again=1`
 };
 
+/// What each convention sets, for `help conventions`.
+std::string conventions_text();
+
 /// Adds options whose conditions hold and that are not given; an entry whose conditions name its own option
 /// replaces it. Conditions read the options, and the mesh: `tensor`, `context`, `expert`, `data`, `shard`,
 /// `pipeline`, and `replicas` = world size / (pipeline x tensor). Settings of a model that lacks them are

@@ -27,7 +27,7 @@ TEST_CASE("megatron sets the distributed optimizer, buckets by replicas, and wha
   CHECK(like("megatron", wide).options.at("bucket-cap") == "256MB");
   wide["world-size"] = "40";
   CHECK(like("megatron", wide).options.at("bucket-cap") == "160MB");
-  CHECK(like("megatron", wide).options.at("model") == "llama3-8b");
+  CHECK(like("megatron", wide).options.at("model") == "llama3-8b:transformer_engine=1,vocabulary=128256");
 }
 
 TEST_CASE("what is given stays, and what has no effect is not set") {
@@ -39,19 +39,37 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
   const LikeOptions result = like("megatron", given);
   CHECK(result.options.at("zero") == "0");
   CHECK(result.options.at("precision") == "bf16,reduction=bf16");
-  CHECK(result.options.at("model") == given.at("model"));
+  CHECK(result.options.at("model") == given.at("model") + ",transformer_engine=1,vocabulary=128256");
   CHECK_FALSE(result.options.contains("messages"));
-  CHECK(result.note == "megatron: bucket-cap 160MB");
+  CHECK(result.note == "megatron: bucket-cap 160MB, transformer_engine=1, vocabulary=128256");
   CHECK_FALSE(like("megatron", pipeline("pipeline=4,shard=16")).options.contains("zero"));
   CHECK_FALSE(like("megatron", pipeline("tensor=2")).options.contains("bucket-cap"));  // stages are the rest
   given = pipeline("pipeline=4,data=8,context=2");
   given["model"] = "llama3-8b:ulysses=1";
-  CHECK(like("megatron", given).options.at("model") == "llama3-8b:ulysses=1");
+  CHECK_THAT(like("megatron", given).options.at("model"), !Catch::Contains("ring"));
   given["forward-only"] = "yes";
   CHECK_FALSE(like("megatron", given).options.contains("bucket-cap"));
   given = {{"model", "llama3-8b"}, {"strategy", "fsdp"}, {"sharding", "no_shard"}, {"micro-batches", "2"}};
   CHECK(like("hf", given).options == given);
   CHECK(like("torchtitan@2025", given).options == given);
+}
+
+TEST_CASE("megatron pads the vocabulary to a multiple of 128 x tensor, unless it is given") {
+  for (const auto& [tensor, rows] : {std::pair{"2", "128256"}, {"8", "129024"}})
+    CHECK_THAT(
+        like("megatron", pipeline(std::string("pipeline=2,data=4,tensor=") + tensor)).options.at("model"),
+        Catch::Contains(std::string("vocabulary=") + rows));
+  OptionTexts given = pipeline("pipeline=2,data=4,tensor=8");
+  given["model"] = "llama3-8b:vocabulary=128512";
+  CHECK_THAT(like("megatron", given).options.at("model"), !Catch::Contains("129024"));
+}
+
+TEST_CASE("help lists every convention with what it sets and when") {
+  const std::string text = conventions_text();
+  for (const char* part :
+       {"megatron: ", "megatron-defaults: ", "nemo@26.08: ", "torchtitan@2025: ", "hf: ", "deepspeed: ",
+        "--zero", "model setting ring", "context > 1, ulysses 0", "strategy ddp or pipeline"})
+    CHECK_THAT(text, Catch::Contains(part));
 }
 
 TEST_CASE("torchtitan reduces every micro-batch of FSDP, hf the last one in bf16") {
