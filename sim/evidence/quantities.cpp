@@ -40,6 +40,13 @@ Values peaks(const Result& result, const RowScope&) {
 /// The value, if the forecast has memory.
 Values of_memory(const Result& result, double value) { return only_if(!result.memory.empty(), value); }
 
+/// Of the ranks, if it is known.
+Values largest(const Result& result, double MemoryUse::*bytes) {
+  double most = 0.0;
+  for (const MemoryUse& rank : result.memory) most = std::max(most, rank.*bytes);
+  return only_if(most > 0.0, most);
+}
+
 }  // namespace
 
 const std::vector<RowQuantity>& row_quantities() {
@@ -82,6 +89,10 @@ const std::vector<RowQuantity>& row_quantities() {
        [](const Result& result, const RowScope&) { return of_memory(result, result.bubble_fraction()); }},
       {kPeakMemory, true, false,
        [](const Result& result, const RowScope&) { return of_memory(result, highest_peak_bytes(result)); }},
+      {kReservedMemory, true, false,
+       [](const Result& result, const RowScope&) { return largest(result, &MemoryUse::reserved_bytes); }},
+      {kProcessMemory, true, false,
+       [](const Result& result, const RowScope&) { return largest(result, &MemoryUse::process_bytes); }},
       {kLastRankMemory, true, false, [](const Result& result, const RowScope&) {
          return of_memory(result, result.memory.empty() ? 0.0 : result.memory.back().peak_bytes);
        }}};

@@ -19,7 +19,9 @@ inline constexpr double kPublishedMegabyte = 1024.0 * 1024.0;
 
 /// Quantities that tables contain.
 inline constexpr const char *kStepTime = "step_time_s", *kPeakMemory = "peak_memory_bytes",
-                            *kLastRankMemory = "last_rank_memory_bytes";
+                            *kLastRankMemory = "last_rank_memory_bytes",
+                            *kReservedMemory = "reserved_memory_bytes",
+                            *kProcessMemory = "process_memory_bytes";
 
 /// Inputs of quantities other than the Result.
 struct RowScope {

@@ -232,13 +232,20 @@ class RowReader {
     if (set_.folds < 2) fit.at("folds").fail("expected 2 to {}", kMostFolds);
   }
 
+  /// Quantity that `memory` means: of the fullest rank without `of`.
+  static const std::map<std::string, const char*>& memory_kinds() {
+    static const std::map<std::string, const char*> kMemory{
+        {"last", kLastRankMemory}, {"reserved", kReservedMemory}, {"process", kProcessMemory}};
+    return kMemory;
+  }
+
   void check_measured() const {
     const YamlNode measured = file_.at("measured");
     measured.allow_only({"step", "work", "rate", "memory", "of"});
     const bool by_rate = measured.has("work") && measured.has("rate");
     if ((measured.has("step") && by_rate) || (!measured.has("step") && !by_rate && !measured.has("memory")))
       measured.fail("expected either 'step', or 'work' and 'rate', or 'memory' alone");
-    if (measured.text_or("of", "last") != "last") measured.at("of").fail("expected 'last', or no such key");
+    if (measured.has("of")) static_cast<void>(measured.at("of").named("memory", memory_kinds()));
   }
 
   [[nodiscard]] std::string name_of(const std::string& column) const {
@@ -283,7 +290,7 @@ class RowReader {
     const std::string text = measured.at("memory").text();
     for (const std::string& name : names_in(text))
       if (row.values.find(name) == nullptr) return;  // an empty cell
-    row.measured[measured.has("of") ? kLastRankMemory : kPeakMemory] = {
+    row.measured[measured.has("of") ? memory_kinds().at(measured.at("of").text()) : kPeakMemory] = {
         parse_bytes(expand(text, row.values).text, row.name + ": memory").count()};
   }
 

@@ -31,7 +31,7 @@ bool has_steps(const RowSet& set) {
 }
 
 std::string memory_quantity(const Row& row) {
-  for (const char* quantity : {kPeakMemory, kLastRankMemory})
+  for (const char* quantity : {kPeakMemory, kLastRankMemory, kReservedMemory, kProcessMemory})
     if (row.measured.contains(quantity)) return quantity;
   return "";
 }

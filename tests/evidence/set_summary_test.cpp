@@ -169,7 +169,7 @@ TEST_CASE("values are found in the words of a cell, parts are summed up, and mem
     return read_rows(folder.write("bad.yaml", std::string(text).replace(text.find(from), from.size(), to)));
   };
   CHECK_THROWS_WITH(with("A|B", "A|("), Catch::Contains("no regular expression"));
-  CHECK_THROWS_WITH(with("of: last", "of: first"), Catch::Contains("expected 'last'"));
+  CHECK_THROWS_WITH(with("of: last", "of: first"), Catch::Contains("known: last, process, reserved"));
 }
 
 TEST_CASE("the shipped sets are read, and every row is counted") {
