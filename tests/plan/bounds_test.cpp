@@ -45,6 +45,12 @@ std::vector<PlanProblem> problems() {
        .device = "h100-sxm",
        .ranks = 4,
        .samples = 8},
+      {.model = llama + ",transformer_engine=1",
+       .cluster = "h100x8-hgx",
+       .device = "h100-sxm",
+       .precision = Precision::parse("bf16,gradients=fp32"),
+       .ranks = 8,
+       .samples = 16},
       {.model = "netflix-mlp", .cluster = "h100x8-hgx", .device = "h100-sxm", .ranks = 8, .samples = 64}};
 }
 

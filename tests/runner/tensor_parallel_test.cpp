@@ -326,6 +326,16 @@ TEST_CASE("ranks that share the experts of a small DeepSeek-V3 train as one proc
                  {{"split", "1-1"}, {"mesh", "pipeline=2,data=2"}}, 2);
 }
 
+TEST_CASE("ranks that share heads of latent attention train as one process does") {
+  const std::string whole = kDeepseek + ",capacity=200";
+  for (const char* tensor : {",tensor=2,sequence_parallel=1", ",tensor=2,sequence_parallel=1,gather_again=1"}) {
+    check_training(whole, tensor, "ddp", 2, kSamples);
+    check_training(whole, std::string(tensor) + ",expert=2", "fsdp", 4, kSamples / 2, {}, 2);
+  }
+  check_training(whole, ",tensor=2,sequence_parallel=1,expert=4", "pipeline", 8, kSamples / 2,
+                 {{"split", "1-1"}, {"mesh", "pipeline=2,data=2,tensor=2,expert=4"}}, 2);
+}
+
 TEST_CASE("tokens that find no place in an expert pass it by") {
   const auto difference = [](const std::string& capacity) {
     const std::vector<torch::Tensor> all = train_natively(with_sgd(kMoe));
