@@ -17,11 +17,9 @@ struct Dtype {
 };
 
 const std::map<std::string, Dtype>& dtypes() {
-  static const std::map<std::string, Dtype> kDtypes{{"fp32", {4.0, "float32"}},
-                                                    {"tf32", {4.0, "tf32"}},
-                                                    {"bf16", {2.0, "bfloat16"}},
-                                                    {"fp16", {2.0, "float16"}},
-                                                    {"fp8", {1.0, "float8"}}};
+  static const std::map<std::string, Dtype> kDtypes{
+      {"fp32", {4.0, "float32"}}, {"tf32", {4.0, "tf32"}},  {"bf16", {2.0, "bfloat16"}},
+      {"fp16", {2.0, "float16"}}, {"fp8", {1.0, "float8"}}, {"int8", {1.0 + 4.0 / 256.0, "int8"}}};
   return kDtypes;
 }
 
@@ -54,6 +52,7 @@ std::string known_dtype(const std::string& part, const std::string& dtype) {
   if (part == "products" || part == "gather") known.clear();
   if (known.empty() || part.empty()) known.emplace_back("fp8");
   if (part.empty() || part == "compute") known.emplace_back("tf32");  // a way to multiply, not to store
+  if (part == "optimizer") known.emplace_back("int8");
   if (part == "master" || part == "products" || part == "gather") known.emplace_back("none");
   if (std::ranges::find(known, dtype) != known.end()) return dtype;
   throw InputError("precision{}: {}", part.empty() ? "" : " of " + part, unknown_name("dtype", dtype, known));
@@ -85,6 +84,7 @@ Precision Precision::parse(const std::string& text) {
 std::string to_text(const Precision& precision) {
   std::string shortest;
   for (const std::string& dtype : names_of(dtypes())) {
+    if (dtype == "int8") continue;  // no column
     const Precision whole = column(dtype);
     std::vector<std::string> words{dtype};
     for (const auto& [name, part] : parts())

@@ -19,8 +19,9 @@ namespace stepcast {
 /// | `products`   | GEMMs of the blocks' linear layers; `none`: as `compute`   | none | none | none | fp8  |
 /// | `gather`     | their weights in an all-gather; `none`: as `parameters`    | none | none | none | none |
 ///
-/// The loss is computed in fp32. Statistics of norms and attention's logarithms of sums stay fp32. Only casts
-/// to fp8 count as kernels.
+/// `optimizer=int8`: states of 8 bit, with a scale of 4 B for every 256 (Dettmers et al., "8-bit Optimizers
+/// via Block-wise Quantization", 2022). The loss is computed in fp32. Statistics of norms and attention's
+/// logarithms of sums stay fp32. Only casts to fp8 count as kernels.
 ///
 /// `fp8` follows Transformer Engine and torchao (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
 /// In the blocks of a `repeat`, GEMMs of activations with weights and of both their gradients run in float8.
@@ -44,7 +45,7 @@ struct Precision {
 /// The shortest text that parse() reads as this.
 std::string to_text(const Precision& precision);
 
-/// Bytes per number: fp32 and tf32 4, bf16 and fp16 2, fp8 1, none 0. \pre known
+/// Bytes per number: fp32 and tf32 4, bf16 and fp16 2, fp8 1, int8 1 + 4/256, none 0. \pre known
 double bytes_of(const std::string& dtype);
 
 /// Name in device files: `float32`, `tf32`, `bfloat16`, `float16`, `float8`.

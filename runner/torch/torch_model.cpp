@@ -34,6 +34,9 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; there is nothing to compute");
+  if (model.transformer_engine())
+    throw CapabilityError("{}: transformer_engine=1 is forecast, and not trained: layers here are PyTorch's",
+                          model.specification);
   LayerBuilder builder(*this, seed);
   std::vector<int> all(model.segments.size());
   std::iota(all.begin(), all.end(), 0);

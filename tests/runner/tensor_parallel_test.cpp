@@ -328,7 +328,8 @@ TEST_CASE("ranks that share the experts of a small DeepSeek-V3 train as one proc
 
 TEST_CASE("ranks that share heads of latent attention train as one process does") {
   const std::string whole = kDeepseek + ",capacity=200";
-  for (const char* tensor : {",tensor=2,sequence_parallel=1", ",tensor=2,sequence_parallel=1,gather_again=1"}) {
+  for (const char* tensor :
+       {",tensor=2,sequence_parallel=1", ",tensor=2,sequence_parallel=1,gather_again=1"}) {
     check_training(whole, tensor, "ddp", 2, kSamples);
     check_training(whole, std::string(tensor) + ",expert=2", "fsdp", 4, kSamples / 2, {}, 2);
   }
@@ -349,7 +350,10 @@ TEST_CASE("tokens that find no place in an expert pass it by") {
   CHECK(difference("100") > 1e-4);
 }
 
-TEST_CASE("where the choice of experts is not bounded, ranks do not share them in a run") {
+TEST_CASE(
+    "what cannot be trained is refused: unbounded choices of shared experts, Transformer Engine's kernels") {
+  CHECK_THROWS_WITH(TorchModel(with_sgd(kLlama + ",transformer_engine=1"), torch::kFloat64, kSeed),
+                    Catch::Contains("transformer_engine=1 is forecast, and not trained"));
   CHECK_THROWS_WITH(TorchModel(with_sgd(kMoe + ",expert=2"), torch::kFloat64, kSeed),
                     Catch::Contains("with capacity=125, percent of an even share, it is bounded"));
 }
