@@ -8,6 +8,7 @@
 #include "sim/strategies/fsdp_units.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "sim/strategies/unit_operations.hpp"
 
 namespace stepcast {
 namespace {
@@ -55,7 +56,8 @@ class Fsdp {
         keeps_units_(options.text("sharding") == "shard_grad_op"),
         accumulate_(options.resolved().contains("accumulate") ? options.text("accumulate") : "last"),
         schedule_(make_schedule("fsdp", config)),
-        step_(model, config) {
+        step_(model, config),
+        units_(step_, schedule_) {
     replicas_ = config.shard > 0 ? config.world_size / config.shard : 1;
     if (replicas_ > 1) add_groups(config.shard);
     schedule_.units =
@@ -135,23 +137,12 @@ class Fsdp {
       for (const MemoryChange& held : resident_shard(model_, each)) step_.hold(held.category, held.size);
   }
 
-  [[nodiscard]] std::string numbered(const std::string& name) {
-    const int times = ++named_[name];
-    return times == 1 ? name : name + "/" + std::to_string(times);
-  }
-
   /// Issues the all-gather of a unit that is not there.
   void gather(std::size_t index) {
     if (!sharded_ || states_[index].gathered >= 0) return;
     for (const std::size_t each : with_experts(index)) {
       if (unit(each).alone()) continue;
-      states_[each].gathered =
-          step_.add({.name = numbered("all_gather/" + unit(each).name),
-                     .action = Collective{.kind = CollectiveKind::kAllGather,
-                                          .message = unit(each).size(),
-                                          .group = group_,
-                                          .payload = UnitParameters{static_cast<int>(each)}},
-                     .memory = {{.category = MemoryCategory::kParameters, .size = unit(each).size()}}});
+      states_[each].gathered = units_.gather(each, true);
     }
     states_[index].in_flight = unit(index).name != "root";
   }
@@ -163,21 +154,11 @@ class Fsdp {
     return calls;
   }
 
-  void memory_op(const std::string& verb, std::size_t index, UnitMemory::What what, MemoryCategory category,
-                 double sign, std::vector<int> after = {}) {
-    step_.add({.name = numbered(verb + "/" + unit(index).name),
-               .action = UnitMemory{.unit = static_cast<int>(index), .what = what},
-               .after = std::move(after),
-               .memory = {{.category = category,
-                           .size = sign * (category == MemoryCategory::kGradients ? unit(index).gradients()
-                                                                                  : unit(index).size())}}});
-  }
-
   void free_parameters(std::size_t index) {
     if (!sharded_) return;
     for (const std::size_t each : with_experts(index)) {
       if (unit(each).alone()) continue;
-      memory_op("reshard", each, UnitMemory::What::kFreeParameters, MemoryCategory::kParameters, -1.0);
+      units_.free_parameters(each);
       states_[each].gathered = -1;
     }
   }
@@ -232,9 +213,7 @@ class Fsdp {
     if (!sharded_ || states_[index].gradients) return;
     for (const std::size_t each : with_experts(index)) {
       const bool accumulated = unit(each).alone() && states_[each].gradients;
-      if (!accumulated)
-        memory_op("zero_grad", each, UnitMemory::What::kZeroGradients, MemoryCategory::kGradients,
-                  unit(each).alone() ? 0.0 : 1.0, after);
+      if (!accumulated) units_.zero_gradients(each, !unit(each).alone(), after);
       states_[each].gradients = true;
     }
   }
@@ -246,19 +225,12 @@ class Fsdp {
     return factor;
   }
 
-  void scale(std::size_t index, double factor, bool shard) {
-    if (factor == 1.0) return;
-    step_.add({.name = numbered((shard ? "divide_shard/" : "divide/") + unit(index).name),
-               .action = ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard},
-               .memory_traffic = 2.0 * (shard ? unit(index).gradient_shard() : unit(index).gradients())});
-  }
-
   void reduce(std::size_t index, int micro_batch) {
     if (config_.world_size == 1) return;
     const bool last = micro_batch == step_.last_micro_batch();
     for (const std::size_t each : with_experts(index)) {
       const bool in_two = sharded_ && !unit(each).alone();  // divisions
-      if (in_two || last) scale(each, in_two ? 1.0 / predivide_factor() : 1.0 / config_.world_size, false);
+      if (in_two || last) units_.scale(each, in_two ? 1.0 / predivide_factor() : 1.0 / config_.world_size);
     }
     if (sharded_) finish_reduction();
     const std::vector<int> after = step_.latest();
@@ -267,16 +239,7 @@ class Fsdp {
         reduced_.push_back(reduce_over_replicas(each, false, after.front()));
       if (unit(each).shards == 1) continue;
       Reduction one{.unit = each, .adds = accumulate_ != "last" && micro_batch > 0, .last = last};
-      one.call = step_.add_collective(
-          numbered((sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(each).name),
-          {.kind = sharded_ ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
-           .message = unit(each).message(),
-           .group = group_,
-           .payload = UnitGradients{.unit = static_cast<int>(each), .incoming = one.adds}},
-          after);
-      if (one.adds)
-        step_.change_memory(one.call,
-                            {.category = MemoryCategory::kGradients, .size = unit(each).gradient_shard()});
+      one.call = units_.reduce(each, after, one.adds);
       if (replicas_ > 1 && accumulate_ != kShardThenReplicas)
         one.call = reduce_over_replicas(each, one.adds, one.call);
       reducing_.push_back(one);
@@ -284,13 +247,7 @@ class Fsdp {
   }
 
   int reduce_over_replicas(std::size_t index, bool incoming, int after) {
-    return step_.add_collective(
-        numbered("all_reduce/" + unit(index).name),
-        {.kind = CollectiveKind::kAllReduce,
-         .message = unit(index).gradient_shard(),
-         .group = group_ + 1,
-         .payload = UnitGradients{.unit = static_cast<int>(index), .shard = true, .incoming = incoming}},
-        {after});
+    return units_.reduce_shard(index, group_ + 1, {after}, "all_reduce/" + unit(index).name, incoming);
   }
 
   /// Waits for what is being reduced, frees the whole gradients and adds the incoming shards.
@@ -300,21 +257,13 @@ class Fsdp {
         reduced_.push_back(one.call);
         continue;
       }
-      memory_op("free_grad", one.unit, UnitMemory::What::kFreeGradients, MemoryCategory::kGradients, -1.0,
-                {one.call});
+      units_.free_gradients(one.unit, one.call);
       states_[one.unit].gradients = false;
       const double factor = predivide_factor() / config_.world_size;
       if (one.adds)
-        step_.add(
-            {.name = numbered("add_shard/" + unit(one.unit).name),
-             .action =
-                 ScaleUnit{.unit = static_cast<int>(one.unit), .scale = factor, .shard = true, .adds = true},
-             .memory_traffic = 5.0 * unit(one.unit).gradient_shard(),
-             .memory = {{.category = MemoryCategory::kGradients,
-                         .size = -1.0 * unit(one.unit).gradient_shard(),
-                         .at_end = true}}});
+        units_.add_incoming(one.unit, factor);
       else
-        scale(one.unit, factor, true);
+        units_.scale(one.unit, factor, true);
       if (one.last && accumulate_ == kShardThenReplicas)
         reduced_.push_back(reduce_over_replicas(one.unit, false, step_.latest().front()));
     }
@@ -326,10 +275,7 @@ class Fsdp {
       step_.optimizer(reduced_);
       return;
     }
-    for (std::size_t u = 0; u < schedule_.units.size(); ++u)
-      step_.add({.name = "optimizer/" + unit(u).name,
-                 .action = UpdateUnit{static_cast<int>(u)},
-                 .after = std::exchange(reduced_, {})});
+    for (std::size_t u = 0; u < schedule_.units.size(); ++u) units_.update(u, std::exchange(reduced_, {}));
   }
 
   const Model& model_;
@@ -344,11 +290,11 @@ class Fsdp {
   std::size_t limit_ = 1;  // of units in flight
   Schedule schedule_;
   LocalStep step_;
+  UnitOperations units_;
   std::vector<std::size_t> unit_of_;  // by segment
   std::vector<State> states_;         // by unit
   std::vector<Reduction> reducing_;
   std::vector<int> reduced_;  // calls that the optimizer waits for
-  std::map<std::string, int> named_;
 };
 
 /// Resolves options and drops those without effect.

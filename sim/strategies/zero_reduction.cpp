@@ -87,7 +87,7 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
 ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int stage,
                              const Sharing& sharing, const std::vector<int>& tied)
     : step_(step),
-      schedule_(schedule),
+      units_(step, schedule),
       stage_(stage),
       sharing_(sharing),
       first_(schedule.units.size()),
@@ -119,7 +119,7 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
   }
 }
 
-const FsdpUnit& ZeroReduction::unit(std::size_t bucket) const { return schedule_.units[first_ + bucket]; }
+const FsdpUnit& ZeroReduction::unit(std::size_t bucket) const { return units_.unit(first_ + bucket); }
 
 void ZeroReduction::zero_grad() {
   for (std::size_t bucket = 0; stage_ == 1 && bucket < states_.size(); ++bucket) take_gradients(bucket);
@@ -135,14 +135,7 @@ std::vector<std::size_t> ZeroReduction::buckets_of(int segment) const {
 
 int ZeroReduction::gather(std::size_t bucket, std::vector<int> after) {
   if (unit(bucket).alone()) return -1;
-  Op op{.name = "all_gather/" + unit(bucket).name,
-        .action = Collective{.kind = CollectiveKind::kAllGather,
-                             .message = unit(bucket).size(),
-                             .group = unit(bucket).group,
-                             .payload = UnitParameters{static_cast<int>(first_ + bucket)}},
-        .after = std::move(after)};
-  if (stage_ == 3) op.memory = {{.category = MemoryCategory::kParameters, .size = unit(bucket).size()}};
-  return step_.add(std::move(op));
+  return units_.gather(first_ + bucket, stage_ == 3, std::move(after));
 }
 
 void ZeroReduction::gather() {
@@ -159,12 +152,7 @@ std::vector<int> ZeroReduction::needed(int segment) {
 
 void ZeroReduction::take_gradients(std::size_t bucket) {
   if (std::exchange(states_[bucket].gradients, true)) return;
-  Op op{.name = "zero_grad/" + unit(bucket).name,
-        .action =
-            UnitMemory{.unit = static_cast<int>(first_ + bucket), .what = UnitMemory::What::kZeroGradients}};
-  if (stage_ > 1 && !unit(bucket).alone())
-    op.memory = {{.category = MemoryCategory::kGradients, .size = unit(bucket).gradients()}};
-  step_.add(std::move(op));
+  units_.zero_gradients(first_ + bucket, stage_ > 1 && !unit(bucket).alone());
 }
 
 int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vector<int> after, Phase phase) {
@@ -183,32 +171,15 @@ int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vec
 }
 
 void ZeroReduction::reduce(std::size_t bucket) {
-  const auto index = static_cast<int>(first_ + bucket);
-  if (stage_ == 3 && !unit(bucket).alone())
-    step_.add({.name = "reshard/" + unit(bucket).name,
-               .action = UnitMemory{.unit = index, .what = UnitMemory::What::kFreeParameters},
-               .memory = {{.category = MemoryCategory::kParameters, .size = -1.0 * unit(bucket).size()}}});
-  step_.add(
-      {.name = "divide/" + unit(bucket).name,
-       .action =
-           ScaleUnit{.unit = index, .scale = 1.0 / (sharing_.shards * sharing_.replicas), .shard = false},
-       .memory_traffic = 2.0 * unit(bucket).gradients()});
+  const std::size_t index = first_ + bucket;
+  if (stage_ == 3 && !unit(bucket).alone()) units_.free_parameters(index);
+  units_.scale(index, 1.0 / (sharing_.shards * sharing_.replicas));
   if (stage_ > 1) finish_reduction();
   std::vector<int> after = step_.latest_compute();
-  if (!unit(bucket).alone())
-    after = {step_.add_collective("reduce_scatter/" + unit(bucket).name,
-                                  {.kind = CollectiveKind::kReduceScatter,
-                                   .message = unit(bucket).message(),
-                                   .group = unit(bucket).group,
-                                   .payload = UnitGradients{index}},
-                                  after)};
+  if (!unit(bucket).alone()) after = {units_.reduce(index, after)};
   if (sharing_.replicas > 1)
-    after = {step_.add_collective("all_reduce/" + unit(bucket).name + "/replicas",
-                                  {.kind = CollectiveKind::kAllReduce,
-                                   .message = unit(bucket).gradient_shard(),
-                                   .group = sharing_.replica_group,
-                                   .payload = UnitGradients{index, true}},
-                                  after)};
+    after = {units_.reduce_shard(index, sharing_.replica_group, after,
+                                 "all_reduce/" + unit(bucket).name + "/replicas")};
   if (!unit(bucket).alone())
     reducing_.emplace_back(bucket, after.front());
   else if (sharing_.replicas > 1)
@@ -218,12 +189,7 @@ void ZeroReduction::reduce(std::size_t bucket) {
 /// Waits for reductions in flight and frees the whole gradients.
 void ZeroReduction::finish_reduction() {
   for (const auto& [bucket, call] : std::exchange(reducing_, {}))
-    step_.add(
-        {.name = "free_grad/" + unit(bucket).name,
-         .action =
-             UnitMemory{.unit = static_cast<int>(first_ + bucket), .what = UnitMemory::What::kFreeGradients},
-         .after = {call},
-         .memory = {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(bucket).gradients()}}});
+    units_.free_gradients(first_ + bucket, call);
 }
 
 std::vector<int> ZeroReduction::end_reduction() {
@@ -235,10 +201,7 @@ std::vector<int> ZeroReduction::end_reduction() {
 
 void ZeroReduction::update(std::vector<int> after) {
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
-    const auto index = static_cast<int>(first_ + bucket);
-    const int updated = step_.add({.name = "optimizer/" + unit(bucket).name,
-                                   .action = UpdateUnit{index},
-                                   .after = std::exchange(after, {})});
+    const int updated = units_.update(first_ + bucket, std::exchange(after, {}));
     if (stage_ < 3) gather(bucket, {updated});
   }
 }

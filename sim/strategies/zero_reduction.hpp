@@ -7,6 +7,7 @@
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/options.hpp"
+#include "sim/strategies/unit_operations.hpp"
 
 namespace stepcast {
 
@@ -99,7 +100,7 @@ class ZeroReduction {
   void finish_reduction();
 
   LocalStep& step_;
-  Schedule& schedule_;
+  UnitOperations units_;
   int stage_;
   Sharing sharing_;
   std::size_t first_;                                  // of its units in the Schedule

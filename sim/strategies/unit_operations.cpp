@@ -1,0 +1,92 @@
+#include "sim/strategies/unit_operations.hpp"
+
+#include <utility>
+
+namespace stepcast {
+
+std::string UnitOperations::numbered(const std::string& name) {
+  const int times = ++named_[name];
+  return times == 1 ? name : name + "/" + std::to_string(times);
+}
+
+int UnitOperations::add(const char* verb, std::size_t index, Action action, std::vector<int> after,
+                        std::vector<MemoryChange> memory, Bytes traffic) {
+  return step_.add({.name = numbered(verb + ("/" + unit(index).name)),
+                    .action = std::move(action),
+                    .after = std::move(after),
+                    .memory_traffic = traffic,
+                    .memory = std::move(memory)});
+}
+
+int UnitOperations::gather(std::size_t index, bool allocates, std::vector<int> after) {
+  std::vector<MemoryChange> memory;
+  if (allocates) memory = {{.category = MemoryCategory::kParameters, .size = unit(index).size()}};
+  return add("all_gather", index,
+             Collective{.kind = CollectiveKind::kAllGather,
+                        .message = unit(index).size(),
+                        .group = unit(index).group,
+                        .payload = UnitParameters{static_cast<int>(index)}},
+             std::move(after), std::move(memory));
+}
+
+void UnitOperations::free_parameters(std::size_t index) {
+  add("reshard", index, UnitMemory{static_cast<int>(index), UnitMemory::What::kFreeParameters}, {},
+      {{.category = MemoryCategory::kParameters, .size = -1.0 * unit(index).size()}});
+}
+
+void UnitOperations::zero_gradients(std::size_t index, bool allocates, std::vector<int> after) {
+  std::vector<MemoryChange> memory;
+  if (allocates) memory = {{.category = MemoryCategory::kGradients, .size = unit(index).gradients()}};
+  add("zero_grad", index, UnitMemory{static_cast<int>(index), UnitMemory::What::kZeroGradients},
+      std::move(after), std::move(memory));
+}
+
+void UnitOperations::free_gradients(std::size_t index, int after) {
+  add("free_grad", index, UnitMemory{static_cast<int>(index), UnitMemory::What::kFreeGradients}, {after},
+      {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(index).gradients()}});
+}
+
+void UnitOperations::scale(std::size_t index, double factor, bool shard) {
+  if (factor == 1.0) return;
+  add(shard ? "divide_shard" : "divide", index,
+      ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard}, {}, {},
+      2.0 * (shard ? unit(index).gradient_shard() : unit(index).gradients()));
+}
+
+void UnitOperations::add_incoming(std::size_t index, double factor) {
+  const Bytes shard = unit(index).gradient_shard();
+  add("add_shard", index,
+      ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = true, .adds = true}, {},
+      {{.category = MemoryCategory::kGradients, .size = -1.0 * shard, .at_end = true}}, 5.0 * shard);
+}
+
+int UnitOperations::reduce(std::size_t index, const std::vector<int>& after, bool incoming) {
+  const bool sharded = unit(index).sharded;
+  const int call =
+      step_.add_collective(numbered((sharded ? "reduce_scatter/" : "all_reduce/") + unit(index).name),
+                           {.kind = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+                            .message = unit(index).message(),
+                            .group = unit(index).group,
+                            .payload = UnitGradients{.unit = static_cast<int>(index), .incoming = incoming}},
+                           after);
+  if (incoming)
+    step_.change_memory(call, {.category = MemoryCategory::kGradients, .size = unit(index).gradient_shard()});
+  return call;
+}
+
+int UnitOperations::reduce_shard(std::size_t index, int group, const std::vector<int>& after,
+                                 const std::string& name, bool incoming) {
+  return step_.add_collective(
+      numbered(name),
+      {.kind = CollectiveKind::kAllReduce,
+       .message = unit(index).gradient_shard(),
+       .group = group,
+       .payload = UnitGradients{.unit = static_cast<int>(index), .shard = true, .incoming = incoming}},
+      after);
+}
+
+int UnitOperations::update(std::size_t index, std::vector<int> after) {
+  return add("optimizer", index, UpdateUnit{static_cast<int>(index)}, std::move(after));
+}
+
+}  // namespace stepcast

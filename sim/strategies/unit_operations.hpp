@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/strategies/local_step.hpp"
+
+namespace stepcast {
+
+/// Operations on units of sharded parameters, the same for FSDP and ZeRO. Each has the name `verb/unit`, with
+/// `/2`, `/3` after it from the second in a step on.
+class UnitOperations {
+ public:
+  UnitOperations(LocalStep& step, const Schedule& schedule) : step_(step), schedule_(schedule) {}
+
+  [[nodiscard]] const FsdpUnit& unit(std::size_t index) const { return schedule_.units[index]; }
+
+  /// All-gather of the parameters. \param allocates false: the whole array is always there
+  int gather(std::size_t index, bool allocates, std::vector<int> after = {});
+  void free_parameters(std::size_t index);
+  /// Zeroes whole gradients. \param allocates as in gather()
+  void zero_gradients(std::size_t index, bool allocates, std::vector<int> after = {});
+  void free_gradients(std::size_t index, int after);
+  /// Divides whole gradients, or the own shard of them; by 1 not.
+  void scale(std::size_t index, double factor, bool shard = false);
+  /// shard += factor * incoming shard, which is freed
+  void add_incoming(std::size_t index, double factor);
+  /// Reduce-scatter of gradients, without shards an all-reduce. \param incoming the shard gets its own array
+  int reduce(std::size_t index, const std::vector<int>& after, bool incoming = false);
+  /// All-reduce of the shard over the ranks that have the same one. \param name `all_reduce/UNIT`
+  int reduce_shard(std::size_t index, int group, const std::vector<int>& after, const std::string& name,
+                   bool incoming = false);
+  int update(std::size_t index, std::vector<int> after);
+
+ private:
+  [[nodiscard]] std::string numbered(const std::string& name);
+  int add(const char* verb, std::size_t index, Action action, std::vector<int> after,
+          std::vector<MemoryChange> memory = {}, Bytes traffic = {});
+
+  LocalStep& step_;
+  const Schedule& schedule_;
+  std::map<std::string, int> named_;
+};
+
+}  // namespace stepcast
