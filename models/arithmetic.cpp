@@ -174,12 +174,24 @@ class SegmentAccount {
                                                group});
   }
 
-  /// Tokens on their way to their experts, or back; the router counts as computed after the first.
+  /// Tokens on their way to their experts, or back; the router counts as computed after the first. Ranks that
+  /// divide an expert gather what arrived at each, and sum the results.
   void note_experts(const Layer& layer, const std::string& name, bool in_backward, int before) {
     const Bytes rows = float32_bytes(static_cast<double>(expert_rows(layer) * layer.input[1]));
-    for (const bool backward : {false, true})
-      if (!backward || in_backward)
+    const bool arrive = name == "dispatch";
+    const auto divided = [&](bool backward) {
+      if (model_.parallel.expert_tensor > 1)
+        note(layer.name + (arrive ? ".gather" : ".sum"),
+             arrive != backward ? Kind::kAllGather : Kind::kReduceScatter, backward,
+             number(layer, "tensor") * rows, {}, Group::kExpertTensor, before);
+    };
+    for (const bool backward : {false, true}) {
+      if (backward && !in_backward) continue;
+      if (!arrive) divided(backward);
+      if (size(layer, "ranks") > 1)
         note(layer.name + "." + name, Kind::kAllToAll, backward, rows, {}, Group::kExpert, before);
+      if (arrive) divided(backward);
+    }
   }
 
   /// Notes the collectives of tensor and context parallelism around this layer, which comes next.
@@ -211,7 +223,7 @@ class SegmentAccount {
     return number_or(layer, "ulysses", 0) != 0 && number_or(layer, "context", 1) > 1;
   }
   static bool shares_experts(const Layer& layer) {
-    return layer.kind == "experts" && size(layer, "ranks") > 1;
+    return layer.kind == "experts" && size(layer, "ranks") * size(layer, "tensor") > 1;
   }
 
   /// Notes the sum of a parameter's gradient over tensor-parallel ranks, if there is one. \param before as in

@@ -11,6 +11,7 @@ Shape experts_output(const Layer& layer) {
   const std::int64_t groups = size(layer, "groups"), chosen = size(layer, "chosen_groups");
   if (active > experts) throw InputError("active {} is more than there are experts, {}", active, experts);
   expect_divisible("experts", experts, size(layer, "ranks"));
+  expect_divisible("feed_forward", size(layer, "feed_forward"), size(layer, "tensor"));
   if (experts % groups != 0 || (groups > 1 && experts / groups < 2))
     throw InputError("experts {} cannot be divided into {} groups of two or more", experts, groups);
   if (chosen > groups || active > chosen * (experts / groups))
@@ -25,17 +26,22 @@ std::vector<LayerTensor> experts_buffers(const Layer& layer) {
 }
 
 std::vector<LayerTensor> experts_parameters(const Layer& layer) {
-  const std::int64_t hidden = layer.input[1], ranks = size(layer, "ranks");
+  const std::int64_t hidden = layer.input[1], ranks = size(layer, "ranks"), tensor = size(layer, "tensor");
   std::vector<LayerTensor> result{{layer.texts.at("router") + ".weight", {size(layer, "experts"), hidden}}};
   const auto add_feed_forward = [&](const std::string& prefix, std::int64_t width, bool expert) {
-    for (const char* part : {"gate", "up", "down"})
-      result.push_back(
-          {.suffix = prefix + layer.texts.at(part) + ".weight",
-           .shape = std::string_view(part) == "down" ? Shape{hidden, width} : Shape{width, hidden},
-           .expert = expert});
+    for (const char* part : {"gate", "up", "down"}) {
+      const bool down = std::string_view(part) == "down";
+      result.push_back({.suffix = prefix + layer.texts.at(part) + ".weight",
+                        .shape = down ? Shape{hidden, width} : Shape{width, hidden},
+                        .expert = expert,
+                        .divided = !expert || tensor == 1 ? -1
+                                   : down                 ? 1
+                                                          : 0});
+    }
   };
   for (std::int64_t i = 0; i < size(layer, "experts") / ranks; ++i)
-    add_feed_forward("experts." + std::to_string(i) + ".", size(layer, "feed_forward"), ranks > 1);
+    add_feed_forward("experts." + std::to_string(i) + ".", size(layer, "feed_forward") / tensor,
+                     ranks * tensor > 1);
   if (flag(layer, "shared")) add_feed_forward("shared_experts.", size(layer, "shared"), false);
   return result;
 }
@@ -56,18 +62,20 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 ///
 /// With a capacity of C tokens, K is C E/s. Each of r ranks has E/r experts and as many tokens, from all r,
 /// as it would have of its own alone. With several experts, rows that arrive rank by rank are sorted by
-/// expert and back, 4 h each.
+/// expert and back, 4 h each. With t ranks that divide every expert, each computes f/t of the rows of all t,
+/// which are gathered before (and saved) and summed after: x and these 4 h count t times.
 void add_experts(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const auto h = static_cast<double>(layer.input[1]);
   const double experts = number(layer, "experts"), own = experts / number(layer, "ranks");
   const double active = static_cast<double>(expert_rows(layer)) / s;
   const double routed = number(layer, "feed_forward"), shared = number(layer, "shared");
+  const double tensor = number(layer, "tensor");
   const bool sigmoid = flag(layer, "sigmoid"), groups = size(layer, "groups") > 1;
   const double wide = active * routed + shared;
-  const double inputs = active + (shared > 0.0 ? 1.0 : 0.0);
+  const double inputs = tensor * active + (shared > 0.0 ? 1.0 : 0.0);
   const double sorted = own < experts && own > 1.0 ? 4.0 : 0.0;
-  const double copied = s * active * (4.0 + 3.0 + sorted) * h;
+  const double copied = s * active * (4.0 + 3.0 + tensor * sorted) * h;
   const double routes = (sigmoid ? 4.0 : 0.0) + (groups ? 4.0 : 0.0);
   const double around = s * (h + (3.0 + routes) * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
   LayerWork& work = cost.work;
@@ -76,11 +84,11 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   add_traffic(cost.memory_bound, copied, 2.0 * copied);
   if (flag(layer, kTransformerEngine)) {
     const double rows = s * active;
-    cost.saved_extra = float32_bytes(rows * h + s * 3.0 * wide);
+    cost.saved_extra = float32_bytes(tensor * rows * h + s * 3.0 * wide);
     save_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, cost);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {
-    cost.saved_extra = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
+    cost.saved_extra = float32_bytes(s * (experts + active * (tensor + 1.0) * h + 4.0 * wide));
   }
   work.forward_kernels =
       4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (sigmoid ? 2 : 0) + (groups ? 5 : 0);
@@ -89,7 +97,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
     work.gemms.push_back({rows, width, h, 0.0, 2.0 * times});
     work.gemms.push_back({rows, h, width, 0.0, times});
   };
-  add_feed_forward(s * active / own, routed, own);
+  add_feed_forward(tensor * s * active / own, routed / tensor, own);
   if (shared > 0.0) add_feed_forward(s, shared, 1.0);
 }
 
@@ -112,7 +120,8 @@ std::vector<LayerKind> expert_kinds() {
            .attributes = {Attribute::count("experts"), Attribute::count("active"),
                           Attribute::count("feed_forward"), Attribute::count_or("shared", 0),
                           Attribute::count_or("capacity", 0), Attribute::count_or("ranks", 1, 1),
-                          Attribute::flag("sigmoid"), Attribute::count_or("groups", 1, 1),
+                          Attribute::count_or("tensor", 1, 1), Attribute::flag("sigmoid"),
+                          Attribute::count_or("groups", 1, 1),
                           Attribute::count_like("chosen_groups", "groups"), Attribute::name("router", "gate"),
                           Attribute::name("gate", "gate_proj"), Attribute::name("up", "up_proj"),
                           Attribute::name("down", "down_proj"), Attribute::flag(kTransformerEngine)},

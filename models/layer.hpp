@@ -110,6 +110,7 @@ struct LayerTensor {
   Shape shape{};
   bool is_integer = false;
   bool expert = false;  ///< true if only this one of the expert-parallel ranks has it
+  int divided = -1;     ///< dimension along which ranks divide this expert; -1: none
 };
 
 /// Maximum number of tokens of one sequence that an expert takes; 0: unlimited.
@@ -120,7 +121,8 @@ std::int64_t expert_rows(const Layer& layer);
 
 /// Key in Layer::texts: by what tensor-parallel ranks divide a layer.
 inline constexpr const char* kShared = "shared by";
-/// Dimension of a parameter along which they divide it; -1: each rank has the whole parameter.
+/// Dimension of a parameter along which these ranks, or those of an expert, divide it; -1: each rank has it
+/// whole.
 int shared_dimension(const Layer& layer, const LayerTensor& tensor);
 
 /// Suffix of the collective that gathers the input of shared layers again in the backward.

@@ -111,8 +111,17 @@ std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
 }
 
 int Model::ranks_of(const LayerCollective& collective) const {
-  if (collective.group == LayerCollectiveGroup::kTensor) return parallel.tensor;
-  return collective.group == LayerCollectiveGroup::kContext ? parallel.context : parallel.expert;
+  switch (collective.group) {
+    case LayerCollectiveGroup::kTensor:
+      return parallel.tensor;
+    case LayerCollectiveGroup::kContext:
+      return parallel.context;
+    case LayerCollectiveGroup::kExpert:
+      return parallel.expert;
+    case LayerCollectiveGroup::kExpertTensor:
+      break;
+  }
+  return parallel.expert_tensor;
 }
 
 bool Model::shares_classes() const {

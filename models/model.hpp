@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/units.hpp"
@@ -35,7 +37,8 @@ struct Parameter {
   Bytes size;      ///< in the dtype of parameters
   Bytes gradient;  ///< in the dtype of gradients
   Bytes reduced;   ///< of the gradient in the dtype of reductions between ranks
-  /// Dimension along which tensor-parallel ranks divide it evenly; -1: every rank has the whole parameter.
+  /// Dimension along which tensor-parallel ranks divide it evenly, of an expert those of `expert_tensor`; -1:
+  /// every rank has the whole parameter.
   int shared_dimension = -1;
   /// True if tensor-parallel ranks sum its gradient, because each sees a part of the tokens or heads it acts
   /// on.
@@ -122,8 +125,9 @@ enum class LayerCollectiveKind : std::uint8_t {
   kWait
 };
 
-/// Ranks of a collective inside a layer: tensor-parallel, context-parallel or expert-parallel.
-enum class LayerCollectiveGroup : std::uint8_t { kTensor, kContext, kExpert };
+/// Ranks of a collective inside a layer: tensor-parallel, context-parallel, expert-parallel, or those that
+/// divide an expert.
+enum class LayerCollectiveGroup : std::uint8_t { kTensor, kContext, kExpert, kExpertTensor };
 
 /// A collective of tensor parallelism (Shoeybi et al., "Megatron-LM", 2019), context parallelism or expert
 /// parallelism (Lepikhin et al., "GShard", 2020) inside a segment's forward, backward or loss. The segment
@@ -244,6 +248,13 @@ struct ModelParallel {
   bool ring = false;               ///< keys and values rotate through the ring instead of being gathered
   bool ulysses = false;            ///< each of these ranks attends with some heads over the whole sequence
   int expert = 1;  ///< of the data-, context- and tensor-parallel ranks: those with different experts each
+  int expert_tensor = 1;  ///< ranks that divide the matrices of each expert
+  /// By settings of models, which are dimensions of a mesh, too.
+  [[nodiscard]] std::array<std::pair<const char*, int>, 4> degrees() const {
+    return {{{"context", context}, {"expert", expert}, {"expert_tensor", expert_tensor}, {"tensor", tensor}}};
+  }
+  /// Ranks with all experts together.
+  [[nodiscard]] int expert_ranks() const { return expert * expert_tensor; }
 };
 
 struct Model {
@@ -286,7 +297,7 @@ struct Model {
   [[nodiscard]] int ranks_of(const LayerCollective& collective) const;
   /// Number of ranks with this parameter, of `ranks` data-parallel ones.
   [[nodiscard]] int replicas(const Parameter& parameter, int ranks) const {
-    return parameter.expert ? ranks * parallel.tensor / parallel.expert : ranks;
+    return parameter.expert ? ranks * parallel.tensor / parallel.expert_ranks() : ranks;
   }
   /// True if the output is one rank's part of the classes, so that the loss needs collectives.
   [[nodiscard]] bool shares_classes() const;

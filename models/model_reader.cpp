@@ -27,8 +27,7 @@
 ///       - tensor_parallel: {ranks: tensor, layers: [...]}  # shared by ranks; see models/layer.hpp
 /// ```
 ///
-/// A file with other sizes of another model contains `like: llama`, the `settings` that differ, and its own
-/// `description`.
+/// A file with other sizes of a model contains `like: llama`, the `settings` that differ, and `description`.
 namespace stepcast {
 namespace {
 
@@ -178,10 +177,10 @@ class ModelReader {
     if (regather && !sequence)
       node.at("regather")
           .fail("nothing is gathered if ranks have whole sequences; set sequence_parallel=1 too");
-    if (model_.parallel.tensor > 1) expect_as_before(node.at("ranks"), model_.parallel.tensor, ranks);
-    model_.parallel.tensor = ranks;
-    model_.parallel.sequence_parallel = sequence;
-    model_.parallel.batch_first = batch_first;
+    if (parallel_.tensor > 1) expect_as_before(node.at("ranks"), parallel_.tensor, ranks);
+    parallel_.tensor = ranks;
+    parallel_.sequence_parallel = sequence;
+    parallel_.batch_first = batch_first;
     std::vector<YamlNode> items;
     for (const YamlNode& item : list.items())
       if (is_there(item)) items.push_back(item);
@@ -256,10 +255,11 @@ class ModelReader {
     if (layer.kind == "self_attention") note_context(place, layer);
     if (layer.kind == "experts") {
       const auto ranks = static_cast<int>(size(layer, "ranks"));
-      if (model_.parallel.expert > 1) expect_as_before(place.at("ranks"), model_.parallel.expert, ranks);
-      model_.parallel.expert = ranks;
-      if (ranks > 1 && model_.parallel.tensor > 1 && !model_.parallel.sequence_parallel)
-        place.fail("experts need sequence_parallel=1 where {} ranks share layers", model_.parallel.tensor);
+      if (parallel_.expert > 1) expect_as_before(place.at("ranks"), parallel_.expert, ranks);
+      parallel_.expert = ranks;
+      parallel_.expert_tensor = static_cast<int>(size(layer, "tensor"));
+      if (parallel_.expert_ranks() > 1 && parallel_.tensor > 1 && !parallel_.sequence_parallel)
+        place.fail("experts need sequence_parallel=1 where {} ranks share layers", parallel_.tensor);
     }
     if (shared_.ranks > 1) share_layer(place, shared_.ranks, shared_.is_last, layer);
     layer.output = place.placed([&] { return output_of(layer); });
@@ -275,14 +275,13 @@ class ModelReader {
   void note_context(const YamlNode& node, const Layer& layer) {
     const auto ranks = static_cast<int>(size(layer, "context"));
     const bool ring = ranks > 1 && flag(layer, "ring");
-    if (has_attention_ && ranks != model_.parallel.context)
-      expect_as_before(node.at("context"), model_.parallel.context, ranks);
-    if (has_attention_ && ring != model_.parallel.ring)
-      node.at("ring").fail("must be as in the layers before");
-    has_attention_ = true;
-    model_.parallel.context = ranks;
-    model_.parallel.ring = ring;
-    model_.parallel.ulysses = ranks > 1 && flag(layer, "ulysses");
+    if (attends_ && ranks != parallel_.context)
+      expect_as_before(node.at("context"), parallel_.context, ranks);
+    if (attends_ && ring != parallel_.ring) node.at("ring").fail("must be as in the layers before");
+    attends_ = true;
+    parallel_.context = ranks;
+    parallel_.ring = ring;
+    parallel_.ulysses = ranks > 1 && flag(layer, "ulysses");
   }
 
   void check_embedding(const YamlNode& node, const Layer& layer) const {
@@ -405,8 +404,9 @@ class ModelReader {
 
   const Settings& settings_;
   Model model_;
+  ModelParallel& parallel_ = model_.parallel;
   Shared shared_;
-  bool has_attention_ = false;
+  bool attends_ = false;
   std::int64_t repetition_ = 0;
 };
 

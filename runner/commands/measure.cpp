@@ -61,11 +61,9 @@ void declare(po::options_description& options) {
 }
 
 std::string model_of(const po::variables_map& values) {
-  TrainingConfig config;
-  config.tensor = int_option(values, "tensor", 1);
-  config.context = int_option(values, "context", 1);
-  config.expert = int_option(values, "expert", 1);
-  return shared_by(values["model"].as<std::string>(), config);
+  Mesh mesh;
+  for (const char* name : {"context", "expert", "tensor"}) mesh.set(name, int_option(values, name, 1));
+  return shared_by(values["model"].as<std::string>(), mesh);
 }
 
 /// One rank's shard, as it is measured.

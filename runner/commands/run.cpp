@@ -230,7 +230,7 @@ Model model_to_run(const po::variables_map& values, bool replayed) {
         "--recompute per-op: runs recompute whole blocks (full, every:N) or attention only (selective); "
         "per-op can only be forecast, for --device");
   Model model =
-      recomputing(load_model(shared_by(required(values, "model"), training)), training.recomputed_part);
+      recomputing(load_model(shared_by(required(values, "model"), training.mesh)), training.recomputed_part);
   model =
       in_precision(std::move(model), precision_option(values), values["device"].as<std::string>() == "cuda");
   if (model.has_fixed_times() && !replayed)
@@ -356,7 +356,7 @@ ExitCode run(const po::variables_map& values) {
   const Model model = model_to_run(values, replayed);
   const TrainingConfig training = training_of(values, model);
   const Schedule schedule = build_schedule(strategy, model, training);
-  if (const int ranks = model.parallel.tensor * model.parallel.context * model.parallel.expert;
+  if (const int ranks = model.parallel.tensor * model.parallel.context * model.parallel.expert_ranks();
       is_reference(values) && ranks > 1)
     throw UsageError("--engine reference trains whole models; " + model.specification + " is sharded over " +
                      std::to_string(ranks) + " ranks");

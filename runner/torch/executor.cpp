@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,15 +24,17 @@ namespace {
 using Function = std::function<void()>;
 
 /// Part of the model on a rank.
-ModelPart part_of(const Model& model, const Schedule& schedule, int rank) {
-  ModelPart part{.share = rank % model.parallel.tensor};
-  for (const GroupFamily& family : schedule.families) {
-    if (family.name != "context" && family.name != "expert") continue;
-    const int group = family.group_of_rank[rank];
-    const std::vector<int>& ranks = schedule.groups[group].ranks;
-    (family.name == "context" ? part.context : part.expert) =
-        static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
-  }
+ModelPart part_of(const Schedule& schedule, int rank) {
+  ModelPart part;
+  const std::map<std::string, int*> indices{{"tensor", &part.share},
+                                            {"context", &part.context},
+                                            {"expert", &part.expert},
+                                            {"expert_tensor", &part.expert_share}};
+  for (const GroupFamily& family : schedule.families)
+    if (const auto index = indices.find(family.name); index != indices.end()) {
+      const std::vector<int>& ranks = schedule.groups[family.group_of_rank[rank]].ranks;
+      *index->second = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+    }
   return part;
 }
 
@@ -181,8 +184,7 @@ class CompiledProgram final : public ProgramRunner {
   }
 
   Function resolve(const LoadInput& /*action*/) {
-    return [this, index = schedule_.data_index_of(rank_),
-            part = part_of(model_.model(), schedule_, rank_).context] {
+    return [this, index = schedule_.data_index_of(rank_), part = part_of(schedule_, rank_).context] {
       batch_ = {};
       batch_ = data_.batch(step_, index, schedule_.data_parallel, samples_ * schedule_.micro_batches,
                            model_.dtype(), part);
@@ -392,7 +394,7 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   const TrainingDtypes dtypes = options.float64 ? TrainingDtypes(torch::kFloat64)
                                                 : TrainingDtypes::of(options.precision, options.device);
   TorchModel torch_model(model, dtypes, options.seed, schedule.program(backend.rank()).segments,
-                         part_of(model, schedule, backend.rank()));
+                         part_of(schedule, backend.rank()));
   Dataset data = Dataset::open(model, options.data_folder, options.seed);
   data.to(dtypes.device);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch, options.device);

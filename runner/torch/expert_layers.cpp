@@ -71,13 +71,15 @@ Router route(LayerBuilder& builder, const Layer& layer) {
 /// Results of the experts of all ranks for rows [experts, rows of each, width].
 LayerFunction of_all_experts(LayerBuilder& builder, const Layer& layer,
                              const std::vector<LayerFunction>& own) {
-  return [own, ranks = layer.sizes.at("ranks"), dispatch = builder.collective(layer.name + ".dispatch"),
-          combine = builder.collective(layer.name + ".combine")](const torch::Tensor& rows) {
-    const torch::Tensor arrived = dispatch(rows).unflatten(0, {ranks, -1});  // rank by rank
+  const auto collective = [&](const char* what) { return builder.collective(layer.name + what); };
+  return [own, ranks = layer.sizes.at("ranks"), dispatch = collective(".dispatch"),
+          gather = collective(".gather"), sum = collective(".sum"),
+          combine = collective(".combine")](const torch::Tensor& rows) {
+    const torch::Tensor arrived = gather(dispatch(rows)).unflatten(0, {ranks, -1});  // rank by rank
     std::vector<torch::Tensor> results;
     for (std::size_t i = 0; i < own.size(); ++i)
       results.push_back(own[i](arrived.select(1, static_cast<std::int64_t>(i))));
-    return combine(torch::stack(results, 1).flatten(0, 1));
+    return combine(sum(torch::stack(results, 1).flatten(0, 1)));
   };
 }
 
@@ -118,7 +120,7 @@ LayerFunction build_experts(LayerBuilder& builder, const Layer& layer) {
   const LayerFunction shared =
       layer.sizes.at("shared") > 0 ? feed_forward(builder, layer, "shared_experts.") : LayerFunction();
   if (expert_capacity(layer) > 0) return fill_places(builder, layer, router, experts, shared);
-  if (layer.sizes.at("ranks") > 1)
+  if (layer.sizes.at("ranks") * layer.sizes.at("tensor") > 1)
     throw CapabilityError(builder.model().specification +
                           ": which experts tokens choose decides what ranks that share them send, and is "
                           "known only in a run; with capacity=125, percent of an even share, it is bounded");

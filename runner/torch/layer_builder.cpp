@@ -88,14 +88,16 @@ torch::Tensor LayerBuilder::normal(const std::string& name) {
   constexpr double kDeviation = 0.02;
   const torch::NoGradGuard no_grad;
   torch::Tensor value = parameter(name);
-  const std::int64_t dimension = model().parameters[parameter_index_.at(name)].shared_dimension;
+  const Parameter& what = model().parameters[parameter_index_.at(name)];
+  const std::int64_t dimension = what.shared_dimension;
+  const std::int64_t share = what.expert ? part().expert_share : part().share;
   std::vector<std::int64_t> shape = value.sizes().vec();
-  if (dimension >= 0) shape[dimension] *= model().parallel.tensor;
+  if (dimension >= 0)
+    shape[dimension] *= what.expert ? model().parallel.expert_tensor : model().parallel.tensor;
   const torch::Tensor drawn =
       torch::empty(shape, on_device(torch::kFloat64)).normal_(0.0, kDeviation, generator_);
-  value.copy_(dimension < 0
-                  ? drawn
-                  : drawn.narrow(dimension, part().share * value.size(dimension), value.size(dimension)));
+  value.copy_(dimension < 0 ? drawn
+                            : drawn.narrow(dimension, share * value.size(dimension), value.size(dimension)));
   return value;
 }
 

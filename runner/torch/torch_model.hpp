@@ -33,6 +33,7 @@ struct ModelPart {
   int share = 0;
   int context = 0;
   int expert = 0;
+  int expert_share = 0;  ///< of each expert
 };
 
 /// Zeroes each element with this probability and scales the others up. Draws from the shared `generator`, so

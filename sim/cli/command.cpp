@@ -14,6 +14,7 @@
 #include "core/temporary.hpp"
 #include "core/yaml.hpp"
 #include "records/run_context.hpp"
+#include "sim/strategies/options.hpp"
 
 namespace stepcast {
 namespace {
@@ -145,7 +146,7 @@ po::variables_map parse_words(const std::string& name, const std::vector<std::st
     po::store(parsed, values);
     if (values.count("help") == 0) po::notify(values);
   } catch (const po::unknown_option& error) {
-    throw UsageError(unknown_name("option", error.get_option_name(), option_names(options)));
+    throw UsageError(unknown_choice("option", error.get_option_name(), option_names(options)));
   } catch (const po::too_many_positional_options_error&) {
     throw UsageError("'{0}' takes no words without an option; see 'help {0}'", name);
   } catch (const po::error& error) {

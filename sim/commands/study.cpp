@@ -95,14 +95,12 @@ StudyVocabulary vocabulary() {
     const std::string model = point.value_or("model", "");
     const std::string* strategy = point.find("strategy");
     if (model.empty()) return model;
-    TrainingConfig config;
-    if (const std::string* mesh = point.find(kMeshOption)) config.options[kMeshOption] = *mesh;
+    const std::string* mesh = point.find(kMeshOption);
     try {
-      if (strategy != nullptr) take_mesh(*strategy, config);
+      return strategy == nullptr || mesh == nullptr ? model : shared_by(model, mesh_of(*strategy, *mesh));
     } catch (const Error&) {
       return model;  // the prediction reports the error
     }
-    return shared_by(model, config);
   };
   return words;
 }

@@ -130,6 +130,7 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
   if (collective.group == LayerCollectiveGroup::kContext)
     ranks = {first_rank, view.context, view.batch_stride};
   if (collective.group == LayerCollectiveGroup::kExpert) ranks = expert_ranks(view, first_rank);
+  if (collective.group == LayerCollectiveGroup::kExpertTensor) ranks.count = 1;  // no plan has them
   const Bytes message = collective.fixed + view.samples * collective.per_sample;
   return collective.kind == LayerCollectiveKind::kAllToAll
              ? links_.all_to_all_s(message, ranks)

@@ -16,24 +16,6 @@
 namespace stepcast {
 namespace {
 
-/// `pipeline=4,data=2,tensor=8`, ranks of the last dimension adjacent; "" if it is the strategy's default.
-std::string mesh_of(const Plan& plan) {
-  const bool shards = plan.text("strategy") == "fsdp";
-  const int data = plan.number("data"), copies = plan.copies();
-  const bool inside = plan.stages_inside();
-  std::vector<std::string> parts;
-  for (const auto& [name, size] : {std::pair{"pipeline", inside ? 1 : plan.number("pipeline")},
-                                   {"data", shards ? copies : data},
-                                   {"pipeline", inside ? plan.number("pipeline") : 1},
-                                   {"shard", shards ? data / copies : 1},
-                                   {"context", plan.number("context")},
-                                   {"tensor", plan.number("tensor")},
-                                   {"expert", plan.number("expert")}})
-    if (size > 1) parts.push_back(name + ("=" + std::to_string(size)));
-  const bool is_standard = parts.size() == 1 && (plan.number("data") > 1 || plan.number("pipeline") > 1);
-  return is_standard ? "" : joined(parts, ",");
-}
-
 /// Options of `predict` that are not a strategy's.
 constexpr std::array kCommon{"model",  "strategy", "batch",      "micro-batches", "recompute", "precision",
                              "device", "cluster",  "world-size", "steps",         "warmup"};
@@ -57,6 +39,18 @@ int Plan::micro_batch(const PlanProblem& problem) const {
 
 int Plan::copies() const { return text("shard").empty() ? 1 : number("data") / number("shard"); }
 
+Mesh mesh_of(const Plan& plan) {
+  const bool shards = plan.text("strategy") == "fsdp" || !plan.text("shard").empty();
+  const int data = plan.number("data");
+  std::vector<Mesh::Dimension> dimensions{{"data", shards ? plan.copies() : data}};
+  if (shards) dimensions.emplace_back("shard", data / plan.copies());
+  dimensions.emplace_back("context", plan.number("context"));
+  dimensions.emplace(plan.stages_inside() ? dimensions.end() : dimensions.begin(), "pipeline",
+                     plan.number("pipeline"));
+  for (const char* name : {"tensor", "expert"}) dimensions.emplace_back(name, plan.number(name));
+  return Mesh(dimensions);
+}
+
 OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
   OptionTexts options{{"model", problem.model},
                       {"device", problem.device},
@@ -71,7 +65,9 @@ OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
       options["model"] = with_setting(options["model"], name, value);
     if (kind == DimensionKind::kOption) options[name] = value;
   }
-  if (const std::string mesh = mesh_of(plan); !mesh.empty()) options["mesh"] = mesh;
+  const std::string mesh = mesh_of(plan).text();
+  const bool in_one = mesh.find(',') == std::string::npos;
+  if (!mesh.empty() && !(in_one && plan.number("data") * plan.number("pipeline") > 1)) options["mesh"] = mesh;
   if (plan.number("micro-batches") == 1) options.erase("micro-batches");
   if (plan.text("recompute") == "none") options.erase("recompute");
   if (options["precision"] == "fp32") options.erase("precision");
@@ -132,12 +128,8 @@ const Model* PlanModels::part(const Plan& plan) {
   for (const char* name : {"tensor", "context", "expert", "model"}) key += "/" + plan.text(name);
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {
-    TrainingConfig config;
-    config.tensor = plan.number("tensor");
-    config.context = plan.number("context");
-    config.expert = plan.number("expert");
     try {
-      const Model model = load_model(shared_by(predict_options(problem_, plan).at("model"), config));
+      const Model model = load_model(shared_by(predict_options(problem_, plan).at("model"), mesh_of(plan)));
       found->second = in_precision(recomputing(model, recomputed), problem_.precision, device_.gpu);
     } catch (const InputError&) {
       if (plan.values.empty()) throw;  // the model itself is wrong

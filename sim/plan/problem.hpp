@@ -44,6 +44,8 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+/// Mesh of a plan.
+Mesh mesh_of(const Plan& plan);
 /// The plan as options of `stepcast predict`, and as its request.
 OptionTexts predict_options(const PlanProblem& problem, const Plan& plan);
 PredictionRequest request_of(const PlanProblem& problem, const Plan& plan);

@@ -21,36 +21,27 @@ int whole_number(const YamlNode& node, const std::string& text) {
   return *number;
 }
 
-void read_mesh(const YamlNode& node, Plan& plan) {
-  std::vector<std::string> known;
-  for (const PlanDimension& dimension : plan_dimensions())
-    if (dimension.kind == DimensionKind::kMesh) known.push_back(dimension.name);
-  for (const std::string& part : parts_of(node.text(), ',')) {
-    const std::size_t equals = part.find('=');
-    const std::string name = part.substr(0, equals);
-    if (std::ranges::find(known, name) == known.end()) node.fail(unknown_name("dimension", name, known));
-    whole_number(node, equals == std::string::npos ? "" : part.substr(equals + 1));
-    if (name == "pipeline" && plan.number("data") > 1) plan.values["rank-order"] = kStagesInside;
-    if (!plan.values.emplace(name, part.substr(equals + 1)).second) node.fail("'{}' is given twice", name);
-  }
-}
-
-/// In a Plan `data` counts all data-parallel ranks, and `shard` those that share one copy.
-void settle_shards(const YamlNode& node, Plan& plan) {
-  const bool shards = plan.values.contains("shard"), copies = plan.values.contains("data");
-  if (plan.text("strategy") != "fsdp") {
-    if (shards)
-      node.fail(
-          "'shard' is a dimension of fsdp alone; strategy '{}' takes pipeline, data, context, tensor and "
-          "expert",
-          plan.text("strategy"));
-    return;
-  }
-  if (copies && !shards) node.fail("fsdp needs shard=N with data=N: the ranks that share one copy");
-  if (!shards) return;
-  const int all = plan.number("data") * plan.number("shard");
-  plan.values["data"] = std::to_string(all);
-  if (all == plan.number("shard")) plan.values.erase("shard");
+/// Sizes of the mesh, with what it leaves open. In a Plan `data` counts all data-parallel ranks, and `shard`
+/// those that share one copy.
+void read_mesh(const YamlNode& node, int ranks, Plan& plan) {
+  const std::string& strategy = plan.text("strategy");
+  const Mesh mesh = node.placed([&] {
+    const Mesh given = node.has("mesh") ? mesh_of(strategy, node.at("mesh").text()) : Mesh();
+    return given.resolved(ranks, strategies().find(strategy).open);
+  });
+  if (mesh.has("expert_tensor")) node.fail("plans have no dimension 'expert_tensor'");
+  if (strategy != "fsdp" && mesh.size("shard") > 1)
+    node.fail("'shard' is a dimension of plans of fsdp alone, not of '{}'", strategy);
+  for (const char* name : {"pipeline", "context", "tensor", "expert"})
+    if (mesh.size(name) > 1) plan.values[name] = std::to_string(mesh.size(name));
+  plan.values["data"] = std::to_string(mesh.size("data") * mesh.size("shard"));
+  if (mesh.size("data") > 1 && mesh.has("shard")) plan.values["shard"] = std::to_string(mesh.size("shard"));
+  if (mesh_of(plan).text() != mesh.text()) plan.values["rank-order"] = kStagesInside;
+  if (mesh_of(plan).text() != mesh.text())
+    node.fail(
+        "plans have the order pipeline,data,shard,context,tensor, or pipeline right before tensor; "
+        "'{}' has another one",
+        mesh.text());
 }
 
 /// The problem's model; a plan may change settings that are dimensions, such as sequence parallelism.
@@ -77,19 +68,13 @@ void read_split(const YamlNode& node, Plan& plan) {
   node.placed([&] { plan.values["split"] = split_text(split_counts(split)); });
 }
 
-/// Adds what the mesh leaves open and what follows from the problem.
+/// Adds the mesh, and what follows from the problem.
 void complete(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
   if (!plan.values.contains("world-size")) plan.values["world-size"] = std::to_string(problem.ranks);
-  const std::string open =
-      plan.text("strategy") == "pipeline" && !plan.values.contains("pipeline") ? "pipeline" : "data";
   const int ranks = plan.number("world-size");
-  const int given =
-      plan.number("pipeline") * plan.number("context") * plan.number("tensor") * plan.number("data");
   if (ranks > problem.ranks)
     node.fail("world-size {} is more than the {} of the problem", ranks, problem.ranks);
-  if (!plan.values.contains(open) && ranks % given == 0) plan.values[open] = std::to_string(ranks / given);
-  if (plan.number("pipeline") * plan.number("context") * plan.number("tensor") * plan.number("data") != ranks)
-    node.fail("the mesh is {} ranks, the world size is {}", given, ranks);
+  read_mesh(node, ranks, plan);
   const int parts = plan.number("data") * plan.number("micro-batches");
   if (problem.samples % parts != 0)
     node.fail("{} of a step cannot be divided into {} x {} equal micro-batches",
@@ -108,8 +93,6 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
       value.fail("'{}' is the same for all plans; set it on the command line", key);
     if (key == "name")
       record.name = value.text();
-    else if (key == "mesh")
-      read_mesh(value, plan);
     else if (key == "model")
       read_model(value, problem, plan);
     else if (key == "split")
@@ -118,13 +101,12 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
       batch = whole_number(value, value.text());
     else if (key == "micro-batches" || key == "world-size")
       plan.values[key] = std::to_string(whole_number(value, value.text()));
-    else
+    else if (key != "mesh")
       plan.values[key] = value.text() == "true" ? "yes" : value.text();
   }
   if (plan.text("strategy").empty())
     node.fail("key 'strategy' is missing; known: {}", joined(strategies().names()));
   node.placed([&] { static_cast<void>(strategies().find(plan.text("strategy"))); });
-  if (node.has("mesh")) settle_shards(node.at("mesh"), plan);
   complete(node, problem, plan);
   if (batch && *batch * plan.number("data") != problem.samples)
     node.at("batch").fail("is {} on each of {}, but a step has {} samples", *batch, plan.number("data"),

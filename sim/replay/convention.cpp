@@ -9,7 +9,6 @@
 #include "core/table.hpp"
 #include "models/model.hpp"
 #include "sim/replay/prediction_options.hpp"
-#include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
@@ -30,7 +29,7 @@ std::vector<std::string> condition_names(const Assignment& values) {
   return names;
 }
 
-/// Values that conditions may name. Dimensions that the mesh does not have are 1.
+/// Values that conditions may name.
 Assignment conditions_of(const OptionTexts& options) {
   Assignment values{{"strategy", ""},       {"precision", "fp32"}, {"schedule", "1f1b"},
                     {"micro-batches", "1"}, {"recompute", "none"}, {"sharding", "full_shard"},
@@ -38,23 +37,16 @@ Assignment conditions_of(const OptionTexts& options) {
   for (const auto& [name, value] : options) values.set(name, value);
   for (const auto& [name, value] : settings_of(options))
     if (name == "ulysses") values.set(name, value);
-  const std::string given = values.value_or(kMeshOption, "");
+  const std::string strategy = values.value_or("strategy", "");
   const int world = positive_number(values.value_or("world-size", "1")).value_or(1);
-  Mesh mesh;
-  for (const std::string& part : given.empty() ? std::vector<std::string>{} : parts_of(given, ',')) {
-    const std::size_t equals = std::min(part.find('='), part.size() - 1);
-    mesh.dimensions.emplace_back(part.substr(0, equals),
-                                 positive_number(part.substr(equals + 1)).value_or(1));
+  TrainingConfig config{.options = options};
+  if (strategies().has(strategy)) {  // else prediction_request() refuses it
+    take_mesh(strategy, config);
+    config.mesh = config.mesh.resolved(world, strategies().find(strategy).open);
   }
-  const bool has_own = std::ranges::any_of(mesh.dimensions, [](const auto& dimension) {
-    return dimension.first != "tensor" && dimension.first != "expert";
-  });
-  if (!has_own && values.value_or("strategy", "") == "pipeline")
-    mesh.dimensions.emplace_back("pipeline", std::max(1, world / mesh.size("tensor")));
-  for (const char* name : {"tensor", "context", "expert", "data", "shard", "pipeline"})
-    values.set(name, std::to_string(mesh.size(name)));
-  const long long others = 1LL * mesh.size("tensor") * mesh.size("pipeline");
-  values.set("replicas", std::to_string(std::max(1LL, world / others)));
+  for (const char* name : {"pipeline", "data", "shard", "context", "tensor", "expert", "expert_tensor"})
+    values.set(name, std::to_string(config.mesh.size(name)));
+  values.set("replicas", std::to_string(world / config.mesh.size("tensor") / config.mesh.size("pipeline")));
   return values;
 }
 

@@ -116,10 +116,10 @@ Result replay_replicas(ReplayInput input, const DeviceModel* device, int replica
 double single_step_time_s(const PredictionRequest& request, const Workload& workload,
                           PredictionEnvironment& environment, TrainingConfig alone) {
   alone.world_size = 1;
-  alone.data = 0;
+  alone.mesh = {};
   alone.options.clear();
   Model part = workload.model;  // of ranks that share layers: one rank's part
-  part.parallel.tensor = part.parallel.context = part.parallel.expert = 1;
+  part.parallel.tensor = part.parallel.context = part.parallel.expert = part.parallel.expert_tensor = 1;
   const Schedule schedule = build_schedule("single", part, alone);
   ReplayInput input = replay_input(request, workload, environment, schedule);
   if (workload.nominal) input.compute.phases = &*workload.nominal;
@@ -287,13 +287,13 @@ std::string plan_key(const PredictionRequest& request, bool gpu) {
   if (!request.costs.trace.empty() || !request.costs.phases.empty() || !request.costs.batch ||
       (split != training.options.end() && split->second == "balanced"))
     return "";
-  std::string key = request.strategy + "|" + shared_by(request.costs.model, training) + "|" +
+  std::string key = request.strategy + "|" + shared_by(request.costs.model, training.mesh) + "|" +
                     to_text(request.costs.precision) + "|" + to_text(training.recomputed_part) +
                     (gpu ? "|gpu" : "|") + (request.gradients_freed ? "|freed" : "|");
   for (const int value :
-       {training.world_size, *request.costs.batch, training.micro_batches, training.tensor, training.context,
-        training.expert, training.data, training.shard, training.recompute})
+       {training.world_size, *request.costs.batch, training.micro_batches, training.recompute})
     key += "|" + std::to_string(value);
+  key += "|" + training.mesh.text();
   for (const auto& [name, value] : training.options) key += "|" + name + "=" + value;
   return key;
 }

@@ -248,7 +248,8 @@ PredictionRequest prediction_request(const OptionTexts& given) {
   }
   for (const auto& [name, value] : options) {
     if (request.training.options.contains(name) || name == kMeshOption) continue;
-    if (std::ranges::find(known, name) == known.end()) throw UsageError(unknown_name("option", name, known));
+    if (std::ranges::find(known, name) == known.end())
+      throw UsageError(unknown_choice("option", name, known));
   }
   return request;
 }

@@ -78,7 +78,7 @@ bool is_profile(const std::string& path) {
 }
 
 Trace trace_of_profile(const std::string& path, const Model& model) {
-  if (model.parallel.context > 1 || model.parallel.expert > 1)
+  if (model.parallel.context > 1 || model.parallel.expert_ranks() > 1)
     throw InputError("{}: a profile contains tensor parallelism; --mesh context and expert need a trace",
                      path);
   Trace trace;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "core/error.hpp"
@@ -56,7 +55,7 @@ class WorkloadResolver {
     choose_device();
     if (!request_.model.empty())
       result_.model =
-          recomputing(known_model(shared_by(request_.model, training_)), training_.recomputed_part);
+          recomputing(known_model(shared_by(request_.model, training_.mesh)), training_.recomputed_part);
     if (!request_.trace.empty()) {
       read_trace();
       return std::move(result_);
@@ -172,14 +171,11 @@ class WorkloadResolver {
   }
 
   void check_mesh(const Trace& trace) const {
-    for (const auto& [name, requested, traced] :
-         {std::tuple{"tensor", training_.tensor, result_.model.parallel.tensor},
-          {"context", training_.context, result_.model.parallel.context},
-          {"expert", training_.expert, result_.model.parallel.expert}})
-      if (requested > 1 && requested != traced)
+    for (const auto& [name, traced] : result_.model.parallel.degrees())
+      if (const int requested = training_.mesh.size(name); requested > 1 && requested != traced)
         throw InputError(
-            "{}: is a trace of '{}', not of one of {} ranks of --mesh {}; stepcast measure --{} {} makes one",
-            request_.trace, trace.model, requested, name, name, requested);
+            "{}: is a trace of '{}', not of one of {} ranks of --mesh {}; measure --model {}:{}={} makes one",
+            request_.trace, trace.model, requested, name, trace.model, name, requested);
   }
 
   /// Threads and batch that were requested, or the only ones measured.

@@ -58,10 +58,10 @@ class Fsdp {
         schedule_(make_schedule("fsdp", config)),
         step_(model, config),
         units_(step_, schedule_) {
-    replicas_ = config.shard > 0 ? config.world_size / config.shard : 1;
-    if (replicas_ > 1) add_groups(config.shard);
-    schedule_.units =
-        make_fsdp_units(model, options.text("wrap"), config.world_size / replicas_, group_, sharded_);
+    replicas_ = config.mesh.size("data");
+    const int shards = config.world_size / replicas_;
+    if (replicas_ > 1) add_groups(shards);
+    schedule_.units = make_fsdp_units(model, options.text("wrap"), shards, group_, sharded_);
     if (sharded_) read_prefetching(options);
     unit_of_.resize(model.segments.size(), 0);
     for (std::size_t u = schedule_.units.size(); u-- > 0;)
@@ -319,17 +319,22 @@ void settle(StrategyOptions& options, const Model& model, const TrainingConfig& 
 
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   settle(options, model, config);
+  const bool replicas = config.mesh.size("data") > 1;
+  const int shards = config.world_size / config.mesh.size("data");
+  const std::string given = "--mesh " + config.mesh.text();
   if (options.resolved().contains("accumulate") && options.text("accumulate") == kShardThenReplicas &&
-      (config.shard == 0 || config.shard == config.world_size))
+      !replicas)
     throw UsageError(
         "--accumulate shard-then-replicas needs replicas of shards, --mesh data=R,shard=S; take every");
-  if (config.shard == 1 && options.resolved().contains("accumulate"))
+  if (replicas && shards == 1 && options.resolved().contains("accumulate"))
     options.refuse({"accumulate"}, "with --mesh shard=1, where nothing is sharded");
-  if (config.shard > 0 && config.shard < config.world_size && options.text("sharding") == "no_shard")
-    throw UsageError("--mesh shard: --sharding no_shard shards nothing");
-  if (config.shard > 0 && config.shard * model.parallel.tensor % model.parallel.expert != 0)
-    throw UsageError("--mesh shard: expert {} does not divide the {} ranks of one copy",
-                     model.parallel.expert, config.shard * model.parallel.tensor);
+  if (replicas && options.text("sharding") == "no_shard")
+    throw UsageError("{}: --sharding no_shard shards nothing", given);
+  if (const int copy = shards * model.parallel.tensor; copy % model.parallel.expert_ranks() != 0)
+    throw UsageError(
+        "{}: expert x expert_tensor of {} does not divide the {} ranks of one copy (shard x context x "
+        "tensor)",
+        given, model.parallel.expert_ranks(), copy);
   if (config.recompute > 1 && options.text("wrap") != "root" && options.text("sharding") == "full_shard")
     throw UsageError("--recompute every:" + std::to_string(config.recompute) +
                      ": full_shard gathers one block at a time; take full, or --wrap root");
@@ -361,7 +366,10 @@ const Registration<Strategy> kFsdp{
     {.name = "fsdp",
      .description =
          "PyTorch's FSDP: parameters, gradients and optimizer state in shards, gathered unit by unit",
-     .value = {build, options()},
+     .value = {.build = build,
+               .options = options(),
+               .dimensions = {"data", "shard", "context", "tensor", "expert", "expert_tensor"},
+               .open = {"shard"}},
      .order = 40}};
 
 }  // namespace

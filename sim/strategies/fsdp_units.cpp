@@ -57,7 +57,7 @@ std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wra
       units.back().sharded = sharded;
     };
     add(name, dense, ranks);
-    add(name + kExpertUnits, experts, ranks * model.parallel.tensor / model.parallel.expert);
+    add(name + kExpertUnits, experts, ranks * model.parallel.tensor / model.parallel.expert_ranks());
   }
   return units;
 }

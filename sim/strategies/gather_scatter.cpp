@@ -46,13 +46,13 @@ Program build_program(const Model& model, const TrainingConfig& config, int rank
 /// first of those is the root, and the sum is divided by all n; an expert on a single rank is only divided.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   Schedule schedule = make_schedule("gather_scatter", config);
+  const int experts = model.parallel.expert_ranks();
   // Rank 0 is the root of all groups; each rank with the same experts is the root of its own.
-  for (int rank = 0; rank < std::min(config.world_size, 1 + model.parallel.expert); ++rank) {
-    if (rank < 2 || rank == model.parallel.expert)
-      schedule.programs.push_back(build_program(model, config, rank));
+  for (int rank = 0; rank < std::min(config.world_size, 1 + experts); ++rank) {
+    if (rank < 2 || rank == experts) schedule.programs.push_back(build_program(model, config, rank));
     schedule.program_of_rank[rank] = static_cast<int>(schedule.programs.size()) - 1;
   }
-  std::fill(schedule.program_of_rank.begin() + std::min(config.world_size, model.parallel.expert),
+  std::fill(schedule.program_of_rank.begin() + std::min(config.world_size, experts),
             schedule.program_of_rank.end(), static_cast<int>(schedule.programs.size()) - 1);
   return schedule;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -22,6 +23,30 @@ void check_range(const StrategyOption& option, double number, const std::string&
   throw UsageError("--{} must be from {} to {}, got {}", option.name, limit_text(option.kind, option.least),
                    limit_text(option.kind, option.most), value);
 }
+
+struct NotModelled {
+  std::vector<std::string> names;  ///< parts of names of options and values, in small letters and digits
+  const char* what;
+  const char* nearest;
+};
+
+/// DeepSpeed's ZeRO++ (Wang et al., 2023) and MiCS (Zhang et al., 2022); deepspeed/runtime/zero/config.py.
+const std::vector<NotModelled> kNotModelled{
+    {{"hpz"},
+     "the second copy of parameters within a node (hpZ of DeepSpeed's ZeRO++)",
+     "--strategy fsdp --mesh data=R,shard=S, which keeps parameters, gradients and optimizer within S ranks"},
+    {{"qwz", "quantizedweights"},
+     "the all-gather of int8 weights (qwZ of DeepSpeed's ZeRO++)",
+     "--strategy fsdp --precision fp8,gather=fp8, which sends as many bytes"},
+    {{"qgz", "quantizedgradients"},
+     "the reduction of int4 and int8 gradients by all-to-alls (qgZ of DeepSpeed's ZeRO++)",
+     "--precision bf16,reduction=bf16"},
+    {{"zeropp"},
+     "DeepSpeed's ZeRO++ (hpZ, qwZ, qgZ)",
+     "--strategy fsdp, with --mesh data=R,shard=S for shards within a node"},
+    {{"mics"},
+     "the hierarchical all-gather of DeepSpeed's MiCS",
+     "--strategy fsdp --mesh data=R,shard=S, which shards over S ranks and averages over R replicas"}};
 
 }  // namespace
 
@@ -46,6 +71,17 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
   std::istringstream rest(text + separator);
   for (std::string part; std::getline(rest, part, separator);) parts.push_back(part);
   return parts;
+}
+
+std::string unknown_choice(const std::string& what, const std::string& name,
+                           const std::vector<std::string>& known) {
+  std::string plain;  // zero++, zeropp and ZeRO_PP are one name
+  for (const unsigned char c : name)
+    if (std::isalnum(c) != 0 || c == '+') plain += c == '+' ? 'p' : static_cast<char>(std::tolower(c));
+  for (const NotModelled& one : kNotModelled)
+    if (std::ranges::any_of(one.names, [&](const auto& part) { return plain.find(part) != plain.npos; }))
+      return fmt::format("{} '{}': {} is not modelled; nearest is {}", what, name, one.what, one.nearest);
+  return unknown_name(what, name, known);
 }
 
 std::optional<int> positive_number(const std::string& text) {
@@ -93,7 +129,7 @@ std::string StrategyOption::canonical(const std::string& value) const {
   const std::vector<std::string> known =
       kind == OptionKind::kFlag ? std::vector<std::string>{"yes", "no"} : choices;
   if (!known.empty() && std::ranges::find(known, value) == known.end())
-    throw UsageError("--{}: {}", name, unknown_name(name, value, known));
+    throw UsageError("--{}: {}", name, unknown_choice(name, value, known));
   return value;
 }
 

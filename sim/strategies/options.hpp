@@ -22,6 +22,9 @@ std::string exact_text(Bytes size);
 
 /// Parts of a text between separators, empty ones included.
 std::vector<std::string> parts_of(const std::string& text, char separator);
+/// unknown_name(); for what DeepSpeed has and no strategy models, the reason and the nearest alternative.
+std::string unknown_choice(const std::string& what, const std::string& name,
+                           const std::vector<std::string>& known);
 /// Whole number above 0 with at most six digits; empty for any other text.
 std::optional<int> positive_number(const std::string& text);
 

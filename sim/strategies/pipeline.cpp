@@ -27,7 +27,7 @@ void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
   for (const auto& [tensor, stages] : pipeline.ties)
     add_family(schedule, "copies of " + pipeline.model.parameters[tensor].name, pipeline.peers(),
                [&, stages = stages](int rank) {
-                 const int stage = pipeline.mesh.index("pipeline", rank);
+                 const int stage = pipeline.stage_at(rank);
                  return stage == stages.first || stage == stages.second ? pipeline.peer_of(rank) : -1;
                });
 }
@@ -35,13 +35,13 @@ void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
 /// Adds, per stage, the groups of ranks that share one copy in shards and those of ranks with the same shard.
 void add_shard_groups(Pipeline& pipeline, Schedule& schedule) {
   pipeline.first_shard_family = static_cast<int>(schedule.families.size());
-  const int shards = pipeline.mesh.size("shard"), copies = pipeline.mesh.size("data");
+  const int shards = pipeline.shards;
   for (int stage = 0; stage < pipeline.shape.ranks; ++stage) {
     const auto peer = [&, stage](int rank) {
-      return pipeline.mesh.index("pipeline", rank) == stage ? pipeline.peer_of(rank) : -1;
+      return pipeline.stage_at(rank) == stage ? pipeline.peer_of(rank) : -1;
     };
     const std::string name = "of stage " + std::to_string(stage);
-    add_family(schedule, "shards " + name, copies,
+    add_family(schedule, "shards " + name, pipeline.copies,
                [&](int rank) { return peer(rank) < 0 ? -1 : peer(rank) / shards; });
     add_family(schedule, "replicas " + name, shards,
                [&](int rank) { return peer(rank) < 0 ? -1 : peer(rank) % shards; });
@@ -70,13 +70,11 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
   if (pipeline.waited && (pipeline.shape.schedule == "interleaved" || pipeline.shape.schedule == "zb-h1"))
     throw UsageError("--messages waited requires --schedule 1f1b or gpipe; {} receives ahead",
                      pipeline.shape.schedule);
-  options.settle(kMeshOption, pipeline.mesh.text());
-  if (pipeline.peers() == 1) options.drop({kMeshOption});
-  if (pipeline.mesh.size("shard") > 1) {
-    const std::string given = "--mesh " + pipeline.mesh.text();
+  if (pipeline.shards > 1) {
+    const std::string given = "--mesh " + pipeline.config.mesh.text();
     if (pipeline.forward_only)
       throw UsageError("{}: --forward-only is not supported with shard; take data", given);
-    require_sharing(pipeline.model, given, pipeline.mesh.size("shard"), "leave shard out");
+    require_sharing(pipeline.model, given, pipeline.shards, "leave shard out");
     options.refuse({"zero", "bucket-cap", "first-bucket-cap", "framework", "compress"},
                    "with --mesh shard, where parameters, gradients and optimizer are sharded by blocks");
     pipeline.zero = 3;
@@ -103,15 +101,17 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
 /// has a copy on both; its gradients are summed over the two of each replica before the optimizer. Batch norm
 /// has the statistics of micro-batches.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
+  // Ranks with parts of the same sequences share a copy if there is one in shards, and are replicas else.
+  const Mesh& mesh = config.mesh;
+  const int context = mesh.size("context");
   Pipeline pipeline{model,
                     config,
                     options.text("checkpoint"),
                     options.flag("forward-only"),
                     options.text("messages") == "waited",
-                    Mesh::parse(options.text(kMeshOption), config.world_size, {"pipeline", "data", "shard"}),
-                    {},
-                    {}};
-  const int stages = pipeline.mesh.size("pipeline");
+                    mesh.has("shard") ? mesh.size("shard") * context : 1,
+                    mesh.size("data") * (mesh.has("shard") ? 1 : context)};
+  const int stages = mesh.size("pipeline");
   const int replicas = pipeline.peers();
   pipeline.shape = {options.text("schedule"), stages, config.micro_batches, options.number("virtual-stages")};
   pipeline.chunks =
@@ -128,7 +128,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   if (pipeline.hybrid()) add_shard_groups(pipeline, schedule);
   pipeline.first_tie_group = static_cast<int>(schedule.groups.size());
   for (int rank = 0; rank < config.world_size; ++rank) {
-    const int stage = pipeline.mesh.index("pipeline", rank);
+    const int stage = pipeline.stage_at(rank);
     schedule.program_of_rank[rank] = stage;
     schedule.data_index[rank] = pipeline.peer_of(rank);
     if (replicas > 1 && !pipeline.hybrid()) schedule.groups[stage + 1].ranks.push_back(rank);
@@ -154,10 +154,7 @@ std::vector<StrategyOption> options() {
           "messages", {"ahead", "waited"},
           "between stages: received while the stage computes before, or exchanged and waited "
           "for in turn with computing, as in Megatron's 1F1B"),
-      StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference"),
-      {.name = kMeshOption,
-       .help = "ranks per dimension, as data=4,tensor=2 or shard=4,context=2,expert=2; of a pipeline also "
-               "pipeline=2; default: all in the strategy's own"}};
+      StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference")};
   for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
   all.push_back(zero_option());
   return all;
@@ -167,7 +164,10 @@ const Registration<Strategy> kPipeline{
     strategies(),
     {.name = "pipeline",
      .description = "stages of the model pass micro-batches on: GPipe, 1F1B, interleaved, zero bubble",
-     .value = {build, options()},
+     .value = {.build = build,
+               .options = options(),
+               .dimensions = {"pipeline", "data", "shard", "context", "tensor", "expert", "expert_tensor"},
+               .open = {"pipeline", "data"}},
      .order = 50}};
 
 }  // namespace

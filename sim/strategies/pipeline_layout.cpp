@@ -143,55 +143,6 @@ Order with_weights(const Order& order, std::size_t delay) {
 
 }  // namespace
 
-int Mesh::size(const std::string& dimension) const {
-  for (const auto& [name, size] : dimensions)
-    if (name == dimension) return size;
-  return 1;
-}
-
-int Mesh::stride(const std::string& dimension) const {
-  int stride = 1;
-  for (auto it = dimensions.rbegin(); it != dimensions.rend() && it->first != dimension; ++it)
-    stride *= it->second;
-  return stride;
-}
-
-int Mesh::index(const std::string& dimension, int rank) const {
-  return size(dimension) == 1 ? 0 : rank / stride(dimension) % size(dimension);
-}
-
-std::string Mesh::text() const {
-  std::string text;
-  for (const auto& [name, size] : dimensions)
-    if (size > 1) text += (text.empty() ? "" : ",") + name + "=" + std::to_string(size);
-  return text;
-}
-
-Mesh Mesh::parse(const std::string& text, int world_size, const std::vector<std::string>& known) {
-  Mesh mesh;
-  if (text.empty()) {
-    mesh.dimensions.emplace_back(known.front(), world_size);
-    return mesh;
-  }
-  const std::string what = "--mesh " + text + ": ";
-  long long product = 1;
-  for (const std::string& part : parts_of(text, ',')) {
-    const std::size_t equals = part.find('=');
-    const std::string name = part.substr(0, equals);
-    if (std::ranges::find(known, name) == known.end())
-      throw UsageError(what + unknown_name("dimension", name, known));
-    const auto size = equals == std::string::npos ? std::nullopt : positive_number(part.substr(equals + 1));
-    if (!size) throw UsageError("{}'{}' needs a size of at least 1, such as {}=2", what, part, name);
-    for (const auto& [other, its_size] : mesh.dimensions)
-      if (other == name) throw UsageError("{}dimension '{}' is given twice", what, name);
-    mesh.dimensions.emplace_back(name, *size);
-    product *= *size;
-  }
-  if (product != world_size)
-    throw UsageError("--mesh {} is {} ranks, the world size is {}", text, product, world_size);
-  return mesh;
-}
-
 std::vector<int> blocks_of(const Model& model) {
   std::vector<int> blocks;
   for (std::size_t i = 0; i < model.segments.size(); ++i)

@@ -56,10 +56,8 @@ class StageProgram {
   static Sharing sharing(const Pipeline& pipeline, const Schedule& schedule, int stage) {
     if (!pipeline.hybrid()) return {.group = 1 + stage, .shards = pipeline.peers()};
     const int family = static_cast<int>(schedule.groups.size()) + pipeline.first_shard_family + 2 * stage;
-    return {.group = family,
-            .shards = pipeline.mesh.size("shard"),
-            .replica_group = family + 1,
-            .replicas = pipeline.mesh.size("data")};
+    return {
+        .group = family, .shards = pipeline.shards, .replica_group = family + 1, .replicas = pipeline.copies};
   }
 
   static std::vector<int> segments_of_stage(const Pipeline& pipeline, int stage) {
@@ -76,7 +74,7 @@ class StageProgram {
 
   /// Offset of the rank that holds `chunk`.
   [[nodiscard]] int offset_to(int chunk) const {
-    return (chunk % pipeline_.shape.ranks - stage_) * pipeline_.mesh.stride("pipeline");
+    return (chunk % pipeline_.shape.ranks - stage_) * pipeline_.peers();
   }
 
   /// Message between `chunk` and the next one, in one micro-batch and direction.

@@ -18,11 +18,12 @@ struct Pipeline {
   std::string checkpoint;
   bool forward_only;
   bool waited;  ///< messages are exchanged before the next action
-  Mesh mesh;
-  PipelineShape shape;
-  std::vector<std::vector<int>> chunks;   ///< segments by chunk
-  std::optional<BucketLimits> buckets{};  ///< set if stages have replicas that train
-  int zero = 0;                           ///< ZeRO stage of the replicas; 3: everything is sharded
+  int shards;   ///< ranks that share one copy of a stage
+  int copies;   ///< replicas of a stage, whole or in shards
+  PipelineShape shape{};
+  std::vector<std::vector<int>> chunks{};  ///< segments by chunk
+  std::optional<BucketLimits> buckets{};   ///< set if stages have replicas that train
+  int zero = 0;                            ///< ZeRO stage of the replicas; 3: everything is sharded
   /// Tensors that one stage owns and another one uses (embedding and head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
   int first_tie_group = 0;  ///< families, as in a Collective: one per tie
@@ -31,12 +32,11 @@ struct Pipeline {
       0;  ///< of stage 0 in Schedule::families, with replicas of shards: shards, replicas
 
   /// Ranks with the same stage: replicas, shards, or replicas of shards.
-  [[nodiscard]] int peers() const { return mesh.size("data") * mesh.size("shard"); }
+  [[nodiscard]] int peers() const { return copies * shards; }
+  [[nodiscard]] int stage_at(int rank) const { return rank / peers(); }
   /// Number of a rank among those with its stage; ranks that share one copy in shards are adjacent.
-  [[nodiscard]] int peer_of(int rank) const {
-    return mesh.index("data", rank) * mesh.size("shard") + mesh.index("shard", rank);
-  }
-  [[nodiscard]] bool hybrid() const { return mesh.size("data") > 1 && mesh.size("shard") > 1; }
+  [[nodiscard]] int peer_of(int rank) const { return rank % peers(); }
+  [[nodiscard]] bool hybrid() const { return copies > 1 && shards > 1; }
 
   /// Stage that holds a segment.
   [[nodiscard]] int stage_of(int segment) const {

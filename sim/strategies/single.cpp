@@ -19,7 +19,10 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
 
 const Registration<Strategy> kSingle{
     strategies(),
-    {.name = "single", .description = "one rank, no communication", .value = {build}, .order = 0}};
+    {.name = "single",
+     .description = "one rank, no communication",
+     .value = {.build = build, .dimensions = {"tensor", "expert", "expert_tensor"}},
+     .order = 0}};
 
 }  // namespace
 }  // namespace stepcast

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "core/error.hpp"
+#include "core/table.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
@@ -17,6 +18,14 @@ std::string divisors(int number) {
   return text;
 }
 
+/// The resolved mesh; the loaded model has its own part of it.
+Mesh mesh_of_ranks(const Strategy& strategy, const Model& model, const TrainingConfig& config) {
+  Mesh mesh = config.mesh;
+  for (const auto& [dimension, size] : model.parallel.degrees())
+    if (size > 1) mesh.set(dimension, size);
+  return mesh.resolved(config.world_size, strategy.open);
+}
+
 }  // namespace
 
 Registry<Strategy>& strategies() {
@@ -24,8 +33,45 @@ Registry<Strategy>& strategies() {
   return registry;
 }
 
+Mesh mesh_of(const std::string& strategy, const std::string& text) {
+  const Strategy& found = strategies().find(strategy);
+  if (!found.trains)
+    throw UsageError("--mesh has no effect with strategy '{}', which trains no model", strategy);
+  Mesh mesh = Mesh::parse(text);
+  const auto supports = [](const Strategy& one, const std::string& dimension) {
+    return one.trains && std::ranges::find(one.dimensions, dimension) != one.dimensions.end();
+  };
+  for (const auto& [dimension, size] : mesh.dimensions()) {
+    if (supports(found, dimension)) continue;
+    std::vector<std::string> takers;
+    for (const auto& entry : strategies().entries())
+      if (supports(entry.value, dimension)) takers.push_back(entry.name);
+    throw UsageError("--mesh {}: '{}' needs --strategy {}; {} has {}", text, dimension, alternatives(takers),
+                     strategy, joined(found.dimensions));
+  }
+  if (found.open.front() == "shard" && mesh.has("data") && !mesh.has("shard"))
+    throw UsageError("--mesh {}: {} with data=N also needs shard=N, the ranks of each replica", text,
+                     strategy);
+  return mesh;
+}
+
+void take_mesh(const std::string& strategy, TrainingConfig& config) {
+  if (const auto given = config.options.extract(kMeshOption); !given.empty())
+    config.mesh = mesh_of(strategy, given.mapped());
+}
+
+bool is_default(const std::string& strategy, const Mesh& resolved) {
+  const std::string& open = strategies().find(strategy).open.front();
+  return std::ranges::all_of(resolved.dimensions(),
+                             [&](const auto& one) { return one.second == 1 || one.first == open; });
+}
+
 std::vector<KnownOption> known_options() {
-  std::vector<KnownOption> all;
+  std::vector<KnownOption> all{
+      KnownOption{{.name = kMeshOption,
+                   .help = "ranks per dimension, those of the last one adjacent, as data=4,tensor=2, "
+                           "shard=4,context=2,expert=2 or pipeline=2,data=4; default: all in one"},
+                  {}}};
   for (const auto& entry : strategies().entries())
     for (const StrategyOption& option : entry.value.options) {
       auto known = std::ranges::find_if(
@@ -36,11 +82,8 @@ std::vector<KnownOption> known_options() {
                                "' declare --" + option.name + " differently");
       known->strategies.push_back(entry.name);
     }
-  const auto mesh =
-      std::ranges::find_if(all, [](const KnownOption& one) { return one.option.name == kMeshOption; });
-  mesh->strategies.clear();
   for (const auto& entry : strategies().entries())
-    if (entry.value.trains) mesh->strategies.push_back(entry.name);
+    if (entry.value.trains) all.front().strategies.push_back(entry.name);
   return all;
 }
 
@@ -58,7 +101,7 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
       throw UsageError("--{} has no effect with strategy '{}'; {}{}", name, strategy, takers,
                        known.strategies.size() == 1 ? " takes it" : " take it");
     }
-    throw UsageError(unknown_name("option", "--" + name, names));
+    throw UsageError(unknown_choice("option", "--" + name, names));
   }
   return {own, given};
 }
@@ -74,34 +117,26 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   if (config.batch % config.micro_batches != 0)
     throw UsageError("--micro-batches {} do not divide the batch of {} samples; possible are {}",
                      config.micro_batches, config.batch, divisors(config.batch));
-  const long long together = 1LL * model.parallel.tensor * model.parallel.context;
-  const bool share = together * model.parallel.expert > 1;
-  if (config.data > 0 && config.data * together != config.world_size)
-    throw UsageError("--mesh: {} x {} ranks are not the world size of {}", config.data, together,
-                     config.world_size);
-  if (config.world_size % model.parallel.tensor != 0)
-    throw UsageError("world size {} cannot be divided among the {} ranks that share each part of {}",
-                     config.world_size, model.parallel.tensor, model.specification);
-  if (config.world_size % model.parallel.expert != 0)
-    throw UsageError("expert {} does not divide the {} ranks", model.parallel.expert, config.world_size);
-  if (strategy == "gather_scatter" && model.parallel.expert > 1 && model.parallel.tensor > 1)
+  if (strategy == "gather_scatter" && model.parallel.expert_ranks() > 1 && model.parallel.tensor > 1)
     throw UsageError("--mesh: gather_scatter supports expert without tensor; use ddp, fsdp or pipeline");
   const Recomputation recomputation{config.recompute, model.recomputed_part};
   if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) && !found.trains)
     throw UsageError("--recompute has no effect with strategy '{}', which trains no model", strategy);
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
+  part.mesh = mesh_of_ranks(found, model, config);
   part.world_size = config.world_size / model.parallel.tensor;
-  part.shard = config.shard * model.parallel.context;
   Schedule schedule = found.build(model, part, options);
-  if (share) schedule = share_layers(schedule, model, config.batch);
+  if (std::ranges::any_of(model.parallel.degrees(), [](const auto& one) { return one.second > 1; }))
+    schedule = share_layers(schedule, model, config.batch);
+  arrange(schedule, part.mesh);
   schedule.options = options.resolved();
   schedule.label = strategy;
-  for (const std::string& text : options.changed()) schedule.label += ", " + text;
-  if (config.shard > 0) {
-    schedule.options["shard"] = std::to_string(config.shard);
-    schedule.label += ", shard " + std::to_string(config.shard);
+  if (!is_default(strategy, part.mesh)) {
+    schedule.options[kMeshOption] = part.mesh.text();
+    schedule.label += ", mesh " + part.mesh.text();
   }
+  for (const std::string& text : options.changed()) schedule.label += ", " + text;
   if (recomputation != Recomputation{}) {
     schedule.options["recompute"] = to_text(recomputation);
     schedule.label += ", recompute " + to_text(recomputation);
@@ -137,7 +172,7 @@ std::string to_text(const Recomputation& recomputation) {
 void require_one_of(const std::string& option, const std::string& value,
                     const std::vector<std::string>& known) {
   if (std::ranges::find(known, value) == known.end())
-    throw UsageError("--{}: {}", option, unknown_name(option, value, known));
+    throw UsageError("--{}: {}", option, unknown_choice(option, value, known));
 }
 
 }  // namespace stepcast

@@ -7,6 +7,7 @@
 #include "core/registry.hpp"
 #include "models/model.hpp"
 #include "schedule/schedule.hpp"
+#include "sim/strategies/mesh.hpp"
 #include "sim/strategies/options.hpp"
 
 /// A strategy turns a model and a training configuration into a Schedule. Each has one file. `predict`,
@@ -18,11 +19,9 @@ struct TrainingConfig {
   int world_size = 1;
   int batch = 1;          ///< samples per rank; of a pipeline: per pipeline
   int micro_batches = 1;  ///< equal parts of the batch, whose gradients are accumulated
-  int tensor = 1;         ///< tensor-parallel ranks; the loaded model has the same number
-  int context = 1;        ///< context-parallel ranks, as in the loaded model
-  int expert = 1;         ///< expert-parallel ranks, as in the loaded model
-  int data = 0;           ///< data-parallel degree, which must equal the remaining ranks; 0: not given
-  int shard = 0;          ///< ranks that share one sharded copy of the model, with FSDP; 0: all
+  /// As given. Strategies receive the resolved one, and build for its ranks without `tensor`, in standard
+  /// order. The loaded model has the same `tensor`, `context` and `expert`.
+  Mesh mesh{};
   /// Blocks per recomputation unit (segments, in a model without repeated blocks): only the input of a unit
   /// is saved, and its forwards are rerun before its backwards. 0: no recomputation.
   int recompute = 0;
@@ -39,6 +38,10 @@ struct Strategy {
   std::vector<StrategyOption> options{};
   /// False for data movement without a training step: the model is empty and the batch ignored.
   bool trains = true;
+  /// Valid in --mesh.
+  std::vector<std::string> dimensions{"data", "context", "tensor", "expert", "expert_tensor"};
+  /// The first one that a mesh lacks has the ranks that are left.
+  std::vector<std::string> open{"data"};
 };
 
 Registry<Strategy>& strategies();
@@ -48,8 +51,16 @@ struct KnownOption {
   StrategyOption option;
   std::vector<std::string> strategies;
 };
-/// Option of every strategy that trains. take_mesh() reads it for strategies that do not declare it.
+/// Option of every strategy that trains.
 inline constexpr const char* kMeshOption = "mesh";
+
+/// Reads the value of --mesh for a strategy. \throws UsageError for dimensions that it does not support, and
+/// as Mesh::parse()
+Mesh mesh_of(const std::string& strategy, const std::string& text);
+/// Moves the option `mesh` to `config.mesh`. \throws UsageError as mesh_of()
+void take_mesh(const std::string& strategy, TrainingConfig& config);
+/// True if a strategy has this mesh without --mesh.
+bool is_default(const std::string& strategy, const Mesh& resolved);
 
 /// Every option of all strategies once, in declaration order. \throws std::logic_error if two strategies
 /// declare different options of one name

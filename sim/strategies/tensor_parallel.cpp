@@ -1,7 +1,6 @@
 #include "sim/strategies/tensor_parallel.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -10,9 +9,9 @@
 
 #include "core/error.hpp"
 #include "core/overloaded.hpp"
-#include "core/table.hpp"
 #include "models/hugging_face.hpp"
 #include "schedule/operations.hpp"
+#include "sim/strategies/local_step.hpp"
 
 namespace stepcast {
 
@@ -203,51 +202,8 @@ struct BaseFamily {
   std::vector<std::vector<int>> groups;
 };
 
-/// Groups of `ranks` ranks of the base with consecutive batches: the k-th rank of each batch.
-BaseFamily context_groups(const Schedule& base, int ranks) {
-  BaseFamily family{"context", {}};
-  if (base.data_parallel % ranks != 0)
-    throw UsageError("context {} does not divide the {} data-parallel ranks", ranks, base.data_parallel);
-  std::map<int, int> seen;                                 // by batch: ranks so far
-  std::map<std::pair<int, int>, std::vector<int>> groups;  // by batch in the end, and number
-  for (int rank = 0; rank < base.world_size; ++rank) {
-    const int batch = base.data_index_of(rank);
-    groups[{batch / ranks, seen[batch]++}].push_back(rank);
-  }
-  for (auto& [key, group] : groups) {
-    std::ranges::sort(group, [&](int a, int b) { return base.data_index_of(a) < base.data_index_of(b); });
-    family.groups.push_back(std::move(group));
-  }
-  return family;
-}
-
-/// Place of a rank of the result among those that divide the experts: tensor-parallel ranks are adjacent,
-/// then come those of the base in the order of their batches.
-int expert_place(const Schedule& base, int t, int rank) {
-  return base.data_index_of(rank / t) * t + rank % t;
-}
-
-/// Ranks of the result with all experts together, e of adjacent places.
-BaseFamily expert_groups(const Schedule& base, int t, int experts) {
-  if (base.data_parallel * t % experts != 0)
-    throw UsageError("expert {} does not divide the {} ranks that data, context and tensor multiply to",
-                     experts, base.data_parallel * t);
-  BaseFamily family{"expert", {}};
-  std::map<int, int> seen;                                 // by place: ranks so far
-  std::map<std::pair<int, int>, std::vector<int>> groups;  // by place in the end, and number
-  for (int rank = 0; rank < base.world_size * t; ++rank) {
-    const int place = expert_place(base, t, rank);
-    groups[{place / experts, seen[place]++}].push_back(rank);
-  }
-  for (auto& [key, group] : groups) {
-    std::ranges::sort(group, {}, [&](int rank) { return expert_place(base, t, rank); });
-    family.groups.push_back(std::move(group));
-  }
-  return family;
-}
-
-/// Ranks of the result with the same experts, of a group of the base or of each group of a family. \param
-/// named as in a Collective
+/// Ranks of the result with the same part of the same experts, of a group of the base or of each group of a
+/// family. \param named as in a Collective
 BaseFamily same_experts(const Schedule& base, int named, int t, int experts) {
   const auto count = static_cast<int>(base.groups.size());
   const bool is_group = named < count;
@@ -264,7 +220,7 @@ BaseFamily same_experts(const Schedule& base, int named, int t, int experts) {
     for (const int rank : base.groups[group].ranks)
       for (int share = 0; share < t; ++share) {
         const int own = rank * t + share;
-        parts[expert_place(base, t, own) % experts].push_back(own);
+        parts[own % experts].push_back(own);
       }
     for (auto& [part, ranks] : parts) family.groups.push_back(std::move(ranks));
   }
@@ -288,83 +244,18 @@ void add_family(Schedule& result, const BaseFamily& family, int t) {
   result.families.push_back(std::move(shared));
 }
 
-/// Counts context-parallel ranks as replicas or shards, in the dimensions of a strategy with its own mesh.
-void count_context(std::vector<std::string>& rest, int context) {
-  const bool in_shards =
-      std::ranges::any_of(rest, [](const std::string& part) { return part.starts_with("shard="); });
-  const std::string replica = in_shards ? "shard=" : "data=";
-  const auto data =
-      std::ranges::find_if(rest, [&](const std::string& part) { return part.starts_with(replica); });
-  const int count = data == rest.end() ? 1 : positive_number(data->substr(replica.size())).value_or(0);
-  const std::string all = replica + std::to_string(count * context);
-  if (data == rest.end())
-    rest.push_back(all);
-  else if (count > 0)  // else the strategy rejects it
-    *data = all;
-}
-
 }  // namespace
-
-void take_mesh(const std::string& strategy, TrainingConfig& config) {
-  const auto mesh = config.options.find(kMeshOption);
-  if (mesh == config.options.end()) return;
-  const std::vector<StrategyOption>& own = strategies().find(strategy).options;
-  const bool keeps = std::ranges::any_of(own, [](const auto& option) { return option.name == kMeshOption; });
-  const bool shards = strategy == "fsdp";
-  const auto refuse = [&](const std::string& part) {
-    const std::string others = keeps ? "" : shards ? "data=N, shard=N, " : "data=N, ";
-    throw UsageError(
-        "--mesh {}: '{}' is not {}context=N, tensor=N or expert=N, each once: the dimensions of {}",
-        mesh->second, part, others, strategy);
-  };
-  std::map<std::string, int> sizes;
-  std::vector<std::string> rest;
-  for (const std::string& part : parts_of(mesh->second, ',')) {
-    const std::size_t equals = part.find('=');
-    const std::string name = part.substr(0, equals);
-    const auto size = positive_number(equals == std::string::npos ? "" : part.substr(equals + 1));
-    const bool is_common = name == "tensor" || name == "context" || name == "expert";
-    if (!is_common && keeps) {
-      rest.push_back(part);
-    } else if (!size || (!is_common && name != "data" && !(shards && name == "shard")) ||
-               !sizes.emplace(name, *size).second) {
-      refuse(part);
-    }
-  }
-  const auto size_of = [&](const std::string& name, int otherwise) {
-    const auto found = sizes.find(name);
-    return found == sizes.end() ? otherwise : found->second;
-  };
-  config.tensor = size_of("tensor", 1);
-  config.context = size_of("context", 1);
-  config.expert = size_of("expert", 1);
-  // HSDP: without `shard`, all ranks of `fsdp` share one sharded copy, and `data` has no effect.
-  if (shards && sizes.contains("data") && !sizes.contains("shard"))
-    throw UsageError("--mesh " + mesh->second +
-                     ": fsdp with data=N also needs shard=N, the ranks of each replica");
-  const int replicas = size_of("data", 1);
-  if (1LL * replicas * size_of("shard", 1) > std::numeric_limits<int>::max())
-    throw UsageError("--mesh {}: data {} x shard {} are more ranks than any world", mesh->second, replicas,
-                     size_of("shard", 1));
-  config.data = shards ? replicas * size_of("shard", 0) : size_of("data", 0);
-  config.shard = shards && replicas > 1 ? size_of("shard", 0) : 0;
-  if (keeps && config.context > 1) count_context(rest, config.context);
-  if (rest.empty())
-    config.options.erase(mesh);
-  else
-    mesh->second = joined(rest, ",");
-}
 
 std::string with_setting(const std::string& model, const std::string& setting, const std::string& value) {
   const std::size_t name = is_hugging_face(model) ? model.find(':') + 1 : 0;
   return model + (model.find(':', name) == std::string::npos ? ":" : ",") + setting + "=" + value;
 }
 
-std::string shared_by(const std::string& model, const TrainingConfig& config) {
+std::string shared_by(const std::string& model, const Mesh& mesh) {
   std::string result = model;
-  for (const auto& [setting, ranks] :
-       {std::pair{"context", config.context}, {"expert", config.expert}, {"tensor", config.tensor}})
-    if (ranks > 1 && !model.empty()) result = with_setting(result, setting, std::to_string(ranks));
+  for (const auto& [setting, one] : ModelParallel().degrees())
+    if (const int ranks = mesh.size(setting); ranks > 1 && !model.empty())
+      result = with_setting(result, setting, std::to_string(ranks));
   return result;
 }
 
@@ -388,36 +279,28 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
       if (group >= 0) alike.groups.push_back(base.groups[group].ranks);
     add_family(result, alike, t);
   }
-  if (const int e = model.parallel.expert;
-      base.data_parallel == 1 && e > 1 && e < t && base.strategy != "ddp")
+  const int all_experts = model.parallel.expert_ranks();
+  if (base.data_parallel == 1 && all_experts > 1 && all_experts < t && base.strategy != "ddp")
     throw UsageError(
         "expert {} with tensor {} and no data parallelism: ranks with the same experts would not sum "
         "their gradients; take expert {}, or ddp",
-        e, t, t);
+        all_experts, t, t);
   std::map<LayerCollectiveGroup, int> exchanging;
-  const auto next = [&] { return static_cast<int>(result.families.size()); };
-  if (model.parallel.context > 1) {
-    exchanging[LayerCollectiveGroup::kContext] = next();
-    add_family(result, context_groups(base, model.parallel.context), t);
-  }
+  const auto add = [&](LayerCollectiveGroup group, const char* name, int size, int stride) {
+    if (size == 1) return;
+    exchanging[group] = static_cast<int>(result.families.size());
+    add_family(result, name, result.world_size / size,
+               [&](int rank) { return rank / (size * stride) * stride + rank % stride; });
+  };
+  const ModelParallel& parallel = model.parallel;
+  add(LayerCollectiveGroup::kContext, "context", parallel.context, t);
+  add(LayerCollectiveGroup::kExpert, "expert", parallel.expert, parallel.expert_tensor);
+  add(LayerCollectiveGroup::kExpertTensor, "expert_tensor", parallel.expert_tensor, 1);
+  add(LayerCollectiveGroup::kTensor, "tensor", t, 1);
   std::map<int, int> experts;
-  if (model.parallel.expert > 1) {
-    exchanging[LayerCollectiveGroup::kExpert] = next();
-    add_family(result, expert_groups(base, t, model.parallel.expert), 1);
-    for (const int group : groups_of_experts(base, model)) {
-      experts[group] = next();
-      add_family(result, same_experts(base, group, t, model.parallel.expert), 1);
-    }
-  }
-  if (t > 1) {
-    exchanging[LayerCollectiveGroup::kTensor] = next();
-    GroupFamily family{"tensor", {}};
-    for (int rank = 0; rank < result.world_size; ++rank) {
-      if (rank % t == 0) result.groups.push_back({"tensor " + std::to_string(rank / t), {}});
-      result.groups.back().ranks.push_back(rank);
-      family.group_of_rank.push_back(static_cast<int>(result.groups.size()) - 1);
-    }
-    result.families.push_back(std::move(family));
+  for (const int group : all_experts > 1 ? groups_of_experts(base, model) : std::set<int>()) {
+    experts[group] = static_cast<int>(result.families.size());
+    add_family(result, same_experts(base, group, t, all_experts), 1);
   }
   const auto named = static_cast<int>(result.groups.size());
   rename_groups(result, model, named, experts);

@@ -4,7 +4,7 @@
 
 #include "models/model.hpp"
 #include "schedule/schedule.hpp"
-#include "sim/strategies/strategy.hpp"
+#include "sim/strategies/mesh.hpp"
 
 namespace stepcast {
 
@@ -28,28 +28,25 @@ namespace stepcast {
 /// concurrently with the steps of attention. Gradients are averaged over these ranks as over all others.
 ///
 /// With model.parallel.expert e, the ranks of data, context and tensor parallelism together, tensor first,
-/// divide the experts: e adjacent ones have an equal part each (DeepSpeed-MoE, Rajbhandari et al., 2022;
-/// Megatron with --expert-tensor-parallel-size 1). Per layer of experts two all-to-alls forward and two
+/// divide the experts: e adjacent ones have an equal part each (DeepSpeed-MoE, Rajbhandari et al., 2022).
+/// With model.parallel.expert_tensor x, every part belongs to x adjacent ranks, which divide the matrices of
+/// each expert (Megatron's --expert-tensor-parallel-size): they gather the rows that arrive at each of them
+/// and sum their results (group `expert_tensor`). Per layer of experts two all-to-alls forward and two
 /// backward move the K h of every token to its experts and back (group `expert`); with a capacity of C
-/// tokens, E C h of every sequence. Gradients of experts are summed over every e-th of these ranks, which
-/// have the same experts (group `... of experts`), and divided by data x context.
-/// \param batch of a rank \pre the Schedule was built for the world size / model.parallel.tensor
-/// \throws UsageError if c or e do not divide the batches
+/// tokens, E C h of every sequence. Gradients of experts are summed over every (e x)-th of these ranks, which
+/// have the same parts (group `... of experts`), and divided by data x context.
+/// \param batch of a rank \pre the Schedule was built in the standard order of a mesh, for the world
+/// size / model.parallel.tensor
+/// \throws UsageError if nothing sums the gradients of ranks with the same experts
 Schedule share_layers(const Schedule& base, const Model& model, int batch);
 
 /// Kind of the calls of a collective inside a segment. \pre it is not kWait, which calls nothing
 CollectiveKind collective_kind(LayerCollectiveKind kind);
 
-/// Moves the dimensions of every strategy from its option `mesh`, `data=4,context=2,tensor=2`, to
-/// `config.context`, `config.tensor` and `config.expert`. For a strategy without that option also
-/// `config.data`; for `fsdp` data times `shard`, and `config.shard` if there are replicas. \throws UsageError
-/// for other dimensions, or sizes that are no whole number above 0
-void take_mesh(const std::string& strategy, TrainingConfig& config);
-
 /// Specification with one more setting: `llama3-8b:sequence=8192`.
 std::string with_setting(const std::string& model, const std::string& setting, const std::string& value);
 
-/// Specification of one rank's part of a model: `llama3-8b` and 8 give `llama3-8b:tensor=8`.
-std::string shared_by(const std::string& model, const TrainingConfig& config);
+/// Specification of one rank's part of a model: `llama3-8b` and `tensor=8` give `llama3-8b:tensor=8`.
+std::string shared_by(const std::string& model, const Mesh& mesh);
 
 }  // namespace stepcast

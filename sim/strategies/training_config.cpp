@@ -2,13 +2,14 @@
 
 #include "core/error.hpp"
 #include "core/number.hpp"
-#include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
 
 TrainingConfig training_config(const OptionTexts& options) {
   const auto strategy = options.find("strategy");
   if (strategy == options.end()) throw UsageError("--strategy is missing; see --help");
+  if (!strategies().has(strategy->second))
+    throw UsageError(unknown_choice("strategy", strategy->second, strategies().names()));
   TrainingConfig config;
   if (const auto parts = options.find("micro-batches"); parts != options.end()) {
     const auto count = number_in<int>(parts->second);

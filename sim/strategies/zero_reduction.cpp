@@ -62,9 +62,10 @@ void require_sharing(const Model& model, const std::string& given, int replicas,
   if (model.optimizer.kind == "none")
     throw UsageError("{} has no effect with '{}', which has no optimizer; {}", given, model.specification,
                      instead);
-  if (const int ranks = replicas * model.parallel.tensor; ranks % model.parallel.expert != 0)
-    throw UsageError("{}: expert {} must divide the {} ranks that share one copy (shards x tensor)", given,
-                     model.parallel.expert, ranks);
+  if (const int ranks = replicas * model.parallel.tensor; ranks % model.parallel.expert_ranks() != 0)
+    throw UsageError(
+        "{}: expert x expert_tensor of {} must divide the {} ranks that share one copy (shards x tensor)",
+        given, model.parallel.expert_ranks(), ranks);
 }
 
 int zero_stage(StrategyOptions& options, const Model& model, int replicas) {

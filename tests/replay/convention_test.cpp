@@ -25,6 +25,7 @@ TEST_CASE("megatron sets the distributed optimizer, buckets by replicas, and wha
     CHECK_THAT(options.at("model"), Catch::Contains(setting));
   OptionTexts wide = pipeline("pipeline=1,data=64");
   CHECK(like("megatron", wide).options.at("bucket-cap") == "256MB");
+  wide = pipeline("pipeline=1,data=40");
   wide["world-size"] = "40";
   CHECK(like("megatron", wide).options.at("bucket-cap") == "160MB");
   CHECK(like("megatron", wide).options.at("model") == "llama3-8b:transformer_engine=1,vocabulary=128256");

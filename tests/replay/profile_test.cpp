@@ -21,7 +21,7 @@ PredictionRequest request(const std::string& path, int samples) {
   result.costs.model = kModel;
   result.costs.trace = path;
   result.environment.cluster = "gh200x4";
-  result.training.tensor = 2;
+  result.training.mesh = Mesh::parse("tensor=2");
   result.training.world_size = 2;
   result.costs.batch = samples;
   result.brief = true;

@@ -77,7 +77,7 @@ Schedule drawn_schedule(Draw& draw, const Model& model, TrainingConfig& training
   const std::string& strategy = draw.from(strategies);
   if (strategy == "pipeline") {
     training.micro_batches = draw.from(std::vector<int>{1, 2, 4});
-    if (ranks > 8) training.options["mesh"] = "pipeline=4,data=" + std::to_string(ranks / 4);
+    if (ranks > 8) training.mesh = Mesh::parse("pipeline=4,data=" + std::to_string(ranks / 4));
     if (draw.between(0, 1) == 0) training.options["schedule"] = "1f1b";
   }
   if (strategy == "fsdp" && draw.between(0, 1) == 0) training.options["sharding"] = "shard_grad_op";
@@ -156,7 +156,7 @@ TEST_CASE("where too many classes are left, the slowest of coarser ones decides"
   request.replay.steps = request.replay.warmup_steps = 1;
   request.training.world_size = 512;
   request.training.micro_batches = 128;
-  request.training.options["mesh"] = "pipeline=4,data=128";
+  request.training.mesh = Mesh::parse("pipeline=4,data=128");
   const Result coarse = predict(request);
   CHECK_THAT(coarse.notes.at("ranks"), Catch::Contains("in 4 classes"));
   request.environment.exact = true;
@@ -186,19 +186,18 @@ TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") 
     request.replay.warmup_steps = 1;
     TrainingConfig& training = request.training;
     training.world_size = tensor * context * outer * stages;
+    std::vector<Mesh::Dimension> dimensions{
+        {request.strategy == "fsdp" ? "shard" : "data", outer}, {"context", context}, {"tensor", tensor}};
+    if (stages > 1) dimensions.emplace(dimensions.begin(), "pipeline", stages);
+    if (seed % 3 == 0) std::ranges::shuffle(dimensions, std::mt19937(seed));
+    training.mesh = Mesh(dimensions);
     training.micro_batches = stages > 1 ? 4 : draw.from(std::vector<int>{1, 2});
-    training.tensor = tensor;
-    training.context = context;
     if (context > 1 && seed % 2 == 0) request.costs.model += ",ring=1";
-    if (stages > 1) {
-      training.options["mesh"] =
-          "pipeline=" + std::to_string(stages) + ",data=" + std::to_string(outer * context);
-      if (draw.between(0, 1) == 0) training.options["schedule"] = "1f1b";
-    }
+    if (stages > 1 && draw.between(0, 1) == 0) training.options["schedule"] = "1f1b";
     request.environment.cluster = draw.from(std::vector<std::string>{"h100-fat-tree", "h100-rails"}) +
                                   ":nodes=" + std::to_string((training.world_size + 7) / 8);
-    INFO("seed " << seed << ": " << request.strategy << " of " << request.costs.model << ", tensor " << tensor
-                 << ", context " << context << ", " << training.world_size << " ranks");
+    INFO("seed " << seed << ": " << request.strategy << " of " << request.costs.model << ", mesh "
+                 << training.mesh.text() << ", " << training.world_size << " ranks");
     const Result folded = predict(request);
     request.environment.exact = true;
     const Result exact = predict(request);

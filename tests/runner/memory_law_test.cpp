@@ -86,6 +86,7 @@ std::vector<LawCase> cases() {
       {"context=2", kLlama + ",ulysses=1"},
       {"tensor=2", kPlaces + ",sequence_parallel=1"},
       {"tensor=2,expert=2", kPlaces + ",sequence_parallel=1"},
+      {"expert_tensor=2", kPlaces},
       {"expert=2", kMoe}};
   std::vector<LawCase> all;
   for (const auto& entry : strategies().entries()) {
@@ -179,7 +180,7 @@ Outcome outcome_of(const LawCase& one) {
   try {
     take_mesh(one.strategy, config);
     const Model model =
-        in_precision(recomputing(load_model(shared_by(one.model, config)), recomputation.part),
+        in_precision(recomputing(load_model(shared_by(one.model, config.mesh)), recomputation.part),
                      Precision::parse(one.precision), false);
     const Schedule schedule = build_schedule(one.strategy, model, config);
     if (!trains(schedule)) throw UsageError("the Schedule has no backward");

@@ -40,7 +40,7 @@ TEST_CASE("replicas that share their optimizer, or gradients too, train as one p
         check_equal(model, train_on_ranks("ddp", model, config), expected);
         config = pipeline(4, "2-2", "1f1b", micro_batches);
         config.batch = 4;
-        config.options["mesh"] = "pipeline=2,data=2";
+        config.mesh = Mesh::parse("pipeline=2,data=2");
         config.options["zero"] = zero;
         check_equal(model, train_on_ranks("pipeline", model, config), expected);
       }

@@ -40,7 +40,7 @@ TEST_CASE("pipelines whose stages are in shards train as one process does, with 
         const bool interleaved = std::string(schedule) == "interleaved";
         TrainingConfig config = pipeline(4, interleaved ? "even" : "3-1", schedule, 2);
         config.batch = 4;
-        config.options["mesh"] = mesh;
+        config.mesh = Mesh::parse(mesh);
         if (interleaved) config.options["virtual-stages"] = "2";
         check_equal(model, train_on_ranks("pipeline", model, config), expected);
         config.recompute = 1;
@@ -50,7 +50,7 @@ TEST_CASE("pipelines whose stages are in shards train as one process does, with 
   const Model tied = with_sgd("gpt2-small:layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=0");
   TrainingConfig config = pipeline(4, "3-1", "1f1b", 2);
   config.batch = 4;
-  config.options["mesh"] = "pipeline=2,shard=2";
+  config.mesh = Mesh::parse("pipeline=2,shard=2");
   check_equal(tied, train_on_ranks("pipeline", tied, config), train_natively(tied, 8));
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("zero-bubble pipelines train as one process does: alone, with replicas
     INFO("zero " << zero);
     TrainingConfig replicated = pipeline(4, "3-1", "zb-h1", 2);
     replicated.batch = 4;
-    replicated.options["mesh"] = "pipeline=2,data=2";
+    replicated.mesh = Mesh::parse("pipeline=2,data=2");
     replicated.options["bucket-cap"] = "3000B";
     replicated.options["zero"] = zero;
     check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
@@ -110,7 +110,7 @@ TEST_CASE("pipelines of four ranks train as one process does, interleaved and wi
     INFO(mesh);
     TrainingConfig replicated = pipeline(4, "3-1", "1f1b", 2);
     replicated.batch = 4;
-    replicated.options["mesh"] = mesh;
+    replicated.mesh = Mesh::parse(mesh);
     replicated.options["bucket-cap"] = "3000B";
     check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
   }
@@ -127,7 +127,7 @@ TEST_CASE("a pipeline whose head is tied to its embedding trains as one process 
       INFO(mesh << ", ZeRO " << zero);
       TrainingConfig replicated = pipeline(4, "3-1", "1f1b", 2);
       replicated.batch = 4;
-      replicated.options["mesh"] = mesh;
+      replicated.mesh = Mesh::parse(mesh);
       replicated.options["zero"] = zero;
       replicated.options["bucket-cap"] = "3000B";
       check_equal(model, train_on_ranks("pipeline", model, replicated), expected);

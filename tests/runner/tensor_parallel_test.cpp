@@ -68,10 +68,10 @@ std::string name_in_whole(const Parameter& parameter, const Model& model, int pa
   return parameter.name.substr(0, place) + std::to_string(number) + parameter.name.substr(end);
 }
 
-/// Part of the experts that a rank has: its place in its group of expert-parallel ranks.
-int expert_part(const Schedule& schedule, int rank) {
+/// Place of a rank in its group of a family: part of the experts, or of the divided parameters, that it has.
+int part_of(const Schedule& schedule, const std::string& name, int rank) {
   for (const GroupFamily& family : schedule.families)
-    if (family.name == "expert") {
+    if (family.name == name) {
       const int group = family.group_of_rank[static_cast<std::size_t>(rank)];
       const std::vector<int>& ranks = schedule.groups[static_cast<std::size_t>(group)].ranks;
       return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
@@ -116,13 +116,15 @@ void check_training(const std::string& whole, const std::string& settings, const
     for (int rank = 0; rank < ranks; ++rank) {
       const std::vector<double>& own = states[static_cast<std::size_t>(rank)][i];
       if (own.empty()) continue;
-      const std::string name = name_in_whole(model.parameters[i], model, expert_part(schedule, rank));
+      const std::string name = name_in_whole(model.parameters[i], model, part_of(schedule, "expert", rank));
       INFO(name);
       held.insert(name);
       torch::Tensor part = expected.at(name);
+      const bool expert = model.parameters[i].expert;
+      const int divided = expert ? model.parallel.expert_tensor : model.parallel.tensor;
+      const int place = part_of(schedule, expert ? "expert_tensor" : "tensor", rank);
       if (const std::int64_t dimension = model.parameters[i].shared_dimension; dimension >= 0)
-        part = part.chunk(model.parallel.tensor,
-                          dimension)[static_cast<std::size_t>(rank % model.parallel.tensor)];
+        part = part.chunk(divided, dimension)[static_cast<std::size_t>(place)];
       const torch::Tensor flat = part.contiguous().flatten();
       REQUIRE(static_cast<std::size_t>(flat.numel()) == own.size());
       const torch::Tensor found = torch::tensor(own, torch::kFloat64);
@@ -179,7 +181,7 @@ TEST_CASE(
     for (const char* sequence : {"0", "1"})
       check_training(whole, std::string(",context=2,tensor=2,sequence_parallel=") + sequence, "ddp", 4,
                      kSamples);
-    for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"})
+    for (const char* mesh : {"pipeline=2,context=2", "context=2,pipeline=2"})
       check_training(whole + (whole == kGpt ? ",tied=0" : ""), ",context=2", "pipeline", 4, kSamples,
                      {{"split", "1-1"}, {"mesh", mesh}}, 2);
   }
@@ -217,7 +219,8 @@ TEST_CASE("ranks whose keys and values go round a ring train as one process does
                      kSamples);
     for (const char* schedule : {"1f1b", "zb-h1"})
       check_training(whole + (whole.starts_with("gpt") ? ",tied=0" : ""), ",context=2,ring=1", "pipeline", 4,
-                     kSamples, {{"split", "1-1"}, {"mesh", "pipeline=2,data=2"}, {"schedule", schedule}}, 2);
+                     kSamples, {{"split", "1-1"}, {"mesh", "pipeline=2,context=2"}, {"schedule", schedule}},
+                     2);
   }
 }
 
@@ -316,6 +319,40 @@ TEST_CASE("experts divide the ranks of data, context and tensor parallelism toge
                    "pipeline", 8,
                    std::string(mesh).find("context") == std::string::npos ? kSamples / 2 : kSamples,
                    {{"split", "1-1"}, {"mesh", mesh}}, 2);
+}
+
+TEST_CASE("ranks that divide the matrices of every expert train as one process does") {
+  const std::string whole = kMoe + ",capacity=200";
+  for (const char* strategy : {"ddp", "fsdp", "all_reduce", "gather_scatter"})
+    check_training(whole, ",expert_tensor=2", strategy, 2, kSamples / 2, {}, 2);
+  for (const char* strategy : {"ddp", "fsdp"}) {
+    check_training(whole, ",expert=2,expert_tensor=2", strategy, 4, kSamples / 4);
+    check_training(whole, ",tensor=2,sequence_parallel=1,expert_tensor=2", strategy, 4, kSamples / 2, {}, 2,
+                   {.blocks = 1});
+  }
+  check_training(whole, ",expert_tensor=2", "ddp", 4, kSamples / 4, {{"zero", "1"}}, 2);
+  check_training(whole, ",context=2,expert=2,expert_tensor=2", "ddp", 4, kSamples / 2);
+  check_training(kMoe + ",capacity=100", ",expert_tensor=2", "pipeline", 4, kSamples / 2,
+                 {{"split", "1-1"}, {"mesh", "pipeline=2,data=2"}}, 2);
+  check_training(kDeepseek + ",capacity=150", ",expert_tensor=2", "ddp", 2, kSamples / 2);
+}
+
+TEST_CASE("meshes of every order train as one process does") {
+  for (const char* mesh : {"tensor=2,data=2", "tensor=2,context=2", "context=2,data=2"}) {
+    std::string settings;
+    for (const std::string name : {"tensor", "context"})
+      if (std::string(mesh).find(name) != std::string::npos) settings += "," + name + "=2";
+    const int replicas = std::string(mesh).find("data") == std::string::npos ? 1 : 2;
+    for (const char* strategy : {"ddp", "gather_scatter"})
+      check_training(kLlama, settings, strategy, 4, kSamples / replicas, {{"mesh", mesh}}, 2);
+  }
+  check_training(kLlama, ",tensor=2", "fsdp", 8, kSamples / 4, {{"mesh", "shard=2,tensor=2,data=2"}}, 2);
+  for (const char* mesh :
+       {"tensor=2,pipeline=2,data=2", "data=2,tensor=2,pipeline=2", "tensor=2,shard=2,pipeline=2"})
+    check_training(kGpt, ",tensor=2", "pipeline", 8, kSamples / 2, {{"split", "1-1"}, {"mesh", mesh}}, 2);
+  const std::string whole = kMoe + ",capacity=200", shared = ",tensor=2,sequence_parallel=1,expert=4";
+  check_training(whole, shared, "ddp", 4, kSamples / 2, {{"mesh", "tensor=2,data=2"}}, 2);
+  check_training(whole, shared, "pipeline", 8, kSamples / 2, {{"mesh", "tensor=2,pipeline=2,data=2"}}, 2);
 }
 
 TEST_CASE("ranks that share the experts of a small DeepSeek-V3 train as one process does") {

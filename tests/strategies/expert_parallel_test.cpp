@@ -31,6 +31,7 @@ Schedule shared(const std::string& settings, const std::string& strategy, int ra
   config.micro_batches = kMicroBatches;
   config.recompute = recompute;
   config.options = options;
+  take_mesh(strategy, config);
   return build_schedule(strategy, load_model(moe(settings)), config);
 }
 
@@ -234,13 +235,34 @@ TEST_CASE("replicas of a pipeline's stages share experts") {
   CHECK(all_to_alls(schedule, "").first == 4 * 2 * kMicroBatches);
 }
 
-TEST_CASE("--mesh expert=N; what cannot be shared is refused") {
-  TrainingConfig config;
-  config.options["mesh"] = "shard=4,expert=2";
-  take_mesh("fsdp", config);
-  CHECK(config.expert == 2);
-  CHECK(config.data == 4);
-  CHECK(shared_by("mixtral-8x7b", config) == "mixtral-8x7b:expert=2");
+TEST_CASE("adjacent ranks divide each expert, gather what arrives at all of them and sum the results") {
+  const Model whole = load_model(moe("")), part = load_model(moe(",expert=2,expert_tensor=2"));
+  CHECK(4 * count_of(part, true) == count_of(whole, true));
+  CHECK(part.forward_flop() == whole.forward_flop());
+  const Schedule schedule = shared(",expert=2,expert_tensor=2", "ddp", 8);
+  std::map<std::string, std::vector<int>> groups;  // of rank 5, by collective
+  std::map<std::string, double> bytes;
+  for (const Op& op : schedule.program(5).ops)
+    if (const auto* call = std::get_if<Collective>(&op.action)) {
+      const int kind = is_of_experts(schedule, part, call->payload);
+      const std::string name = kind == 1   ? "experts"
+                               : kind == 0 ? "others"
+                                           : op.name.substr(0, op.name.find('/'));
+      groups[name] = ranks_of(schedule, *call, 5);
+      if (op.name.find("in forward/layer1/mb0") != std::string::npos) bytes[name] += call->message.count();
+    }
+  CHECK(groups == std::map<std::string, std::vector<int>>{{"all_to_all", {5, 7}},
+                                                          {"all_gather", {4, 5}},
+                                                          {"reduce_scatter", {4, 5}},
+                                                          {"experts", {1, 5}},
+                                                          {"others", {0, 1, 2, 3, 4, 5, 6, 7}}});
+  const double rows = 4.0 * kSamples * kSequence * kActive * kHidden;
+  CHECK(bytes == std::map<std::string, double>{
+                     {"all_to_all", 2 * rows}, {"all_gather", 2 * rows}, {"reduce_scatter", 2 * rows}});
+}
+
+TEST_CASE("--mesh expert=N sets the model; what cannot be shared is refused") {
+  CHECK(shared_by("mixtral-8x7b", mesh_of("fsdp", "shard=4,expert=2")) == "mixtral-8x7b:expert=2");
   const auto refused = [](const std::string& settings, int ranks, const std::string& words) {
     CHECK_THROWS_WITH(shared(settings, "ddp", ranks), Catch::Contains(words));
   };

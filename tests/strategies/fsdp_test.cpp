@@ -32,7 +32,7 @@ TEST_CASE("hybrid shards travel within a copy, and 1/S of the gradients between 
   const Model model = load_model("bert-base");
   const double parameters = model.parameter_bytes().count();
   TrainingConfig config = training(8, 8, {{"sharding", "full_shard"}});
-  config.shard = 4;
+  config.mesh = Mesh::parse("data=2,shard=4");
   const Schedule hybrid = build_schedule("fsdp", model, config);
   const Schedule whole = build_schedule("fsdp", model, training(4, 8, {{"sharding", "full_shard"}}));
   CHECK(messages(hybrid.program(0)).at(CollectiveKind::kAllGather) ==
@@ -52,7 +52,8 @@ TEST_CASE("hybrid shards travel within a copy, and 1/S of the gradients between 
     return bytes;
   };
   CHECK(resident(hybrid) == resident(whole));
-  CHECK(hybrid.label == "fsdp, shard 4");
+  CHECK(hybrid.label == "fsdp, mesh data=2,shard=4");
+  CHECK(hybrid.options.at("mesh") == "data=2,shard=4");
 }
 
 TEST_CASE("--accumulate: what each micro-batch reduces, and what it keeps") {
@@ -61,7 +62,7 @@ TEST_CASE("--accumulate: what each micro-batch reduces, and what it keeps") {
   const auto built = [&](const char* accumulate, int shard) {
     TrainingConfig config = training(8, 8, {{"accumulate", accumulate}});
     config.micro_batches = 4;
-    config.shard = shard;
+    if (shard > 0) config.mesh = Mesh({{"data", 8 / shard}, {"shard", shard}});
     return build_schedule("fsdp", model, config);
   };
   const auto sent = [](const Schedule& schedule, CollectiveKind kind) {

@@ -163,9 +163,9 @@ TEST_CASE("context parallelism gathers keys and values, scatters their gradients
   // Work per rank: half of it, scores included.
   CHECK(half.segments[1].forward.count() == Approx(0.5 * all.segments[1].forward.count()));
   CHECK_THROWS_WITH(shared(whole + ",context=2", "ddp", 3),
-                    Catch::Contains("context 2 does not divide the 3"));
+                    Catch::Contains("--mesh context=2 needs a multiple of 2 ranks, the world size is 3"));
   CHECK_THROWS_WITH(shared(whole + ",context=2", "single", 1),
-                    Catch::Contains("context 2 does not divide the 1"));
+                    Catch::Contains("needs a multiple of 2 ranks, the world size is 1"));
 }
 
 TEST_CASE("around a ring keys and values go c - 1 hops forward, and as far backward with their gradients") {
@@ -250,27 +250,9 @@ TEST_CASE("around a ring every rank sees as many pairs of causal positions, and 
   }
 }
 
-TEST_CASE("--mesh sets tensor, context and expert ranks, besides the dimensions of the strategy") {
-  const auto taken = [](const std::string& strategy, const std::string& mesh) {
-    TrainingConfig config;
-    config.options["mesh"] = mesh;
-    take_mesh(strategy, config);
-    return config;
-  };
-  const TrainingConfig fsdp = taken("fsdp", "shard=4,context=2,tensor=8");
-  CHECK(std::tuple(fsdp.data, fsdp.context, fsdp.tensor) == std::tuple(4, 2, 8));
-  CHECK(fsdp.options.empty());
-  CHECK(taken("pipeline", "data=2,pipeline=2,tensor=2,context=4").options.at("mesh") == "data=8,pipeline=2");
-  CHECK(taken("pipeline", "pipeline=2,context=2").options.at("mesh") == "pipeline=2,data=2");
-  CHECK(taken("pipeline", "pipeline=2,shard=2,context=4").options.at("mesh") == "pipeline=2,shard=8");
-  CHECK(taken("pipeline", "pipeline=2,tensor=2").options.at("mesh") == "pipeline=2");
-  for (const char* wrong : {"pipeline=2", "tensor=0", "tensor", "tensor=2,tensor=4", "shard=2", ""})
-    CHECK_THROWS_WITH(taken("ddp", wrong),
-                      Catch::Contains("data=N, context=N, tensor=N or expert=N, each once"));
-  TrainingConfig both;
-  both.tensor = 8;
-  CHECK(shared_by("llama3-8b", both) == "llama3-8b:tensor=8");
-  both.context = 2;
+TEST_CASE("the mesh sets what the model's layers are divided by") {
+  CHECK(shared_by("llama3-8b", Mesh::parse("data=2,tensor=8")) == "llama3-8b:tensor=8");
+  const Mesh both = Mesh::parse("tensor=8,context=2");
   CHECK(shared_by("llama3-8b:sequence=8192", both) == "llama3-8b:sequence=8192,context=2,tensor=8");
   CHECK(shared_by("hf:config.json", both) == "hf:config.json:context=2,tensor=8");
 }
@@ -290,7 +272,7 @@ TEST_CASE("what cannot be shared is refused") {
   CHECK_THROWS_WITH(recomputing(load_model("gpt:context=2,ring=1"), RecomputedPart::kCoreAttention),
                     Catch::Contains("uses ring attention, which only full recomputes"));
   CHECK_THROWS_WITH(shared(llama(2, 0), "ddp", 3),
-                    Catch::Contains("world size 3 cannot be divided among the 2 ranks"));
+                    Catch::Contains("--mesh tensor=2 needs a multiple of 2 ranks, the world size is 3"));
 }
 
 }  // namespace stepcast::tensor_parallel_test

@@ -81,7 +81,7 @@ TEST_CASE("replicas of a stage share its optimizer") {
   const Model model = load_model("bert-base");
   TrainingConfig config = training(4, 8, {{"zero", "0"}});
   config.micro_batches = 4;
-  config.options["mesh"] = "pipeline=2,data=2";
+  config.mesh = Mesh::parse("pipeline=2,data=2");
   const Schedule plain = build_schedule("pipeline", model, config);
   for (const char* zero : {"1", "2"}) {
     config.options["zero"] = zero;
@@ -110,9 +110,9 @@ TEST_CASE(
         config.batch = 8;
         config.micro_batches = micro_batches;
         const std::string size = std::to_string(shards);
-        config.options["mesh"] = "pipeline=2,data=" + size;
+        config.mesh = Mesh::parse("pipeline=2,data=" + size);
         const Schedule whole = build_schedule("pipeline", model, config);
-        config.options["mesh"] = "pipeline=2,shard=" + size;
+        config.mesh = Mesh::parse("pipeline=2,shard=" + size);
         const Schedule shared = build_schedule("pipeline", model, config);
         CHECK(shared.options.at("mesh") == "pipeline=2,shard=" + size);
         CHECK(shared.data_parallel == shards);
@@ -139,7 +139,8 @@ TEST_CASE("parameters of a stage stay gathered from the first forward to the las
   config.micro_batches = 4;
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved"}) {
     INFO(schedule);
-    config.options = {{"mesh", "pipeline=2,shard=2"}, {"schedule", schedule}};
+    config.mesh = Mesh::parse("pipeline=2,shard=2");
+    config.options = {{"schedule", schedule}};
     if (config.options["schedule"] == "interleaved") config.options["virtual-stages"] = "2";
     const Schedule shared = build_schedule("pipeline", load_model("bert-base"), config);
     for (std::size_t u = 0; u < shared.units.size(); ++u) {
@@ -180,13 +181,14 @@ TEST_CASE("shards of a stage are refused with what they do not go with") {
   TrainingConfig config;
   config.world_size = 8;
   config.batch = 8;
+  config.mesh = Mesh::parse("pipeline=4,shard=2");
   const auto check = [&](const OptionTexts& options, const std::string& said) {
     config.options = options;
     CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Catch::Contains(said));
   };
-  check({{"mesh", "pipeline=4,shard=2"}, {"forward-only", "yes"}}, "--forward-only is not supported");
-  check({{"mesh", "pipeline=4,shard=2"}, {"zero", "1"}}, "--zero has no effect with --mesh shard");
-  check({{"mesh", "pipeline=4,shard=2"}, {"bucket-cap", "1MiB"}}, "--bucket-cap has no effect");
+  check({{"forward-only", "yes"}}, "--forward-only is not supported");
+  check({{"zero", "1"}}, "--zero has no effect with --mesh shard");
+  check({{"bucket-cap", "1MiB"}}, "--bucket-cap has no effect");
 }
 
 TEST_CASE("sharing the optimizer is an error if it has no effect, with valid values") {
@@ -197,6 +199,13 @@ TEST_CASE("sharing the optimizer is an error if it has no effect, with valid val
   using Catch::Matchers::Contains;
   CHECK_THAT(refusal("ddp", training(kRanks, 8, {{"zero", "3"}})),
              Contains("zero") && Contains("'3'") && Contains("0, 1, 2"));
+  for (const char* name : {"zero++", "zeropp", "qwz", "zero_quantized_gradients", "hpZ", "mics"}) {
+    for (const auto& [strategy, option] : {std::pair{"ddp", "zero"}, {"fsdp", "sharding"}})
+      CHECK_THAT(refusal(strategy, training(kRanks, 8, {{option, name}})),
+                 Contains("--" + std::string(option) + ": ") && Contains(name) &&
+                     Contains("is not modelled; nearest is --"));
+  }
+  CHECK_THAT(refusal("fsdp", training(kRanks, 8, {{"mics_shard_size", "8"}})), Contains("MiCS"));
   for (const char* zero : {"1", "2"}) {
     INFO(zero);
     const std::string given = std::string("--zero ") + zero;
