@@ -43,8 +43,8 @@ class BufferAccount {
   void add(std::int64_t rows, std::int64_t columns) { shapes_.emplace(rows, columns); }
 
   void add_experts(const Layer& layer) {
-    for (const char* width : {"feed_forward", "shared"})
-      if (const std::int64_t f = size(layer, width); f > 0) {
+    for (const std::int64_t f : {size(layer, "feed_forward") / size(layer, "tensor"), size(layer, "shared")})
+      if (f > 0) {
         add(2 * f, layer.input.back());
         add(layer.input.back(), f);
       }
