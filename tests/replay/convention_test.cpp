@@ -56,10 +56,10 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
 }
 
 TEST_CASE("megatron pads the vocabulary to a multiple of 128 x tensor, unless it is given") {
-  for (const auto& [tensor, rows] : {std::pair{"2", "128256"}, {"8", "129024"}})
-    CHECK_THAT(
-        like("megatron", pipeline(std::string("pipeline=2,data=4,tensor=") + tensor)).options.at("model"),
-        Catch::Contains(std::string("vocabulary=") + rows));
+  for (const auto& [mesh, rows] :
+       {std::pair{"pipeline=4,data=8,tensor=2", "128256"}, {"pipeline=2,data=4,tensor=8", "129024"}})
+    CHECK_THAT(like("megatron", pipeline(mesh)).options.at("model"),
+               Catch::Contains(std::string("vocabulary=") + rows));
   OptionTexts given = pipeline("pipeline=2,data=4,tensor=8");
   given["model"] = "llama3-8b:vocabulary=128512";
   CHECK_THAT(like("megatron", given).options.at("model"), !Catch::Contains("129024"));
