@@ -43,12 +43,18 @@ std::vector<Term> terms_of(const std::string& text, const char* signs) {
   return terms;
 }
 
-/// Calls `use` with the inside of each `{...}`; returns `text` with what `use` returned in their places.
+/// Calls `use` with the inside of each `{...}`; returns `text` with what `use` returned in their places, and
+/// `{` for each `{{`.
 template <class Use>
 std::string with_braces(const std::string& text, const Use& use) {
   std::string result;
   std::size_t end = 0;
   for (std::size_t open = text.find('{'); open != std::string::npos; open = text.find('{', end)) {
+    if (text.substr(open, 2) == "{{") {
+      result += text.substr(end, open + 1 - end);
+      end = open + 2;
+      continue;
+    }
     const std::size_t close = text.find('}', open);
     if (close == std::string::npos) throw InputError("'" + text + "': '{' has no '}'");
     result += text.substr(end, open - end) + use(text.substr(open + 1, close - open - 1));

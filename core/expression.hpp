@@ -63,11 +63,11 @@ struct Expansion {
   std::string text;
   std::string problem;  ///< why `text` has no value: `world-size 12 is not a multiple of 8`; else empty
 };
-/// Replaces each `{...}` in `text`. Inside the braces is a name or a sum of products: `{name}`, `{name*2}`,
-/// `{gpus/8}`, `{host+ratio*peer}`. A value may contain braces itself. A name alone may represent any text.
-/// Terms of a product may have one unit, and all terms of a sum the same one. A quotient of whole numbers
-/// without unit must leave no remainder. \throws InputError for a name without value (with the nearest), a
-/// word in a product, and two units
+/// Replaces each `{...}` in `text`, and `{{` by `{`. Inside the braces is a name or a sum of products:
+/// `{name}`, `{name*2}`, `{gpus/8}`, `{host+ratio*peer}`. A value may contain braces itself. A name alone may
+/// represent any text. Terms of a product may have one unit, and all terms of a sum the same one. A quotient
+/// of whole numbers without unit must leave no remainder. \throws InputError for a name without value (with
+/// the nearest), a word in a product, and two units
 Expansion expand(const std::string& text, const Assignment& values);
 /// The value of `text`, an expression with or without braces around it; here quotients may leave a remainder.
 /// None if a name has no value. \throws InputError as expand() does, and for a value with a unit

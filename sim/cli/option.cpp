@@ -59,10 +59,10 @@ Precision precision_option(const po::variables_map& values) {
   }
 }
 
-double budget_option(const po::variables_map& values) {
-  const double budget_s = seconds_option(values, "budget").count();
+double budget_option(const po::variables_map& values, const std::string& name) {
+  const double budget_s = seconds_option(values, name).count();
   if (!(budget_s >= 0.0))
-    throw UsageError("--budget must be at least 0s, got {}", text_option(values, "budget"));
+    throw UsageError("--{} must be at least 0s, got {}", name, text_option(values, name));
   return budget_s;
 }
 

@@ -40,8 +40,8 @@ Seconds seconds_option(const po::variables_map& values, const std::string& name)
 /// Value of --precision. \throws UsageError that lists the known parts and dtypes
 Precision precision_option(const po::variables_map& values);
 
-/// Seconds of --budget. \throws UsageError below 0
-double budget_option(const po::variables_map& values);
+/// Seconds of an option that limits the time of a command. \throws UsageError below 0
+double budget_option(const po::variables_map& values, const std::string& name = "budget");
 
 constexpr int kMaxIntOption = 10'000'000;  ///< larger values would fill the memory
 constexpr int kMostThreads = 1024;         ///< threads of a rank, and processes that are started at once

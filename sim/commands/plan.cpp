@@ -39,9 +39,15 @@ void declare(po::options_description& options) {
       ("top", int_value(5),
        "least number of ranked plans; no other plan is more than 0.5 % better than the first")
       ("replays", int_value(100), "largest number of replays; fewer if replays are long")
+      ("time-limit", text_value(),
+       "no new replays after this time, as 60s; the output then has the least bound of the plans left")
+      ("only", text_value(),
+       fmt::format("only plans that this program can run: {}",
+                   joined(resource_names("launchers", ".yaml"))).c_str())
+      ("like", text_value(), "convention of all plans, as in 'predict --like'; plans do not vary what it sets")
       ("against", text_value(), "YAML list of your plans as options of 'predict', ranked in the same table")
       ("output,o", text_value(),
-       "folder for plans.csv, plans.jsonl, plan.txt, megatron.txt, torchtitan.toml and pareto.svg; "
+       "folder for plans.csv, plans.jsonl, plan.txt, pareto.svg and the files of programs that train; "
        "or a .csv or .jsonl file for all plans")
       ("force", po::bool_switch(), "overwrite existing files");
   // clang-format on
@@ -105,6 +111,7 @@ PlanProblem problem_of(const po::variables_map& values) {
   const Cluster cluster = load_cluster(problem.cluster);
   problem.device = device_of(values, cluster);
   problem.precision = precision_option(values);
+  problem.like = text_option(values, "like");
   const auto places = static_cast<int>(cluster.places().size());
   problem.ranks = values.count("world-size") == 0 ? places : int_option(values, "world-size", 1);
   if (problem.ranks > places)
@@ -149,26 +156,27 @@ void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const st
   }
 }
 
-void check_output(const po::variables_map& values) {
+void check_output(const po::variables_map& values, const std::vector<Launcher>& programs) {
   if (values.count("output") == 0) return;
   const std::filesystem::path path = text_option(values, "output");
   const bool force = flag_option(values, "force");
   if (is_table(path.string())) return check_writable(path, force);
-  for (const char* name :
-       {"plans.csv", "plans.jsonl", "plan.txt", "megatron.txt", "torchtitan.toml", "pareto.svg"})
+  std::vector<std::string> names{"plans.csv", "plans.jsonl", "plan.txt", "pareto.svg"};
+  for (const Launcher& program : programs) names.push_back(program.file());
+  for (const std::string& name : names)
     if (std::filesystem::exists(path / name)) check_writable(path / name, force);
 }
 
 /// The best plan as options of `predict` and of programs that train.
-std::string winner_text(PlanModels& models, const Plan& best) {
+std::string winner_text(PlanModels& models, const Plan& best, const std::vector<LaunchText>& launches) {
   std::string text = fmt::format("\nThe best plan:\n  {}\n", command_of(models.problem(), best));
-  for (const LaunchText& launch : launch_texts(models, best))
+  for (const LaunchText& launch : launches)
     text += fmt::format("\nfor {}:\n{}", launch.program, launch.text());
   return text;
 }
 
 void write_files(const po::variables_map& values, PlanModels& models, const PlanOutcome& outcome,
-                 const std::string& text) {
+                 const std::vector<LaunchText>& launches, const std::string& text) {
   if (values.count("output") == 0) return;
   const std::filesystem::path path = text_option(values, "output");
   const bool force = flag_option(values, "force");
@@ -181,20 +189,23 @@ void write_files(const po::variables_map& values, PlanModels& models, const Plan
   write_file(path / "plans.jsonl", plans_json_lines(models.problem(), outcome), force);
   write_file(path / "plan.txt", text, force);
   if (outcome.ranked == 0) return;
-  for (const LaunchText& launch : launch_texts(models, outcome.plans.front().plan))
-    write_file(path / launch.file, launch.text(), force);
+  for (const LaunchText& launch : launches) write_file(path / launch.file, launch.text(), force);
   draw_front(outcome, models.problem(), path / "pareto.svg", force);
 }
 
 ExitCode run(const po::variables_map& values) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  check_output(values);
   const PlanProblem problem = problem_of(values);
   PlanModels models(problem);
+  const std::string only = text_option(values, "only");
+  const std::vector<Launcher> programs = launchers(models, only);
+  check_output(values, programs);
   PlanBounds bounds(models);
   PlanRequest request{.best = static_cast<std::size_t>(int_option(values, "top", 1)),
                       .most_replays = static_cast<std::size_t>(int_option(values, "replays", 1))};
+  if (!only.empty()) request.only = &programs.front();
+  if (values.count("time-limit") != 0) request.time_limit_s = budget_option(values, "time-limit");
   if (values.count("against") != 0)
     request.user_plans = load_user_plans(text_option(values, "against"), problem);
   const PlanOutcome outcome = search_plans(models, bounds, request);
@@ -202,10 +213,14 @@ ExitCode run(const po::variables_map& values) {
       fmt::format("{}, {} samples a step on {} ranks of {}, {} in {}\n\n{}\n{}", models.whole().specification,
                   problem.samples, problem.ranks, problem.cluster, problem.device, to_text(problem.precision),
                   ranking_text(models, outcome, request.best), counts_text(models, outcome));
+  std::vector<LaunchText> launches;
+  if (outcome.ranked > 0)
+    for (const Launcher& program : programs)
+      launches.push_back(program.text(models, outcome.plans.front().plan));
   text += outcome.ranked == 0 ? nothing_fits_text(models, bounds, outcome)
-                              : winner_text(models, outcome.plans.front().plan);
+                              : winner_text(models, outcome.plans.front().plan, launches);
   std::cout << text;
-  write_files(values, models, outcome, text);
+  write_files(values, models, outcome, launches, text);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const auto rate = [](std::size_t plans, double time_s) {
     return short_number(static_cast<double>(plans) / std::max(time_s, 1e-9));

@@ -160,7 +160,7 @@ int PlanBounds::first_alike(const PlanView& view, int first_rank) {
 
 const PlanBounds::SegmentTimes& PlanBounds::times(const PlanView& view, int first_rank) {
   const int rank = first_alike(view, first_rank);
-  const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, rank});
+  const auto [found, is_new] = times_.try_emplace({&view.costs, rank});
   if (is_new)
     found->second = sums_of(view, &PhaseCost::device_s, fastest_host_,
                             [&](const LayerCollective& one) { return layer_collective_s(view, one, rank); });
@@ -168,7 +168,7 @@ const PlanBounds::SegmentTimes& PlanBounds::times(const PlanView& view, int firs
 }
 
 const PlanBounds::SegmentTimes& PlanBounds::issue_times(const PlanView& view) {
-  const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, kIssued});
+  const auto [found, is_new] = times_.try_emplace({&view.costs, kIssued});
   if (is_new)
     found->second = sums_of(view, &PhaseCost::launch_s, 1.0, [](const LayerCollective&) { return 0.0; });
   return found->second;

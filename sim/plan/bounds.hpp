@@ -94,7 +94,7 @@ class PlanBounds {
   std::map<std::tuple<int, int, int, int, int>, int> alike_;
   std::map<std::tuple<int, int, int, int, std::vector<double>>, int> kinds_;
   static constexpr int kIssued = -1;  ///< instead of a first rank: launch overheads
-  std::map<std::tuple<const Model*, int, int>, SegmentTimes> times_;  ///< by samples and first rank
+  std::map<std::tuple<const PhaseCosts*, int>, SegmentTimes> times_;  ///< by first rank
 };
 
 }  // namespace stepcast

@@ -36,12 +36,14 @@ void add_stages(const Plan& plan, Assignment& values) {
 void add_precision(const Precision& precision, Assignment& values) {
   const bool mixed = precision.compute == "bf16" || precision.compute == "fp16";
   Precision preset = Precision::parse(mixed && precision.products == "fp8" ? "fp8" : precision.compute);
-  preset.gather = precision.gather;
+  preset.gather = precision.gather, preset.gradients = precision.gradients;
+  preset.reduction = precision.reduction;
   values.set("precision", to_text(precision));
   values.set("precision-preset", precision == preset ? "yes" : "no");
   values.set("compute-dtype", precision.compute);
   values.set("gemm-dtype", precision.products);
   values.set("gather-dtype", precision.gather);
+  values.set("gradient-dtype", precision.gradients);
   values.set("reduction-dtype", precision.reduction);
 }
 
@@ -67,57 +69,85 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   set("sequence", model.input.kind == "tokens" ? static_cast<int>(model.input.shape.front()) : 0);
   const std::string &recompute = plan.text("recompute"), &cap = plan.text("bucket-cap");
   set("recomputed-blocks", recompute.empty() ? 0 : parse_recompute(recompute).blocks);
-  constexpr double kGradient = 4.0;  // bytes: Megatron-LM reduces in fp32
-  set("bucket-elements",
-      cap.empty() ? 0 : static_cast<int>(parse_bytes(cap, "bucket-cap").count() / kGradient));
+  const Precision precision = models.precision_of(plan);
+  const double bucket = cap.empty() ? 0.0 : parse_bytes(cap, "bucket-cap").count();
+  set("bucket-elements", static_cast<int>(bucket / bytes_of(precision.reduction)));
+  set("bucket-mib", static_cast<int>(bucket / kMebi));
+  values.set("whole-rounds", plan.number("micro-batches") % plan.number("pipeline") == 0 ? "yes" : "no");
   for (const char* flag : {"ring", "ulysses"}) {
-    const auto set_to = model.settings.find(flag);
-    values.set(flag, set_to != model.settings.end() && set_to->second != 0 ? "yes" : "no");
+    const auto given = model.settings.find(flag);
+    const bool is_set = plan.text(flag) == "1" || (given != model.settings.end() && given->second != 0);
+    values.set(flag, is_set ? "yes" : "no");
   }
+  for (const char* option : {"messages", "backward-prefetch"}) values.set(option, plan.text(option));
   add_stages(plan, values);
-  add_precision(problem.precision, values);
+  add_precision(precision, values);
   return values;
-}
-
-/// Texts of a list whose conditions hold.
-std::vector<std::string> texts_of(const YamlNode& list, const Assignment& values) {
-  std::vector<std::string> texts;
-  for (const YamlNode& node : list.items()) {
-    if (node.is_map()) node.allow_only({"text", "if"});
-    if (node.is_map() && node.has("if") && !Condition(node.at("if"), values.names()).holds(values)) continue;
-    const YamlNode text = node.is_map() ? node.at("text") : node;
-    texts.push_back(text.placed([&] { return expand(text.text(), values).text; }));
-  }
-  return texts;
 }
 
 }  // namespace
 
 std::string LaunchText::text() const {
-  std::string all = lines;
-  for (const std::string& what : missing) all += "# not expressed: " + what + "\n";
-  return all;
+  if (!obstacles.empty())
+    return fmt::format("# {} cannot run this plan: {}\n", program, joined(obstacles, "; "));
+  return lines + (missing.empty() ? "" : "# not expressed: " + joined(missing, "; ") + "\n");
 }
 
-LaunchText launch_text(const std::string& name, PlanModels& models, const Plan& plan) {
+Launcher::Launcher(const std::string& name, PlanModels& models) {
+  const std::vector<std::string> known = resource_names("launchers", ".yaml");
+  if (std::ranges::find(known, name) == known.end())
+    throw UsageError("--only: " + unknown_name("program", name, known));
   const YamlNode file = YamlNode::load(find_resource("launchers", name, ".yaml").string());
-  file.allow_only({"name", "file", "lines", "missing"});
+  file.allow_only({"name", "file", "lines", "missing", "cannot"});
+  program_ = file.at("name").text();
+  file_ = file.at("file").text();
+  const std::vector<std::string> names = launch_values(models, Plan{}).names();
+  lines_ = read(file.at("lines"), names);
+  missing_ = read(file.at("missing"), names);
+  obstacles_ = read(file.at("cannot"), names);
+}
+
+Launcher::Lines Launcher::read(const YamlNode& list, const std::vector<std::string>& names) {
+  Lines lines;
+  for (const YamlNode& node : list.items()) {
+    if (node.is_map()) node.allow_only({"text", "if"});
+    lines.push_back({node.is_map() ? node.at("text") : node, {}});
+    if (node.is_map() && node.has("if")) lines.back().condition.emplace(node.at("if"), names);
+  }
+  return lines;
+}
+
+std::vector<std::string> Launcher::texts_of(const Lines& lines, const Assignment& values) {
+  std::vector<std::string> texts;
+  for (const Line& line : lines)
+    if (!line.condition || line.condition->holds(values))
+      texts.push_back(line.text.placed([&] { return expand(line.text.text(), values).text; }));
+  return texts;
+}
+
+LaunchText Launcher::text(PlanModels& models, const Plan& plan) const {
   const Assignment values = launch_values(models, plan);
-  LaunchText launch{.program = file.at("name").text(),
-                    .file = file.at("file").text(),
+  LaunchText launch{.file = file_,
+                    .program = program_,
                     .lines = "",
-                    .missing = texts_of(file.at("missing"), values)};
-  for (const std::string& line : texts_of(file.at("lines"), values)) launch.lines += line + "\n";
-  for (const auto& [option, value] : plan.values)
-    if (!value.empty() && find_dimension(option) == nullptr)
-      launch.missing.push_back("--" + option + " " + value);
+                    .missing = texts_of(missing_, values),
+                    .obstacles = texts_of(obstacles_, values)};
+  for (const std::string& line : texts_of(lines_, values)) launch.lines += line + "\n";
+  for (const OptionTexts* texts : {&plan.values, &plan.added})
+    for (const auto& [option, value] : *texts)
+      if (!value.empty() && values.find(option) == nullptr && option != "model")
+        launch.missing.push_back("--" + option + " " + value);
   return launch;
 }
 
-std::vector<LaunchText> launch_texts(PlanModels& models, const Plan& plan) {
-  std::vector<LaunchText> all;
-  for (const std::string& name : resource_names("launchers", ".yaml"))
-    all.push_back(launch_text(name, models, plan));
+std::vector<std::string> Launcher::obstacles(PlanModels& models, const Plan& plan) const {
+  return texts_of(obstacles_, launch_values(models, plan));
+}
+
+std::vector<Launcher> launchers(PlanModels& models, const std::string& only) {
+  std::vector<Launcher> all;
+  for (const std::string& name : only.empty() ? resource_names("launchers", ".yaml") : std::vector{only})
+    all.emplace_back(name, models);
   return all;
 }
 

@@ -1,25 +1,52 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/expression.hpp"
 #include "sim/plan/problem.hpp"
 
 /// Plans as options of the programs that train.
 namespace stepcast {
 
 struct LaunchText {
-  std::string program;               ///< `Megatron-LM`
-  std::string file;                  ///< `megatron.txt`
-  std::string lines;                 ///< flags or a configuration
-  std::vector<std::string> missing;  ///< parts of the plan that the lines do not express
-  /// The lines, and a comment for each missing part.
+  std::string file;                    ///< `megatron.txt`
+  std::string program;                 ///< `Megatron-LM`
+  std::string lines;                   ///< flags or a configuration
+  std::vector<std::string> missing;    ///< parts of the plan that the lines do not express
+  std::vector<std::string> obstacles;  ///< parts of the plan that the program lacks
+  /// The lines and what they do not express; for a plan that the program cannot run, one line with the reasons.
   [[nodiscard]] std::string text() const;
 };
 
-/// \param name of a file in launchers/, without `.yaml`
-LaunchText launch_text(const std::string& name, PlanModels& models, const Plan& plan);
-/// The plan for every file in launchers/.
-std::vector<LaunchText> launch_texts(PlanModels& models, const Plan& plan);
+/// A program that trains: a file of launchers/.
+class Launcher {
+ public:
+  /// \param name of the file, without `.yaml` \throws UsageError for an unknown one
+  Launcher(const std::string& name, PlanModels& models);
+
+  [[nodiscard]] const std::string& program() const { return program_; }
+  [[nodiscard]] const std::string& file() const { return file_; }
+  LaunchText text(PlanModels& models, const Plan& plan) const;
+  /// Parts of the plan that the program lacks; empty: it can run the plan.
+  std::vector<std::string> obstacles(PlanModels& models, const Plan& plan) const;
+
+ private:
+  struct Line {
+    YamlNode text;
+    std::optional<Condition> condition;
+  };
+  using Lines = std::vector<Line>;
+
+  static Lines read(const YamlNode& list, const std::vector<std::string>& names);
+  static std::vector<std::string> texts_of(const Lines& lines, const Assignment& values);
+
+  std::string program_, file_;
+  Lines lines_, missing_, obstacles_;
+};
+
+/// All of launchers/, or the given one alone.
+std::vector<Launcher> launchers(PlanModels& models, const std::string& only = "");
 
 }  // namespace stepcast

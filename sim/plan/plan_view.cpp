@@ -8,12 +8,14 @@ SegmentRange whole_range(const Model& model) { return {0, static_cast<int>(model
 
 PlanView view_of(PlanModels& models, const Plan& plan) {
   const Model& model = *models.part(plan);
-  const int samples = plan.micro_batch(models.problem());
   const std::string& recompute = plan.text("recompute");
+  const std::string &split = plan.text("split"), &schedule = plan.text("schedule");
+  const bool pipelined = plan.text("strategy") == "pipeline";
+  const int stages = plan.number("pipeline"), virtual_stages = plan.number("virtual-stages");
   PlanView view{.plan = plan,
                 .model = model,
-                .costs = models.estimate(model, samples),
-                .samples = samples,
+                .costs = models.estimate(model, plan),
+                .samples = plan.micro_batch(models.problem()),
                 .recompute = recompute.empty() ? 0 : parse_recompute(recompute).blocks,
                 .zero = plan.text("zero").empty() ? 0 : plan.number("zero"),
                 .tensor = plan.number("tensor"),
@@ -22,19 +24,16 @@ PlanView view_of(PlanModels& models, const Plan& plan) {
                 .batches = plan.number("data"),
                 .stage_stride = plan.number("tensor"),
                 .batch_stride = plan.number("tensor"),
-                .shape = {.ranks = plan.number("pipeline"), .micro_batches = plan.number("micro-batches")},
-                .chunks = {whole_range(model)}};
-  if (plan.text("strategy") != "pipeline") return view;
+                .shape = {.ranks = stages,
+                          .micro_batches = plan.number("micro-batches"),
+                          .virtual_stages = virtual_stages},
+                .chunks = models.chunks(split.empty() ? "even" : split, stages * virtual_stages)};
+  if (!pipelined) return view;
   if (plan.stages_inside())
-    view.batch_stride *= view.shape.ranks;
+    view.batch_stride *= stages;
   else
     view.stage_stride *= view.replicas();
-  view.shape.schedule = plan.text("schedule");
-  view.shape.virtual_stages = plan.number("virtual-stages");
-  view.chunks.clear();
-  for (const std::vector<int>& chunk :
-       split_model(model, plan.text("split"), view.shape.ranks * view.shape.virtual_stages, {}))
-    view.chunks.emplace_back(chunk.front(), chunk.back());
+  if (!schedule.empty()) view.shape.schedule = schedule;
   return view;
 }
 

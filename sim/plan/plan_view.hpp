@@ -11,9 +11,6 @@
 /// A plan as its bounds read it.
 namespace stepcast {
 
-/// First and last of consecutive segments on one rank.
-using SegmentRange = std::pair<int, int>;
-
 SegmentRange whole_range(const Model& model);
 
 /// Sums of a number per segment over ranges of segments.
@@ -40,7 +37,7 @@ struct PlanView {
   int stage_stride;             ///< ranks from one pipeline stage to the next
   int batch_stride;             ///< ranks from one replica or sequence shard to the next
   PipelineShape shape;          ///< one rank if the plan has no pipeline
-  std::vector<SegmentRange> chunks;
+  const std::vector<SegmentRange>& chunks;
 
   [[nodiscard]] int replicas() const { return batches * context; }
   /// Ranks that share one optimizer; 1 without ZeRO.
@@ -57,7 +54,7 @@ struct PlanView {
   [[nodiscard]] bool splits_backward() const { return shape.schedule == "zb-h1"; }
 };
 
-/// \pre the plan is one of enumerate_plans(); models and plan outlive the view
+/// \pre `predict` accepts the plan; models and plan outlive the view
 PlanView view_of(PlanModels& models, const Plan& plan);
 
 }  // namespace stepcast

@@ -5,6 +5,7 @@
 
 #include "core/error.hpp"
 #include "core/program.hpp"
+#include "core/specification.hpp"
 #include "core/table.hpp"
 #include "sim/plan/space.hpp"
 #include "sim/replay/device_estimate.hpp"
@@ -17,15 +18,16 @@ namespace stepcast {
 namespace {
 
 /// Options of `predict` that are not a strategy's.
-constexpr std::array kCommon{"model",  "strategy", "batch",      "micro-batches", "recompute", "precision",
-                             "device", "cluster",  "world-size", "steps",         "warmup"};
+constexpr std::array kCommon{"model",     "strategy", "batch",   "micro-batches", "recompute", "like",
+                             "precision", "device",   "cluster", "world-size",    "steps",     "warmup"};
 
 }  // namespace
 
 const std::string& Plan::text(const std::string& name) const {
   static const std::string kNothing;
-  const auto found = values.find(name);
-  return found == values.end() ? kNothing : found->second;
+  if (const auto found = values.find(name); found != values.end()) return found->second;
+  const auto found = added.find(name);
+  return found == added.end() ? kNothing : found->second;
 }
 
 int Plan::number(const std::string& name) const {
@@ -71,6 +73,7 @@ OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
   if (plan.number("micro-batches") == 1) options.erase("micro-batches");
   if (plan.text("recompute") == "none") options.erase("recompute");
   if (options["precision"] == "fp32") options.erase("precision");
+  if (!problem.like.empty()) options["like"] = problem.like;
   options["steps"] = options["warmup"] = "1";  // all steps are equal
   return options;
 }
@@ -107,12 +110,31 @@ std::string describe(const Plan& plan) {
       add(dimension.short_name + (dimension.short_name.empty() ? "" : " ") + value);
   }
   for (const auto& [name, value] : plan.values)
-    if (find_dimension(name) == nullptr && name != "model") add(name + " " + value);
+    if (find_dimension(name) == nullptr) add(name + " " + value);
   return text;
 }
 
 PlanModels::PlanModels(const PlanProblem& problem)
-    : problem_(problem), device_(device_model(problem.device)) {}
+    : problem_(problem), device_(device_model(problem.device)) {
+  if (!problem.like.empty()) convention_.emplace(problem.like);
+}
+
+void PlanModels::settle(Plan& plan) const {
+  if (!convention_) return;
+  plan.added.clear();
+  const OptionTexts given = predict_options(problem_, plan);
+  for (const auto& [name, value] : convention_->added_to(given).options)
+    if (const auto own = given.find(name); own == given.end() || own->second != value)
+      plan.added[name] = value;
+  if (plan.added.contains("model"))
+    for (const auto& [name, value] : Specification::parse("model", plan.added["model"]).overrides)
+      if (is_set(name)) plan.added.emplace(name, value);
+}
+
+Precision PlanModels::precision_of(const Plan& plan) const {
+  const std::string& own = plan.text("precision");
+  return own.empty() ? problem_.precision : Precision::parse(own);
+}
 
 const Model& PlanModels::whole() {
   if (whole_ == nullptr) whole_ = part(Plan{});
@@ -125,12 +147,15 @@ const Model* PlanModels::part(const Plan& plan) {
   const RecomputedPart recomputed =
       recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
   key += "/" + to_text(recomputed);
-  for (const char* name : {"tensor", "context", "expert", "model"}) key += "/" + plan.text(name);
+  for (const char* name : {"tensor", "context", "expert", "model", "precision"}) key += "/" + plan.text(name);
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {
     try {
-      const Model model = load_model(shared_by(predict_options(problem_, plan).at("model"), mesh_of(plan)));
-      found->second = in_precision(recomputing(model, recomputed), problem_.precision, device_.gpu);
+      const auto added = plan.added.find("model");
+      const std::string whole =
+          added == plan.added.end() ? predict_options(problem_, plan).at("model") : added->second;
+      const Model model = load_model(shared_by(whole, mesh_of(plan)));
+      found->second = in_precision(recomputing(model, recomputed), precision_of(plan), device_.gpu);
     } catch (const InputError&) {
       if (plan.values.empty()) throw;  // the model itself is wrong
     }
@@ -138,17 +163,25 @@ const Model* PlanModels::part(const Plan& plan) {
   return found->second ? &*found->second : nullptr;
 }
 
-const PhaseCosts& PlanModels::estimate(const Model& model, int samples) {
-  const auto [found, is_new] = estimates_.try_emplace({&model, samples});
-  if (!found->second) found->second = estimated_costs(model, device_, samples, 1);
+const PhaseCosts& PlanModels::estimate(const Model& model, const Plan& plan) {
+  const int samples = plan.micro_batch(problem_), ranks = plan.number("world-size");
+  const auto [found, is_new] = estimates_.try_emplace({&model, samples, ranks});
+  if (is_new) found->second = estimated_costs(model, slowest_of(device_, ranks), samples, 1);
   return *found->second;
 }
 
-const std::string& PlanModels::balanced_split(const Model& model, int samples, int parts) {
-  const auto [found, is_new] = balanced_splits_.try_emplace({&model, samples, parts});
+const std::string& PlanModels::balanced_split(const Model& model, const Plan& plan, int parts) {
+  const PhaseCosts& costs = estimate(model, plan);
+  const auto [found, is_new] = balanced_splits_.try_emplace({&costs, parts});
+  if (is_new) found->second = split_text(model, split_model(model, "balanced", parts, costs.segment_times()));
+  return found->second;
+}
+
+const std::vector<SegmentRange>& PlanModels::chunks(const std::string& split, int parts) {
+  const auto [found, is_new] = chunks_.try_emplace({split, parts});
   if (is_new)
-    found->second =
-        split_text(model, split_model(model, "balanced", parts, estimate(model, samples).segment_times()));
+    for (const std::vector<int>& chunk : split_model(whole(), split, parts, {}))
+      found->second.emplace_back(chunk.front(), chunk.back());
   return found->second;
 }
 

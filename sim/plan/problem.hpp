@@ -5,9 +5,12 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "models/model.hpp"
 #include "records/phase_costs.hpp"
+#include "sim/replay/convention.hpp"
 #include "sim/replay/prediction.hpp"
 
 /// The problem of `stepcast plan`, and a plan.
@@ -24,6 +27,7 @@ struct PlanProblem {
   int samples = 1;       ///< per step, over all ranks
   double reserve = 0.1;  ///< fraction of a device's memory left to allocators, NCCL and libraries
   PlanObjective objective = PlanObjective::kTime;
+  std::string like{};  ///< convention of all plans, see Convention; "": none
 };
 
 /// Rank order in which the stages of a replica are adjacent instead of the replicas of a stage.
@@ -33,6 +37,7 @@ inline constexpr const char* kStagesInside = "tensor-pipeline-data";
 /// plan. A missing dimension does not apply or has its default.
 struct Plan {
   OptionTexts values;
+  OptionTexts added{};  ///< by the problem's convention: options, settings, and `model` with these
 
   [[nodiscard]] const std::string& text(const std::string& name) const;  ///< "" if it is missing
   [[nodiscard]] int number(const std::string& name) const;               ///< 1 if it is missing
@@ -54,29 +59,43 @@ std::string command_of(const PlanProblem& problem, const Plan& plan);
 /// `fsdp, shard 8, tensor 8, recompute full`: the plan's own values, for tables.
 std::string describe(const Plan& plan);
 
+/// First and last of consecutive segments on one rank.
+using SegmentRange = std::pair<int, int>;
+
 /// Models and estimates of the plans of one problem. Each is made once.
 class PlanModels {
  public:
   explicit PlanModels(const PlanProblem& problem);
 
   [[nodiscard]] const PlanProblem& problem() const { return problem_; }
+  /// True if the problem's convention sets this option or setting, so that plans do not.
+  [[nodiscard]] bool is_set(const std::string& name) const {
+    return convention_ && convention_->names().contains(name);
+  }
+  /// Replaces what the convention adds to a plan.
+  void settle(Plan& plan) const;
+  [[nodiscard]] Precision precision_of(const Plan& plan) const;
   [[nodiscard]] const DeviceModel& device() const { return device_; }
   /// The model without shared layers.
   [[nodiscard]] const Model& whole();
   /// Share of one rank. Null if the model cannot be shared so: tensor does not divide its heads, or it lacks
   /// the setting.
   const Model* part(const Plan& plan);
-  /// Costs of one micro-batch on one rank. \param model that part() returned
-  const PhaseCosts& estimate(const Model& model, int samples);
+  /// Costs of one micro-batch on one rank, at the rates of the slowest rank. \param model that part() returned
+  const PhaseCosts& estimate(const Model& model, const Plan& plan);
   /// The split, as `--split` takes it, with the most equal times of a micro-batch.
-  const std::string& balanced_split(const Model& model, int samples, int parts);
+  const std::string& balanced_split(const Model& model, const Plan& plan, int parts);
+  /// Parts of a split, as `--split` takes it.
+  const std::vector<SegmentRange>& chunks(const std::string& split, int parts);
 
  private:
   const PlanProblem& problem_;
   const DeviceModel& device_;
+  std::optional<Convention> convention_;
   std::map<std::string, std::optional<Model>> parts_;
-  std::map<std::tuple<const Model*, int>, std::optional<PhaseCosts>> estimates_;
-  std::map<std::tuple<const Model*, int, int>, std::string> balanced_splits_;
+  std::map<std::tuple<const Model*, int, int>, std::optional<PhaseCosts>> estimates_;  ///< by samples, ranks
+  std::map<std::tuple<const PhaseCosts*, int>, std::string> balanced_splits_;
+  std::map<std::pair<std::string, int>, std::vector<SegmentRange>> chunks_;
   const Model* whole_ = nullptr;
 };
 

@@ -121,6 +121,8 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
   };
   for (const PlanRecord& record : outcome.plans)
     if (record.error.empty() && (smallest == nullptr || needs(record) < needs(*smallest))) smallest = &record;
+  if (smallest == nullptr && outcome.counts.excluded > 0)
+    return "no plan can be run by the program of --only; plans.csv has all plans, plans.jsonl the reasons\n";
   if (smallest == nullptr)
     return "no plan divides " + counted(models.problem().samples, "sequence") + " among " +
            counted(models.problem().ranks, "rank") + "\n";
@@ -145,12 +147,17 @@ std::string counts_text(PlanModels& models, const PlanOutcome& outcome) {
                      " do not fit by their bound of memory, " + std::to_string(counts.too_slow) +
                      " cannot be among the best by their bound of time, " + std::to_string(counts.replayed) +
                      " were replayed";
+  if (counts.excluded > 0)
+    text += ", " + std::to_string(counts.excluded) + " cannot be run by the program of --only";
   if (counts.failed > 0) text += ", " + std::to_string(counts.failed) + " cannot be predicted";
   text += "\n";
   if (outcome.ranked == 0 || !outcome.open_score) return text;
   const double found = score_of(models, outcome.plans.front());
   return text +
-         "Not proven: --replays ended the search; by its bound a plan that was not replayed may be up to " +
+         (outcome.timed_out
+              ? "Not proven: --time-limit ended the search, so that a faster machine may find more"
+              : "Not proven: --replays ended the search") +
+         "; by its bound a plan that was not replayed may be up to " +
          percent_text(std::max(0.0, 1.0 - *outcome.open_score / found)) + " better than the best found\n";
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <queue>
 #include <set>
@@ -10,6 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/processes.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 namespace {
@@ -32,51 +34,15 @@ std::vector<double> unpacked(std::string_view bytes) {
   return numbers;
 }
 
-/// Ranks compute while overlapped communication passes.
-double own_time_s(const Breakdown& parts) {
-  return parts.compute_s + parts.exposed_communication_s + parts.input_and_host_s +
-         parts.optimizer_and_copies_s + parts.idle_s;
-}
-
-/// Positions in the numbers of a replay: step time, operations, parts of the mean breakdown, peak memory per
-/// stage.
-constexpr std::size_t kOperations = 1, kFirstPart = 2;
-
-std::vector<double> numbers_of(const Result& result, int stages) {
-  Breakdown mean;
-  for (const Breakdown& rank : result.breakdown)
-    for (const auto& [name, part] : breakdown_parts())
-      mean.*part += rank.*part / static_cast<double>(result.breakdown.size());
-  // A rank that ends its first step early waits in the next one.
-  mean.idle_s += result.median_step_time_s() - own_time_s(mean);
-  std::vector<double> numbers{result.median_step_time_s(), result.forecast.operations};
-  for (const auto& [name, part] : breakdown_parts()) numbers.push_back(mean.*part);
-  const std::size_t memory = numbers.size();
-  numbers.resize(memory + static_cast<std::size_t>(stages), 0.0);
-  const int ranks_of_stage = result.configuration.world_size / stages;
-  for (const MemoryUse& use : result.memory) {
-    double& most = numbers[memory + static_cast<std::size_t>(use.rank / ranks_of_stage)];
-    most = std::max(most, use.peak_bytes);
-  }
-  return numbers;
-}
-
-PlanForecast forecast_of(const std::vector<double>& numbers) {
-  PlanForecast forecast{.step_s = numbers[0], .operations = numbers[kOperations]};
-  std::size_t at = kFirstPart;
-  for (const auto& [name, part] : breakdown_parts()) forecast.mean.*part = numbers[at++];
-  forecast.stage_memory_bytes.assign(numbers.begin() + at, numbers.end());
-  return forecast;
-}
-
 /// State of one search.
 class PlanSearch {
  public:
   PlanSearch(PlanModels& models, PlanBounds& bounds, const PlanRequest& request)
-      : models_(models), bounds_(bounds), request_(request) {}
+      : models_(models), bounds_(bounds), request_(request), replays_(models) {}
 
   PlanOutcome run() {
     for (PlanRecord record : request_.user_plans) {
+      models_.settle(record.plan);
       replay_all({&record});
       if (!record.error.empty()) throw InputError("{}: {}", record.name, record.error);
       kept_.push_back(std::move(record));
@@ -84,7 +50,7 @@ class PlanSearch {
     gather();
     if (request_.everything) {
       for (PlanRecord& record : waiting_)
-        if (may_fit(record)) replay_all({&record});
+        if (may_run(record) && may_fit(record)) replay_all({&record});
     } else {
       search();
     }
@@ -135,40 +101,53 @@ class PlanSearch {
       for (const double bound : unpacked(part)) waiting_[i++].bound.step_s = bound;
   }
 
+  void push(std::size_t index, bool tight) { queue_.push({bound_of(waiting_[index]), index, tight}); }
+
   /// Takes the plan with the least bound: tightens the bound, and replays the plan if the bound is still the
-  /// least.
+  /// least. Plans that cannot be taken are replaced by smaller ones.
   void search() {
-    struct Entry {
-      double bound = 0.0;
-      std::size_t index = 0;
-      bool tight = false;
-      bool operator<(const Entry& other) const {  // the queue's first entry is the largest
-        return std::tie(bound, index) > std::tie(other.bound, other.index);
+    for (std::size_t i = 0; i < waiting_.size(); ++i) push(i, false);
+    for (std::vector<PlanRecord*> due; !queue_.empty() || !due.empty();) {
+      if (queue_.empty() || due.size() == kAtOnce) {
+        rank(std::exchange(due, {}));
+        continue;
       }
-    };
-    std::priority_queue<Entry> queue;
-    for (std::size_t i = 0; i < waiting_.size(); ++i) queue.push({bound_of(waiting_[i]), i, false});
-    std::vector<PlanRecord*> due;
-    while (!queue.empty()) {
-      const Entry entry = queue.top();
-      queue.pop();
+      const Entry entry = queue_.top();
+      queue_.pop();
       PlanRecord& record = waiting_[entry.index];
-      if (!may_be_best(record, due.size())) continue;
+      if (!may_be_best(record)) continue;
       if (entry.tight) {
-        due.push_back(&record);
-      } else if (may_fit(record)) {
+        if (may_replay(record, due.size())) due.push_back(&record);
+      } else if (may_run(record) && may_fit(record)) {
         tighten(record);
-        queue.push({bound_of(record), entry.index, true});
+        push(entry.index, true);
+      } else {
+        add_smaller(record.plan);
       }
-      if (due.size() == kAtOnce) rank(std::exchange(due, {}));
     }
-    rank(due);
   }
 
   void rank(const std::vector<PlanRecord*>& records) {
-    replay_all(records);
-    for (const PlanRecord* record : records)
-      if (record->fits) count_among_best(*record);
+    std::vector<PlanRecord*> due;
+    for (PlanRecord* record : records)
+      if (may_replay(*record, due.size())) due.push_back(record);
+    replay_all(due);
+    for (const PlanRecord* record : due)
+      if (record->fits)
+        count_among_best(*record);
+      else
+        add_smaller(record->plan);
+  }
+
+  void add_smaller(const Plan& plan) {
+    const Clock::time_point start = Clock::now();
+    for (Plan& smaller : smaller_plans(models_, plan)) {
+      waiting_.push_back({.plan = std::move(smaller)});
+      waiting_.back().bound.step_s = bounds_.step_s(waiting_.back().plan);
+      push(waiting_.size() - 1, false);
+      ++counts_.enumerated;
+    }
+    bounds_s_ += seconds_since(start);
   }
 
   void tighten(PlanRecord& record) {
@@ -177,18 +156,32 @@ class PlanSearch {
     bounds_s_ += seconds_since(start);
   }
 
-  /// Whether a plan may be among the best and the budget allows its replay.
-  /// \param due number of plans that are about to be replayed
-  bool may_be_best(const PlanRecord& record, std::size_t due = 0) {
+  bool may_be_best(const PlanRecord& record) {
     if (bound_of(record) >= threshold()) {
       ++counts_.too_slow;
       return false;
     }
+    return !open_score_ || bound_of(record) < *open_score_;
+  }
+
+  /// Whether budget and time limit allow a replay. \param due number of plans that are about to be replayed
+  bool may_replay(const PlanRecord& record, std::size_t due) {
     const double all = static_cast<double>(counts_.replayed), soon = static_cast<double>(due),
                  most = static_cast<double>(request_.most_replays);
     const double operations = counts_.operations * (all > 0.0 ? 1.0 + soon / all : 1.0);
-    if (all + soon < most && operations < kReplayOperations * most) return true;
+    const bool late = !best_.empty() && seconds_since(start_) > request_.time_limit_s;
+    if (!late && all + soon < most && operations < kReplayOperations * most) return true;
+    timed_out_ = timed_out_ || late;
     open_score_ = std::min(open_score_.value_or(bound_of(record)), bound_of(record));
+    return false;
+  }
+
+  bool may_run(PlanRecord& record) {
+    if (request_.only == nullptr) return true;
+    const std::vector<std::string> obstacles = request_.only->obstacles(models_, record.plan);
+    if (obstacles.empty()) return true;
+    record.error = request_.only->program() + " cannot run it: " + joined(obstacles, "; ");
+    ++counts_.excluded;
     return false;
   }
 
@@ -221,7 +214,7 @@ class PlanSearch {
   /// Numbers of the replay, or the error of `predict`.
   std::string answer(const PlanRecord& record) {
     try {
-      return kReplayed + packed(replayed(record));
+      return kReplayed + packed(replays_.numbers(record.plan));
     } catch (const Error& error) {
       return kFailed + std::string(error.what());
     }
@@ -233,7 +226,8 @@ class PlanSearch {
       ++counts_.failed;
       return;
     }
-    record.forecast = completed(record, forecast_of(unpacked(std::string_view(answer).substr(1))));
+    record.forecast = replays_.forecast(record.plan, unpacked(std::string_view(answer).substr(1)),
+                                        record.bound.memory_bytes);
     ++counts_.replayed;
     counts_.operations += record.forecast->operations;
     record.fits = record.forecast->memory_bytes <= bounds_.memory_limit();
@@ -242,45 +236,6 @@ class PlanSearch {
   void count_among_best(const PlanRecord& record) {
     best_.insert(score_of(record));
     if (best_.size() > request_.best) best_.erase(std::prev(best_.end()));
-  }
-
-  PlanForecast completed(const PlanRecord& record, PlanForecast forecast) {
-    // Results of large worlds contain the memory of some ranks alone.
-    forecast.memory_bytes = record.bound.memory_bytes;
-    for (const double bytes : forecast.stage_memory_bytes)
-      forecast.memory_bytes = std::max(forecast.memory_bytes, bytes);
-    forecast.samples_per_s = models_.problem().samples / forecast.step_s;
-    const DeviceModel& device = models_.device();
-    if (!device.gpu) return forecast;
-    Flop flop;
-    for (const Segment& segment : models_.whole().segments) flop += segment.forward + segment.backward;
-    forecast.mfu = forecast.samples_per_s * flop.count() / record.plan.number("world-size") /
-                   device.peak.at(device_dtype(models_.problem().precision.compute)).count();
-    return forecast;
-  }
-
-  std::vector<double> replayed(const PlanRecord& record) {
-    constexpr int kFew = 3, kMany = 12;
-    const int parts = record.plan.number("micro-batches"), round = record.plan.number("pipeline");
-    if (parts <= kMany * round) return replayed(record, parts, 1);
-    std::vector<double> numbers = replayed(record, (kFew + 1) * round, 0);
-    const std::vector<double> before = replayed(record, kFew * round, 0);
-    const double more = static_cast<double>(parts) / round - (kFew + 1);
-    for (std::size_t i = 0; i < numbers.size(); ++i)
-      numbers[i] += i == kOperations ? before[i] : more * (numbers[i] - before[i]);
-    return numbers;
-  }
-
-  /// A step with `parts` of its micro-batches, after warm-up steps. With many micro-batches the first step is
-  /// like all others.
-  std::vector<double> replayed(const PlanRecord& record, int parts, int warmup_steps) {
-    PredictionRequest request = request_of(models_.problem(), record.plan);
-    request.costs.batch = *request.costs.batch / request.training.micro_batches * parts;
-    request.training.micro_batches = parts;
-    request.replay.warmup_steps = warmup_steps;
-    request.brief = true;
-    request.known = &known_;
-    return numbers_of(predict(request), record.plan.number("pipeline"));
   }
 
   /// Replays variants of the best plans until no variant becomes one of the best.
@@ -304,9 +259,11 @@ class PlanSearch {
       all.push_back({.plan = plan, .bound = {.step_s = bounds_.ordered_step_s(plan)}});
     }
     std::vector<PlanRecord*> due;
-    for (PlanRecord& variant : all)
-      if (may_be_best(variant, due.size()) && may_fit(variant)) due.push_back(&variant);
-    replay_all(due);
+    for (PlanRecord& variant : all) {
+      if (may_be_best(variant) && may_run(variant) && may_fit(variant) && may_replay(variant, due.size()))
+        due.push_back(&variant);
+      if (due.size() == kAtOnce || &variant == &all.back()) replay_all(std::exchange(due, {}));
+    }
     bool found = false;
     for (PlanRecord& variant : all) {
       const bool better = variant.fits && score_of(variant) < (1.0 - kWorth) * score_of(record);
@@ -320,8 +277,10 @@ class PlanSearch {
 
   /// If no plan fits, replays the plan with the least memory.
   void replay_smallest() {
-    const auto smallest = std::ranges::min_element(
-        kept_, [](const auto& a, const auto& b) { return a.bound.memory_bytes < b.bound.memory_bytes; });
+    const auto key = [](const PlanRecord& one) {
+      return std::pair(!one.error.empty(), one.bound.memory_bytes);
+    };
+    const auto smallest = std::ranges::min_element(kept_, {}, key);
     if (smallest != kept_.end() && !smallest->forecast && smallest->error.empty()) replay_all({&*smallest});
   }
 
@@ -342,27 +301,46 @@ class PlanSearch {
             .ranked = static_cast<std::size_t>(ranked),
             .counts = counts_,
             .open_score = open_score_,
+            .timed_out = timed_out_,
             .bounds_s = bounds_s_,
             .replays_s = replays_s_};
   }
 
+  struct Entry {
+    double bound = 0.0;
+    std::size_t index = 0;  ///< in waiting_
+    bool tight = false;
+    bool operator<(const Entry& other) const {  // the queue's first entry is the largest
+      return std::tie(bound, index) > std::tie(other.bound, other.index);
+    }
+  };
+
   PlanModels& models_;
   PlanBounds& bounds_;
   const PlanRequest& request_;
-  KnownInputs known_;
+  const Clock::time_point start_ = Clock::now();
+  PlanReplays replays_;
   PlanCounts counts_;
-  std::vector<PlanRecord> waiting_, kept_;
+  std::deque<PlanRecord> waiting_;  ///< whose places stay when others are added
+  std::priority_queue<Entry> queue_;
+  std::vector<PlanRecord> kept_;
   std::multiset<double> best_;  ///< scores
   std::set<OptionTexts> variants_;
   std::optional<double> open_score_;
+  bool timed_out_ = false;
   double bounds_s_ = 0.0, replays_s_ = 0.0;
   double each_s_ =
       std::numeric_limits<double>::infinity();  ///< wall-clock time per replay of the latest ones
 };
 
-}  // namespace
+/// Whether the plan or a smaller one fits by its bound of memory.
+bool may_fit(PlanModels& models, PlanBounds& bounds, const Plan& plan) {
+  return bounds.memory_bytes(plan) <= bounds.memory_limit() ||
+         std::ranges::any_of(smaller_plans(models, plan),
+                             [&](const Plan& smaller) { return may_fit(models, bounds, smaller); });
+}
 
-double PlanForecast::bubble() const { return mean.idle_s / own_time_s(mean); }
+}  // namespace
 
 double score(const PlanModels& models, const Plan& plan, double step_s) {
   const PlanObjective objective = models.problem().objective;
@@ -382,8 +360,7 @@ int ranks_that_fit(const PlanProblem& problem) {
     PlanModels models(larger);
     PlanBounds bounds(models, false);
     bool fits = false;
-    enumerate_plans(
-        models, [&](const Plan& plan) { fits = fits || bounds.memory_bytes(plan) <= bounds.memory_limit(); });
+    enumerate_plans(models, [&](const Plan& plan) { fits = fits || may_fit(models, bounds, plan); });
     if (fits) return larger.ranks;
   }
   return 0;

@@ -1,30 +1,17 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "records/result.hpp"
-#include "sim/plan/bounds.hpp"
+#include "sim/plan/forecast.hpp"
+#include "sim/plan/launch.hpp"
 #include "sim/plan/space.hpp"
 
 /// Search for the best plans: bounds exclude plans, replays rank the others.
 namespace stepcast {
-
-/// Forecast of `predict` for a plan. If micro-batches fill more than twelve rounds (a round has one per
-/// pipeline rank), three and four rounds are replayed; every further round takes and holds what the fourth
-/// one adds.
-struct PlanForecast {
-  double step_s = 0.0;
-  double samples_per_s = 0.0;
-  double mfu = 0.0;                          ///< fraction of peak flop/s; 0 if the device is not a GPU
-  double memory_bytes = 0.0;                 ///< of the rank that holds most
-  Breakdown mean{};                          ///< over the ranks
-  double operations = 0.0;                   ///< replayed
-  std::vector<double> stage_memory_bytes{};  ///< by pipeline stage; one value without a pipeline
-  [[nodiscard]] double bubble() const;
-};
 
 struct PlanRecord {
   Plan plan{};
@@ -35,9 +22,9 @@ struct PlanRecord {
   bool fits = false;    ///< in device memory less the reserve
 };
 
-/// Numbers of plans. They depend on the inputs alone, never on time.
+/// Numbers of plans. They depend on the inputs alone unless a time limit ended the search.
 struct PlanCounts {
-  std::size_t enumerated = 0, too_large = 0, too_slow = 0, replayed = 0, failed = 0;
+  std::size_t enumerated = 0, excluded = 0, too_large = 0, too_slow = 0, replayed = 0, failed = 0;
   double operations = 0.0;  ///< replayed
 };
 
@@ -51,16 +38,19 @@ struct PlanRequest {
   std::size_t best = 5;  ///< least number of ranked plans; the first is proven best but for kPlanSlack
   std::size_t most_replays = 500;        ///< of kReplayOperations each
   std::vector<PlanRecord> user_plans{};  ///< ranked with the others, whatever their bounds
-  bool everything = false;               ///< replay every plan, with all refinement values
+  bool everything = false;               ///< replay every plan, with all values
+  const Launcher* only = nullptr;        ///< program that can run all plans but those of the user
+  double time_limit_s = std::numeric_limits<double>::infinity();  ///< no new replays later, once a plan fits
 };
 
 struct PlanOutcome {
   std::vector<PlanRecord> plans;  ///< first the replayed plans that fit, best first; then all others
   std::size_t ranked = 0;         ///< number of plans that fit
   PlanCounts counts;
-  /// Least score bound of the plans that the replay budget excluded though they could be the best. None: the
-  /// first plan is proven best.
+  /// Least score bound of the plans that the replay budget or the time limit excluded though they could be the
+  /// best. None: the first plan is proven best.
   std::optional<double> open_score;
+  bool timed_out = false;                  ///< the time limit excluded plans
   double bounds_s = 0.0, replays_s = 0.0;  ///< wall-clock time of the search itself
 };
 
@@ -68,7 +58,7 @@ struct PlanOutcome {
 double score(const PlanModels& models, const Plan& plan, double step_s);
 
 /// Replays plans in ascending order of their bounds until none is below (1 - kPlanSlack) of the best score
-/// found; then refines the best.
+/// found; then refines the best. A plan that does not fit is replaced by its smaller_plans().
 PlanOutcome search_plans(PlanModels& models, PlanBounds& bounds, const PlanRequest& request);
 
 /// Least number of ranks, doubled from those of the problem, on which the memory bound of some plan fits; 0:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 
 #include "core/table.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
@@ -72,7 +73,7 @@ Values sequence_parallel(PlanModels& models, const Plan& plan) {
 Values gathers_again(PlanModels& models, const Plan& plan) {
   const bool gathers =
       plan.text("sequence_parallel") == "1" && models.whole().settings.contains("gather_again");
-  return gathers ? Values{"", "1"} : kDoesNotApply;
+  return gathers ? Values{"1"} : Values{};
 }
 
 Values pipelines(PlanModels& models, const Plan& plan) {
@@ -136,14 +137,21 @@ Values micro_batches(PlanModels& models, const Plan& plan) {
   return divisors(models.problem().samples / plan.number("data"));
 }
 
-/// The reduction of gradients after the last micro-batch, or after each, which needs less memory.
+/// Reductions of gradients after each micro-batch instead of the last one.
 Values accumulations(PlanModels&, const Plan& plan) {
-  return gathers(plan) && plan.number("micro-batches") > 1 ? Values{"", "every"} : kDoesNotApply;
+  if (!gathers(plan) || plan.number("micro-batches") == 1) return {};
+  return plan.copies() > 1 ? Values{"shard-then-replicas", "every"} : Values{"every"};
 }
 
-/// Units of several blocks too, but not if FSDP gathers parameters block by block.
-Values recomputations(PlanModels& models, const Plan& plan) {
-  Values all{"none", "full"};
+/// Parts of blocks if the model permits it, and units of several blocks, but not if FSDP gathers parameters
+/// block by block.
+Values recomputations(PlanModels& models, Plan plan) {
+  Values all{"selective", "per-op"};
+  std::erase_if(all, [&](const std::string& value) {
+    plan.values["recompute"] = value;
+    return models.part(plan) == nullptr;
+  });
+  all.push_back("full");
   if (plan.text("sharding") == "full_shard") return all;
   const int blocks = block_count(models.whole()) / plan.number("pipeline");
   for (int unit = 2; unit <= blocks / 2 && unit <= 8; unit *= 2) all.push_back(fmt::format("every:{}", unit));
@@ -160,11 +168,14 @@ Values schedules(PlanModels& models, const Plan& plan) {
   return all;
 }
 
+/// For each size of the largest stage the fewest stages of that size: all divisors, and 3 for 40 blocks.
 Values virtual_stages(PlanModels& models, const Plan& plan) {
   if (plan.text("schedule") != "interleaved") return kDoesNotApply;
-  const int most = block_count(models.whole()) / plan.number("pipeline");
+  const int blocks = block_count(models.whole()), ranks = plan.number("pipeline");
   Values all;
-  for (int parts = 2; parts <= most; parts *= 2) all.push_back(std::to_string(parts));
+  for (int size = blocks; size > 0; --size)
+    if (const int parts = (blocks + ranks * size - 1) / (ranks * size); parts > 1 && parts <= blocks / ranks)
+      add_new(all, std::to_string(parts));
   return all;
 }
 
@@ -176,7 +187,7 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
   Values all;
   for (const auto& [first, last] : ends)
     add_new(all, split_for(block_count(model), stages_of(plan), first, last));
-  add_new(all, models.balanced_split(model, plan.micro_batch(models.problem()), stages_of(plan)));
+  add_new(all, models.balanced_split(model, plan, stages_of(plan)));
   std::erase(all, "");
   return all;
 }
@@ -221,26 +232,43 @@ Values rank_orders(PlanModels&, const Plan& plan) {
 }
 
 /// Leaves out values that do not apply, so that equal plans have equal values.
-void set(Plan& plan, const std::string& name, const std::string& value) {
+void set(PlanModels& models, Plan& plan, const std::string& name, const std::string& value) {
   if (value.empty())
     plan.values.erase(name);
   else
     plan.values[name] = value;
+  models.settle(plan);
 }
 
 void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
             const std::function<void(const Plan&)>& visit) {
   if (index == plan_dimensions().size()) return visit(plan);
   const PlanDimension& dimension = plan_dimensions()[index];
-  if (!dimension.values && !all) return choose(models, index + 1, plan, all, visit);
-  Values values = dimension.values ? dimension.values(models, plan) : Values{};
-  if (all && dimension.refinement_values)
-    for (const std::string& value : dimension.refinement_values(models, plan)) add_new(values, value);
+  if (models.is_set(dimension.name) || (!dimension.values && !all))
+    return choose(models, index + 1, plan, all, visit);
+  Values values = dimension.values ? dimension.values(models, plan) : kDoesNotApply;
+  for (const PlanDimension::Values* more : {&dimension.smaller_values, &dimension.refinement_values})
+    if (all && *more)
+      for (const std::string& value : (*more)(models, plan)) add_new(values, value);
   for (const std::string& value : values) {
-    set(plan, dimension.name, value);
+    set(models, plan, dimension.name, value);
     choose(models, index + 1, plan, all, visit);
   }
   plan.values.erase(dimension.name);
+}
+
+/// Dimensions with values of this kind that the convention does not set.
+std::vector<const PlanDimension*> dimensions_with(const PlanModels& models,
+                                                  PlanDimension::Values PlanDimension::*kind) {
+  std::vector<const PlanDimension*> result;
+  for (const PlanDimension& dimension : plan_dimensions())
+    if (dimension.*kind && !models.is_set(dimension.name)) result.push_back(&dimension);
+  return result;
+}
+
+Plan changed(PlanModels& models, Plan plan, const PlanDimension& dimension, const std::string& value) {
+  set(models, plan, dimension.name, value);
+  return plan;
 }
 
 }  // namespace
@@ -273,24 +301,25 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"sharding", "", kOption, shardings},
       {"shard", "shard", kMesh, shards},
       {"forward-prefetch", "forward prefetch", kOption,
-       [](PlanModels&, const Plan& plan) { return gathers(plan) ? Values{"yes"} : kDoesNotApply; },
+       [](PlanModels&, const Plan& plan) { return gathers(plan) ? Values{"yes"} : kDoesNotApply; }, nullptr,
        [](PlanModels&, const Plan& plan) {
          return gathers(plan) ? Values{"yes", ""} : kDoesNotApply;
        }},
       {"micro-batches", "micro-batches", kOption, micro_batches},
-      {"accumulate", "accumulate", kOption, accumulations},
-      {"recompute", "recompute", kOption, recomputations},
+      {"accumulate", "accumulate", kOption, nullptr, accumulations},
+      {"recompute", "recompute", kOption, [](PlanModels&, const Plan&) { return Values{"none"}; },
+       recomputations},
       {"schedule", "", kOption, schedules},
       {"virtual-stages", "virtual stages", kOption, virtual_stages},
       {"split", "", kOption,
        [](PlanModels& models, const Plan& plan) {
          return splits(models, plan, {{0, 0}, {0, 1}, {1, 1}, {1, 0}});
        },
-       adjacent_splits},
+       nullptr, adjacent_splits},
       {"zero", "zero", kOption, zero_stages},
-      {"rank-order", "order", kOrder, nullptr, rank_orders},
-      {"bucket-cap", "bucket cap", kOption, nullptr, bucket_caps},
-      {"limit-all-gathers", "all-gathers at once", kOption, nullptr,
+      {"rank-order", "order", kOrder, nullptr, nullptr, rank_orders},
+      {"bucket-cap", "bucket cap", kOption, nullptr, nullptr, bucket_caps},
+      {"limit-all-gathers", "all-gathers at once", kOption, nullptr, nullptr,
        [](PlanModels&, const Plan& plan) {
          return gathers(plan) ? Values{"", "3"} : kDoesNotApply;
        }},
@@ -309,16 +338,22 @@ void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>&
   choose(models, 0, plan, all, visit);
 }
 
+std::vector<Plan> smaller_plans(PlanModels& models, const Plan& plan) {
+  std::vector<Plan> plans;
+  for (const PlanDimension* dimension :
+       dimensions_with(models, &PlanDimension::smaller_values) | std::views::reverse) {
+    const Values values = dimension->smaller_values(models, plan);
+    if (std::ranges::find(values, plan.text(dimension->name)) != values.end()) break;
+    for (const std::string& value : values) plans.push_back(changed(models, plan, *dimension, value));
+  }
+  return plans;
+}
+
 std::vector<Plan> variants_of(PlanModels& models, const Plan& plan) {
   std::vector<Plan> variants;
-  for (const PlanDimension& dimension : plan_dimensions()) {
-    if (!dimension.refinement_values) continue;
-    for (const std::string& value : dimension.refinement_values(models, plan)) {
-      if (value == plan.text(dimension.name)) continue;
-      variants.push_back(plan);
-      set(variants.back(), dimension.name, value);
-    }
-  }
+  for (const PlanDimension* dimension : dimensions_with(models, &PlanDimension::refinement_values))
+    for (const std::string& value : dimension->refinement_values(models, plan))
+      if (value != plan.text(dimension->name)) variants.push_back(changed(models, plan, *dimension, value));
   return variants;
 }
 

@@ -21,15 +21,21 @@ enum class DimensionKind : std::uint8_t {
 /// A choice that a plan makes. Each is an entry of plan_dimensions(), from which it is enumerated, passed to
 /// `predict`, printed and written.
 struct PlanDimension {
+  using Values = std::function<std::vector<std::string>(PlanModels&, const Plan&)>;
+
   std::string name;        ///< `tensor`, `micro-batches`
   std::string short_name;  ///< in tables, before the value; may be empty
   DimensionKind kind = DimensionKind::kOption;
   /// Values that go with those of the dimensions before, in the order in which equally good plans are
-  /// preferred. "": the dimension does not apply. No value at all: the plan cannot be completed.
-  std::function<std::vector<std::string>(PlanModels&, const Plan&)> values = nullptr;
+  /// preferred. "": the dimension does not apply. No value at all: the plan cannot be completed. Null: the
+  /// option's default.
+  Values values = nullptr;
+  /// Values with which a step takes at least as long as with the one of `values`, and may need less memory.
+  /// Tried on plans that do not fit.
+  Values smaller_values = nullptr;
   /// Values tried only on the best plans, one dimension at a time. For dimensions with little effect on the
-  /// step time. A dimension without `values` has the option's default in all other plans.
-  std::function<std::vector<std::string>(PlanModels&, const Plan&)> refinement_values = nullptr;
+  /// step time.
+  Values refinement_values = nullptr;
 };
 
 /// All dimensions, in the order of choice.
@@ -37,8 +43,11 @@ const std::vector<PlanDimension>& plan_dimensions();
 /// Returns null if no dimension has the name.
 const PlanDimension* find_dimension(const std::string& name);
 
-/// Visits every plan, always in the same order. \param all with refinement values too
+/// Visits every plan, always in the same order. \param all with smaller and refinement values too
 void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>& visit, bool all = false);
+/// Returns the plans with one more smaller value, for a plan that does not fit. From plan to plan every
+/// combination of smaller values is reached once.
+std::vector<Plan> smaller_plans(PlanModels& models, const Plan& plan);
 /// Returns the plans that differ from `plan` in one refinement value.
 std::vector<Plan> variants_of(PlanModels& models, const Plan& plan);
 

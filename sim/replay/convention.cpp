@@ -21,14 +21,6 @@ std::vector<std::pair<std::string, std::string>> settings_of(const OptionTexts& 
   return Specification::parse("model", model->second).overrides;
 }
 
-/// Names that conditions may have: options, dimensions of the mesh, and `replicas`.
-std::vector<std::string> condition_names(const Assignment& values) {
-  std::vector<std::string> names = values.names();
-  for (const PredictionOption& option : prediction_options()) names.push_back(option.name);
-  for (const KnownOption& known : known_options()) names.push_back(known.option.name);
-  return names;
-}
-
 /// Values that conditions may name.
 Assignment conditions_of(const OptionTexts& options) {
   Assignment values{{"strategy", ""},       {"precision", "fp32"}, {"schedule", "1f1b"},
@@ -48,6 +40,14 @@ Assignment conditions_of(const OptionTexts& options) {
     values.set(name, std::to_string(config.mesh.size(name)));
   values.set("replicas", std::to_string(world / config.mesh.size("tensor") / config.mesh.size("pipeline")));
   return values;
+}
+
+/// Names that conditions may have: options, dimensions of the mesh, and `replicas`.
+std::vector<std::string> condition_names() {
+  std::vector<std::string> names = conditions_of({}).names();
+  for (const PredictionOption& option : prediction_options()) names.push_back(option.name);
+  for (const KnownOption& known : known_options()) names.push_back(known.option.name);
+  return names;
 }
 
 /// The next multiple at or above a setting if `value` is `multiple of N`; else `value`.
@@ -89,50 +89,63 @@ std::string conventions_text() {
   return text;
 }
 
-LikeOptions like(const std::string& convention, const OptionTexts& options) {
+Convention::Convention(const std::string& name) : name_(name) {
   const std::vector<std::string> known = resource_names("conventions", ".yaml");
-  if (!convention.ends_with(".yaml") && std::ranges::find(known, convention) == known.end())
-    throw UsageError("--like: " + unknown_name("convention", convention, known));
-  const YamlNode file = YamlNode::load(find_resource("conventions", convention, ".yaml").string());
+  if (!name.ends_with(".yaml") && std::ranges::find(known, name) == known.end())
+    throw UsageError("--like: " + unknown_name("convention", name, known));
+  const YamlNode file = YamlNode::load(find_resource("conventions", name, ".yaml").string());
   file.allow_only({"convention", "options", "model"});
-  LikeOptions result{.options = options, .note = convention};
+  const std::vector<std::string> names = condition_names();
+  for (const char* key : {"options", "model"})
+    for (const YamlNode& entry : file.items(key))
+      for (const std::string& option : entry.keys()) {
+        if (option == "if") continue;
+        for (const char* question : {"like", "strategy", "mesh", "model", "world-size", "batch"})
+          if (option == question)
+            entry.fail("'{}' is a part of the question, which a convention does not set", option);
+        entries_.push_back({.name = option,
+                            .value = entry.at(option),
+                            .condition = {},
+                            .refines = entry.has("if") && entry.at("if").has(option),
+                            .setting = key == std::string("model")});
+        if (entry.has("if"))
+          entries_.back().condition = entry.placed([&] { return Condition(entry.at("if"), names); });
+        names_.insert(option);
+      }
+}
+
+LikeOptions Convention::added_to(const OptionTexts& options) const {
+  LikeOptions result{.options = options, .note = name_};
   std::map<std::string, std::string> added;  // text by name
   const Assignment values = conditions_of(options);
-  const std::vector<std::string> names = condition_names(values);
-  const auto each = [&](const char* key, const auto& use) {
-    if (!file.has(key)) return;
-    for (const YamlNode& entry : file.at(key).items())
-      for (const std::string& name : entry.keys()) {
-        if (name == "if") continue;
-        for (const char* question : {"like", "strategy", "mesh", "model", "world-size", "batch"})
-          if (name == question)
-            entry.fail("'{}' is a part of the question, which a convention does not set", name);
-        const bool holds =
-            entry.placed([&] { return !entry.has("if") || Condition(entry.at("if"), names).holds(values); });
-        if (!holds) continue;
-        const Expansion value = entry.placed([&] { return expand(entry.at(name).text(), values); });
-        if (!value.problem.empty()) entry.fail(value.problem);
-        use(name, value.text, entry.has("if") && entry.at("if").has(name));
-      }
-  };
-  each("options", [&](const std::string& name, const std::string& value, bool refines) {
-    if (!refines && options.contains(name)) return;
-    result.options[name] = value;
-    added[name] = name + " " + value;
-  });
-  if (const auto model = result.options.find("model"); model != result.options.end()) {
-    const Model whole = load_model(model->second);
-    const auto given = settings_of(options);
-    each("model", [&](const std::string& name, const std::string& value, bool) {
-      const bool is_given = std::ranges::any_of(given, [&](const auto& one) { return one.first == name; });
-      if (is_given || !whole.settings.contains(name)) return;
-      const std::string text = multiple_of(whole.settings.at(name), value);
-      model->second = with_setting(model->second, name, text);
-      added[name] = name + "=" + text;
-    });
+  const auto given = settings_of(options);
+  const auto model = result.options.find("model");
+  for (const Entry& entry : entries_) {
+    const bool holds = entry.value.placed([&] { return !entry.condition || entry.condition->holds(values); });
+    if (!holds) continue;
+    const Expansion value = entry.value.placed([&] { return expand(entry.value.text(), values); });
+    if (!value.problem.empty()) entry.value.fail(value.problem);
+    if (!entry.setting) {
+      if (!entry.refines && options.contains(entry.name)) continue;
+      result.options[entry.name] = value.text;
+      added[entry.name] = entry.name + " " + value.text;
+    } else if (model != result.options.end() &&
+               std::ranges::find(given, entry.name, &std::pair<std::string, std::string>::first) == given.end()) {
+      const auto& settings = settings_of_model(options.at("model"));
+      if (!settings.contains(entry.name)) continue;
+      const std::string text = multiple_of(settings.at(entry.name), value.text);
+      model->second = with_setting(model->second, entry.name, text);
+      added[entry.name] = entry.name + "=" + text;
+    }
   }
-  for (const auto& [name, text] : added) result.note += (result.note == convention ? ": " : ", ") + text;
+  for (const auto& [name, text] : added) result.note += (result.note == name_ ? ": " : ", ") + text;
   return result;
+}
+
+const std::map<std::string, std::int64_t>& Convention::settings_of_model(const std::string& model) const {
+  const auto [known, is_new] = settings_.try_emplace(model);
+  if (is_new) known->second = load_model(model).settings;
+  return known->second;
 }
 
 }  // namespace stepcast

@@ -1,14 +1,20 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
+#include "core/expression.hpp"
 #include "sim/strategies/options.hpp"
 
 /// Conventions: options that a project's published recipes set (`--like megatron`). One file each, in
 /// conventions/.
 namespace stepcast {
 
-/// Options of `predict` with those that the convention `like` sets added, and what was added.
+/// Options of `predict` with those that a convention sets added, and what was added.
 struct LikeOptions {
   OptionTexts options;
   std::string note;  ///< `megatron: zero 1, gather_again=1`
@@ -17,10 +23,35 @@ struct LikeOptions {
 /// What each convention sets, for `help conventions`.
 std::string conventions_text();
 
-/// Adds options whose conditions hold and that are not given; an entry whose conditions name its own option
-/// replaces it. Conditions read the options, and the mesh: `tensor`, `context`, `expert`, `data`, `shard`,
-/// `pipeline`, and `replicas` = world size / (pipeline x tensor). Settings of a model that lacks them are
-/// left out. \throws UsageError for an unknown convention \throws InputError for a file that is not valid
-LikeOptions like(const std::string& convention, const OptionTexts& options);
+class Convention {
+ public:
+  /// \param name in conventions/, or a file \throws UsageError for an unknown one \throws InputError for a
+  /// file that is not valid
+  explicit Convention(const std::string& name);
+
+  /// Options and settings of the model that it sets under some condition.
+  [[nodiscard]] const std::set<std::string>& names() const { return names_; }
+  /// Adds options whose conditions hold and that are not given; an entry whose conditions name its own option
+  /// replaces it. Conditions read the options, and the mesh: `tensor`, `context`, `expert`, `data`, `shard`,
+  /// `pipeline`, and `replicas` = world size / (pipeline x tensor). Settings of a model that lacks them are
+  /// left out.
+  [[nodiscard]] LikeOptions added_to(const OptionTexts& options) const;
+
+ private:
+  struct Entry {
+    std::string name;
+    YamlNode value;
+    std::optional<Condition> condition;
+    bool refines;  ///< its conditions name its own option
+    bool setting;  ///< of the model
+  };
+  /// Of the model, loaded once.
+  [[nodiscard]] const std::map<std::string, std::int64_t>& settings_of_model(const std::string& model) const;
+
+  std::string name_;
+  std::vector<Entry> entries_;
+  std::set<std::string> names_;
+  mutable std::map<std::string, std::map<std::string, std::int64_t>> settings_{};  ///< by specification
+};
 
 }  // namespace stepcast

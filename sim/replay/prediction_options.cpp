@@ -235,7 +235,7 @@ const std::vector<PredictionOption>& prediction_options() {
 PredictionRequest prediction_request(const OptionTexts& given) {
   const auto convention = given.find("like");
   const LikeOptions all =
-      convention == given.end() ? LikeOptions{given, ""} : like(convention->second, given);
+      convention == given.end() ? LikeOptions{given, ""} : Convention(convention->second).added_to(given);
   const OptionTexts& options = all.options;
   PredictionRequest request;
   request.costs.convention = all.note;

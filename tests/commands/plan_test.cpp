@@ -39,7 +39,8 @@ TEST_CASE("plan ranks plans, and its best one is reproduced by the command that 
   CHECK(result["step_time_s"][0][0].get<double>() ==
         Approx(best["forecast"]["step_s"].get<double>()).epsilon(1e-9));
   CHECK(shell.read("plans/plan.txt") == outcome.out);
-  for (const char* file : {"plans/plans.csv", "plans/megatron.txt", "plans/torchtitan.toml"})
+  for (const char* file : {"plans/plans.csv", "plans/megatron.txt", "plans/torchtitan.toml",
+                           "plans/accelerate.yaml", "plans/deepspeed.json"})
     CHECK_FALSE(shell.read(file).empty());
   CHECK(shell.run(kSmall + "-o plans").exit_code == 3);
   CHECK(shell.run(kSmall + "--force -o plans").out == outcome.out);
@@ -55,6 +56,16 @@ TEST_CASE("plan ranks user plans in the same table", "[commands]") {
   REQUIRE(outcome.exit_code == 0);
   CHECK_THAT(outcome.out, Catch::Contains("ours: pipeline, pipeline 4") && Catch::Contains("own 2: fsdp") &&
                               Catch::Contains("wrap root"));
+}
+
+TEST_CASE("plan for one program and its convention prints that program's options alone", "[commands]") {
+  const Shell shell;
+  const Outcome outcome = shell.run(kSmall + "--only megatron --like megatron --time-limit 1h");
+  REQUIRE(outcome.exit_code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("cannot be run by the program of --only") &&
+                              Catch::Contains("--like megatron") && Catch::Contains("for Megatron-LM:") &&
+                              !Catch::Contains("for torchtitan") && !Catch::Contains("--time-limit ended"));
+  CHECK(shell.run(line_with(outcome.out, "stepcast predict")).exit_code == 0);
 }
 
 TEST_CASE("plan rejects bad options and user plans, and names the key and valid values", "[commands]") {
@@ -79,6 +90,9 @@ TEST_CASE("plan rejects bad options and user plans, and names the key and valid 
   rejected(base + "--global-batch 8 --objective speed", 2, "energy");
   rejected(base + "--global-batch 8 --device v100-sxm --objective energy --precision fp16", 2, "power");
   rejected(base + "--global-batch 8 --precision int4", 2, "--precision");
+  rejected(base + "--global-batch 8 --only megatorn", 2, "did you mean 'megatron'");
+  rejected(base + "--global-batch 8 --like megatorn", 2, "did you mean 'megatron'");
+  rejected(base + "--global-batch 8 --time-limit -1s", 2, "at least 0s");
   rejected("--model nothing --cluster h100x8-hgx --global-batch 8", 3, "nothing");
   rejected("--model netflix-mlp --cluster h100x8-hgx --batch-tokens 4M", 2, "--global-batch");
   rejected("--model simple-cnn --cluster star:hosts=2 --global-batch 4", 2, "--device is missing");

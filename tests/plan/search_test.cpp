@@ -26,6 +26,11 @@ std::string llama(int layers, int hidden, int sequence) {
          ",sequence=" + std::to_string(sequence);
 }
 
+std::string moe(int layers, int hidden) {
+  return "moe:experts=4,vocabulary=4096,sequence=512,layers=" + std::to_string(layers) +
+         ",hidden=" + std::to_string(hidden) + ",feed_forward=" + std::to_string(hidden);
+}
+
 PlanOutcome search(const PlanProblem& given, const PlanRequest& request = {}) {
   PlanModels models(given);
   PlanBounds bounds(models);
@@ -40,19 +45,21 @@ double best_score(const PlanProblem& given, const PlanOutcome& outcome) {
 
 }  // namespace
 
-TEST_CASE("replaying every plan of ten small problems finds none that is better by 0.5 %", "[plan]") {
-  // In the last three the memory of the process leaves too little for most plans.
+TEST_CASE("replaying every plan of twelve small problems finds none that is better by 0.5 %", "[plan]") {
+  // In some the memory of the process leaves too little for most plans.
   const std::vector<PlanProblem> problems{
       problem(llama(2, 256, 256), 2, 4),
-      problem(llama(3, 512, 512), 2, 4),
       problem(llama(4, 128, 512), 4, 4),
       problem(llama(4, 1024, 2048), 4, 4),
       problem("gpt:layers=4,hidden=512,vocabulary=4096,sequence=256", 4, 4),
       problem("netflix-mlp", 4, 16),
       problem(llama(4, 512, 8192), 4, 1),
-      problem(llama(2, 2048, 4096), 4, 4, "h100-sxm:process=70GiB"),
       problem(llama(4, 1024, 8192), 4, 4, "h100-sxm:process=69GiB"),
-      problem(llama(4, 2048, 1024), 4, 2, "h100-sxm:process=70GiB")};
+      problem(llama(4, 2048, 1024), 4, 2, "h100-sxm:process=70GiB"),
+      problem(moe(2, 256), 2, 4),
+      problem(moe(3, 512), 4, 2),
+      problem(moe(2, 1024), 4, 4, "h100-sxm:process=70GiB"),
+      problem(moe(2, 1024) + ",capacity=125", 2, 4, "h100-sxm:process=70GiB")};
   for (const PlanProblem& given : problems) {
     const PlanOutcome every = search(given, {.everything = true});
     const PlanOutcome planned = search(given);
@@ -134,6 +141,41 @@ TEST_CASE("a search that ends early reports how far from the best it may be", "[
   REQUIRE(outcome.open_score);
   CHECK_THAT(counts_text(models, outcome), Catch::Contains("Not proven"));
   CHECK(best_score(given, search(given)) >= std::min(*outcome.open_score, best_score(given, outcome)));
+}
+
+TEST_CASE("a search that a time limit ends has a plan and reports so", "[plan]") {
+  const PlanProblem given = problem(llama(4, 1024, 2048), 4, 4);
+  PlanModels models(given);
+  PlanBounds bounds(models);
+  const PlanOutcome outcome = search_plans(models, bounds, {.time_limit_s = 0.0});
+  REQUIRE(outcome.timed_out);
+  CHECK(outcome.ranked > 0);
+  CHECK_THAT(counts_text(models, outcome), Catch::Contains("--time-limit ended the search"));
+  const PlanOutcome whole = search(given);
+  CHECK_FALSE(whole.timed_out);
+  CHECK(best_score(given, whole) >= std::min(*outcome.open_score, best_score(given, outcome)));
+}
+
+TEST_CASE("a search for one program ranks only plans that it can run, also with its convention", "[plan]") {
+  for (const auto& [program, convention] : {std::pair{"megatron", "megatron"},
+                                            {"megatron", ""},
+                                            {"torchtitan", "torchtitan@2025"},
+                                            {"hf", "hf"},
+                                            {"deepspeed", ""}}) {
+    PlanProblem given = problem(llama(4, 1024, 2048), 4, 8);
+    given.like = convention;
+    PlanModels models(given);
+    PlanBounds bounds(models);
+    const Launcher launcher(program, models);
+    const PlanOutcome outcome = search_plans(models, bounds, {.only = &launcher});
+    INFO(program << " " << convention);
+    CHECK(outcome.counts.excluded > 0);
+    REQUIRE(outcome.ranked > 0);
+    for (std::size_t i = 0; i < outcome.ranked; ++i)
+      CHECK(launcher.obstacles(models, outcome.plans[i].plan).empty());
+    const PlanOutcome every = search_plans(models, bounds, {.everything = true, .only = &launcher});
+    CHECK(best_score(given, outcome) <= 1.005 * best_score(given, every));
+  }
 }
 
 TEST_CASE("equal problems have equal results", "[plan]") {

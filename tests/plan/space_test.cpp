@@ -1,6 +1,7 @@
 #include "sim/plan/space.hpp"
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 
 #include "sim/plan/launch.hpp"
@@ -77,9 +78,63 @@ TEST_CASE("variants of a plan differ from it in one dimension", "[plan]") {
   CHECK(splits == std::set<std::string>{"2-2-1-1", "1-3-1-1", "1-2-1-2", "3-1-1-1", "2-1-2-1", "2-1-1-2"});
 }
 
-TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[plan]") {
+TEST_CASE("a plan that does not fit is followed by every combination of smaller values, once", "[plan]") {
   const PlanProblem given = problem();
   PlanModels models(given);
+  const Plan plan{{{"world-size", "8"},
+                   {"pipeline", "1"},
+                   {"context", "1"},
+                   {"tensor", "2"},
+                   {"sequence_parallel", "1"},
+                   {"data", "4"},
+                   {"strategy", "fsdp"},
+                   {"sharding", "full_shard"},
+                   {"shard", "2"},
+                   {"micro-batches", "2"},
+                   {"recompute", "none"}}};
+  std::set<OptionTexts> seen{plan.values};
+  std::vector<Plan> left{plan};
+  while (!left.empty()) {
+    const Plan next = left.back();
+    left.pop_back();
+    for (const Plan& smaller : smaller_plans(models, next)) {
+      CHECK(seen.insert(smaller.values).second);
+      left.push_back(smaller);
+    }
+  }
+  CHECK(seen.size() == 2 * 3 * 4);  // gathered again, accumulate, recompute
+}
+
+TEST_CASE("a convention sets its options in all plans, and plans do not vary them", "[plan]") {
+  PlanProblem given = problem();
+  given.like = "megatron";
+  PlanModels models(given);
+  std::size_t count = 0;
+  enumerate_plans(models, [&](const Plan& plan) {
+    CHECK_FALSE(plan.values.contains("sequence_parallel"));
+    CHECK_FALSE(plan.values.contains("zero"));
+    if (count++ % 16 != 0) return;
+    const OptionTexts options = predict_options(given, plan);
+    INFO(command_of(given, plan));
+    CHECK(options.at("like") == "megatron");
+    const OptionTexts all = Convention("megatron").added_to(options).options;
+    const PredictionRequest request = request_of(given, plan);
+    for (const auto& [name, value] : plan.added)
+      if (name != "model" && !models.whole().settings.contains(name)) CHECK(all.at(name) == value);
+    CHECK(models.precision_of(plan) == request.costs.precision);
+    CHECK(models.part(plan)->settings.at("sequence_parallel") == (plan.number("tensor") > 1 ? 1 : 0));
+    CHECK(models.part(plan)->settings == load_model(request.costs.model).settings);
+  });
+  CHECK(count > 200);
+}
+
+TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[plan]") {
+  PlanProblem given = problem();
+  given.precision = Precision::parse("bf16,gradients=fp32");
+  PlanModels models(given);
+  const auto launch_text = [](const char* name, PlanModels& of, const Plan& plan) {
+    return Launcher(name, of).text(of, plan);
+  };
   const Plan plan{{{"world-size", "8"},
                    {"pipeline", "2"},
                    {"context", "1"},
@@ -92,8 +147,9 @@ TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[pla
                    {"recompute", "every:2"},
                    {"schedule", "1f1b"},
                    {"split", "4-2"},
+                   {"messages", "waited"},
                    {"bucket-cap", "100MiB"}}};
-  const LaunchText megatron = launch_text("megatron-lm", models, plan);
+  const LaunchText megatron = launch_text("megatron", models, plan);
   for (const char* line :
        {"--tensor-model-parallel-size 2\n", "--sequence-parallel\n", "--pipeline-model-parallel-size 2\n",
         "--pipeline-model-parallel-layout 'Et*4|t*2L'\n", "--context-parallel-size 1\n",
@@ -102,6 +158,7 @@ TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[pla
         "--ddp-bucket-size 26214400\n"})
     CHECK_THAT(megatron.lines, Catch::Contains(line));
   CHECK(megatron.missing.empty());
+  CHECK(megatron.obstacles.empty());
   const LaunchText torchtitan = launch_text("torchtitan", models, plan);
   for (const char* line :
        {"[parallelism]\n", "tensor_parallel_degree = 2\n", "pipeline_parallel_degree = 2\n",
@@ -110,15 +167,18 @@ TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[pla
         "[activation_checkpoint]\nmode = \"full\"\n"})
     CHECK_THAT(torchtitan.lines, Catch::Contains(line));
   // Units of two blocks, replicas of a pipeline, the cap of buckets, inputs gathered again.
-  CHECK(torchtitan.missing.size() == 4);
+  CHECK(torchtitan.obstacles.size() == 4);
+  CHECK(torchtitan.missing.size() == 2);  // gradients in fp32, waited messages
+  CHECK_THAT(torchtitan.text(),
+             Catch::StartsWith("# torchtitan cannot run this plan: ") && !Catch::Contains("[parallelism]"));
 
   Plan shared = plan;
   for (const char* zero : {"1", "2"}) {
     shared.values["zero"] = zero;
-    CHECK_THAT(launch_text("megatron-lm", models, shared).lines,
+    CHECK_THAT(launch_text("megatron", models, shared).lines,
                Catch::Contains("--use-distributed-optimizer\n"));
-    CHECK(launch_text("megatron-lm", models, shared).missing.size() == (shared.number("zero") == 1 ? 0 : 1));
-    CHECK(launch_text("torchtitan", models, shared).missing.size() == 5);
+    CHECK(launch_text("megatron", models, shared).obstacles.size() == (shared.number("zero") == 1 ? 0 : 1));
+    CHECK(launch_text("torchtitan", models, shared).obstacles.size() == 5);
   }
 
   for (const bool ring : {false, true}) {
@@ -127,7 +187,7 @@ TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[pla
     PlanModels round(other);
     Plan parts = plan;
     parts.values["context"] = "2";
-    CHECK_THAT(launch_text("megatron-lm", round, parts).lines,
+    CHECK_THAT(launch_text("megatron", round, parts).lines,
                Catch::Contains(ring ? "--cp-comm-type p2p\n" : "--cp-comm-type all_gather\n"));
     CHECK_THAT(launch_text("torchtitan", round, parts).lines,
                Catch::Contains(ring ? "\"alltoall\"" : "\"allgather\""));
@@ -135,8 +195,8 @@ TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[pla
 
   Plan inside = plan;
   inside.values["rank-order"] = kStagesInside;
-  CHECK_THAT(launch_text("megatron-lm", models, inside).lines, Catch::Contains("--use-tp-pp-dp-mapping\n"));
-  CHECK(launch_text("torchtitan", models, inside).missing.size() == 5);
+  CHECK_THAT(launch_text("megatron", models, inside).lines, Catch::Contains("--use-tp-pp-dp-mapping\n"));
+  CHECK(launch_text("torchtitan", models, inside).obstacles.size() == 5);
   CHECK_THAT(command_of(given, inside), Catch::Contains("--mesh data=2,pipeline=2,tensor=2"));
 
   const Plan sharded{{{"world-size", "8"},
@@ -146,12 +206,48 @@ TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[pla
                       {"strategy", "fsdp"},
                       {"sharding", "full_shard"},
                       {"recompute", "full"}}};
-  CHECK_THAT(launch_text("megatron-lm", models, sharded).lines,
+  CHECK_THAT(launch_text("megatron", models, sharded).lines,
              Catch::Contains("--data-parallel-sharding-strategy optim_grads_params\n"));
   const LaunchText titan = launch_text("torchtitan", models, sharded);
   CHECK_THAT(titan.lines, Catch::Contains("data_parallel_shard_degree = 4\n") &&
                               Catch::Contains("fsdp_reshard_after_forward = \"always\"\n"));
-  CHECK(titan.missing == std::vector<std::string>{"tensor parallelism without sequence parallelism"});
+  CHECK(titan.obstacles == std::vector<std::string>{"tensor parallelism without sequence parallelism"});
+
+  Plan stage3 = sharded;
+  stage3.values["data"] = "8", stage3.values["tensor"] = "1";
+  for (const char* line : {"{\n", "  \"bf16\": {\"enabled\": true},\n", "\"stage\": 3", "  }\n}\n"})
+    CHECK_THAT(launch_text("deepspeed", models, stage3).lines, Catch::Contains(line));
+  CHECK_THAT(launch_text("hf", models, stage3).lines,
+             Catch::Contains("fsdp_activation_checkpointing: true\n") &&
+                 Catch::Contains("parallelism_config_dp_shard_size: 8\n"));
+}
+
+TEST_CASE("two plans that a program can run have different launch options", "[plan]") {
+  PlanProblem given = problem();
+  given.model = "llama:layers=4,hidden=512,vocabulary=8192,sequence=1024";
+  given.ranks = 4, given.samples = 8;
+  PlanModels models(given);
+  std::vector<Plan> plans;
+  std::size_t count = 0;
+  enumerate_plans(models, [&](const Plan& plan) {
+    plans.push_back(plan);
+    if (count++ % 4 != 0) return;
+    for (const auto& others : {smaller_plans(models, plan), variants_of(models, plan)})
+      plans.insert(plans.end(), others.begin(), others.end());
+  });
+  for (const Launcher& launcher : launchers(models)) {
+    std::map<std::string, OptionTexts> known;
+    for (const Plan& plan : plans) {
+      const LaunchText launch = launcher.text(models, plan);
+      CHECK(launch.obstacles == launcher.obstacles(models, plan));
+      if (!launch.obstacles.empty()) continue;
+      const auto [found, is_new] = known.emplace(launch.text(), plan.values);
+      INFO(launcher.program() << ": " << describe(plan) << " and " << describe({found->second}));
+      CHECK((is_new || found->second == plan.values));
+    }
+    INFO(launcher.program());
+    CHECK(known.size() > 20);
+  }
 }
 
 }  // namespace stepcast::space_test

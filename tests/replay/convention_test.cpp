@@ -13,6 +13,10 @@ OptionTexts pipeline(const std::string& mesh) {
           {"mesh", mesh},         {"precision", "bf16"},    {"micro-batches", "4"}};
 }
 
+LikeOptions like(const std::string& convention, const OptionTexts& options) {
+  return Convention(convention).added_to(options);
+}
+
 }  // namespace
 
 TEST_CASE("megatron sets the distributed optimizer, buckets by replicas, and what tensor and context need") {

@@ -1,0 +1,102 @@
+#include "sim/plan/forecast.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Ranks compute while overlapped communication passes.
+double own_time_s(const Breakdown& parts) {
+  return parts.compute_s + parts.exposed_communication_s + parts.input_and_host_s +
+         parts.optimizer_and_copies_s + parts.idle_s;
+}
+
+/// Positions in the numbers of a replay: step time, operations, parts of the mean breakdown; then by stage peak
+/// memory and the time in which a rank is not idle.
+constexpr std::size_t kStep = 0, kOperations = 1, kFirstPart = 2;
+
+/// \param stride ranks from one pipeline stage to the next
+std::vector<double> numbers_of(const Result& result, std::size_t stages, int stride) {
+  Breakdown mean;
+  std::vector<double> memory(stages, 0.0), busy(stages, 0.0);
+  for (std::size_t i = 0; i < result.breakdown.size(); ++i) {
+    const Breakdown& rank = result.breakdown[i];
+    const MemoryUse& use = result.memory[i];
+    for (const auto& [name, part] : breakdown_parts())
+      mean.*part += rank.*part / static_cast<double>(result.breakdown.size());
+    const std::size_t stage = static_cast<std::size_t>(use.rank / stride) % stages;
+    memory[stage] = std::max(memory[stage], use.peak_bytes);
+    busy[stage] = std::max(busy[stage], own_time_s(rank) - rank.idle_s);
+  }
+  std::vector<double> numbers{result.median_step_time_s(), result.forecast.operations};
+  for (const auto& [name, part] : breakdown_parts()) numbers.push_back(mean.*part);
+  numbers.insert(numbers.end(), memory.begin(), memory.end());
+  numbers.insert(numbers.end(), busy.begin(), busy.end());
+  return numbers;
+}
+
+}  // namespace
+
+double PlanForecast::bubble() const { return mean.idle_s / own_time_s(mean); }
+
+std::vector<double> PlanReplays::numbers(const Plan& plan) {
+  constexpr int kFew = 4, kMany = 12;
+  constexpr double kExact = 1e-3;
+  const int parts = plan.number("micro-batches"), round = plan.number("pipeline");
+  double operations = 0.0;
+  for (int few = kFew; parts > kMany * round && 2 * few * round < parts; few *= 2) {
+    const std::vector<double> before = replayed(plan, (few - 1) * round, 0);
+    std::vector<double> numbers = replayed(plan, few * round, 0);
+    const double more = static_cast<double>(parts) / round - few;
+    operations += numbers[kOperations] + before[kOperations];
+    std::vector<double> added;
+    std::ranges::transform(numbers, before, std::back_inserter(added), std::minus());
+    const double busiest = *std::max_element(added.end() - round, added.end());
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] += more * added[i];
+    numbers[kOperations] = operations;
+    if (more * (busiest - added[kStep]) < kExact * numbers[kStep]) return numbers;
+  }
+  std::vector<double> numbers = replayed(plan, parts, 1);
+  numbers[kOperations] += operations;
+  return numbers;
+}
+
+PlanForecast PlanReplays::forecast(const Plan& plan, const std::vector<double>& numbers,
+                                   double memory_bound) {
+  // Results of large worlds contain the memory of some ranks alone.
+  PlanForecast forecast{
+      .step_s = numbers[kStep], .memory_bytes = memory_bound, .operations = numbers[kOperations]};
+  std::size_t at = kFirstPart;
+  for (const auto& [name, part] : breakdown_parts()) forecast.mean.*part = numbers[at++];
+  // A rank that ends its first step early waits in the next one.
+  forecast.mean.idle_s += forecast.step_s - own_time_s(forecast.mean);
+  forecast.stage_memory_bytes.assign(numbers.begin() + at, numbers.begin() + at + plan.number("pipeline"));
+  for (const double bytes : forecast.stage_memory_bytes)
+    forecast.memory_bytes = std::max(forecast.memory_bytes, bytes);
+  forecast.samples_per_s = models_.problem().samples / forecast.step_s;
+  const DeviceModel& device = models_.device();
+  if (!device.gpu) return forecast;
+  Flop flop;
+  for (const Segment& segment : models_.whole().segments) flop += segment.forward + segment.backward;
+  forecast.mfu = forecast.samples_per_s * flop.count() / plan.number("world-size") /
+                 device.peak.at(device_dtype(models_.problem().precision.compute)).count();
+  return forecast;
+}
+
+std::vector<double> PlanReplays::replayed(const Plan& plan, int parts, int warmup_steps) {
+  PredictionRequest request = request_of(models_.problem(), plan);
+  request.costs.batch = *request.costs.batch / request.training.micro_batches * parts;
+  request.training.micro_batches = parts;
+  request.replay.warmup_steps = warmup_steps;
+  request.brief = true;
+  request.known = &known_;
+  const Result result = predict(request);
+  return numbers_of(result, static_cast<std::size_t>(plan.number("pipeline")),
+                    view_of(models_, plan).stage_stride);
+}
+
+}  // namespace stepcast

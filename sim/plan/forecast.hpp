@@ -1,0 +1,44 @@
+#pragma once
+
+#include <vector>
+
+#include "records/result.hpp"
+#include "sim/plan/bounds.hpp"
+
+namespace stepcast {
+
+/// Forecast of `predict` for a plan. If micro-batches fill more than twelve rounds (a round has one per
+/// pipeline rank), three and four rounds are replayed; every further round takes and holds what the fourth one
+/// adds. Uneven stages first keep waiting for the busiest one, so that a round takes less than there: then
+/// twice as many rounds are replayed, until the difference is below 0.1 % of the step.
+struct PlanForecast {
+  double step_s = 0.0;
+  double samples_per_s = 0.0;
+  double mfu = 0.0;                          ///< fraction of peak flop/s; 0 if the device is not a GPU
+  double memory_bytes = 0.0;                 ///< of the rank that holds most
+  Breakdown mean{};                          ///< over the ranks
+  double operations = 0.0;                   ///< replayed
+  std::vector<double> stage_memory_bytes{};  ///< by pipeline stage; one value without a pipeline
+  [[nodiscard]] double bubble() const;
+};
+
+/// Replays plans of one problem.
+class PlanReplays {
+ public:
+  explicit PlanReplays(PlanModels& models) : models_(models) {}
+
+  /// Numbers of a forecast, which another process can return. \throws Error as predict()
+  std::vector<double> numbers(const Plan& plan);
+  /// \param bound of the plan's memory
+  PlanForecast forecast(const Plan& plan, const std::vector<double>& numbers, double memory_bound);
+
+ private:
+  /// A step with `parts` of its micro-batches, after warm-up steps. With many micro-batches the first step is
+  /// like all others.
+  std::vector<double> replayed(const Plan& plan, int parts, int warmup_steps);
+
+  PlanModels& models_;
+  KnownInputs known_;
+};
+
+}  // namespace stepcast
