@@ -132,9 +132,7 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
   if (collective.group == LayerCollectiveGroup::kExpert) ranks = expert_ranks(view, first_rank);
   if (collective.group == LayerCollectiveGroup::kExpertTensor) ranks.count = 1;  // no plan has them
   const Bytes message = collective.fixed + view.samples * collective.per_sample;
-  return collective.kind == LayerCollectiveKind::kAllToAll
-             ? links_.all_to_all_s(message, ranks)
-             : links_.collective_s(collective_kind(collective.kind), message, ranks);
+  return links_.collective_s(collective_kind(collective.kind), message, ranks);
 }
 
 int PlanBounds::first_alike(const PlanView& view, int first_rank) {
@@ -151,7 +149,7 @@ int PlanBounds::first_alike(const PlanView& view, int first_rank) {
       probes.push_back(ranks.count < 2
                            ? 0.0
                            : links_.collective_s(CollectiveKind::kAllReduce, Bytes(bytes), ranks) +
-                                 links_.all_to_all_s(Bytes(bytes), ranks));
+                                 links_.collective_s(CollectiveKind::kAllToAll, Bytes(bytes), ranks));
   const auto kind =
       kinds_.try_emplace({view.tensor, view.context, view.expert, view.batch_stride, probes}, first_rank)
           .first;

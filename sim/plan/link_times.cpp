@@ -7,7 +7,7 @@
 
 namespace stepcast {
 
-LinkTimes::LinkTimes(const Cluster& cluster, bool links) : places_(cluster.places()) {
+LinkTimes::LinkTimes(const Cluster& cluster, bool links) : cluster_(cluster), places_(cluster.places()) {
   if (links && cluster.has_devices()) graphs_ = std::make_unique<NcclGraphs>(cluster);
 }
 
@@ -20,9 +20,27 @@ const NcclGraph* LinkTimes::graph(StridedRanks ranks) {
 
 double LinkTimes::collective_s(CollectiveKind kind, Bytes message, StridedRanks ranks) {
   const auto [found, is_new] = collectives_.try_emplace({kind, message.count(), ranks}, 0.0);
-  if (is_new && message > Bytes(0))
-    if (const NcclGraph* search = graph(ranks))
-      found->second = nccl_cost(*search, kind, message).time(message).count();
+  const NcclGraph* search = is_new && message > Bytes(0) ? graph(ranks) : nullptr;
+  if (search == nullptr) return found->second;
+  const NcclCost cost = nccl_cost(*search, kind, message);
+  found->second = cost.time(message).count();
+  if (kind == CollectiveKind::kAllToAll)
+    found->second =
+        std::max(found->second, wire_factor(cost.protocol) * message.count() * fullest_link_s(ranks));
+  return found->second;
+}
+
+double LinkTimes::fullest_link_s(StridedRanks ranks) {
+  const auto [found, is_new] = fullest_.try_emplace(ranks, 0.0);
+  std::map<int, double> taken;  // by link and direction
+  for (int peer = 1; is_new && peer < ranks.count; ++peer) {
+    const NcclPair& pair = graphs_->pair(places_[ranks.first], places_[ranks.first + peer * ranks.stride]);
+    for (const Hop& hop : *pair.path) {
+      double& here = taken[hop.slot()];
+      here += pair.overhead / ranks.count / cluster_.links[hop.link].bandwidth.count();
+      found->second = std::max(found->second, here);
+    }
+  }
   return found->second;
 }
 
@@ -41,14 +59,6 @@ double LinkTimes::message_s(int from, int to, Bytes message) {
   const auto [found, is_new] = messages_.try_emplace({{here, there}, message.count()}, 0.0);
   if (is_new) found->second = nccl_point_to_point(graphs_->pair(here, there), message).time(message).count();
   return found->second;
-}
-
-double LinkTimes::all_to_all_s(Bytes message, StridedRanks ranks) {
-  double longest = 0.0;
-  for (int peer = 1; peer < ranks.count; ++peer)
-    longest = std::max(
-        longest, message_s(ranks.first, ranks.first + peer * ranks.stride, (1.0 / ranks.count) * message));
-  return longest;
 }
 
 }  // namespace stepcast

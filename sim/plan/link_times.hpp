@@ -23,23 +23,27 @@ struct StridedRanks {
 /// All are 0 s for clusters without GPUs.
 class LinkTimes {
  public:
-  /// \param links false: communication costs nothing, and ranks may outnumber the places of the cluster
+  /// \param cluster outlives this \param links false: communication costs nothing, and ranks may outnumber the
+  /// places of the cluster
   LinkTimes(const Cluster& cluster, bool links);
   [[nodiscard]] bool cost_nothing() const { return graphs_ == nullptr; }
+  /// Of an all-to-all also the time in which the first rank's bytes pass their fullest link.
   double collective_s(CollectiveKind kind, Bytes message, StridedRanks ranks);
   /// Least time of the same bytes in collectives of any size that run one after the other.
   double pieces_s(CollectiveKind kind, Bytes all, StridedRanks ranks);
   double message_s(int from, int to, Bytes message);
-  /// Longest message of an all-to-all from the first rank.
-  double all_to_all_s(Bytes message, StridedRanks ranks);
 
  private:
   const NcclGraph* graph(StridedRanks ranks);
+  /// Time per byte of an all-to-all's message on the fullest link behind the first rank.
+  double fullest_link_s(StridedRanks ranks);
 
+  const Cluster& cluster_;
   std::vector<int> places_;
   std::unique_ptr<NcclGraphs> graphs_;
   std::map<std::tuple<CollectiveKind, double, StridedRanks>, double> collectives_;
   std::map<std::pair<std::pair<int, int>, double>, double> messages_;
+  std::map<StridedRanks, double> fullest_;
 };
 
 }  // namespace stepcast
