@@ -1,6 +1,7 @@
 #include "sim/plan/forecast.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iterator>
 
@@ -47,7 +48,7 @@ std::vector<double> PlanReplays::numbers(const Plan& plan) {
   constexpr int kFew = 4, kMany = 12;
   constexpr double kExact = 1e-3;
   const int parts = plan.number("micro-batches"), round = plan.number("pipeline");
-  double operations = 0.0;
+  double operations = 0.0, latest = 0.0;
   for (int few = kFew; parts > kMany * round && 2 * few * round < parts; few *= 2) {
     const std::vector<double> before = replayed(plan, (few - 1) * round, 0);
     std::vector<double> numbers = replayed(plan, few * round, 0);
@@ -58,7 +59,10 @@ std::vector<double> PlanReplays::numbers(const Plan& plan) {
     const double busiest = *std::max_element(added.end() - round, added.end());
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] += more * added[i];
     numbers[kOperations] = operations;
-    if (more * (busiest - added[kStep]) < kExact * numbers[kStep]) return numbers;
+    const double slower = more * (added[kStep] - busiest);  // more than the busiest rank explains
+    const double error = slower < 0.0 ? -slower : std::min(slower, std::abs(numbers[kStep] - latest));
+    if (error < kExact * numbers[kStep]) return numbers;
+    latest = numbers[kStep];
   }
   std::vector<double> numbers = replayed(plan, parts, 1);
   numbers[kOperations] += operations;

@@ -72,34 +72,41 @@ TEST_CASE("replaying every plan of twelve small problems finds none that is bett
 }
 
 TEST_CASE("extrapolated rounds of micro-batches equal a replay of all of them", "[plan]") {
-  const PlanProblem given = problem(llama(8, 1024, 1024), 8, 128);
-  PlanModels models(given);
-  PlanBounds bounds(models);
-  std::vector<Plan> plans;
-  enumerate_plans(models, [&](const Plan& plan) {
-    if (plan.number("micro-batches") > 12 * plan.number("pipeline")) plans.push_back(plan);
-  });
-  std::shuffle(plans.begin(), plans.end(), std::mt19937(1));
-  plans.resize(40);
-  PlanRequest request{.most_replays = 1};
-  for (const Plan& plan : plans)
-    request.user_plans.push_back({.plan = plan, .name = command_of(given, plan)});
-  int pipelines = 0;
-  for (const PlanRecord& record : search_plans(models, bounds, request).plans) {
-    if (record.name.empty()) continue;
-    PredictionRequest request_of_plan = request_of(given, record.plan);
-    request_of_plan.brief = true;
-    const Result whole = predict(request_of_plan);
-    INFO(record.name);
-    CHECK(record.forecast->step_s == Approx(whole.median_step_time_s()).epsilon(1e-3));
-    CHECK(record.forecast->bubble() == Approx(whole.bubble_fraction()).margin(2e-3));
-    double memory = 0.0;
-    for (const MemoryUse& use : whole.memory) memory = std::max(memory, use.peak_bytes);
-    CHECK(record.forecast->memory_bytes == Approx(memory).epsilon(1e-6));
-    CHECK(record.forecast->operations < whole.forecast.operations);
-    pipelines += record.plan.text("strategy") == "pipeline" ? 1 : 0;
+  int pipelines = 0, interleaved = 0;
+  double fewer = 0.0;  // operations
+  for (const PlanProblem& given :
+       {problem(llama(8, 1024, 1024), 8, 128), problem(llama(21, 1024, 512), 4, 128)}) {
+    PlanModels models(given);
+    PlanBounds bounds(models);
+    std::vector<Plan> plans;
+    enumerate_plans(models, [&](const Plan& plan) {
+      if (plan.number("micro-batches") > 12 * plan.number("pipeline")) plans.push_back(plan);
+    });
+    std::shuffle(plans.begin(), plans.end(), std::mt19937(1));
+    plans.resize(40);
+    PlanRequest request{.most_replays = 1};
+    for (const Plan& plan : plans)
+      request.user_plans.push_back({.plan = plan, .name = command_of(given, plan)});
+    for (const PlanRecord& record : search_plans(models, bounds, request).plans) {
+      if (record.name.empty()) continue;
+      PredictionRequest request_of_plan = request_of(given, record.plan);
+      request_of_plan.brief = true;
+      const Result whole = predict(request_of_plan);
+      INFO(record.name);
+      // In the first step the launch thread is not ahead yet.
+      CHECK(record.forecast->step_s == Approx(whole.median_step_time_s()).epsilon(4e-3));
+      CHECK(record.forecast->bubble() == Approx(whole.bubble_fraction()).margin(4e-3));
+      double memory = 0.0;
+      for (const MemoryUse& use : whole.memory) memory = std::max(memory, use.peak_bytes);
+      CHECK(record.forecast->memory_bytes == Approx(memory).epsilon(1e-6));
+      fewer += whole.forecast.operations - record.forecast->operations;
+      pipelines += record.plan.text("strategy") == "pipeline" ? 1 : 0;
+      interleaved += record.plan.number("virtual-stages") > 1 ? 1 : 0;
+    }
   }
-  CHECK(pipelines > 10);
+  CHECK(pipelines > 20);
+  CHECK(interleaved > 10);
+  CHECK(fewer > 0.0);
 }
 
 TEST_CASE("plans that do not fit are not recommended, and the report names the one with the least memory",

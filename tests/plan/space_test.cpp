@@ -5,6 +5,7 @@
 #include <set>
 
 #include "sim/plan/launch.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast::space_test {
 namespace {
@@ -123,7 +124,8 @@ TEST_CASE("a convention sets its options in all plans, and plans do not vary the
       if (name != "model" && !models.whole().settings.contains(name)) CHECK(all.at(name) == value);
     CHECK(models.precision_of(plan) == request.costs.precision);
     CHECK(models.part(plan)->settings.at("sequence_parallel") == (plan.number("tensor") > 1 ? 1 : 0));
-    CHECK(models.part(plan)->settings == load_model(request.costs.model).settings);
+    CHECK(models.part(plan)->settings ==
+          load_model(shared_by(request.costs.model, request.training)).settings);
   });
   CHECK(count > 200);
 }
