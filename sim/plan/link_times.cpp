@@ -45,12 +45,13 @@ double LinkTimes::fullest_link_s(StridedRanks ranks) {
 }
 
 double LinkTimes::pieces_s(CollectiveKind kind, Bytes all, StridedRanks ranks) {
-  const NcclGraph* search = graph(ranks);
-  if (search == nullptr || all <= Bytes(0)) return 0.0;
+  const auto [found, is_new] = pieces_.try_emplace({kind, all.count(), ranks}, 0.0);
+  const NcclGraph* search = is_new && all > Bytes(0) ? graph(ranks) : nullptr;
+  if (search == nullptr) return found->second;
   BytesPerSecond best;
   for (const NcclCost& cost : nccl_costs(*search, kind, all))
     best = std::max(best, nccl_reached(*search, kind, all, cost).algbw);
-  return (all / best).count();
+  return found->second = (all / best).count();
 }
 
 double LinkTimes::message_s(int from, int to, Bytes message) {

@@ -41,7 +41,7 @@ class LinkTimes {
   const Cluster& cluster_;
   std::vector<int> places_;
   std::unique_ptr<NcclGraphs> graphs_;
-  std::map<std::tuple<CollectiveKind, double, StridedRanks>, double> collectives_;
+  std::map<std::tuple<CollectiveKind, double, StridedRanks>, double> collectives_, pieces_;
   std::map<std::pair<std::pair<int, int>, double>, double> messages_;
   std::map<StridedRanks, double> fullest_;
 };

@@ -154,8 +154,10 @@ const Model* PlanModels::part(const Plan& plan) {
       const auto added = plan.added.find("model");
       const std::string whole =
           added == plan.added.end() ? predict_options(problem_, plan).at("model") : added->second;
-      const Model model = load_model(shared_by(whole, mesh_of(plan)));
-      found->second = in_precision(recomputing(model, recomputed), precision_of(plan), device_.gpu);
+      const std::string shared = shared_by(whole, mesh_of(plan));
+      if (!loaded_.contains(shared)) loaded_.emplace(shared, load_model(shared));
+      found->second =
+          in_precision(recomputing(loaded_.at(shared), recomputed), precision_of(plan), device_.gpu);
     } catch (const InputError&) {
       if (plan.values.empty()) throw;  // the model itself is wrong
     }

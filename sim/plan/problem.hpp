@@ -92,6 +92,7 @@ class PlanModels {
   const PlanProblem& problem_;
   const DeviceModel& device_;
   std::optional<Convention> convention_;
+  std::map<std::string, Model> loaded_;  ///< by specification
   std::map<std::string, std::optional<Model>> parts_;
   std::map<std::tuple<const Model*, int, int>, std::optional<PhaseCosts>> estimates_;  ///< by samples, ranks
   std::map<std::tuple<const PhaseCosts*, int>, std::string> balanced_splits_;

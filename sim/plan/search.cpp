@@ -67,22 +67,18 @@ class PlanSearch {
   [[nodiscard]] double score_of(const PlanRecord& record) const {
     return score(models_, record.plan, record.forecast->step_s);
   }
-  /// Plans that fit come first, by their scores.
+  /// \pre both plans fit
   [[nodiscard]] auto order() const {
-    return [this](const PlanRecord& a, const PlanRecord& b) {
-      return a.fits != b.fits ? a.fits : a.fits && score_of(a) < score_of(b);
-    };
+    return [this](const PlanRecord& a, const PlanRecord& b) { return score_of(a) < score_of(b); };
   }
 
-  /// Collects all plans in ascending order of their time bounds; equal ones as they were enumerated.
+  /// Collects all plans that do not replace others, with their time bounds.
   void gather() {
     const Clock::time_point start = Clock::now();
     enumerate_plans(
         models_, [this](const Plan& plan) { waiting_.push_back({.plan = plan}); }, request_.everything);
     counts_.enumerated = waiting_.size();
     bound_all();
-    std::ranges::stable_sort(waiting_,
-                             [this](const auto& a, const auto& b) { return bound_of(a) < bound_of(b); });
     bounds_s_ += seconds_since(start);
   }
 
@@ -295,10 +291,11 @@ class PlanSearch {
   }
 
   PlanOutcome outcome() {
-    std::ranges::stable_sort(kept_, order());
-    const auto ranked = std::ranges::count_if(kept_, [](const auto& one) { return one.fits; });
+    const auto others = std::ranges::stable_partition(kept_, &PlanRecord::fits);
+    const auto ranked = static_cast<std::size_t>(others.begin() - kept_.begin());
+    std::stable_sort(kept_.begin(), others.begin(), order());
     return {.plans = std::move(kept_),
-            .ranked = static_cast<std::size_t>(ranked),
+            .ranked = ranked,
             .counts = counts_,
             .open_score = open_score_,
             .timed_out = timed_out_,
