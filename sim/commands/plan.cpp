@@ -44,7 +44,8 @@ void declare(po::options_description& options) {
       ("only", text_value(),
        fmt::format("only plans that this program can run: {}",
                    joined(resource_names("launchers", ".yaml"))).c_str())
-      ("like", text_value(), "convention of all plans, as in 'predict --like'; plans do not vary what it sets")
+      ("like", text_value(),
+       "convention of all plans, as in 'predict --like'; plans do not vary what it sets")
       ("against", text_value(), "YAML list of your plans as options of 'predict', ranked in the same table")
       ("output,o", text_value(),
        "folder for plans.csv, plans.jsonl, plan.txt, pareto.svg and the files of programs that train; "

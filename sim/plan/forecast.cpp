@@ -16,8 +16,8 @@ double own_time_s(const Breakdown& parts) {
          parts.optimizer_and_copies_s + parts.idle_s;
 }
 
-/// Positions in the numbers of a replay: step time, operations, parts of the mean breakdown; then by stage peak
-/// memory and the time in which a rank is not idle.
+/// Positions in the numbers of a replay: step time, operations, parts of the mean breakdown; then by stage
+/// peak memory and the time in which a rank is not idle.
 constexpr std::size_t kStep = 0, kOperations = 1, kFirstPart = 2;
 
 /// \param stride ranks from one pipeline stage to the next

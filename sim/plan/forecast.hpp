@@ -8,9 +8,9 @@
 namespace stepcast {
 
 /// Forecast of `predict` for a plan. If micro-batches fill more than twelve rounds (a round has one per
-/// pipeline rank), three and four rounds are replayed; every further round takes and holds what the fourth one
-/// adds. Twice as many rounds are replayed while that is less than the time for which the busiest rank is busy
-/// in a round (others have slack from the start), or more and still changing by 0.1 % of the step.
+/// pipeline rank), three and four rounds are replayed; every further round takes and holds what the fourth
+/// one adds. Twice as many rounds are replayed while that is less than the time for which the busiest rank is
+/// busy in a round (others have slack from the start), or more and still changing by 0.1 % of the step.
 struct PlanForecast {
   double step_s = 0.0;
   double samples_per_s = 0.0;

@@ -16,7 +16,8 @@ struct LaunchText {
   std::string lines;                   ///< flags or a configuration
   std::vector<std::string> missing;    ///< parts of the plan that the lines do not express
   std::vector<std::string> obstacles;  ///< parts of the plan that the program lacks
-  /// The lines and what they do not express; for a plan that the program cannot run, one line with the reasons.
+  /// The lines and what they do not express; for a plan that the program cannot run, one line with the
+  /// reasons.
   [[nodiscard]] std::string text() const;
 };
 

@@ -23,8 +23,8 @@ struct StridedRanks {
 /// All are 0 s for clusters without GPUs.
 class LinkTimes {
  public:
-  /// \param cluster outlives this \param links false: communication costs nothing, and ranks may outnumber the
-  /// places of the cluster
+  /// \param cluster outlives this \param links false: communication costs nothing, and ranks may outnumber
+  /// the places of the cluster
   LinkTimes(const Cluster& cluster, bool links);
   [[nodiscard]] bool cost_nothing() const { return graphs_ == nullptr; }
   /// Of an all-to-all also the time in which the first rank's bytes pass their fullest link.

@@ -81,7 +81,7 @@ class PlanModels {
   /// Share of one rank. Null if the model cannot be shared so: tensor does not divide its heads, or it lacks
   /// the setting.
   const Model* part(const Plan& plan);
-  /// Costs of one micro-batch on one rank, at the rates of the slowest rank. \param model that part() returned
+  /// Costs of one micro-batch on one rank, at the rates of the slowest. \param model that part() returned
   const PhaseCosts& estimate(const Model& model, const Plan& plan);
   /// The split, as `--split` takes it, with the most equal times of a micro-batch.
   const std::string& balanced_split(const Model& model, const Plan& plan, int parts);

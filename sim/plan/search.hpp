@@ -47,8 +47,8 @@ struct PlanOutcome {
   std::vector<PlanRecord> plans;  ///< first the replayed plans that fit, best first; then all others
   std::size_t ranked = 0;         ///< number of plans that fit
   PlanCounts counts;
-  /// Least score bound of the plans that the replay budget or the time limit excluded though they could be the
-  /// best. None: the first plan is proven best.
+  /// Least score bound of the plans that the replay budget or the time limit excluded though they could be
+  /// the best. None: the first plan is proven best.
   std::optional<double> open_score;
   bool timed_out = false;                  ///< the time limit excluded plans
   double bounds_s = 0.0, replays_s = 0.0;  ///< wall-clock time of the search itself
