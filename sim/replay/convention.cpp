@@ -130,7 +130,8 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
       result.options[entry.name] = value.text;
       added[entry.name] = entry.name + " " + value.text;
     } else if (model != result.options.end() &&
-               std::ranges::find(given, entry.name, &std::pair<std::string, std::string>::first) == given.end()) {
+               std::ranges::find(given, entry.name, &std::pair<std::string, std::string>::first) ==
+                   given.end()) {
       const auto& settings = settings_of_model(options.at("model"));
       if (!settings.contains(entry.name)) continue;
       const std::string text = multiple_of(settings.at(entry.name), value.text);

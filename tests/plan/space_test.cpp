@@ -125,7 +125,7 @@ TEST_CASE("a convention sets its options in all plans, and plans do not vary the
     CHECK(models.precision_of(plan) == request.costs.precision);
     CHECK(models.part(plan)->settings.at("sequence_parallel") == (plan.number("tensor") > 1 ? 1 : 0));
     CHECK(models.part(plan)->settings ==
-          load_model(shared_by(request.costs.model, request.training)).settings);
+          load_model(shared_by(request.costs.model, request.training.mesh)).settings);
   });
   CHECK(count > 200);
 }
