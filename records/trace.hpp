@@ -127,6 +127,7 @@ Trace of_whole_model(const Trace& trace, const Model& model);
 /// Steps of an entry that are marked, or those that are not.
 TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted = true);
 
+STEPCAST_JSON(StepContext)
 STEPCAST_JSON(Trace)
 
 Trace load_trace(const std::string& path);

@@ -89,15 +89,15 @@ void compare_points(const StudyExperiment& experiment, const std::vector<const S
   std::vector<const StudyPoint*> compared = points;
   std::erase_if(compared, [&](const StudyPoint* point) { return experiment.is_baseline(*point); });
   const ExperimentCases own = cases_of(experiment, compared);
-  if (own.cases.empty()) return;
   const ExperimentCases all = cases_of(experiment, points);
   const std::vector<Speedup> scaling = speedups(all.cases);
   const bool detailed = own.cases.size() <= kMaxDetailed;
-  std::cout << (detailed ? comparison_text(own.cases, scaling, {})
-                         : cases_text(worst_first(own.cases),
-                                      {"strategy", "ranks", "measured", "low", "high", "predicted", "error",
-                                       "in range", "better trivial predictors"}) +
-                               "\n" + errors_text(own.cases));
+  if (!own.cases.empty())
+    std::cout << (detailed ? comparison_text(own.cases, scaling, {})
+                           : cases_text(worst_first(own.cases),
+                                        {"strategy", "ranks", "measured", "low", "high", "predicted", "error",
+                                         "in range", "better trivial predictors"}) +
+                                 "\n" + errors_text(own.cases));
   if (output.empty()) return;
   nlohmann::json json = comparison_json(own.cases, scaling, {});
   json["context"] = make_run_context(kCompareSchema, command_line());

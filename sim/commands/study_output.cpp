@@ -258,7 +258,11 @@ void write_study_output(const Study& study, const StudyRows& rows, const std::st
   for (std::string line; std::getline(lines, line);) report.verdicts.push_back(line);
   const std::string footer = "stepcast " + report.context.stepcast.text() + ", predicted";
   std::exception_ptr problem;
-  for (const StudyFigure& figure : study.figures) {
+  const bool lacks_runs = study.parts && std::ranges::none_of(study.points, [&](const StudyPoint& point) {
+                            return value_of(rows, point, "measured_s").has_value();
+                          });
+  if (lacks_runs) std::cout << "no figure: no point was run\n";
+  for (const StudyFigure& figure : lacks_runs ? std::vector<StudyFigure>{} : study.figures) {
     try {
       report.figures.push_back(draw_study_figure(study, figure, rows, folder, footer));
     } catch (const Error& error) {  // the page contains the others

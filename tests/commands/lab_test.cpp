@@ -202,9 +202,10 @@ TEST_CASE("lab validate predicts, runs, compares and draws the requested cases",
         (cases < 2));
   for (const nlohmann::json& one : report["cases"]) CHECK(one["relative_error"].is_number());
   for (const char* figure : {"accuracy", "error"})
-    CHECK_THAT(shell.read(std::string("lab/") + figure + ".svg"), Contains("<svg"));
+    CHECK((shell.read(std::string("lab/") + figure + ".svg").find("<svg") != std::string::npos) ==
+          (cases > 0));
   const Outcome again = shell.run(validate);
-  CHECK_THAT(again.out, Contains("nothing was measured again"));
+  if (cases > 0) CHECK_THAT(again.out, Contains("nothing was measured again"));
   CHECK(nlohmann::json::parse(shell.read("lab/compare.json"))["cases"] == report["cases"]);
   CHECK_THAT(shell.run("stepcast lab validate --only resnet5 --folder other").err,
              Contains("no point has 'resnet5'"));

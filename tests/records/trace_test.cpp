@@ -58,6 +58,11 @@ TEST_CASE("steps that wait are separate from those that do not, and never replac
   CHECK_THROWS_WITH(json.get<Trace>(), Catch::Contains("pace"));
 }
 
+TEST_CASE("the pace of a step is a word in files and in messages") {
+  CHECK(nlohmann::json(StepContext::kWaiting).get<std::string>() == "waiting");
+  CHECK(nlohmann::json("accumulating").get<StepContext>() == StepContext::kAccumulating);
+}
+
 TEST_CASE("a batch outside the measured sizes is an error without --extrapolate") {
   const Trace trace = trace_of({entry(8, {1}), entry(16, {2})});
   CHECK_THROWS_WITH(trace.at(32, 1, false), Catch::Contains("batch 32") && Catch::Contains("8, 16"));

@@ -251,8 +251,11 @@ TEST_CASE("stages of one split are measured one at a time into one file; missing
       "measure --model bert-base:hidden=64,layers=4,sequence=16,vocabulary=50 --steps 2 --warmup 1 "
       "--batch 2 --budget 0s --append -o " +
       folder.file("a.json") + " --stage ";
-  REQUIRE(call(measure + "2/3 --split 2-1-1").code == 0);
-  REQUIRE(call(measure + "1/3 --split 2-1-1 --launches 2").code == 0);
+  for (const char* stage : {"2/3 --split 2-1-1", "1/3 --split 2-1-1 --launches 2"}) {
+    const Outcome outcome = call(measure + stage);
+    INFO(outcome.text);
+    REQUIRE(outcome.code == 0);
+  }
   const Trace two = load_trace(folder.file("a.json"));
   REQUIRE(two.entries.size() == 4);
   CHECK(two.entries[0].segments.size() == 3);
