@@ -31,6 +31,14 @@ double after_collectives_s(const PlanView& view, std::size_t segment) {
   return (1.0 - done) * view.costs.segments[segment].forward.device_s;
 }
 
+/// Bytes that passes over the gradients of a unit move: the division before each reduction, with a conversion
+/// to its dtype, and the sum of each shard but the first.
+Bytes passed_gradients(const FsdpUnit& unit, double reductions) {
+  if (unit.alone()) return {};
+  const Bytes converted = unit.reduced == unit.gradient ? Bytes(0) : unit.gradients() + unit.message();
+  return reductions * (2.0 * unit.gradients() + converted) + 5.0 * (reductions - 1.0) * unit.gradient_shard();
+}
+
 struct ChunkCost {
   double forward_s = 0.0, backward_s = 0.0;
   double weights_s = 0.0;  ///< of the backward
@@ -329,7 +337,11 @@ double PlanBounds::sharded_s(const PlanView& view) {
   const double reductions = view.reduces_each() ? parts : 1.0;
   const bool averages_each = view.plan.text("accumulate") == "every";
   const double gathers = keeps ? reductions : 2.0 * parts;
-  double units_s = 0.0, experts_s = 0.0, averaged_s = 0.0;
+  const DeviceModel& device = models_.device();
+  const BytesPerSecond memory = device.estimate.memory_efficiency * device.memory_bandwidth;
+  double units_s = 0.0, experts_s = 0.0, averaged_s = 0.0, passes_s = 0.0;
+  for (const FsdpUnit& unit : units)
+    if (device.gpu) passes_s += (passed_gradients(unit, reductions) / memory).count();
   std::vector<double> waits(view.model.segments.size());
   for (std::size_t i = 1; i < units.size(); ++i) {
     const FsdpUnit& unit = units[i];
@@ -347,9 +359,9 @@ double PlanBounds::sharded_s(const PlanView& view) {
   // Forwards wait for every unit that neither a prefetch nor an asynchronous launch gathers before.
   const bool ahead = view.costs.asynchronous || view.plan.text("forward-prefetch") == "yes";
   const double waited = (ahead ? 0 : keeps ? 1 : parts) * std::accumulate(waits.begin(), waits.end(), 0.0);
-  return std::max(issue_s(view, all, shards),
-                  std::max({root + waited + computed + last, root + units_s + last, experts_s, averaged_s}) +
-                      optimizer_s(own, all) / view.most_shards(shards));
+  return std::max(issue_s(view, all, shards), std::max({root + waited + computed + passes_s + last,
+                                                        root + units_s + last, experts_s, averaged_s}) +
+                                                  optimizer_s(own, all) / view.most_shards(shards));
 }
 
 }  // namespace stepcast

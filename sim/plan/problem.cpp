@@ -151,10 +151,9 @@ const Model* PlanModels::part(const Plan& plan) {
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {
     try {
-      const auto added = plan.added.find("model");
-      const std::string whole =
-          added == plan.added.end() ? predict_options(problem_, plan).at("model") : added->second;
-      const std::string shared = shared_by(whole, mesh_of(plan));
+      const std::string& own = plan.text("model");
+      const std::string shared =
+          shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan));
       if (!loaded_.contains(shared)) loaded_.emplace(shared, load_model(shared));
       found->second =
           in_precision(recomputing(loaded_.at(shared), recomputed), precision_of(plan), device_.gpu);

@@ -121,11 +121,10 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
   };
   for (const PlanRecord& record : outcome.plans)
     if (record.error.empty() && (smallest == nullptr || needs(record) < needs(*smallest))) smallest = &record;
-  if (smallest == nullptr && outcome.counts.excluded > 0)
-    return "no plan can be run by the program of --only; plans.csv has all plans, plans.jsonl the reasons\n";
   if (smallest == nullptr)
-    return "no plan divides " + counted(models.problem().samples, "sequence") + " among " +
-           counted(models.problem().ranks, "rank") + "\n";
+    return outcome.counts.excluded > 0 ? "no plan can be run by the program of --only; -o has the reasons\n"
+                                       : "no plan divides " + counted(models.problem().samples, "sequence") +
+                                             " among " + counted(models.problem().ranks, "rank") + "\n";
   const double limit = bounds.memory_limit();
   std::string text = "nothing fits: of " + to_text(models.device().memory) + " of " + models.device().name +
                      ", " + to_text(Bytes(limit)) + " may be used (--memory-reserve " +

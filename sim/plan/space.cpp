@@ -302,9 +302,7 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"shard", "shard", kMesh, shards},
       {"forward-prefetch", "forward prefetch", kOption,
        [](PlanModels&, const Plan& plan) { return gathers(plan) ? Values{"yes"} : kDoesNotApply; }, nullptr,
-       [](PlanModels&, const Plan& plan) {
-         return gathers(plan) ? Values{"yes", ""} : kDoesNotApply;
-       }},
+       [](PlanModels&, const Plan&) { return kDoesNotApply; }},
       {"micro-batches", "micro-batches", kOption, micro_batches},
       {"accumulate", "accumulate", kOption, nullptr, accumulations},
       {"recompute", "recompute", kOption, [](PlanModels&, const Plan&) { return Values{"none"}; },

@@ -132,7 +132,8 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
     } else if (model != result.options.end() &&
                std::ranges::find(given, entry.name, &std::pair<std::string, std::string>::first) ==
                    given.end()) {
-      const auto& settings = settings_of_model(options.at("model"));
+      auto& settings = settings_[options.at("model")];
+      if (settings.empty()) settings = load_model(options.at("model")).settings;
       if (!settings.contains(entry.name)) continue;
       const std::string text = multiple_of(settings.at(entry.name), value.text);
       model->second = with_setting(model->second, entry.name, text);
@@ -141,12 +142,6 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
   }
   for (const auto& [name, text] : added) result.note += (result.note == name_ ? ": " : ", ") + text;
   return result;
-}
-
-const std::map<std::string, std::int64_t>& Convention::settings_of_model(const std::string& model) const {
-  const auto [known, is_new] = settings_.try_emplace(model);
-  if (is_new) known->second = load_model(model).settings;
-  return known->second;
 }
 
 }  // namespace stepcast

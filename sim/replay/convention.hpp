@@ -45,13 +45,11 @@ class Convention {
     bool refines;  ///< its conditions name its own option
     bool setting;  ///< of the model
   };
-  /// Of the model, loaded once.
-  [[nodiscard]] const std::map<std::string, std::int64_t>& settings_of_model(const std::string& model) const;
 
   std::string name_;
   std::vector<Entry> entries_;
   std::set<std::string> names_;
-  mutable std::map<std::string, std::map<std::string, std::int64_t>> settings_{};  ///< by specification
+  mutable std::map<std::string, std::map<std::string, std::int64_t>> settings_{};  ///< of loaded models
 };
 
 }  // namespace stepcast
