@@ -1,6 +1,7 @@
 #include "sim/cli/result_summary.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/table.hpp"
 #include "sim/cli/command.hpp"
@@ -51,24 +52,22 @@ std::string rank_table(const Result& result) {
 std::string memory_text(const Result& result, bool every_term) {
   const auto fullest = std::ranges::max_element(result.memory, {}, &MemoryUse::peak_bytes);
   if (fullest == result.memory.end()) return "";
+  const auto bytes_text = [](double bytes) { return to_text(Bytes(bytes)); };
   std::string text =
-      fmt::format("memory of rank {}, the fullest: {}", fullest->rank, to_text(Bytes(fullest->peak_bytes)));
+      fmt::format("memory of rank {}, the fullest: {}", fullest->rank, bytes_text(fullest->peak_bytes));
+  const char* separator = " allocated = ";
+  for (const auto& [category, bytes] : fullest->at_peak_bytes)
+    if (bytes > 0.0)
+      text += std::exchange(separator, " + ") + (category == "process" ? "workspaces" : category) + " " +
+              bytes_text(bytes);
   if (fullest->process_bytes > 0.0)
-    text += fmt::format(" allocated, about {} reserved, {} of the process",
-                        to_text(Bytes(fullest->reserved_bytes)), to_text(Bytes(fullest->process_bytes)));
-  if (every_term) {
-    Table table({"term", "bytes", "share"});
-    for (const auto& [term, bytes] : fullest->terms)
-      table.add({term, to_text(Bytes(bytes)), percent_text(bytes / fullest->peak_bytes)});
-    return text + "\n\n" + table.text();
-  }
-  const char* separator = ": ";
-  for (const auto& [category, bytes] : fullest->at_peak_bytes) {
-    if (bytes <= 0.0) continue;
-    text += separator + category + " " + to_text(Bytes(bytes));
-    separator = " + ";
-  }
-  return text + "\n";
+    text += fmt::format("; about {} reserved, the whole process {}", bytes_text(fullest->reserved_bytes),
+                        bytes_text(fullest->process_bytes));
+  if (!every_term) return text + "\n";
+  Table table({"term", "bytes", "share"});
+  for (const auto& [term, bytes] : fullest->terms)
+    table.add({term, bytes_text(bytes), percent_text(bytes / fullest->peak_bytes)});
+  return text + "\n\n" + table.text();
 }
 
 std::string balance_line(const Result& result) {

@@ -93,7 +93,7 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
   return use;
 }
 
-void add_process_totals(const Schedule& schedule, Result& result) {
+void add_process_totals(const Schedule& schedule, bool is_stated, Result& result) {
   constexpr double kReserved = 1.05, kContext = 0.75e9, kCommunicator = 0.69e9;
   for (MemoryUse& use : result.memory) {
     std::set<int> groups;
@@ -106,7 +106,8 @@ void add_process_totals(const Schedule& schedule, Result& result) {
       }
     }
     use.reserved_bytes = kReserved * use.peak_bytes;
-    use.process_bytes = use.reserved_bytes + kContext + kCommunicator * static_cast<double>(groups.size());
+    use.process_bytes = use.reserved_bytes;
+    if (!is_stated) use.process_bytes += kContext + kCommunicator * static_cast<double>(groups.size());
   }
 }
 

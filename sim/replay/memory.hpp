@@ -21,6 +21,8 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
 ///                with context parallelism
 ///     process    reserved, 0.75 GB of CUDA's context and modules, and 0.69 GB of NCCL's buffers for each
 ///                group of ranks that communicates (NVIDIA/nccl issue 964: 4 A100)
-void add_process_totals(const Schedule& schedule, Result& result);
+///
+/// \param is_stated the device states what a process holds (`process=`), which is part of the peak already
+void add_process_totals(const Schedule& schedule, bool is_stated, Result& result);
 
 }  // namespace stepcast

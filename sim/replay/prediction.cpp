@@ -193,11 +193,16 @@ void add_utilisation(const Workload& workload, const Schedule& schedule, int bat
       part(flop.model) + " of " + to_text(peak) + " in " + dtype + "; hfu " + part(flop.hardware);
 }
 
+/// True if `process=` replaces what a process holds by default, the workspaces of GEMMs.
+bool states_process(const DeviceModel& device) {
+  return device.estimate.process != 2.0 * device.kernels.cublas_workspace;
+}
+
 /// Workspaces of GEMMs: those of PyTorch, and of Transformer Engine one, with experts also one for each of
 /// four streams (transformer_engine/pytorch/module/base.py, cpp_extensions/gemm.py).
 Bytes process_bytes(const DeviceModel& device, const Model& model) {
   constexpr double kStreams = 4.0;
-  if (!model.transformer_engine()) return device.estimate.process;
+  if (!model.transformer_engine() || states_process(device)) return device.estimate.process;
   const bool grouped = model.has_experts();
   return device.estimate.process + (grouped ? 1.0 + kStreams : 1.0) * device.kernels.engine_workspace;
 }
@@ -208,7 +213,7 @@ void add_process_memory(Bytes process, Result& result) {
     for (MemoryUse& rank : *ranks) {
       rank.peak_bytes += process.count();
       rank.at_peak_bytes["process"] += process.count();
-      rank.terms["workspaces of GEMMs"] += process.count();
+      rank.terms["workspaces of GEMMs, or process= of the device"] += process.count();
       for (double& live : rank.live_bytes) live += process.count();
     }
 }
@@ -332,7 +337,8 @@ Result replay_schedule(const PredictionRequest& request, Workload workload,
   Result result = replay_replicas(recorded, workload.device, request.replay.replicas);
   if (workload.device != nullptr && workload.device->estimate.process > Bytes(0))
     add_process_memory(process_bytes(*workload.device, workload.model), result);
-  if (workload.device != nullptr && workload.device->gpu) add_process_totals(schedule, result);
+  if (workload.device != nullptr && workload.device->gpu)
+    add_process_totals(schedule, states_process(*workload.device), result);
   if (!request.brief) add_baselines(request, workload, environment, schedule, result);
   describe(request, workload, environment, schedule, result);
   result.notes.merge(workload.notes);

@@ -132,7 +132,7 @@ Bytes LocalStep::product_output_bytes(int index) const {
 void LocalStep::load_input() {
   if (model_.input.kind == "none") return;
   const Bytes input = static_cast<double>(config_.batch) * model_.input_bytes();
-  hold(MemoryCategory::kActivations, input);
+  hold(MemoryCategory::kActivations, input, "input of the step");
   add({.name = "load_input", .action = LoadInput{}, .memory_traffic = 2.0 * input});
 }
 

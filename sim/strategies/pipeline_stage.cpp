@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/zero_reduction.hpp"
@@ -145,13 +146,11 @@ class StageProgram {
   /// of input and output; of the last its input and that one's gradient. In a backward: the gradient of the
   /// input before.
   void keep_references(const PipelineAction& action, int first, int last) {
-    const bool again = std::exchange(ran_[action.phase], true);
+    const bool again = !ran_.insert(action.phase).second;
     if (!pipeline_.model.transformer_engine() || pipeline_.forward_only || !again || first < 0) return;
     const bool opens = action.chunk == 0, ends = action.chunk + 1 == pipeline_.chunk_count();
-    const double count = action.phase == Phase::kForward ? (opens  ? 1.0
-                                                            : ends ? 2.0
-                                                                   : 3.0)
-                                                         : (opens ? 0.0 : 1.0);
+    double count = opens ? 0.0 : 1.0;
+    if (action.phase == Phase::kForward) count += opens || ends ? 1.0 : 2.0;
     const int boundary =
         opens ? pipeline_.segments(action.chunk).back() : pipeline_.segments(action.chunk).front() - 1;
     const Bytes held = count * step_.output_bytes(boundary);
@@ -206,7 +205,7 @@ class StageProgram {
         if (first < 0) first = latest;
       }
     keep_references(action, first, latest);
-    // The last segment's backward frees what its forward saved, of which the output is gone.
+    // The last segment's backward frees what its forward saved. The output is gone already.
     if (frees_sent(action) && action.phase != Phase::kBackwardInput && !step_.recomputes(segments.back()))
       step_.change_memory(first,
                           {.size = step_.output_bytes(segments.back()), .at_end = true, .term = kSaved});
@@ -261,7 +260,7 @@ class StageProgram {
   std::map<int, int> last_backward_;  ///< by chunk: micro-batch of the last backward
   std::map<int, int> received_;       ///< operation by tag
   std::vector<int> sent_;             ///< sends that the next action waits for
-  std::map<Phase, bool> ran_;         ///< true if an action of the phase is there already
+  std::set<Phase> ran_;               ///< phases of the actions so far
 };
 
 }  // namespace

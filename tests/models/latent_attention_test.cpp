@@ -81,6 +81,7 @@ TEST_CASE("DeepSeek-V3 has 671,026,419,200 numbers: parameters, and the biases o
     CHECK(model.parameter_count() + buffers == 671'026'419'200);
   }
   CHECK(load_model("deepseek-v3").segments.size() == 63);
+  CHECK(load_model("deepseek-v2").parameter_count() == 235'741'434'880);
 }
 
 TEST_CASE("a latent of queries may be missing, fields that matter are refused", "[models]") {

@@ -59,6 +59,14 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
   CHECK(like("torchtitan@2025", given).options == given);
 }
 
+TEST_CASE("kernels of a convention are not set where a trace has those that it measured") {
+  OptionTexts traced = pipeline("pipeline=4,data=8,tensor=2");
+  traced["trace"] = "llama.trace.json";
+  for (const char* convention : {"megatron", "megatron-defaults", "nemo@26.08"})
+    CHECK_THAT(like(convention, traced).options.at("model"),
+               !Catch::Contains("transformer_engine") && !Catch::Contains("vocabulary"));
+}
+
 TEST_CASE("megatron pads the vocabulary to a multiple of 128 x tensor, unless it is given") {
   for (const auto& [mesh, rows] :
        {std::pair{"pipeline=4,data=8,tensor=2", "128256"}, {"pipeline=2,data=4,tensor=8", "129024"}})

@@ -4,6 +4,8 @@
 #include <tuple>
 #include <vector>
 
+#include "sim/replay/convention.hpp"
+#include "sim/replay/prediction_options.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/worlds.hpp"
 
@@ -64,6 +66,53 @@ double activations(const Result& result, std::size_t rank) {
 }
 
 }  // namespace
+
+TEST_CASE("the terms of every rank's memory add up to its peak, and none is negative") {
+  const OptionTexts common{
+      {"device", "h100-sxm"}, {"cluster", "h100x8-hgx"}, {"world-size", "8"}, {"batch", "4"},
+      {"micro-batches", "4"}, {"precision", "bf16"},     {"steps", "1"},      {"warmup", "0"}};
+  const std::string llama = "llama:layers=4,hidden=256,heads=4,sequence=256,vocabulary=1024";
+  for (const OptionTexts& own : std::vector<OptionTexts>{
+           {{"strategy", "ddp"}, {"mesh", "data=4,tensor=2"}, {"model", llama}},
+           {{"strategy", "pipeline"}, {"mesh", "pipeline=4,data=2"}, {"model", llama}},
+           {{"strategy", "pipeline"}, {"mesh", "pipeline=2,data=4"}, {"model", llama}, {"recompute", "full"}},
+           {{"strategy", "fsdp"}, {"accumulate", "every"}, {"model", llama}},
+           {{"strategy", "pipeline"},
+            {"mesh", "pipeline=2,data=4,expert=4"},
+            {"model", "moe:layers=2,hidden=256"}}})
+    for (const char* convention : {"", "megatron"}) {
+      OptionTexts options = own;
+      options.insert(common.begin(), common.end());
+      if (*convention != '\0') options = Convention(convention).added_to(options).options;
+      CAPTURE(own.at("strategy"), convention);
+      const Result result = predict(prediction_request(options));
+      for (const MemoryUse& rank : result.memory) {
+        double sum = 0.0;
+        for (const auto& [term, bytes] : rank.terms) {
+          INFO(term);
+          CHECK(bytes > 0.0);
+          sum += bytes;
+        }
+        CHECK(sum == Approx(rank.peak_bytes).epsilon(1e-9));
+        CHECK(rank.process_bytes > rank.reserved_bytes);
+      }
+    }
+}
+
+TEST_CASE("what the device states of a process is not counted twice") {
+  OptionTexts options{{"device", "h100-sxm:process=3GiB"},
+                      {"cluster", "h100x8-hgx"},
+                      {"world-size", "2"},
+                      {"batch", "4"},
+                      {"precision", "bf16"},
+                      {"strategy", "ddp"},
+                      {"model", "gpt2-small:layers=2"}};
+  const MemoryUse stated = predict(prediction_request(options)).memory.front();
+  CHECK(stated.process_bytes == stated.reserved_bytes);
+  options["device"] = "h100-sxm";
+  const MemoryUse usual = predict(prediction_request(options)).memory.front();
+  CHECK(stated.peak_bytes - usual.peak_bytes == Approx(3.0 * (1 << 30) - 64.0 * (1 << 20)));
+}
 
 TEST_CASE("when a step is over, what is held is what was held before it, whatever the strategy") {
   const auto strategy = GENERATE(from_range(strategies().names()));
