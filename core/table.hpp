@@ -1,6 +1,6 @@
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstddef>
 #include <string>

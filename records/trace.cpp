@@ -26,7 +26,7 @@ STEPCAST_JSON_MEMBERS(TraceEntry,
                       (machine, with_interference, exchange_fraction, input_issue_s, loss_issue_s, peak_bytes,
                        first_segment))
 STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries),
-                      (precision, recompute, rejected, has_exchanges))
+                      (precision, recompute, rejected, has_exchanges, workspace_bytes))
 
 namespace {
 

@@ -102,6 +102,7 @@ struct Trace {
   std::vector<TraceEntry> rejected;  ///< steps with interference; nothing is forecast from them
   /// Times contain what ranks that share layers exchange, which a replay then does not add.
   bool has_exchanges = false;
+  double workspace_bytes = 0.0;  ///< that libraries of a GPU hold for GEMMs beside a step's tensors
 
   /// First key with a value that cannot have been measured; "" if there is none.
   [[nodiscard]] std::string problem() const;

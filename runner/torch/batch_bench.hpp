@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -60,8 +61,11 @@ class BatchBench {
   void segmented_step(Kept keep);
   void native_step(bool keep);
   void keep_step(const StepLaps& laps, double whole_s, double ran_s, double over_s);
+  using KeepLap =
+      std::function<void(const Lap&, std::vector<double>& times, std::vector<double>& launch_times)>;
+  void each_lap(const StepLaps& laps, const KeepLap& keep);
   void keep_phases(const StepLaps& laps);
-  void keep_lap(const Lap& one, std::vector<double>& times, std::vector<double>& launch_times) const;
+  void shorten_launches(const StepLaps& laps);
   void keep_ready_fractions(std::size_t segment, const Lap& backward);
   /// \param segment -1: the loss
   void keep_collectives(int segment, bool backward, const Lap& phase);

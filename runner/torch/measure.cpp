@@ -143,6 +143,7 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   trace.recompute = to_text(model.recomputed_part);
   const double best = best_probe_of(benches);
   for (BatchBench& bench : benches) add_clean_steps(bench.finish(foreign), best, options.steps, trace);
+  trace.workspace_bytes = free_workspaces(dtypes.device);
   return trace;
 }
 

@@ -9,6 +9,7 @@
 #include "runner/torch/engine.hpp"
 
 #ifdef STEPCAST_TORCH_CUDA
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
@@ -88,10 +89,17 @@ void forget_tensor_peak(torch::Device device) {
   if (device.is_cpu()) return memory_account().forget_peak();
   c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
 }
+double free_workspaces(torch::Device device) {
+  if (device.is_cpu()) return 0.0;
+  const double before = live_tensor_bytes(device);
+  at::cuda::clearCublasWorkspaces();
+  return before - live_tensor_bytes(device);
+}
 #else
 double live_tensor_bytes(torch::Device /*device*/) { return total(memory_account().live()); }
 double peak_tensor_bytes(torch::Device /*device*/) { return total(memory_account().peak()); }
 void forget_tensor_peak(torch::Device /*device*/) { memory_account().forget_peak(); }
+double free_workspaces(torch::Device /*device*/) { return 0.0; }
 #endif
 
 }  // namespace stepcast

@@ -47,5 +47,7 @@ void set_matmul_precision(const Precision& precision, const DeviceStream* stream
 double live_tensor_bytes(torch::Device device);
 double peak_tensor_bytes(torch::Device device);
 void forget_tensor_peak(torch::Device device);
+/// Frees the workspaces that cuBLAS holds per thread and stream, and returns their bytes; 0 for the CPU.
+double free_workspaces(torch::Device device);
 
 }  // namespace stepcast

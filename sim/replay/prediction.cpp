@@ -335,8 +335,10 @@ Result replay_schedule(const PredictionRequest& request, Workload workload,
   recorded.run.recording = request.replay.recording;
   recorded.compute.rank_speed = rank_speeds(request.scale, schedule);
   Result result = replay_replicas(recorded, workload.device, request.replay.replicas);
-  if (workload.device != nullptr && workload.device->estimate.process > Bytes(0))
-    add_process_memory(process_bytes(*workload.device, workload.model), result);
+  const Bytes process = workload.device != nullptr
+                            ? process_bytes(*workload.device, workload.model)
+                            : Bytes(workload.traced ? workload.traced->workspace_bytes : 0.0);
+  if (process > Bytes(0)) add_process_memory(process, result);
   if (workload.device != nullptr && workload.device->gpu)
     add_process_totals(schedule, states_process(*workload.device), result);
   if (!request.brief) add_baselines(request, workload, environment, schedule, result);

@@ -101,6 +101,27 @@ TEST_CASE("a step on one GPU is as long as its device computes, or as its host i
   CHECK_THROWS_WITH(traced_step(folder, 1e-3, 1e-5, "fp16"), Catch::Contains("was measured in bf16"));
 }
 
+TEST_CASE("steps of a billion parameters on an H100 are forecast from their traces") {
+  struct Run {
+    const char* precision;
+    double step_s;      // median of two launches
+    double peak_bytes;  // of LibTorch's caching allocator
+  };
+  // ./dev gpu-check on one H100 SXM 80 GB, which was throttled by heat in fp32.
+  for (const Run& run :
+       {Run{"fp32", 0.6461, 32.659e9}, Run{"tf32", 0.2079, 32.659e9}, Run{"bf16", 0.1074, 25.300e9}}) {
+    INFO(run.precision);
+    PredictionRequest request;
+    request.strategy = "single";
+    request.environment.cluster = "laptop";
+    request.costs.trace =
+        std::string(STEPCAST_SOURCE_DIR "/tests/replay/h100/llama-1b.") + run.precision + ".trace.json";
+    const Result result = predict(request);
+    CHECK(result.median_step_time_s() == Approx(run.step_s).epsilon(0.03));
+    CHECK(result.memory.front().peak_bytes == Approx(run.peak_bytes).epsilon(0.005));
+  }
+}
+
 TEST_CASE(
     "from a trace of a processor in bf16, parameters and gradients have 2 bytes and the optimizer's copies "
     "4") {
