@@ -86,6 +86,12 @@ std::string summary_text(const RowSet& set, const SetSummary& summary) {
                       has_steps(set) ? "step" : "memory", percent_text(mean), percent_text(median),
                       percent_text(p90), percent_text(worst), signed_percent_text(summary.errors.bias));
   if (!has_steps(set)) return text;
+  if (!set.free.empty())
+    text += fmt::format("with nothing fitted: mean {}, median {}, 90 % within {}, worst {}; bias {}\n",
+                        percent_text(summary.defaults.relative.mean), median_text(summary.defaults),
+                        percent_text(summary.defaults.relative.p90),
+                        percent_text(summary.defaults.relative.worst),
+                        signed_percent_text(summary.defaults.bias));
   text +=
       fmt::format("baselines: nearest neighbour scaled by work, median {}; constant throughput, median {}\n",
                   median_text(summary.nearest), median_text(summary.constant));

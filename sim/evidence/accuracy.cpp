@@ -13,9 +13,18 @@ namespace stepcast {
 namespace {
 
 constexpr double kPercent = 100.0;
-constexpr std::array kKeys{
-    "log_mean",          "log_median",          "log_p90", "mean", "median", "p90", "worst",
-    "nearest_neighbour", "constant_throughput", "memory"};
+constexpr std::array kKeys{"log_mean",
+                           "log_median",
+                           "log_p90",
+                           "mean",
+                           "median",
+                           "p90",
+                           "worst",
+                           "defaults",
+                           "defaults_p90",
+                           "nearest_neighbour",
+                           "constant_throughput",
+                           "memory"};
 
 /// `4.7 %`, or `missing` without a value.
 std::string cell(const SetAccuracy& set, const std::string& key, const std::string& missing) {
@@ -38,16 +47,18 @@ std::string markdown_header(const std::vector<std::string>& names, std::size_t w
 std::vector<std::string> cells_of(const SetAccuracy& set, const std::string& name,
                                   const std::string& missing) {
   std::vector<std::string> cells{name, std::to_string(set.rows), std::to_string(set.forecast)};
-  for (const char* key : {"mean", "median", "p90", "worst", "nearest_neighbour", "constant_throughput"})
+  for (const char* key : {"defaults", "defaults_p90", "mean", "median", "p90", "worst", "nearest_neighbour",
+                          "constant_throughput"})
     cells.push_back(cell(set, key, missing));
   cells.insert(cells.end(), {set.ranking.empty() ? missing : set.ranking, cell(set, "memory", missing)});
   return cells;
 }
 
 std::string known_table(const std::vector<SetAccuracy>& sets) {
-  std::string text = markdown_header({"set", "rows", "forecast", "mean", "median", "p90", "worst",
-                                      "nearest neighbour", "constant throughput", "ranking", "memory"},
-                                     1);
+  std::string text =
+      markdown_header({"set", "rows", "forecast", "nothing fitted: median", "p90", "fitted: mean", "median",
+                       "p90", "worst", "nearest neighbour", "constant throughput", "ranking", "memory"},
+                      1);
   for (const SetAccuracy& set : sets)
     text += markdown_row(cells_of(set, fmt::format("`{}`: {}", set.set, set.title), ""));
   return text;
@@ -66,24 +77,26 @@ std::string blind_scope(const YamlNode& score) {
 std::string known_and_blind_table(const std::vector<SetAccuracy>& sets, const std::string& blind) {
   const YamlNode file = YamlNode::load(blind);
   file.allow_only({"revision", "date", "sets"});
-  std::string text = markdown_header({"set", "known rows", "median", "mean", "nearest neighbour",
-                                      "blind rows", "median", "mean", "another forecast"},
-                                     1);
+  std::string text =
+      markdown_header({"set", "known rows", "nothing fitted: median", "fitted: median", "mean",
+                       "nearest neighbour", "blind rows", "median", "mean", "another forecast"},
+                      1);
   for (const SetAccuracy& set : sets) {
     std::vector<std::string> cells{set.title, fmt::format("{} of {}", set.forecast, set.rows)};
-    for (const char* key : {"median", "mean", "nearest_neighbour"}) cells.push_back(cell(set, key, ""));
+    for (const char* key : {"defaults", "median", "mean", "nearest_neighbour"})
+      cells.push_back(cell(set, key, ""));
     bool any = false;
     for (const YamlNode& score : file.at("sets").items()) {
       score.allow_only({"set", "of", "rows", "scored", "groups", "mean", "median", "other"});
       if (score.at("set").text() != set.set) continue;
-      if (any) cells.assign(5, "");  // one line per score, the known rows once
+      if (any) cells.assign(6, "");  // one line per score, the known rows once
       cells.insert(cells.end(), {blind_scope(score), blind_percent(score, "median"),
                                  blind_percent(score, "mean"), score.text_or("other", "")});
       text += markdown_row(cells);
       any = true;
     }
     if (!any) {
-      cells.resize(9);
+      cells.resize(10);
       text += markdown_row(cells);
     }
   }
@@ -174,8 +187,8 @@ std::vector<std::string> differences(const std::vector<SetAccuracy>& today,
 }
 
 std::string accuracy_text(const std::vector<SetAccuracy>& sets) {
-  Table table({"set", "rows", "forecast", "mean", "median", "90 %", "worst", "nearest neighbour",
-               "constant throughput", "ranking", "memory"});
+  Table table({"set", "rows", "forecast", "nothing fitted", "90 %", "mean", "median", "90 %", "worst",
+               "nearest neighbour", "constant throughput", "ranking", "memory"});
   for (const SetAccuracy& set : sets) table.add(cells_of(set, set.set, "-"));
   return table.text();
 }

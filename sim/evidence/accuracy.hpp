@@ -14,7 +14,8 @@
 namespace stepcast {
 
 /// Errors of one set. Percentages by key: `log_mean`, `log_median` and `log_p90` of |ln(f/m)|; `mean`,
-/// `median`, `p90` and `worst` of |f/m - 1|; medians of the baselines `nearest_neighbour` and
+/// `median`, `p90` and `worst` of |f/m - 1|; `defaults` and `defaults_p90`, the same with nothing fitted;
+/// medians of the baselines `nearest_neighbour` and
 /// `constant_throughput`; the median error of `memory`. Keys without rows are absent.
 struct SetAccuracy {
   std::string set{}, title{};

@@ -68,7 +68,10 @@ class SetFit {
       fill(rows, in_the_middle(), result);
     else
       fit_known(rows, result);
-    if (set_.table) add_table_baselines(set_, rows, result);
+    if (set_.table) {
+      add_table_baselines(set_, rows, result);
+      add_defaults(rows, result);
+    }
     result.forecasts = model_.forecasts();
     return result;
   }
@@ -112,6 +115,13 @@ class SetFit {
       row.fold = fold;
       for (const auto& [quantity, numbers] : *values[i]) row.values[quantity] = {numbers, numbers, numbers};
     }
+  }
+
+  void add_defaults(const Rows& rows, SetForecast& result) {
+    const auto values = model_.at(rows, Assignment());
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (const auto found = values[i]->find(kStepTime); found != values[i]->end())
+        result.rows[rows[i]].baselines["defaults"] = mean_of(found->second);
   }
 
   // Fits.

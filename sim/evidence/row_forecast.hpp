@@ -23,7 +23,8 @@ struct PredictedValue {
 struct RowForecast {
   std::map<std::string, PredictedValue> values{};  ///< by quantity
   /// Baselines of the leading quantity: `alpha_beta`, or of tables `nearest_neighbour` (the most similar
-  /// known row, scaled by work) and `constant_throughput` (all work at the median rate of the known rows).
+  /// known row, scaled by work) and `constant_throughput` (all work at the median rate of the known rows);
+  /// and `defaults`, the forecast with nothing fitted.
   std::map<std::string, double> baselines{};
   int fold = -1;          ///< that left the row out; -1: none
   bool fitted = false;    ///< parameters were fitted to it

@@ -98,7 +98,10 @@ std::vector<RowSet> load_published(const std::string& more) {
 std::vector<std::string> words_of(const RowSet& set, const Row& row, const Assignment& fitted) {
   Assignment options = row.options;
   options.add_missing(set.predict);
-  const Assignment names = names_for(set, row, options, fitted);
+  Assignment names = names_for(set, row, options, fitted);
+  const bool as_shipped = !set.free.empty() && fitted.values().empty();
+  if (as_shipped)
+    for (const FreeValue& one : set.free) names.set(one.parameter.name, "unset");
   std::vector<std::string> words;
   for (const auto& [option, text] : options.values()) {
     if (set.table && is_empty_column(text, names)) continue;
@@ -109,6 +112,7 @@ std::vector<std::string> words_of(const RowSet& set, const Row& row, const Assig
       filled.problem = error.what();
     }
     if (!filled.problem.empty()) throw InputError("{}: option '{}': {}", row.where, option, filled.problem);
+    if (option == "device" && as_shipped) filled.text = filled.text.substr(0, filled.text.find(':'));
     if (filled.text.empty() || filled.text == "unset") continue;  // unset: other than the set's other rows
     words.push_back("--" + option);
     const auto beside = std::filesystem::path(set.path).parent_path() / filled.text;

@@ -156,7 +156,8 @@ std::string measured_path(const std::string& id);
 /// of the same name.
 std::vector<RowSet> load_published(const std::string& more);
 
-/// The options of a row as words of a command line. \param fitted values of parameters and choices
+/// The options of a row as words of a command line.
+/// \param fitted values of parameters and choices; empty: nothing is fitted, a device without its settings
 /// \throws InputError that names row and option
 std::vector<std::string> words_of(const RowSet& set, const Row& row, const Assignment& fitted);
 

@@ -38,7 +38,7 @@ std::string memory_quantity(const Row& row) {
 
 SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std::string& part) {
   SetSummary result;
-  std::vector<ForecastError> steps, nearest, constant, memory;
+  std::vector<ForecastError> steps, nearest, constant, defaults, memory;
   std::map<std::string, PlanGroup> groups;
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
     const Row& row = set.rows[i];
@@ -55,8 +55,9 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
     const auto measured = row.number(kStepTime);
     if (!measured) continue;
     steps.push_back({one.central(kStepTime) / *measured - 1.0, row.name, row.part});
-    for (const auto& [name, errors] :
-         {std::pair{"nearest_neighbour", &nearest}, {"constant_throughput", &constant}})
+    for (const auto& [name, errors] : {std::pair{"nearest_neighbour", &nearest},
+                                       {"constant_throughput", &constant},
+                                       {"defaults", &defaults}})
       if (const auto found = one.baselines.find(name); found != one.baselines.end())
         errors->push_back({found->second / *measured - 1.0, row.name, row.part});
     if (!row.group.empty()) groups[row.group].add(*measured, one.central(kStepTime));
@@ -64,6 +65,7 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
   result.errors = summary_of(has_steps(set) ? steps : memory);
   result.nearest = summary_of(nearest);
   result.constant = summary_of(constant);
+  result.defaults = summary_of(defaults);
   result.memory = summary_of(memory);
   std::erase_if(groups, [](const auto& group) { return group.second.rows < 2; });
   result.groups = groups.size();
@@ -79,6 +81,8 @@ SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast) {
   const auto add_median = [&](const char* key, const Errors& errors) {
     if (errors.count > 0) accuracy.percent[key] = 100.0 * errors.relative.median;
   };
+  add_median("defaults", summary.defaults);
+  if (summary.defaults.count > 0) accuracy.percent["defaults_p90"] = 100.0 * summary.defaults.relative.p90;
   add_median("nearest_neighbour", summary.nearest);
   add_median("constant_throughput", summary.constant);
   if (has_steps(set)) add_median("memory", summary.memory);

@@ -13,8 +13,8 @@ namespace stepcast {
 /// Errors of the rows to which no parameter was fitted; of all rows if nothing is fitted.
 struct SetSummary {
   std::size_t rows = 0;
-  Errors errors{};               ///< of the step; of the memory in tables without steps
-  Errors nearest{}, constant{};  ///< of the baselines, for rows that have them
+  Errors errors{};                           ///< of the step; of the memory in tables without steps
+  Errors nearest{}, constant{}, defaults{};  ///< of the baselines, for rows that have them
   Errors memory{};
   std::size_t groups = 0;  ///< of two rows or more
   std::size_t ranked =

@@ -13,9 +13,10 @@ namespace stepcast::set_summary_test {
 namespace {
 
 /// Options as `name=value` words; the step is size / (rate * ranks) + fixed, in a world where rate is 3 and
-/// fixed 0.02.
+/// fixed 0.02. As shipped, both are 1.
 double option(const std::vector<std::string>& words, const std::string& name) {
   const auto found = std::ranges::find(words, "--" + name);
+  if (found == words.end() && (name == "rate" || name == "fixed")) return 1.0;
   REQUIRE(found != words.end());
   return number_in<double>(*std::next(found)).value();
 }
@@ -78,6 +79,12 @@ TEST_CASE("parameters behind measured rows are found, and rows that were left ou
   CHECK(summary.left_out.at("refused: seven is not predicted") == 4);
   CHECK(summary.memory.count == 8);
   CHECK(summary.memory.relative.median == Approx(0.0).margin(1e-9));
+  for (std::size_t i = 0; i < set.rows.size(); ++i)
+    if (!found.rows[i].values.empty())
+      CHECK(found.rows[i].baselines.at("defaults") ==
+            Approx(step_of(*number_in<double>(*set.rows[i].values.find("batch")),
+                           *number_in<double>(*set.rows[i].values.find("gpus")), 1.0, 1.0)));
+  CHECK(summary.defaults.count == 12);
   CHECK(summary.groups == 3);
   CHECK(summary.ranked == 3);
   for (const RowForecast& row : found.rows)
