@@ -30,36 +30,40 @@ struct CastBytes {
 
 /// Adds casts of the input, of weights that do not arrive in float8, and of the gradients of the outputs.
 void cast(LayerWork& work, bool weights, const CastBytes& bytes) {
+  const auto added = [](double forward, double backward, int launches, int backward_launches) {
+    return Kernel{.forward = Bytes(forward),
+                  .backward = Bytes(backward),
+                  .launches = launches,
+                  .backward_launches = backward_launches};
+  };
+  std::vector<Kernel> casts;
   const Gemm* before = nullptr;
-  for (Gemm& gemm : work.gemms) {
-    if (!fits(gemm)) continue;
-    gemm.float8 = true;
-    const double inputs = gemm.rows * gemm.depth * gemm.times;
-    const auto times = static_cast<int>(gemm.times);
-    const bool is_cast = before != nullptr && before->rows == gemm.rows && before->depth == gemm.depth;
-    if (!is_cast) {
-      work.forward_traffic += Bytes(bytes.of(gemm.depth) * inputs);
-      work.forward_kernels += times;
-    }
-    before = &gemm;
+  for (Kernel& kernel : work.kernels) {
+    Gemm* gemm = kernel.gemm();
+    if (gemm == nullptr || !fits(*gemm)) continue;
+    gemm->float8 = true;
+    const auto times = static_cast<int>(gemm->times);
+    const bool is_cast = before != nullptr && before->rows == gemm->rows && before->depth == gemm->depth;
+    before = gemm;
+    const double inputs = gemm->rows * gemm->depth * gemm->times;
+    if (!is_cast) casts.push_back(added(bytes.of(gemm->depth) * inputs, 0.0, times, 0));
     if (weights) {
-      work.forward_weights += Bytes(kCast * gemm.columns * gemm.depth * gemm.times);
-      work.forward_kernels += times;
+      work.forward_weights += Bytes(kCast * gemm->columns * gemm->depth * gemm->times);
+      casts.push_back(added(0.0, 0.0, times, 0));
     }
-    if (work.backward_kernels == 0) continue;
-    work.backward_traffic += Bytes(bytes.of(gemm.columns) * gemm.rows * gemm.columns * gemm.times);
-    work.backward_kernels += times;
+    casts.push_back(added(0.0, bytes.of(gemm->columns) * gemm->rows * gemm->columns * gemm->times, 0, times));
   }
+  work.kernels.insert(work.kernels.end(), casts.begin(), casts.end());
 }
 
 bool is_weight(const Parameter& parameter, const Segment& segment) {
-  const auto multiplies = [&](const Gemm& gemm) {
-    return gemm.float8 && gemm.columns == static_cast<double>(parameter.shape.front()) &&
-           gemm.depth == static_cast<double>(parameter.shape.back());
+  const auto multiplies = [&](const Kernel& kernel) {
+    const Gemm* gemm = kernel.gemm();
+    return gemm != nullptr && gemm->float8 && gemm->columns == static_cast<double>(parameter.shape.front()) &&
+           gemm->depth == static_cast<double>(parameter.shape.back());
   };
-  return parameter.shape.size() == 2 && std::ranges::any_of(segment.work, [&](const LayerWork& work) {
-           return std::ranges::any_of(work.gemms, multiplies);
-         });
+  return parameter.shape.size() == 2 &&
+         std::ranges::any_of(segment.work, [&](const LayerWork& work) { return work.any(multiplies); });
 }
 
 /// All-gathers of tensor parallelism move float8, and so do the copies of gathered arrays.
@@ -69,9 +73,10 @@ void narrow_collectives(Model& model, Segment& segment, double part) {
     if (one.kind != LayerCollectiveKind::kAllGather || one.group != LayerCollectiveGroup::kTensor) continue;
     one.per_sample = part * one.per_sample;
     if (!model.parallel.batch_first || one.work == static_cast<int>(segment.work.size())) continue;
-    LayerWork& copied = segment.work[one.work];
-    Bytes& traffic = one.backward ? copied.backward_traffic : copied.forward_traffic;
-    traffic = part * traffic;
+    for (Kernel& copied : segment.work[one.work].kernels) {
+      Bytes& moved = one.backward ? copied.backward : copied.forward;
+      moved = part * moved;
+    }
   }
 }
 

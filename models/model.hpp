@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/units.hpp"
+#include "models/kernel.hpp"
 #include "models/precision.hpp"
 
 /// A model is described once, in YAML, as segments of layers. The arithmetic below and the LibTorch module of
@@ -59,58 +60,6 @@ struct Buffer {
   bool is_integer = false;  ///< int64 (num_batches_tracked), else float32
   int segment = 0;
   Bytes size;
-};
-
-/// Matrix multiplication of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. If `heads` is not 0,
-/// every sample has `heads` multiplications of its own, m = rows. Gradients: dA = dC B^T and dB = A^T dC.
-struct Gemm {
-  double rows = 0.0, columns = 0.0, depth = 0.0;  ///< m (of a sample), n, k
-  double heads = 0.0;
-  double times = 1.0;    ///< repetitions one after the other, one per expert
-  bool chooses = false;  ///< true for a router, whose precision is never below that of activations
-  bool float8 = false;   ///< true if A, B and the gradients of C are cast: see multiply_in_float8()
-  /// True if B is a weight.
-  [[nodiscard]] bool has_weight() const { return heads <= 0.0; }
-};
-
-/// Attention in one kernel, per sample: softmax(q k^T / sqrt(d)) v of every head.
-struct FusedAttention {
-  double heads = 0.0, kv_heads = 0.0;        ///< of q; of k and v, each of which several heads may read
-  double rows = 0.0, keys = 0.0;             ///< q is rows x d, k keys x d, v keys x w
-  double head_size = 0.0, value_size = 0.0;  ///< d, w
-  bool causal = false;                       ///< half of the products are computed
-};
-
-/// Numbers per sample that PyTorch's eager kernels move and save in fp32, whatever the dtype of activations.
-struct InFloat32 {
-  double forward = 0.0, backward = 0.0;              ///< moved; part of the traffic
-  double forward_casts = 0.0, backward_casts = 0.0;  ///< cast between fp32 and a narrower dtype
-  double kept = 0.0;                                 ///< saved for the backward; part of the saved bytes
-};
-
-/// Work of a kernel, or of several similar ones: input of rooflines and of models that know shapes. Flop,
-/// traffic and numbers are per sample; weights do not depend on the batch.
-struct LayerWork {
-  Flop forward{}, backward{};                     ///< backward is 0 if no gradient is needed
-  Flop recomputed{};                              ///< part of the forward that the backward computes again
-  Bytes forward_traffic{}, backward_traffic{};    ///< activations read and written
-  Bytes forward_weights{}, backward_weights{};    ///< weights read, gradients written
-  Bytes forward_cpu_only{}, backward_cpu_only{};  ///< part of the traffic that dropout on a GPU does not move
-  int forward_kernels = 0;                        ///< launches on a GPU
-  int backward_kernels = 0;                       ///< with weights two per forward kernel: dx and dw
-  std::vector<Gemm> gemms{};                      ///< among the kernels; flop and traffic are counted above
-  bool needs_input_gradient = false;              ///< GEMMs compute both gradients, else that of B alone
-  std::optional<FusedAttention> attention{};
-  InFloat32 in_float32{};
-
-  /// Number of GEMMs with weights.
-  [[nodiscard]] double weight_gemms() const;
-  /// Flop of the weights' gradients, which a pipeline may defer.
-  [[nodiscard]] Flop weight_gradients() const;
-  /// Elements of output gradients that a deferred computation keeps.
-  [[nodiscard]] double gemm_outputs() const;
-  /// Sets everything about the backward to 0.
-  void drop_backward();
 };
 
 /// Collectives inside a layer. kMaximum is an all-reduce of the largest elements. kShift sends to the next

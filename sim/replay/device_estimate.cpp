@@ -59,7 +59,7 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
   rates.memory = device.estimate.memory_efficiency * rates.memory;
   return [=](const LayerWork& work, Phase phase) {
     const Seconds time = layer_roofline(work, phase == Phase::kForward, samples, rates);
-    const Flop weights = work.weight_gradients(), all = work.backward + work.recomputed;
+    const Flop weights = work.weight_gradients(), all = work.backward() + work.recomputed();
     const double part = phase != Phase::kBackwardWeight ? 1.0 : all > Flop(0) ? weights / all : 0.0;
     return Seconds(part * time);
   };

@@ -43,13 +43,13 @@ Seconds roofline(Flop flop, Flop float8, Bytes traffic, const DeviceRates& rates
 
 Seconds layer_roofline(const LayerWork& work, bool forward, double samples, const DeviceRates& rates) {
   Flop float8;  // of the forward; weight gradients have as many, and so have input gradients
-  for (const Gemm& one : work.gemms)
-    if (one.float8) float8 += Flop(2.0 * one.rows * one.columns * one.depth * one.times);
-  const double gradients = work.needs_input_gradient ? 2.0 : 1.0;
-  return forward ? roofline(samples * work.forward, samples * float8,
-                            samples * work.forward_traffic + work.forward_weights, rates)
-                 : roofline(samples * (work.backward + work.recomputed), (gradients * samples) * float8,
-                            samples * work.backward_traffic + work.backward_weights, rates);
+  work.for_each_gemm([&](const Gemm& one) {
+    if (one.float8) float8 += Flop(one.flop());
+  });
+  const Bytes moved = samples * work.traffic(forward);
+  return forward ? roofline(samples * work.forward(), samples * float8, moved + work.forward_weights, rates)
+                 : roofline(samples * (work.backward() + work.recomputed()),
+                            (work.gradients * samples) * float8, moved + work.backward_weights, rates);
 }
 
 void check_describes_work(const Model& model) {
@@ -60,7 +60,7 @@ void check_describes_work(const Model& model) {
 
 double recomputed_kernels(const Segment& segment) {
   double kernels = 0.0;
-  for (const LayerWork& work : segment.recomputed.work) kernels += work.forward_kernels;
+  for (const LayerWork& work : segment.recomputed.work) kernels += work.launches(true);
   return kernels;
 }
 
@@ -102,8 +102,7 @@ double kernels_of(const Model& model, int segment, Phase phase) {
                : std::max(static_cast<double>(all.parameters.size()) / kTensorsPerLaunch,
                           static_cast<double>(model.parameter_count(all)) / kElementsPerLaunch);
   double kernels = phase == Phase::kBackward ? recomputed_kernels(all) : 0.0;
-  for (const LayerWork& work : all.work)
-    kernels += phase == Phase::kForward ? work.forward_kernels : work.backward_kernels;
+  for (const LayerWork& work : all.work) kernels += work.launches(phase == Phase::kForward);
   return kernels;
 }
 

@@ -118,31 +118,35 @@ Seconds KernelTimes::of_product(const KernelShape& shape) {
 
 Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   Seconds time(0);
-  for (const Gemm& one : work.gemms)
-    if (one.heads <= 0.0 && work.backward_kernels > 0)
-      time += one.times *
-              of_product({one.depth, one.columns, one.rows * samples, 1.0,
-                          one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_), one.float8});
+  if (work.gradients == 0.0) return time;
+  work.for_each_gemm([&](const Gemm& one) {
+    if (!one.has_weight()) return;
+    const double aligned = one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_);
+    time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0, aligned, one.float8});
+  });
   return time;
 }
 
 Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
   Seconds time(0);
-  double kernels = forward ? work.forward_kernels : work.backward_kernels;
-  double bytes = forward ? samples * work.forward_traffic.count() + work.forward_weights.count()
-                         : samples * work.backward_traffic.count() + work.backward_weights.count();
-  if (forward || kernels > 0)
-    for (const Gemm& product : work.gemms)
-      for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
+  double kernels = work.launches(forward);
+  double bytes = samples * work.traffic(forward).count() +
+                 (forward ? work.forward_weights : work.backward_weights).count();
+  if (forward || work.gradients > 0.0) {
+    work.for_each_gemm([&](const Gemm& product) {
+      for_each_kernel(product, forward, work.gradients > 1.0, samples, rates_,
                       [&](const KernelShape& one, double times) {
                         time += times * of_product(one);
                         bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
                         kernels -= times;
                       });
-  if (work.attention && kernels > 0) {
-    time += attention_time(*work.attention, forward, samples, rates_);
-    bytes -= attention_traffic(*work.attention, forward, samples, rates_);
-    kernels -= 1.0;
+    });
+    for (const Kernel& kernel : work.kernels)
+      if (const FusedAttention* fused = kernel.attention()) {
+        time += attention_time(*fused, forward, samples, rates_);
+        bytes -= attention_traffic(*fused, forward, samples, rates_);
+        kernels -= 1.0;
+      }
   }
   const Seconds rest =
       std::max(0.0, kernels) * rates_.parameters->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
