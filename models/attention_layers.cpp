@@ -38,6 +38,8 @@ Shape attention_output(const Layer& layer) {
   if (uses_ring(layer) && layer.input[0] % 2 != 0)
     throw InputError("ring attention gives each rank two equal chunks; " + std::to_string(layer.input[0]) +
                      " positions per rank are odd");
+  if (flag(layer, "window") && (!flag(layer, "flash") || !flag(layer, "causal") || uses_ring(layer)))
+    throw InputError("a window needs causal attention with flash=1, and no ring");
   if (splits_heads(layer)) {
     if (uses_ring(layer)) throw InputError("ring=1 and ulysses=1 exclude each other");
     expect_divisible("kv_heads", kv_heads, size(layer, "context"));
@@ -125,7 +127,7 @@ Kernel flash_kernel(const FusedAttention& form) {
   const double outputs = rows * form.value_size + form.kv_heads * form.keys * form.head_size;
   Kernel kernel = moves(vectors + outputs + rows, 2.0 * (vectors + outputs) + rows);
   kernel.computes = form;
-  kernel.flop = Flop((form.causal ? 1.0 : 2.0) * rows * form.keys * (form.head_size + form.value_size));
+  kernel.flop = Flop(2.0 * rows * form.seen() * (form.head_size + form.value_size));
   return kernel;
 }
 
@@ -223,9 +225,10 @@ void add_attention(const Layer& layer, LayerCost& cost) {
     cost.kernels.push_back(moves(4.0 * s * (q + w), 4.0 * s * (q + w), 2));
     keep(s * q, cost.kernels.back());
   }
-  const FusedAttention form{
+  FusedAttention form{
       heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
       flash && causal};
+  if (flash) form.window = number(layer, "window");
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
               .copied = 4.0 * s * q + kept * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
@@ -315,14 +318,27 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
 std::vector<LayerKind> attention_kinds() {
   return {
       {.name = "self_attention",
-       .attributes = {Attribute::count("heads"), Attribute::count_like("kv_heads", "heads"),
-                      Attribute::count_or("head_size", 0), Attribute::flag("bias", true),
-                      Attribute::flag("causal"), Attribute::flag("rotary"), Attribute::flag("norms"),
-                      Attribute::flag("fused"), Attribute::flag("flash"), Attribute::flag("eager"),
-                      Attribute::flag("repeat_kv"), Attribute::flag("fused_softmax"),
-                      Attribute::count_or("dropout", 0), Attribute::count_or("context", 1, 1),
-                      Attribute::flag("ring"), Attribute::flag("ulysses"), Attribute::name("query", "query"),
-                      Attribute::name("key", "key"), Attribute::name("value", "value")},
+       .attributes = {Attribute::count("heads"),
+                      Attribute::count_like("kv_heads", "heads"),
+                      Attribute::count_or("head_size", 0),
+                      Attribute::flag("bias", true),
+                      Attribute::flag("causal"),
+                      Attribute::flag("rotary"),
+                      Attribute::flag("norms"),
+                      Attribute::flag("fused"),
+                      Attribute::flag("flash"),
+                      Attribute::flag("eager"),
+                      Attribute::flag("repeat_kv"),
+                      Attribute::flag("fused_softmax"),
+                      Attribute::count_or("dropout", 0),
+                      Attribute::count_or("context", 1, 1),
+                      Attribute::flag("ring"),
+                      Attribute::flag("ulysses"),
+                      Attribute::count_or("window", 0),
+                      Attribute::count_or("full_every", 0),
+                      Attribute::name("query", "query"),
+                      Attribute::name("key", "key"),
+                      Attribute::name("value", "value")},
        .input = kSequence,
        .output = attention_output,
        .parameters = attention_parameters,

@@ -12,6 +12,12 @@ double total_with_weights(const LayerWork& work, const auto& part) {
 
 }  // namespace
 
+double FusedAttention::seen() const {
+  const double before = causal ? keys / 2.0 : keys;
+  if (window <= 0.0 || window >= keys) return before;
+  return window - window * window / (2.0 * keys);
+}
+
 Flop LayerWork::forward() const {
   Flop sum;
   for (const Kernel& kernel : kernels) sum += kernel.flop;

@@ -32,6 +32,9 @@ struct FusedAttention {
   double rows = 0.0, keys = 0.0;             ///< q is rows x d, k keys x d, v keys x w
   double head_size = 0.0, value_size = 0.0;  ///< d, w
   bool causal = false;                       ///< half of the products are computed
+  double window = 0.0;  ///< keys that a position of causal attention sees, its own included; 0: all before it
+  /// Mean number of keys that a row sees.
+  [[nodiscard]] double seen() const;
 };
 
 /// Dtype of what a memory-bound kernel moves.

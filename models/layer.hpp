@@ -37,7 +37,8 @@
 /// |                        | heads), `bias` = true, `causal`, `rotary`, `norms`,    | `key`, `value`,   |
 /// |                        | `fused`, `flash`, `eager`, `repeat_kv`,                | or `c_attn`       |
 /// |                        | `fused_softmax` = false, `dropout` = 0 (percent, of    |                   |
-/// |                        | the probabilities), `context` = 1, `ring` = false;     |                   |
+/// |                        | the probabilities), `context` = 1, `ring` = false,     |                   |
+/// |                        | `window` = 0, `full_every` = 0;                        |                   |
 /// |                        | names: `query`, `key`, `value`                         |                   |
 /// | `latent_attention`     | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`,       | those of          |
 /// |                        | `rope`, `value` (sizes of the parts of a head),        | DeepSeek-V3       |
@@ -64,6 +65,9 @@
 /// are gathered (Llama 3; work of causal attention counts as balanced). With `ring` each part rotates through
 /// the ring instead, while ranks attend to the part before. Ring attention requires `flash` and no dropout of
 /// probabilities.
+///
+/// `window`: a position sees so many keys, its own included (sliding window; 0: all before it), but in every
+/// `full_every`-th block all of them.
 ///
 /// Experts: for each token the router chooses `active` of `experts` feed-forward layers with SiLU gates,
 /// evenly; one of width `shared` sees every token. With `capacity` an expert takes at most that share of its

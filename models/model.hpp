@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/units.hpp"
+#include "models/execution.hpp"
 #include "models/kernel.hpp"
 #include "models/precision.hpp"
 
@@ -217,6 +218,7 @@ struct Model {
   Loss loss;
   Optimizer optimizer;
   Precision precision;  ///< of all bytes
+  Execution execution;
   RecomputedPart recomputed_part = RecomputedPart::kNothing;
   std::vector<Segment> segments;
   std::vector<Parameter> parameters;         ///< in registration order, as PyTorch's `parameters()`

@@ -23,6 +23,20 @@ void read_nvlink(const YamlNode& node, DeviceLinks& links) {
   links.nvlink_bandwidth = node.at("nccl").bytes_per_second();
 }
 
+/// `[part, half]` by mask; of forward and backward alike, or of each.
+AttentionParameters read_attention(const YamlNode& node) {
+  const auto rate = [](const YamlNode& from, const char* mask) {
+    const std::vector<YamlNode> pair = from.at(mask).items();
+    if (pair.size() != 2)
+      from.at(mask).fail("expected [part of the peak rate, keys at which half is reached]");
+    return AttentionRate{pair[0].number(), pair[1].number()};
+  };
+  const bool apart = node.has("forward");
+  const YamlNode forward = apart ? node.at("forward") : node, backward = apart ? node.at("backward") : node;
+  for (const YamlNode& each : {forward, backward}) each.allow_only({"full", "causal"});
+  return {rate(forward, "full"), rate(forward, "causal"), rate(backward, "full"), rate(backward, "causal")};
+}
+
 KernelParameters read_kernels(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention"});
   const YamlNode products = node.at("products");
@@ -44,13 +58,9 @@ KernelParameters read_kernels(const std::string& generation, const YamlNode& nod
   for (const YamlNode& part : misaligned.items()) kernels.misaligned.push_back(part.number());
   for (const double part : kernels.misaligned)
     if (part <= 0.0 || part > 1.0) misaligned.fail("parts of the rate are above 0 and at most 1");
-  for (const std::string& size : node.at("attention").keys()) {
-    const YamlNode attention = node.at("attention").at(size);
-    attention.allow_only({"full", "full_half", "causal", "causal_half"});
-    kernels.attention[std::stoi(size)] = {attention.at("full").number(), attention.at("full_half").number(),
-                                          attention.at("causal").number(),
-                                          attention.at("causal_half").number()};
-  }
+  for (const std::string& kind : node.at("attention").keys())
+    for (const std::string& size : node.at("attention").at(kind).keys())
+      kernels.attention[kind][std::stoi(size)] = read_attention(node.at("attention").at(kind).at(size));
   return kernels;
 }
 
@@ -180,8 +190,9 @@ void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
 
 DeviceModel read_device(const std::string& name, const YamlNode& node) {
   if (node.has("like")) return read_variant(name, node);
-  allow_keys(node, {"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak",
-                    "memory", "memory_bandwidth", "nvlink", "pcie_generation", "power", "fitted", "source"});
+  allow_keys(node,
+             {"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak", "memory",
+              "memory_bandwidth", "nvlink", "pcie_generation", "power", "fitted", "source", "assumed"});
   DeviceModel device;
   device.name = device.specification = device.hardware = name;
   device.about.summary = node.at("description").text();
@@ -202,6 +213,7 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   device.links.pcie_generation = static_cast<int>(node.at("pcie_generation").integer());
   if (node.has("power")) device.power = node.at("power").watts();
   device.about.source = node.at("source").text();
+  if (node.has("assumed")) device.about.assumed = node.at("assumed").text();
   read_estimate(node, device);
   return device;
 }

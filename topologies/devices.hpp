@@ -13,9 +13,18 @@
 namespace stepcast {
 
 /// Part of a GPU's peak rate P that fused attention reaches: flop/s = part P / (1 + half / keys).
-struct AttentionParameters {
-  double full = 0.0, full_half = 0.0, causal = 0.0, causal_half = 0.0;
+struct AttentionRate {
+  double part = 0.0, half = 0.0;
 };
+
+/// Rates of one kind of attention for one head size.
+struct AttentionParameters {
+  AttentionRate full, causal;                    ///< of the forward
+  AttentionRate backward_full, backward_causal;  ///< of the backward
+};
+
+/// By head size.
+using AttentionTable = std::map<int, AttentionParameters>;
 
 /// Model parameters of the kernels of one GPU generation, from topologies/devices/kernels.yaml.
 /// sim/replay/kernels.hpp has the formulas.
@@ -31,7 +40,7 @@ struct KernelParameters {
   /// Part of `reached` for rows of 2^i times an odd number of elements, i = 0, 1, ...; longer rows reach all
   /// of it.
   std::vector<double> misaligned{};
-  std::map<int, AttentionParameters> attention{};  ///< by head size
+  std::map<std::string, AttentionTable> attention{};  ///< by kind: `flash2`, `cudnn`
 };
 
 /// Measured steps to which an estimate's parameters were fitted.
@@ -47,6 +56,7 @@ struct DeviceDescription {
   std::vector<std::string>
       reported_as{};  ///< parts of its name in drivers or /proc/cpuinfo: `H100 80GB HBM3`
   std::string source;
+  std::string assumed{};  ///< rates that nobody measured on it
 };
 
 /// Links of one GPU.

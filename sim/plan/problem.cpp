@@ -148,6 +148,12 @@ const Model* PlanModels::part(const Plan& plan) {
       recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
   key += "/" + to_text(recomputed);
   for (const char* name : {"tensor", "context", "expert", "model", "precision"}) key += "/" + plan.text(name);
+  Execution execution;
+  for (const ExecutionOption& option : execution_options()) {
+    const std::string& text = plan.text(option.name);
+    if (!text.empty()) set_execution(option, text, execution);
+    key += "/" + text;
+  }
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {
     try {
@@ -157,6 +163,7 @@ const Model* PlanModels::part(const Plan& plan) {
       if (!loaded_.contains(shared)) loaded_.emplace(shared, load_model(shared));
       found->second =
           in_precision(recomputing(loaded_.at(shared), recomputed), precision_of(plan), device_.gpu);
+      found->second->execution = execution;
     } catch (const InputError&) {
       if (plan.values.empty()) throw;  // the model itself is wrong
     }

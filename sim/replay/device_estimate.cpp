@@ -32,14 +32,16 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
   DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
   if (multiplies_in_float8(model)) rates.float8 = rates_of(device, device_dtype("fp8"), threads).peak;
   if (device.has_kernels()) {
-    const KernelRates kernels{.peak = rates.peak,
-                              .reached = device.estimate.compute_efficiency,
-                              .attention = device.estimate.attention_efficiency,
-                              .memory = device.estimate.memory_efficiency * rates.memory,
-                              .memory_peak = rates.memory,
-                              .element = bytes_of(model.precision.compute),
-                              .multiprocessors = device.multiprocessors,
-                              .parameters = &device.kernels};
+    const KernelRates kernels{
+        .peak = rates.peak,
+        .reached = device.estimate.compute_efficiency,
+        .attention = device.estimate.attention_efficiency,
+        .memory = device.estimate.memory_efficiency * rates.memory,
+        .memory_peak = rates.memory,
+        .element = bytes_of(model.precision.compute),
+        .multiprocessors = device.multiprocessors,
+        .parameters = &device.kernels,
+        .attention_table = &device.kernels.attention.at(attention_kind(device, model.execution.attention))};
     std::optional<KernelRates> float8;
     if (multiplies_in_float8(model)) {
       float8 = kernels;

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.hpp"
+#include "core/table.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -55,19 +58,26 @@ double attention_traffic(const FusedAttention& a, bool forward, double samples, 
   return (forward ? 1.0 : 2.0) * rates.element * samples * once;
 }
 
-AttentionParameters attention_parameters(const KernelParameters& kernels, double head_size) {
-  auto above = kernels.attention.lower_bound(static_cast<int>(std::lround(head_size)));
-  if (above == kernels.attention.begin()) return above->second;
-  if (above == kernels.attention.end()) return kernels.attention.rbegin()->second;
+AttentionRate attention_rate(const AttentionTable& table, double head_size,
+                             AttentionRate AttentionParameters::*rate) {
+  auto above = table.lower_bound(static_cast<int>(std::lround(head_size)));
+  if (above == table.begin()) return above->second.*rate;
+  if (above == table.end()) return table.rbegin()->second.*rate;
   const auto below = std::prev(above);
   const double part =
       std::log(head_size / below->first) / std::log(static_cast<double>(above->first) / below->first);
-  const AttentionParameters &a = below->second, &b = above->second;
-  return {std::lerp(a.full, b.full, part), std::lerp(a.full_half, b.full_half, part),
-          std::lerp(a.causal, b.causal, part), std::lerp(a.causal_half, b.causal_half, part)};
+  const AttentionRate &a = below->second.*rate, &b = above->second.*rate;
+  return {std::lerp(a.part, b.part, part), std::lerp(a.half, b.half, part)};
 }
 
 }  // namespace
+
+std::string attention_kind(const DeviceModel& device, const std::string& preference) {
+  for (const std::string& kind : choices_of(preference))
+    if (device.kernels.attention.contains(kind)) return kind;
+  throw InputError("--attention {}: {} has rates of {}", preference, device.name,
+                   joined(names_of(device.kernels.attention)));
+}
 
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates) {
   const KernelParameters& kernels = *rates.parameters;
@@ -94,13 +104,18 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates) {
+  using Rates = AttentionParameters;
+  constexpr double kHalfBlock = 64.0;
   const double size = (attention.head_size + attention.value_size) / 2.0;
-  const AttentionParameters fitted = attention_parameters(*rates.parameters, size);
-  const double part = attention.causal ? fitted.causal : fitted.full,
-               half = attention.causal ? fitted.causal_half : fitted.full_half;
-  const double flop = (attention.causal ? 2.0 : 4.0) * (forward ? 1.0 : 2.5) * samples * attention.heads *
-                      attention.rows * attention.keys * size;
-  const double rate = rates.attention * part * rates.peak.count() / (1.0 + half / attention.keys);
+  const AttentionRate fitted =
+      attention_rate(*rates.attention_table, size,
+                     forward ? (attention.causal ? &Rates::causal : &Rates::full)
+                             : (attention.causal ? &Rates::backward_causal : &Rates::backward_full));
+  const bool windowed = attention.window > 0.0 && attention.window < attention.keys;
+  const double keys = windowed ? std::min(2.0 * attention.window, attention.keys) : attention.keys;
+  const double seen = attention.seen() + (windowed ? kHalfBlock : 0.0);
+  const double flop = 4.0 * (forward ? 1.0 : 2.5) * samples * attention.heads * attention.rows * seen * size;
+  const double rate = rates.attention * fitted.part * rates.peak.count() / (1.0 + fitted.half / keys);
   return rates.parameters->start +
          Seconds(std::max(flop / rate,
                           attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
