@@ -209,7 +209,10 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   const double kv = copies ? q : w;
   cost.kernels.clear();
   for (const AttentionPart& part : parts)
-    cost.kernels.push_back(multiplies({s, static_cast<double>(part.out), h}));
+    cost.kernels.push_back(multiplies({.rows = s,
+                                       .columns = static_cast<double>(part.out),
+                                       .depth = h,
+                                       .shares_input = !cost.kernels.empty()}));
   for (const auto& [present, each] :
        {std::pair{flag(layer, "norms"), kEagerRmsNorm}, {flag(layer, "rotary"), kEagerRotary}}) {
     if (!present) continue;

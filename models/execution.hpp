@@ -10,6 +10,10 @@ namespace stepcast {
 struct Execution {
   std::string attention = "flash2+ck";  ///< kinds of fused attention in order of preference, joined by `+`
 
+  std::string experts =
+      "loop";                  ///< GEMMs of experts one after the other, on several streams, or in one kernel
+  std::string graph = "none";  ///< kernels that a CUDA graph launches: none, those of `layer`, or all
+
   bool operator==(const Execution&) const = default;
 };
 
@@ -30,5 +34,9 @@ std::vector<std::string> choices_of(const std::string& text);
 
 /// `attention cudnn+flash2`: what differs from the defaults; "" if nothing does.
 std::string to_text(const Execution& execution);
+
+struct Model;
+/// Sets the choices of a model and what follows for the launches of its kernels.
+void apply(const Execution& execution, Model& model);
 
 }  // namespace stepcast

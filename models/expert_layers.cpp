@@ -77,17 +77,20 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const double copied = s * active * (4.0 + 3.0 + tensor * sorted) * h;
   const double routes = (sigmoid ? 4.0 : 0.0) + (groups ? 4.0 : 0.0);
   cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = h, .chooses = true});
+  const bool engine = flag(layer, kTransformerEngine);
   const auto add_feed_forward = [&](double rows, double width, double times) {
-    cost.kernels.push_back(multiplies({rows, width, h, 0.0, 2.0 * times}));
+    const double joined = engine ? 2.0 : 1.0;  // gate and up are one GEMM
+    cost.kernels.push_back(multiplies({rows, joined * width, h, 0.0, 2.0 / joined * times}));
     cost.kernels.push_back(multiplies({rows, h, width, 0.0, times}));
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own);
   if (shared > 0.0) add_feed_forward(s, shared, 1.0);
   const double moved = s * (2.0 + routes) * experts + s * wide * 5.0;
-  Kernel& rest = cost.kernels.emplace_back(
-      moves(moved, 2.0 * moved,
-            3 + static_cast<int>(own) * 5 + (shared > 0.0 ? 3 : 0) + (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
-  if (flag(layer, kTransformerEngine)) {
+  Kernel& rest =
+      cost.kernels.emplace_back(moves(moved, 2.0 * moved,
+                                      3 + (engine ? 5 : static_cast<int>(own) * 5) + (shared > 0.0 ? 3 : 0) +
+                                          (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
+  if (engine) {
     const double rows = s * active;
     keep(tensor * rows * h + s * 3.0 * wide, rest);
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);

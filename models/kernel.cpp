@@ -48,6 +48,14 @@ int LayerWork::launches(bool forward) const {
   return sum;
 }
 
+int LayerWork::issued(bool forward) const {
+  int sum = 0;
+  if (!forward && gradients == 0.0) return sum;
+  for (const Kernel& kernel : kernels)
+    if (!kernel.captured) sum += forward ? kernel.launches : kernel.backward_launches;
+  return sum;
+}
+
 double LayerWork::weight_gemms() const {
   return total_with_weights(*this, [](const Gemm& one) { return one.times; });
 }

@@ -16,9 +16,10 @@ namespace stepcast {
 struct Gemm {
   double rows = 0.0, columns = 0.0, depth = 0.0;  ///< m (of a sample), n, k
   double heads = 0.0;
-  double times = 1.0;    ///< repetitions one after the other, one per expert
-  bool chooses = false;  ///< true for a router, whose precision is never below that of activations
-  bool float8 = false;   ///< true if A, B and the gradients of C are cast: see multiply_in_float8()
+  double times = 1.0;         ///< repetitions one after the other, one per expert
+  bool shares_input = false;  ///< true if A is that of the GEMM before
+  bool chooses = false;       ///< true for a router, whose precision is never below that of activations
+  bool low = false;           ///< true if A, B and the gradients of C are cast to 8 or 4 bit: see quantize()
   /// True if B is a weight.
   [[nodiscard]] bool has_weight() const { return heads <= 0.0; }
   [[nodiscard]] double flop() const {
@@ -39,10 +40,11 @@ struct FusedAttention {
 
 /// Dtype of what a memory-bound kernel moves.
 enum class Moved : std::uint8_t {
-  kCompute,  ///< that of activations
-  kFloat32,  ///< fp32 in every precision
-  kCast,     ///< between fp32 and a narrower one; nothing in fp32
-  kNoise     ///< dropout's noise, which kernels of GPUs do not move
+  kCompute,   ///< that of activations
+  kFloat32,   ///< fp32 in every precision
+  kCast,      ///< between fp32 and a narrower one; nothing in fp32
+  kNoise,     ///< dropout's noise, which kernels of GPUs do not move
+  kQuantized  ///< casts to 8 or 4 bit, which move fewer bytes per second
 };
 
 /// Bytes per sample that a kernel leaves for the backward, beside inputs and outputs of its layer.
@@ -61,7 +63,9 @@ struct Kernel {
   int launches = 1;
   int backward_launches = -1;  ///< -1: as many, twice as many in a layer with weights (dx and dw)
   Moved moved = Moved::kCompute;
-  bool core = false;  ///< between q, k, v and attention's output, which `selective` recomputes
+  bool norm = false;
+  bool captured = false;  ///< launched by a CUDA graph
+  bool core = false;      ///< between q, k, v and attention's output, which `selective` recomputes
   KeptBytes kept{};
 
   [[nodiscard]] const Gemm* gemm() const { return std::get_if<Gemm>(&computes); }
@@ -75,6 +79,7 @@ struct LayerWork {
   /// Flop of the backward over those of the forward: 0 if no gradient is needed, 1 if that of weights alone.
   double gradients = 0.0;
   Bytes forward_weights{}, backward_weights{};  ///< weights read, gradients written; whatever the batch
+  Bytes weight_casts{};                         ///< moved by casts of weights, once per step
 
   [[nodiscard]] Flop forward() const;
   [[nodiscard]] Flop backward() const { return gradients * forward(); }
@@ -82,6 +87,8 @@ struct LayerWork {
   [[nodiscard]] Flop recomputed() const;
   [[nodiscard]] Bytes traffic(bool forward) const;
   [[nodiscard]] int launches(bool forward) const;
+  /// Launches by the launch thread: of kernels outside CUDA graphs.
+  [[nodiscard]] int issued(bool forward) const;
   /// Number of GEMMs with weights.
   [[nodiscard]] double weight_gemms() const;
   /// Flop of the weights' gradients, which a pipeline may defer.

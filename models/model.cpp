@@ -123,7 +123,7 @@ bool Model::has_experts() const {
       segments, [](const Segment& one) { return std::ranges::any_of(one.work, &LayerWork::has_router); });
 }
 
-Model in_precision(Model model, const Precision& precision, bool byte_masks) {
+Model in_precision(Model model, const Precision& precision, bool byte_masks, bool transposes) {
   model.precision = precision;
   for (Parameter& parameter : model.parameters) {
     const auto count = static_cast<double>(parameter.numel());
@@ -161,7 +161,7 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
         for (Bytes* bytes : {&work.forward_weights, &work.backward_weights}) *bytes = part * *bytes;
       }
   }
-  if (precision.products == "fp8") multiply_in_float8(model);
+  if (precision.products != "none") quantize(model, transposes);
   return model;
 }
 

@@ -45,10 +45,10 @@ struct Parameter {
   /// True if tensor-parallel ranks sum its gradient, because each sees a part of the tokens or heads it acts
   /// on.
   bool summed = false;
-  bool expert = false;   ///< true if only one of the expert-parallel ranks has it
-  bool float8 = false;   ///< true for a weight whose GEMMs run in float8
-  Bytes not_gathered{};  ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
-  Bytes copies{};        ///< float8 copies that GEMMs read, on a rank that has the whole parameter
+  bool expert = false;     ///< true if only one of the expert-parallel ranks has it
+  bool quantized = false;  ///< true for a weight whose GEMMs run in 8 or 4 bit
+  Bytes not_gathered{};    ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
+  Bytes copies{};          ///< float8 copies that GEMMs read, on a rank that has the whole parameter
   /// Size in an all-gather of shards.
   [[nodiscard]] Bytes gathered() const { return size - not_gathered; }
   [[nodiscard]] std::int64_t numel() const;
@@ -277,12 +277,12 @@ Model declared_for(const Model& model, int batch, int micro_batches);
 /// Returns the model in another precision: activations, their traffic and the weights that GEMMs read in
 /// `compute`, tensors in their own parts. Dropout's noise has the compute dtype if a CPU draws it, and one
 /// byte if `byte_masks`, as in PyTorch's GPU kernels. \pre model.precision is fp32 throughout, and times are
-/// not declared
-Model in_precision(Model model, const Precision& precision, bool byte_masks = false);
+/// not declared \param transposes the device needs a transposed copy of operands in fp8 (before Blackwell)
+Model in_precision(Model model, const Precision& precision, bool byte_masks = false, bool transposes = true);
 
-/// Marks the GEMMs that policy `fp8` runs in float8, and adds the traffic. \pre bytes are those of the other
-/// parts
-void multiply_in_float8(Model& model);
+/// Marks the GEMMs that a recipe runs in 8 or 4 bit, and adds their casts. \pre bytes are those of the other
+/// parts, and `products` names a recipe
+void quantize(Model& model, bool transposes);
 
 /// Returns the model with a part of its blocks recomputed:
 ///

@@ -16,6 +16,8 @@
 namespace stepcast {
 namespace {
 
+constexpr int kChosenByName = 1'000'000;  // newer than every compute capability
+
 void read_nvlink(const YamlNode& node, DeviceLinks& links) {
   node.allow_only({"links", "raw", "nccl"});
   links.nvlinks = static_cast<int>(node.at("links").integer());
@@ -38,22 +40,31 @@ AttentionParameters read_attention(const YamlNode& node) {
 }
 
 KernelParameters read_kernels(const std::string& generation, const YamlNode& node) {
-  node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention"});
+  node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention",
+                   "recipes", "casts"});
   const YamlNode products = node.at("products");
-  products.allow_only(
-      {"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned", "float8"});
-  KernelParameters kernels{.generation = generation,
-                           .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
-                           .cublas_workspace = node.at("cublas_workspace").bytes(),
-                           .engine_workspace = node.at("engine_workspace").bytes(),
-                           .start = products.at("start").seconds(),
-                           .reached = products.at("reached").number(),
-                           .sustained = products.at("sustained").number(),
-                           .depth = products.at("depth").number(),
-                           .tile = products.at("tile").number(),
-                           .waves = products.at("waves").number(),
-                           .split = products.at("split").number()};
-  if (products.has("float8")) kernels.float8 = products.at("float8").number();
+  products.allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned"});
+  KernelParameters kernels{
+      .generation = generation,
+      .compute_capability = node.has("compute_capability")
+                                ? static_cast<int>(node.at("compute_capability").integer())
+                                : kChosenByName,
+      .cublas_workspace = node.at("cublas_workspace").bytes(),
+      .engine_workspace = node.at("engine_workspace").bytes(),
+      .start = products.at("start").seconds(),
+      .reached = products.at("reached").number(),
+      .sustained = products.at("sustained").number(),
+      .depth = products.at("depth").number(),
+      .tile = products.at("tile").number(),
+      .waves = products.at("waves").number(),
+      .split = products.at("split").number()};
+  if (node.has("casts")) kernels.casts = node.at("casts").number();
+  if (node.has("recipes"))
+    for (const std::string& recipe : node.at("recipes").keys()) {
+      const YamlNode rate = node.at("recipes").at(recipe);
+      rate.allow_only({"part", "depth"});
+      kernels.recipes[recipe] = {rate.at("part").number(), rate.at("depth").number()};
+    }
   const YamlNode misaligned = products.at("misaligned");
   for (const YamlNode& part : misaligned.items()) kernels.misaligned.push_back(part.number());
   for (const double part : kernels.misaligned)
@@ -62,6 +73,15 @@ KernelParameters read_kernels(const std::string& generation, const YamlNode& nod
     for (const std::string& size : node.at("attention").at(kind).keys())
       kernels.attention[kind][std::stoi(size)] = read_attention(node.at("attention").at(kind).at(size));
   return kernels;
+}
+
+const KernelParameters& kernels_named(const YamlNode& node) {
+  std::vector<std::string> known;
+  for (const KernelParameters& kernels : kernel_parameters()) {
+    if (kernels.generation == node.text()) return kernels;
+    known.push_back(kernels.generation);
+  }
+  node.fail(unknown_name("generation", node.text(), known));
 }
 
 /// Parameters of the newest generation that is not newer than the capability, else of the oldest.
@@ -181,18 +201,23 @@ void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
   device.launch.collective = Seconds(25e-6);
   device.launch.queued = 1000;
   device.estimate.rate_spread = 0.0175;
-  if (!node.has("compute_capability")) return;
-  device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
-  device.kernels = kernels_of_generation(device.compute_capability);
+  if (node.has("compute_capability")) {
+    device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
+    device.kernels = kernels_of_generation(device.compute_capability);
+  } else if (node.has("kernels")) {
+    device.kernels = kernels_named(node.at("kernels"));
+  } else {
+    return;
+  }
   device.estimate.process = 2.0 * device.kernels.cublas_workspace;
   device.estimate.compute_efficiency = device.kernels.reached * device.kernels.sustained;
 }
 
 DeviceModel read_device(const std::string& name, const YamlNode& node) {
   if (node.has("like")) return read_variant(name, node);
-  allow_keys(node,
-             {"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak", "memory",
-              "memory_bandwidth", "nvlink", "pcie_generation", "power", "fitted", "source", "assumed"});
+  allow_keys(node, {"description", "reported_as", "kind", "compute_capability", "kernels", "multiprocessors",
+                    "peak", "memory", "memory_bandwidth", "nvlink", "pcie_generation", "power", "fitted",
+                    "source", "assumed"});
   DeviceModel device;
   device.name = device.specification = device.hardware = name;
   device.about.summary = node.at("description").text();

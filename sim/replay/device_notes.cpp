@@ -24,8 +24,8 @@ STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size
 
 std::string estimate_note(const Precision& precision, const DeviceModel& device) {
   return "ESTIMATE, nothing was measured: " + device_dtype(precision.compute) +
-         (precision.products == "none" ? "" : ", products of blocks in " + device_dtype(precision.products)) +
-         " at " + percent_text(device.estimate.compute_efficiency, 0) + " of the peak rate, " +
+         (precision.products == "none" ? "" : ", GEMMs of blocks in " + precision.products) + " at " +
+         percent_text(device.estimate.compute_efficiency, 0) + " of the peak rate, " +
          percent_text(device.estimate.memory_efficiency, 0) +
          " of the memory bandwidth, kernel launches; no host time, no loading" +
          (device.gpu && !device.has_kernels()

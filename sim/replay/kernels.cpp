@@ -39,20 +39,6 @@ double alignment_part(double columns, double depth, const KernelRates& rates) {
   return 1.0;
 }
 
-/// Calls `visit(gemm, times)` for the kernels of a GEMM of the layer, in the forward or the backward.
-void for_each_kernel(const Gemm& product, bool forward, bool input_gradient, double samples,
-                     const KernelRates& rates, const auto& visit) {
-  const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
-  const double count = product.heads > 0.0 ? product.heads * samples : 1.0;
-  const double aligned = product.float8 ? 1.0 : alignment_part(product.columns, product.depth, rates);
-  if (forward)
-    return visit(KernelShape{m, product.columns, product.depth, count, aligned, product.float8},
-                 product.times);
-  visit(KernelShape{product.depth, product.columns, m, count, aligned, product.float8}, product.times);
-  if (input_gradient || product.heads > 0.0)
-    visit(KernelShape{m, product.depth, product.columns, count, aligned, product.float8}, product.times);
-}
-
 double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
   const double once = (a.heads * a.rows + a.kv_heads * a.keys) * (a.head_size + a.value_size);
   return (forward ? 1.0 : 2.0) * rates.element * samples * once;
@@ -91,7 +77,7 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
     for (const double parts : kParts) {
       const double u = parts * tiles / rates.multiprocessors;
       const double waves = std::max(1.0, (1.0 - kernels.waves) * u + kernels.waves * std::ceil(u));
-      const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + kernels.depth) *
+      const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + rates.depth) *
                              rates.multiprocessors / (reached * rates.peak.count());
       const double summed = parts > 1.0 ? 4.0 * output_element(rates) * kernels.split * parts * m * n *
                                               count / rates.memory_peak.count()
@@ -124,11 +110,26 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 Seconds KernelTimes::of_product(const KernelShape& shape) {
   const auto [found, is_new] = products_.try_emplace(shape, 0.0);
   if (is_new) {
-    KernelRates rates = shape.float8 ? float8_ : rates_;
+    KernelRates rates = shape.low ? low_ : rates_;
     rates.reached *= shape.aligned;
+    if (shape.gradient && options_.gradient > 0.0) rates.output = options_.gradient;
     found->second = product_time(shape.m, shape.n, shape.k, shape.count, rates);
   }
   return found->second;
+}
+
+/// Calls `visit(shape, times)` for the kernels of a GEMM, in the forward or the backward.
+void KernelTimes::for_each_kernel(const Gemm& gemm, bool forward, bool input_gradient, double samples,
+                                  const auto& visit) const {
+  const bool joined = options_.joins_experts && gemm.times > 1.0;
+  const double m = gemm.heads > 0.0 ? gemm.rows : gemm.rows * samples;
+  const double count = gemm.heads > 0.0 ? gemm.heads * samples : joined ? gemm.times : 1.0;
+  const double aligned = gemm.low ? 1.0 : alignment_part(gemm.columns, gemm.depth, rates_);
+  const double times = joined ? 1.0 : gemm.times;
+  if (forward) return visit(KernelShape{m, gemm.columns, gemm.depth, count, aligned, gemm.low, false}, times);
+  visit(KernelShape{gemm.depth, gemm.columns, m, count, aligned, gemm.low, gemm.has_weight()}, times);
+  if (input_gradient || gemm.heads > 0.0)
+    visit(KernelShape{m, gemm.depth, gemm.columns, count, aligned, gemm.low, false}, times);
 }
 
 Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
@@ -136,8 +137,8 @@ Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   if (work.gradients == 0.0) return time;
   work.for_each_gemm([&](const Gemm& one) {
     if (!one.has_weight()) return;
-    const double aligned = one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_);
-    time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0, aligned, one.float8});
+    for_each_kernel(one, false, false, samples,
+                    [&](const KernelShape& shape, double times) { time += times * of_product(shape); });
   });
   return time;
 }
@@ -145,11 +146,15 @@ Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
 Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
   Seconds time(0);
   double kernels = work.launches(forward);
-  double bytes = samples * work.traffic(forward).count() +
+  double casts = 0.0;
+  for (const Kernel& kernel : work.kernels)
+    if (kernel.moved == Moved::kQuantized) casts += (forward ? kernel.forward : kernel.backward).count();
+  if (!forward && work.gradients == 0.0) casts = 0.0;
+  double bytes = samples * (work.traffic(forward).count() - casts) +
                  (forward ? work.forward_weights : work.backward_weights).count();
   if (forward || work.gradients > 0.0) {
-    work.for_each_gemm([&](const Gemm& product) {
-      for_each_kernel(product, forward, work.gradients > 1.0, samples, rates_,
+    work.for_each_gemm([&](const Gemm& gemm) {
+      for_each_kernel(gemm, forward, work.gradients > 1.0, samples,
                       [&](const KernelShape& one, double times) {
                         time += times * of_product(one);
                         bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
@@ -163,6 +168,7 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
         kernels -= 1.0;
       }
   }
+  if (casts > 0.0) time += Bytes(samples * casts) / options_.casts;
   const Seconds rest =
       std::max(0.0, kernels) * rates_.parameters->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
   return time + rest;

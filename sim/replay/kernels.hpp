@@ -20,6 +20,7 @@ struct KernelRates {
   BytesPerSecond memory_peak;
   double element = 4.0;  ///< bytes
   double output = 0.0;   ///< bytes of an element of C; 0: as of A and B
+  double depth = 0.0;
   int multiprocessors = 1;
   const KernelParameters* parameters = nullptr;
   const AttentionTable* attention_table = nullptr;
@@ -59,7 +60,8 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 struct KernelShape {
   double m, n, k, count;
   double aligned;  ///< part of the rate that its rows reach
-  bool float8;
+  bool low;
+  bool gradient;  ///< C is a gradient of weights
   auto operator<=>(const KernelShape&) const = default;
 };
 
@@ -69,20 +71,28 @@ struct KernelShape {
 ///
 /// A GEMM in half precision with rows that are no multiple of 16 bytes reaches a part of `e` that depends on
 /// how many elements still divide the row (`misaligned`, with sources in the file). The part is least for odd
-/// rows, such as GPT-2's vocabulary of 50,257. GEMMs in float8 have their own rates; the traffic contains
-/// their casts.
+/// rows, such as GPT-2's vocabulary of 50,257. GEMMs in 8 and 4 bit have their own rates, and so have their
+/// casts. Experts side by side are one GEMM of `count` equal ones.
 class KernelTimes {
  public:
-  /// \param float8 rates of GEMMs in float8, if there are any
-  explicit KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& float8 = {})
-      : rates_(rates), float8_(float8.value_or(rates)) {}
+  struct Options {
+    double gradient = 0.0;       ///< bytes moved per element of a weight gradient; 0: as of C
+    bool joins_experts = false;  ///< GEMMs of experts run side by side
+    BytesPerSecond casts{};
+  };
+  /// \param low rates of GEMMs in 8 or 4 bit, if there are any
+  KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& low, const Options& options)
+      : rates_(rates), low_(low.value_or(rates)), options_(options) {}
   Seconds of(const LayerWork& work, bool forward, double samples);
   /// Time of the GEMMs of a backward that compute gradients of weights.
   Seconds of_weights(const LayerWork& work, double samples);
 
  private:
   Seconds of_product(const KernelShape& shape);
-  KernelRates rates_, float8_;
+  void for_each_kernel(const Gemm& gemm, bool forward, bool input_gradient, double samples,
+                       const auto& visit) const;
+  KernelRates rates_, low_;
+  Options options_;
   std::map<KernelShape, Seconds> products_;  ///< by shape: many layers have the same
 };
 

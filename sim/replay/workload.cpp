@@ -119,8 +119,9 @@ class WorkloadResolver {
 
   void estimate() {
     const DeviceModel& device = *result_.device;
-    result_.model = in_precision(std::move(result_.model), request_.precision, device.gpu);
-    result_.model.execution = request_.execution;
+    result_.model =
+        in_precision(std::move(result_.model), request_.precision, device.gpu, device.transposes());
+    apply(request_.execution, result_.model);
     const DeviceModel slowest = slowest_of(device, training_.world_size);
     result_.costs = estimated_costs(result_.model, slowest, samples(), result_.threads);
     const double fastest = device.estimate.compute_efficiency, own = slowest.estimate.compute_efficiency;
