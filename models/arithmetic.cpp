@@ -112,22 +112,28 @@ class SegmentAccount {
       parameters += numel(tensor.shape);
     const bool has_parameters = parameters > 0;
     const double gradients = needs_gradient_ ? 2.0 : (has_parameters ? 1.0 : 0.0);  // dx and dw, or dw alone
-    segment_.forward += cost.work.forward;
-    segment_.backward += gradients * cost.work.forward;
     needs_gradient_ = needs_gradient_ || has_parameters;
+    bool multiplies = false, chooses = false;
+    cost.for_each([&](const Kernel& kernel) {
+      segment_.forward += kernel.flop;
+      segment_.backward += gradients * kernel.flop;
+      if (kernel.moved != Moved::kCast) {
+        segment_.traffic.forward += kernel.forward;
+        segment_.traffic.backward += kernel.backward;
+      }
+      segment_.saved.size += kernel.kept.size;
+      segment_.saved.masks += kernel.kept.masks;
+      segment_.saved.float32 += kernel.kept.float32;
+      const Gemm* gemm = kernel.gemm();
+      multiplies = multiplies || (gemm != nullptr && gemm->has_weight());
+      chooses = chooses || (gemm != nullptr && gemm->chooses);
+    });
     if (!cost.is_view) add_work(layer, cost, gradients, parameters);
-    segment_.traffic.forward += cost.work.forward_traffic;
-    segment_.traffic.backward += cost.work.backward_traffic;
-    segment_.saved.size += cost.saved_extra;
-    segment_.saved.masks += cost.masks;
-    segment_.saved.float32 += float32_bytes(cost.work.in_float32.kept);
     segment_.saved.workspace.forward = std::max(segment_.saved.workspace.forward, cost.workspace.forward);
     segment_.saved.workspace.backward = std::max(segment_.saved.workspace.backward, cost.workspace.backward);
     // Its input goes into GEMMs with weights, none of which is a router's.
-    const bool only_multiplied = std::ranges::any_of(cost.work.gemms, &Gemm::has_weight) &&
-                                 std::ranges::none_of(cost.work.gemms, &Gemm::chooses);
     if (cost.saves_input)
-      (only_multiplied ? activations_[input].multiplied : activations_[input].kept) = true;
+      (multiplies && !chooses ? activations_[input].multiplied : activations_[input].kept) = true;
     if (layer.kind == "tied_linear") segment_.tied.push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;
     activations_.push_back({float32_bytes(layer.output), !cost.regathers, cost.saves_output});
@@ -140,29 +146,18 @@ class SegmentAccount {
   void add_work(const Layer& layer, const LayerCost& cost, double gradients, std::int64_t elements) {
     if (layer.kind == "tied_linear") elements = size(layer, "rows") * size(layer, "columns");
     const Bytes weights = float32_bytes(static_cast<double>(elements));
-    LayerWork work = cost.work, memory_bound = cost.memory_bound;
-    work.backward = gradients * work.forward;
-    work.forward_traffic -= memory_bound.forward_traffic;
-    work.backward_traffic -= memory_bound.backward_traffic;
+    LayerWork work{.kernels = cost.kernels, .gradients = gradients};
     if (layer.kind != "embedding") work.forward_weights = weights;
-    work.backward_weights = 2.0 * weights;
-    work.backward_kernels = (elements > 0 && gradients > 1.0 ? 2 : 1) * work.forward_kernels;
-    work.needs_input_gradient = gradients > 1.0;
-    for (const LayerWork& step : cost.steps) {
-      work.forward -= step.forward;
-      work.backward -= gradients * step.forward;
-      work.recomputed -= step.recomputed;
-      work.forward_traffic -= step.forward_traffic;
-      work.backward_traffic -= step.backward_traffic;
-    }
-    if (gradients == 0.0)
-      for (LayerWork* one : {&work, &memory_bound}) one->drop_backward();
-    segment_.work.push_back(work);
-    for (LayerWork step : cost.steps) {
-      step.backward = gradients * step.forward;
-      segment_.work.push_back(step);
-    }
-    if (memory_bound.forward_traffic > Bytes(0)) segment_.work.push_back(memory_bound);
+    if (gradients > 0.0) work.backward_weights = 2.0 * weights;
+    const int launches = elements > 0 && gradients > 1.0 ? 2 : 1;
+    const auto add = [&](LayerWork one) {
+      for (Kernel& kernel : one.kernels)
+        if (kernel.backward_launches < 0) kernel.backward_launches = launches * kernel.launches;
+      segment_.work.push_back(std::move(one));
+    };
+    add(std::move(work));
+    for (const Kernel& step : cost.steps) add({.kernels = {step}, .gradients = gradients});
+    if (!cost.separate.empty()) add({.kernels = cost.separate, .gradients = gradients});
   }
 
   /// Notes a collective before the next work. \param before parameters of the layer that have their gradients
@@ -341,11 +336,11 @@ void add_loss_collectives(Model& model) {
 void add_head_workspace(Model& model) {
   Segment& head = model.segments.back();
   for (const LayerWork& work : head.work)
-    for (const Gemm& gemm : work.gemms) {
+    work.for_each_gemm([&](const Gemm& gemm) {
       const double whole = gemm.rows * gemm.depth;
       const double part = model.parallel.sequence_parallel ? whole / model.parallel.tensor : 0.0;
       head.saved.workspace.backward = std::max(head.saved.workspace.backward, float32_bytes(whole + part));
-    }
+    });
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ Shape attention_output(const Layer& layer) {
   if (uses_ring(layer) && layer.input[0] % 2 != 0)
     throw InputError("ring attention gives each rank two equal chunks; " + std::to_string(layer.input[0]) +
                      " positions per rank are odd");
+  if (flag(layer, "window") && (!flag(layer, "flash") || !flag(layer, "causal") || uses_ring(layer)))
+    throw InputError("a window needs causal attention with flash=1, and no ring");
   if (splits_heads(layer)) {
     if (uses_ring(layer)) throw InputError("ring=1 and ulysses=1 exclude each other");
     expect_divisible("kv_heads", kv_heads, size(layer, "context"));
@@ -92,59 +94,49 @@ struct StoredAttention {
 ///
 /// One fused kernel for scale, mask and softmax moves 2 p. Backward twice that. Saved: p; with dropout also
 /// its noise and the remaining p.
-void add_stored(const StoredAttention& attention, Flop scores, LayerCost& cost) {
+void add_stored(const StoredAttention& attention, LayerCost& cost) {
   const FusedAttention& form = attention.form;
   const double p = form.heads * form.rows * form.keys;
-  const DropoutCost drop = dropout_cost(attention.dropout);
-  const bool fused = attention.masks_in_kernel, drops = drop.kept > 0.0;
+  const bool fused = attention.masks_in_kernel;
+  for (const Gemm& gemm : {Gemm{form.rows, form.keys, form.head_size, form.heads},
+                           Gemm{form.rows, form.value_size, form.keys, form.heads}}) {
+    Kernel& kernel =
+        cost.kernels.emplace_back(moves(attention.vectors / 2.0 + p, attention.vectors + 2.0 * p));
+    kernel.computes = gemm;
+    kernel.flop = Flop(gemm.flop());
+    kernel.core = true;
+  }
+  cost.separate.push_back(moves(attention.copied, 2.0 * attention.copied, attention.copies));
   const double softmax = fused ? 2.0 : attention.causal ? 6.0 : 4.0;
-  const double between = (softmax + drop.forward) * p, backward_between = (2.0 * softmax + drop.backward) * p;
-  const int kernels = (fused ? 1 : attention.causal ? 3 : 2) + (drops ? 1 : 0);
-  LayerWork& work = cost.work;
-  const double around = attention.copied + attention.vectors + 2.0 * p;
-  add_traffic(work, around + between, 2.0 * around + backward_between);
-  work.forward_kernels += attention.copies + 2 + kernels;
-  const std::vector<Gemm> gemms{{form.rows, form.keys, form.head_size, form.heads},
-                                {form.rows, form.value_size, form.keys, form.heads}};
-  work.gemms.insert(work.gemms.end(), gemms.begin(), gemms.end());
-  LayerWork& memory_bound = cost.memory_bound;
-  add_traffic(memory_bound, attention.copied + between, 2.0 * attention.copied + backward_between);
-  memory_bound.forward_cpu_only = float32_bytes(drop.forward_cpu_only * p);
-  memory_bound.backward_cpu_only = float32_bytes(drop.backward_cpu_only * p);
-  const Bytes saved = float32_bytes((1.0 + 2.0 * drop.kept) * p), masks = float32_bytes(drop.kept * p);
-  cost.saved_extra += saved;
-  cost.masks += masks;
-  cost.core = {.work = {{.forward = scores,
-                         .forward_traffic = float32_bytes(attention.vectors + 2.0 * p),
-                         .forward_kernels = 2,
-                         .gemms = gemms},
-                        {.forward_traffic = float32_bytes(between),
-                         .forward_cpu_only = memory_bound.forward_cpu_only,
-                         .forward_kernels = kernels}},
-               .saved = saved,
-               .masks = masks};
+  Kernel kernel = moves(softmax * p, 2.0 * softmax * p, fused ? 1 : attention.causal ? 3 : 2);
+  keep(p, kernel);
+  std::vector<Kernel> between{kernel};
+  add_dropout(attention.dropout, p, between);
+  if (between.size() > 1) keep(p, between.front());  // what dropout leaves of p
+  for (Kernel& one : between) {
+    one.core = true;
+    cost.separate.push_back(one);
+  }
 }
 
-/// Adds the cost of attention in one kernel, which reads q, k and v and writes the output and one number per
-/// head and position. Its backward reads these and dy, computes q k^T again, and writes three gradients.
-/// \param copied elements of keys and values that exist only as copies, which are saved too
-void add_flash(const FusedAttention& form, double copied, Flop scores, LayerCost& cost) {
+/// Attention in one kernel, which reads q, k and v and writes the output and one number per head and position.
+/// Its backward reads these and dy, computes q k^T again, and writes three gradients.
+Kernel flash_kernel(const FusedAttention& form) {
   const double rows = form.heads * form.rows;
   const double vectors = rows * form.head_size + form.kv_heads * form.keys * form.value_size;
   const double outputs = rows * form.value_size + form.kv_heads * form.keys * form.head_size;
-  LayerWork& work = cost.work;
-  const Bytes traffic = float32_bytes(vectors + outputs + rows);
-  work.attention = form;
-  work.forward_traffic += traffic;
-  work.backward_traffic += float32_bytes(2.0 * (vectors + outputs) + rows);
-  work.recomputed = scores * form.head_size / (form.head_size + form.value_size);
-  work.forward_kernels += 1;
-  cost.saved_extra += float32_bytes(copied);
-  save_in_float32(rows, cost);
-  cost.core = {
-      .work = {{.forward = scores, .forward_traffic = traffic, .forward_kernels = 1, .attention = form}},
-      .saved = float32_bytes(rows),
-      .float32 = float32_bytes(rows)};
+  Kernel kernel = moves(vectors + outputs + rows, 2.0 * (vectors + outputs) + rows);
+  kernel.computes = form;
+  kernel.flop = Flop(2.0 * rows * form.seen() * (form.head_size + form.value_size));
+  return kernel;
+}
+
+/// \param copied elements of keys and values that exist only as copies, which are saved too
+void add_flash(const FusedAttention& form, double copied, LayerCost& cost) {
+  keep(copied, cost.kernels.back());
+  Kernel& kernel = cost.kernels.emplace_back(flash_kernel(form));
+  keep_in_float32(form.heads * form.rows, kernel);
+  kernel.core = true;
 }
 
 /// Adds attention around a ring of c ranks (Liu et al., "Ring Attention", 2023). Each rank has two of 2c
@@ -167,28 +159,14 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
   const int steps = static_cast<int>(size(layer, "context"));
   for (int i = 0; i < steps; ++i) {
     const double keys = causal && i > 0 ? s / 2.0 : s;
-    const Flop flop(4.0 * s * keys * q * (causal && i == 0 ? 0.5 : 1.0));
-    cost.steps.push_back(
-        {.forward = flop,
-         .recomputed = 0.5 * flop,
-         .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
-         .backward_traffic = float32_bytes(4.0 * (s * q + keys * w) + rows),
-         .forward_kernels = 1,
-         .backward_kernels = 2,
-         .attention = FusedAttention{heads, w / head, s, keys, head, head, causal && i == 0}});
+    cost.steps.push_back(flash_kernel({heads, w / head, s, keys, head, head, causal && i == 0}));
+    cost.steps.back().backward_launches = 2;
   }
-  cost.steps.push_back({.forward_traffic = float32_bytes((steps - 1) * 3.0 * (s * q + rows)),
-                        .backward_traffic = float32_bytes((steps - 1) * 3.0 * (s * q + 2.0 * s * w)),
-                        .forward_kernels = 2 * (steps - 1),
-                        .backward_kernels = 2 * (steps - 1)});
-  for (const LayerWork& step : cost.steps) {
-    cost.work.forward += step.forward;
-    cost.work.recomputed += step.recomputed;
-    cost.work.forward_traffic += step.forward_traffic;
-    cost.work.backward_traffic += step.backward_traffic;
-  }
-  cost.saved_extra += float32_bytes(s * q + 2.0 * s * w);
-  save_in_float32(rows, cost);
+  Kernel& combined = cost.steps.emplace_back(
+      moves((steps - 1) * 3.0 * (s * q + rows), (steps - 1) * 3.0 * (s * q + 2.0 * s * w), 2 * (steps - 1)));
+  combined.backward_launches = combined.launches;
+  keep(s * q + 2.0 * s * w, combined);
+  keep_in_float32(rows, combined);
 }
 
 /// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are
@@ -228,30 +206,33 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   const bool causal = flag(layer, "causal"), copies = flag(layer, "repeat_kv") && flash && repeats;
   const double heads = number(layer, "heads"), head = q / heads;
   const std::vector<AttentionPart> parts = projections(layer);
-  const auto count = static_cast<int>(parts.size());
-  const int in_place = eager ? 0 : (flag(layer, "norms") ? 1 : 0) + (flag(layer, "rotary") ? 1 : 0);
-  const double around = s * (count * h + q + 2.0 * w + 2.0 * in_place * (q + w));
-  const Flop scores(uses_ring(layer) ? 0.0 : 4.0 * s * keys * q * (flash && causal ? 0.5 : 1.0));
-  const double kv = copies ? q : w, copies_kv = copies ? 2.0 * s * (w + q) : 0.0;
-  LayerWork& work = cost.work;
-  work.forward = Flop(2.0 * s * h * (q + 2.0 * w)) + scores;
-  work.forward_kernels = count + 2 * in_place + (copies ? 2 : 0);
-  for (const AttentionPart& part : parts) work.gemms.push_back({s, static_cast<double>(part.out), h});
-  if (eager && flag(layer, "norms")) add_eager(kEagerRmsNorm, s * (q + w), cost);
-  if (eager && flag(layer, "rotary")) add_eager(kEagerRotary, s * (q + w), cost);
-  add_traffic(work, around + copies_kv, 2.0 * around + copies_kv);
+  const double kv = copies ? q : w;
+  cost.kernels.clear();
+  for (const AttentionPart& part : parts)
+    cost.kernels.push_back(multiplies({.rows = s,
+                                       .columns = static_cast<double>(part.out),
+                                       .depth = h,
+                                       .shares_input = !cost.kernels.empty()}));
+  for (const auto& [present, each] :
+       {std::pair{flag(layer, "norms"), kEagerRmsNorm}, {flag(layer, "rotary"), kEagerRotary}}) {
+    if (!present) continue;
+    if (eager)
+      add_eager(each, s * (q + w), cost);
+    else
+      cost.kernels.push_back(moves(2.0 * s * (q + w), 4.0 * s * (q + w), 2));
+  }
+  if (copies) cost.kernels.push_back(moves(2.0 * s * (w + q), 2.0 * s * (w + q), 2));
   if (uses_ring(layer)) return add_ring(layer, kv, cost);
-  cost.saved_extra += float32_bytes(s * q + 2.0 * kept * w);
+  keep(s * q + 2.0 * kept * w, cost.kernels.front());
   if (by_heads) {
-    cost.saved_extra += float32_bytes(s * q);
-    work.forward_traffic += float32_bytes(4.0 * s * (q + w));
-    work.backward_traffic += float32_bytes(4.0 * s * (q + w));
-    work.forward_kernels += 2;
+    cost.kernels.push_back(moves(4.0 * s * (q + w), 4.0 * s * (q + w), 2));
+    keep(s * q, cost.kernels.back());
   }
   FusedAttention form{
       heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
       flash && causal};
-  if (flash) return add_flash(form, 2.0 * kept * (kv - w), scores, cost);
+  if (flash) form.window = number(layer, "window");
+  if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
               .copied = 4.0 * s * q + kept * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
               .vectors = 4.0 * s * q,
@@ -259,7 +240,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
               .masks_in_kernel = flag(layer, "fused_softmax"),
               .causal = causal,
               .copies = 4 + (repeats ? 2 : 0)},
-             scores, cost);
+             cost);
 }
 
 std::vector<AttentionPart> latent_parts(const Layer& layer) {
@@ -310,32 +291,29 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const double w = number(layer, "value"), d = n + r;
   const double latents = number(layer, "q_rank") + number(layer, "kv_rank");
   const bool flash = flag(layer, "flash");
-  LayerWork& work = cost.work;
-  double around = s * (2.0 * (heads + 1.0) * r + heads * (2.0 * n + r) + r), flop = 4.0 * s * latents;
+  const double rotated = s * (2.0 * (heads + 1.0) * r + heads * (2.0 * n + r) + r);
+  cost.kernels.front() = moves(rotated, 2.0 * rotated, 3);  // rotary parts of queries and keys, joined keys
   for (const AttentionPart& part : latent_parts(layer)) {
     const auto from = static_cast<double>(part.in), to = static_cast<double>(part.out);
-    around += s * (from + to);
-    ++work.forward_kernels;
-    if (part.norm) continue;
-    work.gemms.push_back({s, to, from});
-    flop += 2.0 * s * from * to;
+    if (part.norm) {
+      cost.kernels.push_back(moves(s * (from + to), 2.0 * s * (from + to)));
+      cost.kernels.back().flop = Flop(4.0 * s * to);
+    } else {
+      cost.kernels.push_back(multiplies({s, to, from}));
+    }
   }
-  const Flop scores(2.0 * s * s * heads * (d + w) * (flash ? 0.5 : 1.0));
   const double norms = number(layer, "q_rank") > 0.0 ? 2.0 : 1.0;
-  work.forward = Flop(flop) + scores;
-  work.forward_kernels += 2;  // one is there already: rotary parts of queries and keys, joined keys
-  add_traffic(work, around, 2.0 * around);
   const bool engine = flag(layer, kTransformerEngine);
   const double values = engine ? heads * w : heads * (n + w);
   const double sharers = engine && layer.sizes.contains("sharers") ? number(layer, "sharers") : 1.0;
-  cost.saved_extra = float32_bytes(s * ((2.0 * latents + r) / sharers + 2.0 * heads * d + values));
-  save_in_float32(s * norms / sharers, cost);
+  keep(s * ((2.0 * latents + r) / sharers + 2.0 * heads * d + values), cost.kernels.front());
+  keep_in_float32(s * norms / sharers, cost.kernels.front());
   const FusedAttention form{heads, heads, s, s, d, w, flash};
-  if (flash) return add_flash(form, 0.0, scores, cost);
+  if (flash) return add_flash(form, 0.0, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
-  cost.saved_extra += float32_bytes(s * heads * (2.0 * d + w));
+  keep(s * heads * (2.0 * d + w), cost.kernels.front());
   add_stored({.form = form, .copied = 4.0 * vectors, .vectors = 2.0 * vectors, .causal = true, .copies = 4},
-             scores, cost);
+             cost);
 }
 
 }  // namespace
@@ -343,14 +321,27 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
 std::vector<LayerKind> attention_kinds() {
   return {
       {.name = "self_attention",
-       .attributes = {Attribute::count("heads"), Attribute::count_like("kv_heads", "heads"),
-                      Attribute::count_or("head_size", 0), Attribute::flag("bias", true),
-                      Attribute::flag("causal"), Attribute::flag("rotary"), Attribute::flag("norms"),
-                      Attribute::flag("fused"), Attribute::flag("flash"), Attribute::flag("eager"),
-                      Attribute::flag("repeat_kv"), Attribute::flag("fused_softmax"),
-                      Attribute::count_or("dropout", 0), Attribute::count_or("context", 1, 1),
-                      Attribute::flag("ring"), Attribute::flag("ulysses"), Attribute::name("query", "query"),
-                      Attribute::name("key", "key"), Attribute::name("value", "value")},
+       .attributes = {Attribute::count("heads"),
+                      Attribute::count_like("kv_heads", "heads"),
+                      Attribute::count_or("head_size", 0),
+                      Attribute::flag("bias", true),
+                      Attribute::flag("causal"),
+                      Attribute::flag("rotary"),
+                      Attribute::flag("norms"),
+                      Attribute::flag("fused"),
+                      Attribute::flag("flash"),
+                      Attribute::flag("eager"),
+                      Attribute::flag("repeat_kv"),
+                      Attribute::flag("fused_softmax"),
+                      Attribute::count_or("dropout", 0),
+                      Attribute::count_or("context", 1, 1),
+                      Attribute::flag("ring"),
+                      Attribute::flag("ulysses"),
+                      Attribute::count_or("window", 0),
+                      Attribute::count_or("full_every", 0),
+                      Attribute::name("query", "query"),
+                      Attribute::name("key", "key"),
+                      Attribute::name("value", "value")},
        .input = kSequence,
        .output = attention_output,
        .parameters = attention_parameters,

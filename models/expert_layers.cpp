@@ -73,32 +73,32 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const double tensor = number(layer, "tensor");
   const bool sigmoid = flag(layer, "sigmoid"), groups = size(layer, "groups") > 1;
   const double wide = active * routed + shared;
-  const double inputs = tensor * active + (shared > 0.0 ? 1.0 : 0.0);
   const double sorted = own < experts && own > 1.0 ? 4.0 : 0.0;
   const double copied = s * active * (4.0 + 3.0 + tensor * sorted) * h;
   const double routes = (sigmoid ? 4.0 : 0.0) + (groups ? 4.0 : 0.0);
-  const double around = s * (h + (3.0 + routes) * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
-  LayerWork& work = cost.work;
-  work.forward = Flop(2.0 * s * h * experts + 6.0 * s * h * wide);
-  add_traffic(work, around, 2.0 * around);
-  add_traffic(cost.memory_bound, copied, 2.0 * copied);
-  if (flag(layer, kTransformerEngine)) {
-    const double rows = s * active;
-    cost.saved_extra = float32_bytes(tensor * rows * h + s * 3.0 * wide);
-    save_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, cost);
-    cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
-  } else {
-    cost.saved_extra = float32_bytes(s * (experts + active * (tensor + 1.0) * h + 4.0 * wide));
-  }
-  work.forward_kernels =
-      4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (sigmoid ? 2 : 0) + (groups ? 5 : 0);
-  work.gemms.push_back({.rows = s, .columns = experts, .depth = h, .chooses = true});
+  cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = h, .chooses = true});
+  const bool engine = flag(layer, kTransformerEngine);
   const auto add_feed_forward = [&](double rows, double width, double times) {
-    work.gemms.push_back({rows, width, h, 0.0, 2.0 * times});
-    work.gemms.push_back({rows, h, width, 0.0, times});
+    const double joined = engine ? 2.0 : 1.0;  // gate and up are one GEMM
+    cost.kernels.push_back(multiplies({rows, joined * width, h, 0.0, 2.0 / joined * times}));
+    cost.kernels.push_back(multiplies({rows, h, width, 0.0, times}));
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own);
   if (shared > 0.0) add_feed_forward(s, shared, 1.0);
+  const double moved = s * (2.0 + routes) * experts + s * wide * 5.0;
+  Kernel& rest =
+      cost.kernels.emplace_back(moves(moved, 2.0 * moved,
+                                      3 + (engine ? 5 : static_cast<int>(own) * 5) + (shared > 0.0 ? 3 : 0) +
+                                          (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
+  if (engine) {
+    const double rows = s * active;
+    keep(tensor * rows * h + s * 3.0 * wide, rest);
+    keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
+    cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
+  } else {
+    keep(s * (experts + active * (tensor + 1.0) * h + 4.0 * wide), rest);
+  }
+  cost.separate.push_back(moves(copied, 2.0 * copied, 0));
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ Shape declared_output(const Layer& layer) {
 void add_fused_gate(const Layer& layer, LayerCost& cost) {
   if (!flag(layer, kTransformerEngine)) return;
   cost.saves_input = false;
-  cost.work.forward_traffic = float32_bytes(out(layer));
-  cost.work.backward_traffic = float32_bytes(2.0 * out(layer));
-  cost.work.forward_kernels = 0;
+  const Flop flop = cost.kernels.front().flop;
+  cost.kernels.front() = moves(out(layer), 2.0 * out(layer), 0);
+  cost.kernels.front().flop = flop;
   cost.workspace.backward = float32_bytes(2.0 * out(layer));
 }
 

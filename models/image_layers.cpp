@@ -33,9 +33,10 @@ std::vector<LayerTensor> running_statistics(const Layer& layer) {
 
 /// Indices of the maxima are saved and moved, 8 B each.
 void add_indices(const Layer& layer, LayerCost& cost) {
-  cost.saved_extra = Bytes(kInt64 * out(layer));
-  cost.work.forward_traffic += cost.saved_extra;
-  cost.work.backward_traffic += cost.saved_extra;
+  Kernel& kernel = cost.kernels.front();
+  kernel.kept.size = Bytes(kInt64 * out(layer));
+  kernel.forward += kernel.kept.size;
+  kernel.backward += kernel.kept.size;
 }
 
 const InputForm kImage{3, 3, "channels x height x width"};

@@ -55,14 +55,15 @@ LayerCost cost_of(const Layer& layer) {
     return float32_bytes(per.in * in(layer) + per.out * out(layer));
   };
   LayerCost cost{.is_view = kind.is_view, .saves_input = kind.saves_input, .saves_output = kind.saves_output};
-  cost.work.forward = Flop(kind.flop * out(layer));
-  cost.work.forward_traffic = traffic(kind.forward);
-  cost.work.backward_traffic = traffic(kind.backward);
+  Kernel own{.flop = Flop(kind.flop * out(layer)),
+             .forward = traffic(kind.forward),
+             .backward = traffic(kind.backward)};
   if (kind.gemm != nullptr) {
     const Gemm gemm = kind.gemm(layer);
-    cost.work.forward = Flop(2.0 * gemm.rows * gemm.columns * gemm.depth);
-    cost.work.gemms.push_back(gemm);
+    own.computes = gemm;
+    own.flop = Flop(gemm.flop());
   }
+  cost.kernels.push_back(own);
   if (kind.adjust) kind.adjust(layer, cost);
   return cost;
 }

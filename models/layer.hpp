@@ -37,7 +37,8 @@
 /// |                        | heads), `bias` = true, `causal`, `rotary`, `norms`,    | `key`, `value`,   |
 /// |                        | `fused`, `flash`, `eager`, `repeat_kv`,                | or `c_attn`       |
 /// |                        | `fused_softmax` = false, `dropout` = 0 (percent, of    |                   |
-/// |                        | the probabilities), `context` = 1, `ring` = false;     |                   |
+/// |                        | the probabilities), `context` = 1, `ring` = false,     |                   |
+/// |                        | `window` = 0, `full_every` = 0;                        |                   |
 /// |                        | names: `query`, `key`, `value`                         |                   |
 /// | `latent_attention`     | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`,       | those of          |
 /// |                        | `rope`, `value` (sizes of the parts of a head),        | DeepSeek-V3       |
@@ -64,6 +65,9 @@
 /// are gathered (Llama 3; work of causal attention counts as balanced). With `ring` each part rotates through
 /// the ring instead, while ranks attend to the part before. Ring attention requires `flash` and no dropout of
 /// probabilities.
+///
+/// `window`: a position sees so many keys, its own included (sliding window; 0: all before it), but in every
+/// `full_every`-th block all of them.
 ///
 /// Experts: for each token the router chooses `active` of `experts` feed-forward layers with SiLU gates,
 /// evenly; one of width `shared` sees every token. With `capacity` an expert takes at most that share of its
@@ -131,33 +135,27 @@ inline constexpr const char* kRegather = ".regather";
 /// Attribute that the model sets, not the file: Model::transformer_engine.
 inline constexpr const char* kTransformerEngine = "transformer_engine";
 
-/// What recomputation of attention runs again: everything between q, k, v and the output.
-struct CoreAttention {
-  std::vector<LayerWork> work;
-  Bytes saved{}, masks{}, float32{};  ///< the latter two as in SavedBytes
-};
-
 /// Cost of one layer per sample in float32 (4 B per element), without the traffic of parameters.
 struct LayerCost {
   /// Flop: 2 per multiply-add; batch norm and RMS norm 4, layer norm 8, ReLU, GELU, SiLU, tanh and products 1
   /// per element; pooling, additions, softmax, rotary positions, dropout and embeddings 0. Traffic:
   /// activations read and written once each; batch norm reads twice (statistics, then scaling).
-  LayerWork work{.forward_kernels = 1};
-  /// Part of that traffic in separate memory-bound kernels: attention's copies, softmax and dropout.
-  LayerWork memory_bound{};
-  bool is_view = false;      ///< the output is the input's memory
-  bool saves_input = false;  ///< autograd saves the input for the backward
+  std::vector<Kernel> kernels{};
+  std::vector<Kernel>
+      separate{};               ///< memory-bound ones with a roofline of their own: copies, softmax, dropout
+  std::vector<Kernel> steps{};  ///< of ring attention in the order of the forward
+  bool is_view = false;         ///< the output is the input's memory
+  bool saves_input = false;     ///< autograd saves the input for the backward
   bool saves_output = false;
   /// True if the backward gathers the output again. The output then never counts as saved, even if a later
   /// layer saves its input.
   bool regathers = false;
-  Bytes saved_extra{};  ///< saved besides activations: max pooling's int64 indices, 8 B per output element
-  Bytes masks{};        ///< part of `saved_extra`: dropout's noise, of which a GPU keeps one byte per element
   Workspace workspace{};
-  CoreAttention core{};
-  /// Steps of ring attention in the order of the forward, the last works of the layer. Their flop and traffic
-  /// are part of `work`, their kernels are not.
-  std::vector<LayerWork> steps{};
+
+  void for_each(const auto& visit) const {
+    for (const std::vector<Kernel>* list : {&kernels, &steps, &separate})
+      for (const Kernel& kernel : *list) visit(kernel);
+  }
 };
 
 /// The order in which autograd accumulates the gradients of one layer's parameters.

@@ -42,19 +42,6 @@ inline void expect_percent(const Layer& layer, const char* key) {
     throw InputError("{} is a percentage below 100, found {}", key, size(layer, key));
 }
 
-/// Dropout as PyTorch runs it on a CPU: noise is drawn, divided by 1 - p and multiplied with x; the noise is
-/// saved. Reads and writes per element.
-struct DropoutCost {
-  double forward = 6.0;  // the noise is written, read and written, then x and noise are read and y is written
-  double backward = 3.0;
-  double kept = 1.0;
-  // On a GPU one kernel draws the noise, of one byte per element, and applies it.
-  double forward_cpu_only = 3.5, backward_cpu_only = 0.5;
-};
-inline DropoutCost dropout_cost(std::int64_t percent) {
-  return percent > 0 ? DropoutCost{} : DropoutCost{0.0, 0.0, 0.0, 0.0, 0.0};
-}
-
 inline const InputForm kSequence{2, 2, "sequence x features"};
 
 /// Traffic of a GEMM: forward reads x and writes y; backward reads dy twice (for dx and for dw) and x, and
@@ -71,16 +58,40 @@ inline LayerKind element_wise(const std::string& name, bool saves_input) {
           .saves_output = !saves_input};
 }
 
-/// Adds elements that are read and written.
-inline void add_traffic(LayerWork& work, double forward, double backward) {
-  work.forward_traffic += float32_bytes(forward);
-  work.backward_traffic += float32_bytes(backward);
+/// A memory-bound kernel that reads and writes so many elements.
+inline Kernel moves(double forward, double backward, int launches = 1, Moved moved = Moved::kCompute) {
+  return {.forward = float32_bytes(forward),
+          .backward = float32_bytes(backward),
+          .launches = launches,
+          .moved = moved};
 }
 
-/// Adds numbers that are saved in fp32 in every precision, such as statistics of norms.
-inline void save_in_float32(double count, LayerCost& cost) {
-  cost.saved_extra += float32_bytes(count);
-  cost.work.in_float32.kept += count;
+/// A GEMM with a weight.
+inline Kernel multiplies(const Gemm& gemm) {
+  const double moved = gemm.times * gemm.rows * (gemm.depth + gemm.columns);
+  Kernel kernel = moves(moved, 2.0 * moved, static_cast<int>(gemm.times));
+  kernel.computes = gemm;
+  kernel.flop = Flop(gemm.flop());
+  return kernel;
+}
+
+inline void keep(double elements, Kernel& kernel) { kernel.kept.size += float32_bytes(elements); }
+/// Keeps numbers in fp32 in every precision, such as statistics of norms.
+inline void keep_in_float32(double count, Kernel& kernel) {
+  keep(count, kernel);
+  kernel.kept.float32 += float32_bytes(count);
+}
+
+/// Adds dropout of `elements` unless `percent` is 0. A GPU's kernel draws noise of one byte per element and
+/// applies it. PyTorch on a CPU writes the noise, reads and writes it to divide it by 1 - p, then reads it and x
+/// and writes y: 6 accesses, 3 in the backward. The noise is saved.
+inline void add_dropout(std::int64_t percent, double elements, std::vector<Kernel>& kernels) {
+  if (percent == 0) return;
+  constexpr double kApplied = 2.5, kNoise = 3.5, kNoiseBackward = 0.5;
+  Kernel& kernel = kernels.emplace_back(moves(kApplied * elements, kApplied * elements));
+  keep(elements, kernel);
+  kernel.kept.masks = kernel.kept.size;
+  kernels.push_back(moves(kNoise * elements, kNoiseBackward * elements, 0, Moved::kNoise));
 }
 
 /// PyTorch's kernels one by one, without a compiler that fuses them: in fp32, so that in other dtypes x is
@@ -99,15 +110,10 @@ struct EagerCost {
 inline constexpr EagerCost kEagerRmsNorm{7.0, 23.0, 2.0, 8}, kEagerRotary{2.0, 2.0, 0.0, 3};
 
 inline void add_eager(const EagerCost& each, double elements, LayerCost& cost) {
-  add_traffic(cost.work, each.forward * elements, each.backward * elements);
-  cost.work.forward_kernels += each.kernels;
-  cost.saved_extra += float32_bytes(each.kept * elements);
-  InFloat32& wide = cost.work.in_float32;
-  wide.forward += each.forward * elements;
-  wide.backward += each.backward * elements;
-  wide.forward_casts += 2.0 * elements;
-  wide.backward_casts += 2.0 * elements;
-  wide.kept += each.kept * elements;
+  Kernel& kernel = cost.kernels.emplace_back(
+      moves(each.forward * elements, each.backward * elements, each.kernels, Moved::kFloat32));
+  keep_in_float32(each.kept * elements, kernel);
+  cost.kernels.push_back(moves(2.0 * elements, 2.0 * elements, 0, Moved::kCast));
 }
 
 /// A tensor `weight` and, with `bias`, a tensor `bias` of its first extent.

@@ -23,38 +23,12 @@ auto total(const Things& things, Part part) {
   return sum;
 }
 
-/// Sum over the GEMMs with weights.
-template <class Part>
-double total_with_weights(const std::vector<Gemm>& gemms, Part part) {
-  return total(gemms, [&](const Gemm& one) { return one.has_weight() ? part(one) : 0.0; });
-}
-
 }  // namespace
-
-double LayerWork::weight_gemms() const {
-  return total_with_weights(gemms, [](const Gemm& one) { return one.times; });
-}
-
-Flop LayerWork::weight_gradients() const {
-  return Flop(total_with_weights(
-      gemms, [](const Gemm& one) { return 2.0 * one.rows * one.columns * one.depth * one.times; }));
-}
-
-double LayerWork::gemm_outputs() const {
-  return total_with_weights(gemms, [](const Gemm& one) { return one.rows * one.columns * one.times; });
-}
-
-void LayerWork::drop_backward() {
-  backward = recomputed = Flop(0);
-  backward_traffic = backward_weights = backward_cpu_only = Bytes(0);
-  backward_kernels = 0;
-  in_float32.backward = in_float32.backward_casts = 0.0;
-}
 
 double Segment::weight_part(bool hands_on) const {
   if (!hands_on) return 1.0;
   if (fixed) return trains() ? 0.5 : 0.0;
-  const Flop all = total(work, [](const LayerWork& one) { return one.backward + one.recomputed; }) +
+  const Flop all = total(work, [](const LayerWork& one) { return one.backward() + one.recomputed(); }) +
                    total(recomputed.work, &LayerWork::forward);
   return all > Flop(0) ? total(work, &LayerWork::weight_gradients) / all : 0.0;
 }
@@ -145,12 +119,11 @@ bool Model::transformer_engine() const {
 }
 
 bool Model::has_experts() const {
-  const auto chooses = [](const LayerWork& work) { return std::ranges::any_of(work.gemms, &Gemm::chooses); };
-  return std::ranges::any_of(segments,
-                             [&](const Segment& one) { return std::ranges::any_of(one.work, chooses); });
+  return std::ranges::any_of(
+      segments, [](const Segment& one) { return std::ranges::any_of(one.work, &LayerWork::has_router); });
 }
 
-Model in_precision(Model model, const Precision& precision, bool byte_masks) {
+Model in_precision(Model model, const Precision& precision, bool byte_masks, bool transposes) {
   model.precision = precision;
   for (Parameter& parameter : model.parameters) {
     const auto count = static_cast<double>(parameter.numel());
@@ -164,11 +137,10 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
     one.fixed = bytes_of(precision.gradients) / bytes_of("fp32") * one.fixed;
   }
   const double mask_part = byte_masks ? 1.0 / bytes_of("fp32") : part;
-  const double cast = part < 1.0 ? bytes_of(precision.compute) + bytes_of("fp32") : 0.0;
-  const auto narrow = [&](Bytes& traffic, Bytes& cpu_only, double in_float32, double casts) {
-    if (byte_masks) traffic -= std::exchange(cpu_only, Bytes(0));
-    const Bytes stays(bytes_of("fp32") * in_float32);
-    traffic = part * (traffic - stays) + stays + Bytes(cast * casts);
+  const auto width = [&](Moved moved) {  // over that of fp32
+    if (moved == Moved::kFloat32) return 1.0;
+    if (moved == Moved::kCast) return part < 1.0 ? part + 1.0 : 0.0;
+    return moved == Moved::kNoise && byte_masks ? 0.0 : part;
   };
   for (Segment& segment : model.segments) {
     for (SavedBytes* saved : {&segment.saved, &segment.recomputed.saved}) {
@@ -182,13 +154,14 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
       *bytes = part * *bytes;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) {
-        const InFloat32& wide = work.in_float32;
-        narrow(work.forward_traffic, work.forward_cpu_only, wide.forward, wide.forward_casts);
-        narrow(work.backward_traffic, work.backward_cpu_only, wide.backward, wide.backward_casts);
+        for (Kernel& kernel : work.kernels) {
+          for (Bytes* bytes : {&kernel.forward, &kernel.backward}) *bytes = width(kernel.moved) * *bytes;
+          if (kernel.moved == Moved::kCast) kernel.moved = Moved::kCompute;
+        }
         for (Bytes* bytes : {&work.forward_weights, &work.backward_weights}) *bytes = part * *bytes;
       }
   }
-  if (precision.products == "fp8") multiply_in_float8(model);
+  if (precision.products != "none") quantize(model, transposes);
   return model;
 }
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "core/units.hpp"
+#include "models/execution.hpp"
+#include "models/kernel.hpp"
 #include "models/precision.hpp"
 
 /// A model is described once, in YAML, as segments of layers. The arithmetic below and the LibTorch module of
@@ -43,10 +45,10 @@ struct Parameter {
   /// True if tensor-parallel ranks sum its gradient, because each sees a part of the tokens or heads it acts
   /// on.
   bool summed = false;
-  bool expert = false;   ///< true if only one of the expert-parallel ranks has it
-  bool float8 = false;   ///< true for a weight whose GEMMs run in float8
-  Bytes not_gathered{};  ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
-  Bytes copies{};        ///< float8 copies that GEMMs read, on a rank that has the whole parameter
+  bool expert = false;     ///< true if only one of the expert-parallel ranks has it
+  bool quantized = false;  ///< true for a weight whose GEMMs run in 8 or 4 bit
+  Bytes not_gathered{};    ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
+  Bytes copies{};          ///< float8 copies that GEMMs read, on a rank that has the whole parameter
   /// Size in an all-gather of shards.
   [[nodiscard]] Bytes gathered() const { return size - not_gathered; }
   [[nodiscard]] std::int64_t numel() const;
@@ -59,58 +61,6 @@ struct Buffer {
   bool is_integer = false;  ///< int64 (num_batches_tracked), else float32
   int segment = 0;
   Bytes size;
-};
-
-/// Matrix multiplication of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. If `heads` is not 0,
-/// every sample has `heads` multiplications of its own, m = rows. Gradients: dA = dC B^T and dB = A^T dC.
-struct Gemm {
-  double rows = 0.0, columns = 0.0, depth = 0.0;  ///< m (of a sample), n, k
-  double heads = 0.0;
-  double times = 1.0;    ///< repetitions one after the other, one per expert
-  bool chooses = false;  ///< true for a router, whose precision is never below that of activations
-  bool float8 = false;   ///< true if A, B and the gradients of C are cast: see multiply_in_float8()
-  /// True if B is a weight.
-  [[nodiscard]] bool has_weight() const { return heads <= 0.0; }
-};
-
-/// Attention in one kernel, per sample: softmax(q k^T / sqrt(d)) v of every head.
-struct FusedAttention {
-  double heads = 0.0, kv_heads = 0.0;        ///< of q; of k and v, each of which several heads may read
-  double rows = 0.0, keys = 0.0;             ///< q is rows x d, k keys x d, v keys x w
-  double head_size = 0.0, value_size = 0.0;  ///< d, w
-  bool causal = false;                       ///< half of the products are computed
-};
-
-/// Numbers per sample that PyTorch's eager kernels move and save in fp32, whatever the dtype of activations.
-struct InFloat32 {
-  double forward = 0.0, backward = 0.0;              ///< moved; part of the traffic
-  double forward_casts = 0.0, backward_casts = 0.0;  ///< cast between fp32 and a narrower dtype
-  double kept = 0.0;                                 ///< saved for the backward; part of the saved bytes
-};
-
-/// Work of a kernel, or of several similar ones: input of rooflines and of models that know shapes. Flop,
-/// traffic and numbers are per sample; weights do not depend on the batch.
-struct LayerWork {
-  Flop forward{}, backward{};                     ///< backward is 0 if no gradient is needed
-  Flop recomputed{};                              ///< part of the forward that the backward computes again
-  Bytes forward_traffic{}, backward_traffic{};    ///< activations read and written
-  Bytes forward_weights{}, backward_weights{};    ///< weights read, gradients written
-  Bytes forward_cpu_only{}, backward_cpu_only{};  ///< part of the traffic that dropout on a GPU does not move
-  int forward_kernels = 0;                        ///< launches on a GPU
-  int backward_kernels = 0;                       ///< with weights two per forward kernel: dx and dw
-  std::vector<Gemm> gemms{};                      ///< among the kernels; flop and traffic are counted above
-  bool needs_input_gradient = false;              ///< GEMMs compute both gradients, else that of B alone
-  std::optional<FusedAttention> attention{};
-  InFloat32 in_float32{};
-
-  /// Number of GEMMs with weights.
-  [[nodiscard]] double weight_gemms() const;
-  /// Flop of the weights' gradients, which a pipeline may defer.
-  [[nodiscard]] Flop weight_gradients() const;
-  /// Elements of output gradients that a deferred computation keeps.
-  [[nodiscard]] double gemm_outputs() const;
-  /// Sets everything about the backward to 0.
-  void drop_backward();
 };
 
 /// Collectives inside a layer. kMaximum is an all-reduce of the largest elements. kShift sends to the next
@@ -268,6 +218,7 @@ struct Model {
   Loss loss;
   Optimizer optimizer;
   Precision precision;  ///< of all bytes
+  Execution execution;
   RecomputedPart recomputed_part = RecomputedPart::kNothing;
   std::vector<Segment> segments;
   std::vector<Parameter> parameters;         ///< in registration order, as PyTorch's `parameters()`
@@ -326,12 +277,12 @@ Model declared_for(const Model& model, int batch, int micro_batches);
 /// Returns the model in another precision: activations, their traffic and the weights that GEMMs read in
 /// `compute`, tensors in their own parts. Dropout's noise has the compute dtype if a CPU draws it, and one
 /// byte if `byte_masks`, as in PyTorch's GPU kernels. \pre model.precision is fp32 throughout, and times are
-/// not declared
-Model in_precision(Model model, const Precision& precision, bool byte_masks = false);
+/// not declared \param transposes the device needs a transposed copy of operands in fp8 (before Blackwell)
+Model in_precision(Model model, const Precision& precision, bool byte_masks = false, bool transposes = true);
 
-/// Marks the GEMMs that policy `fp8` runs in float8, and adds the traffic. \pre bytes are those of the other
-/// parts
-void multiply_in_float8(Model& model);
+/// Marks the GEMMs that a recipe runs in 8 or 4 bit, and adds their casts. \pre bytes are those of the other
+/// parts, and `products` names a recipe
+void quantize(Model& model, bool transposes);
 
 /// Returns the model with a part of its blocks recomputed:
 ///

@@ -342,6 +342,8 @@ class ModelReader {
         layer.sizes[attribute.key] =
             attribute.default_value ? *attribute.default_value : layer.sizes.at(attribute.same_as);
     }
+    if (const auto every = layer.sizes.find("full_every"); every != layer.sizes.end() && every->second > 0)
+      if ((repetition_ + 1) % every->second == 0) layer.sizes["window"] = 0;
   }
 
   [[nodiscard]] std::int64_t read_size(const YamlNode& node, const Attribute& attribute) const {

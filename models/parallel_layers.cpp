@@ -11,13 +11,12 @@ bool splits_sequence(const Layer& layer) { return flag(layer, "sequence"); }
 /// concatenation).
 void add_copy(const Layer& layer, double whole, LayerCost& cost) {
   if (!flag(layer, "batch_first")) return;
-  add_traffic(cost.work, 2.0 * whole, 2.0 * whole);
-  cost.work.forward_kernels += 1;
+  cost.kernels.push_back(moves(2.0 * whole, 2.0 * whole));
 }
 
 void add_enter(const Layer& layer, LayerCost& cost) {
   cost.is_view = !splits_sequence(layer);
-  cost.work.forward_kernels = 0;
+  cost.kernels.clear();
   add_copy(layer, out(layer), cost);
   cost.regathers = cost.saves_input = flag(layer, "regather");
 }
@@ -25,9 +24,8 @@ void add_enter(const Layer& layer, LayerCost& cost) {
 void add_leave(const Layer& layer, LayerCost& cost) {
   const double added = number(layer, "bias") * out(layer);
   cost.is_view = !splits_sequence(layer) && added == 0.0;
-  cost.work.forward = Flop(added);
-  add_traffic(cost.work, 2.0 * added, added);
-  cost.work.forward_kernels = added > 0.0 ? 1 : 0;
+  cost.kernels.front() = moves(2.0 * added, added, added > 0.0 ? 1 : 0);
+  cost.kernels.front().flop = Flop(added);
   add_copy(layer, in(layer), cost);
 }
 

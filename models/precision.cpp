@@ -34,7 +34,7 @@ const std::map<std::string, std::string Precision::*>& parts() {
 
 Precision column(const std::string& dtype) {
   Precision precision;
-  if (dtype == "fp8") {
+  if (recipe_of(dtype) != nullptr) {
     precision = column("bf16");
     precision.products = dtype;
     return precision;
@@ -50,7 +50,9 @@ Precision column(const std::string& dtype) {
 std::string known_dtype(const std::string& part, const std::string& dtype) {
   std::vector<std::string> known{"bf16", "fp16", "fp32"};
   if (part == "products" || part == "gather") known.clear();
-  if (known.empty() || part.empty()) known.emplace_back("fp8");
+  if (part == "gather") known = {"fp8", "nvfp4"};
+  if (part == "products" || part.empty())
+    for (const Recipe& recipe : recipes()) known.push_back(recipe.name);
   if (part.empty() || part == "compute") known.emplace_back("tf32");  // a way to multiply, not to store
   if (part == "optimizer") known.emplace_back("int8");
   if (part == "master" || part == "products" || part == "gather") known.emplace_back("none");
@@ -76,15 +78,21 @@ Precision Precision::parse(const std::string& text) {
     result.*parts().at(part) = known_dtype(part, word.substr(equals + 1));
   }
   if (text.empty() || text.ends_with(',')) throw InputError("precision '" + text + "': a dtype is missing");
-  if (result.products == "none" && result.gather != "none")
-    throw InputError("precision '{}': gather={} needs products={}", text, result.gather, result.gather);
+  const Recipe* recipe = recipe_of(result.products);
+  const bool gathers =
+      recipe != nullptr && (result.gather == "nvfp4" ? recipe->name == "nvfp4" : recipe->bytes == 1.0);
+  if (result.gather != "none" && !gathers)
+    throw InputError("precision '{}': gather={} needs products={}; mxfp8 gathers bf16, and casts after it",
+                     text, result.gather, result.gather);
   return result;
 }
 
 std::string to_text(const Precision& precision) {
   std::string shortest;
-  for (const std::string& dtype : names_of(dtypes())) {
-    if (dtype == "int8") continue;  // no column
+  std::vector<std::string> columns = names_of(dtypes());
+  std::erase(columns, "int8");
+  if (precision.products != "none") columns.push_back(precision.products);
+  for (const std::string& dtype : columns) {
     const Precision whole = column(dtype);
     std::vector<std::string> words{dtype};
     for (const auto& [name, part] : parts())

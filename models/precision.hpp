@@ -23,6 +23,10 @@ namespace stepcast {
 /// via Block-wise Quantization", 2022). The loss is computed in fp32. Statistics of norms and attention's
 /// logarithms of sums stay fp32. Only casts to fp8 count as kernels.
 ///
+/// Recipes of 8 and 4 bit (`products`; as a precision: bf16 with them): `fp8` casts as torchao does with every
+/// forward; `fp8-delayed`, `fp8-current`, `fp8-blockwise`, `mxfp8` and `nvfp4` are Transformer Engine's, which
+/// casts weights once per step. See recipes().
+///
 /// `fp8` follows Transformer Engine and torchao (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
 /// In the blocks of a `repeat`, GEMMs of activations with weights and of both their gradients run in float8.
 /// Attention, routers, norms, embedding and head do not, nor does a GEMM whose rows are not a multiple of 16
@@ -44,6 +48,23 @@ struct Precision {
 
 /// The shortest text that parse() reads as this.
 std::string to_text(const Precision& precision);
+
+/// How GEMMs with weights run in 8 or 4 bit.
+struct Recipe {
+  std::string name;
+  std::string dtype = "float8";   ///< of the device's peak rate
+  double bytes = 1.0;             ///< of an element, with its part of a scale
+  double cast = 3.0;              ///< bytes that a cast moves per element: read in 16 bit, written
+  double fused = 0.0;             ///< part of these that a norm before it saves
+  int launches = 1;               ///< kernels of a cast
+  bool transposed = false;        ///< a cast always writes a transposed copy, too
+  bool scaled_by_tensor = false;  ///< a cast does so for devices that need it
+  double copies = 2.0;            ///< bytes of copies per weight, beside the parameter
+  bool casts_weights_each_time = false;
+};
+const std::vector<Recipe>& recipes();
+/// Null for `none`.
+const Recipe* recipe_of(const std::string& products);
 
 /// Bytes per number: fp32 and tf32 4, bf16 and fp16 2, fp8 1, int8 1 + 4/256, none 0. \pre known
 double bytes_of(const std::string& dtype);

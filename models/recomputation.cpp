@@ -11,61 +11,54 @@
 namespace stepcast {
 namespace {
 
+/// Adds kernels of a forward to those that the backward recomputes first.
+void add_recomputed(std::vector<Kernel> kernels, Bytes weights, Segment& segment) {
+  segment.recomputed.work.push_back({.kernels = std::move(kernels), .forward_weights = weights});
+}
+
 /// Moves the bytes that attention saves between q, k, v and its output to the recomputed ones. Returns true
-/// if the layers contain attention.
-bool recompute_attention(Segment& segment, const std::vector<Layer>& layers) {
-  bool any = false;
-  for (const Layer& layer : layers) {
-    for (const std::vector<Layer>* branch : {&layer.body, &layer.shortcut})
-      any = recompute_attention(segment, *branch) || any;
-    const LayerCost cost = cost_of(layer);
-    if (cost.core.work.empty()) continue;
-    any = true;
-    std::ranges::copy(cost.core.work, std::back_inserter(segment.recomputed.work));
-    segment.recomputed.saved.size += cost.core.saved;
-    segment.recomputed.saved.masks += cost.core.masks;
-    segment.recomputed.saved.float32 += cost.core.float32;
-    segment.saved.size -= cost.core.saved;
-    segment.saved.masks -= cost.core.masks;
-    segment.saved.float32 -= cost.core.float32;
+/// if the segment contains attention.
+bool recompute_attention(Segment& segment) {
+  const auto move = [](Bytes bytes, Bytes& from, Bytes& to) {
+    from -= bytes;
+    to += bytes;
+  };
+  for (const LayerWork& work : segment.work) {
+    std::vector<Kernel> core;
+    std::ranges::copy_if(work.kernels, std::back_inserter(core), &Kernel::core);
+    for (const Kernel& kernel : core) {
+      move(kernel.kept.size, segment.saved.size, segment.recomputed.saved.size);
+      move(kernel.kept.masks, segment.saved.masks, segment.recomputed.saved.masks);
+      move(kernel.kept.float32, segment.saved.float32, segment.recomputed.saved.float32);
+    }
+    if (!core.empty()) add_recomputed(std::move(core), Bytes(0), segment);
   }
-  return any;
+  return !segment.recomputed.work.empty();
 }
 
 /// Number of a segment's works that run again: those before the last GEMM with weights, or up to a dropout
 /// after it.
 std::size_t recomputed_works(const std::vector<LayerWork>& works) {
   for (std::size_t i = works.size(); i-- > 0;) {
-    if (works[i].forward_cpu_only > Bytes(0)) return i + 1;
-    if (std::ranges::any_of(works[i].gemms, &Gemm::has_weight)) return i;
+    if (works[i].any([](const Kernel& one) { return one.moved == Moved::kNoise; })) return i + 1;
+    if (works[i].weight_gemms() > 0.0) return i;
   }
   return 0;
 }
 
 /// Returns the work without the GEMMs and the attention whose outputs are saved; `kept` grows by those.
 LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
-  const auto take = [&](Flop flop, double read, double written, double weights) {
-    work.forward -= flop;
-    work.forward_traffic -= float32_bytes(read + written);
-    work.forward_weights -= float32_bytes(weights);
-    work.forward_kernels -= 1;
-    kept += float32_bytes(written);
-  };
-  std::erase_if(work.gemms, [&](const Gemm& one) {
-    if (!one.has_weight() || ++gemm_number % 2 == 0) return false;
-    take(Flop(2.0 * one.rows * one.columns * one.depth), one.rows * one.depth, one.rows * one.columns,
-         one.columns * one.depth);
-    return true;
+  std::erase_if(work.kernels, [&](const Kernel& kernel) {
+    if (const Gemm* gemm = kernel.gemm(); gemm != nullptr && gemm->has_weight()) {
+      if (++gemm_number % 2 == 0) return false;
+      work.forward_weights -= float32_bytes(gemm->columns * gemm->depth);
+      kept += float32_bytes(gemm->rows * gemm->columns);
+      return true;
+    }
+    const FusedAttention* fused = kernel.attention();
+    if (fused != nullptr) kept += float32_bytes(fused->heads * fused->rows * (fused->value_size + 1.0));
+    return fused != nullptr;
   });
-  if (const auto attention = std::exchange(work.attention, {})) {
-    const double d = attention->head_size, w = attention->value_size;
-    const double rows = attention->heads * attention->rows, keys = attention->kv_heads * attention->keys;
-    take(Flop((attention->causal ? 1.0 : 2.0) * rows * attention->keys * (d + w)), 0.0, rows * (w + 1.0),
-         0.0);
-    work.forward_traffic =
-        std::max(Bytes(0), work.forward_traffic - float32_bytes(rows * d + keys * (d + w)));
-  }
-  work.drop_backward();
   return work;
 }
 
@@ -106,7 +99,7 @@ void recompute_operations(Model& model, Segment& segment) {
   };
   for (std::size_t i = 0; i < end; ++i)
     if (LayerWork work = without_kept(segment.work[i], number, kept); !is_scattered(i))
-      segment.recomputed.work.push_back(std::move(work));
+      add_recomputed(std::move(work.kernels), work.forward_weights, segment);
   // Recomputation makes everything that a backward needs and that was not saved. Outputs after it are saved
   // too, without use.
   SavedBytes& again = segment.recomputed.saved;
@@ -136,15 +129,14 @@ Model recomputing(Model model, RecomputedPart part) {
   if (model.parallel.ring) refuse("of a part", "uses ring attention, which only full recomputes");
   if (part == RecomputedPart::kCoreAttention) {
     bool any = false;
-    for (Segment& segment : model.segments) any = recompute_attention(segment, segment.layers) || any;
+    for (Segment& segment : model.segments) any = recompute_attention(segment) || any;
     if (!any) refuse("selective", "has no attention that could be recomputed");
     return model;
   }
-  const auto chooses = [](const LayerWork& work) { return std::ranges::any_of(work.gemms, &Gemm::chooses); };
   bool any = false;
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;
-    if (std::ranges::any_of(segment.work, chooses))
+    if (std::ranges::any_of(segment.work, &LayerWork::has_router))
       refuse("per-op", "has experts, whose saved tensors are not known");
     any = true;
     recompute_operations(model, segment);

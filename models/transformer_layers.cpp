@@ -43,9 +43,11 @@ std::vector<LayerTensor> embedding_parameters(const Layer& layer) {
 void add_embedding(const Layer& layer, LayerCost& cost) {
   const auto count = static_cast<double>(tables(layer).size());
   const Bytes indices(kInt64 * in(layer));
-  cost.work.forward_traffic = float32_bytes((2.0 * count + 3.0 * (count - 1.0)) * out(layer)) + indices;
-  cost.work.backward_traffic = float32_bytes(3.0 * count * out(layer)) + indices;
-  cost.work.forward_kernels = static_cast<int>(2.0 * count - 1.0);
+  Kernel& kernel = cost.kernels.front();
+  kernel = moves((2.0 * count + 3.0 * (count - 1.0)) * out(layer), 3.0 * count * out(layer),
+                 static_cast<int>(2.0 * count - 1.0));
+  kernel.forward += indices;
+  kernel.backward += indices;
 }
 
 Shape tied_output(const Layer& layer) {
@@ -55,21 +57,19 @@ Shape tied_output(const Layer& layer) {
   return {layer.input[0], size(layer, "rows")};
 }
 
-void add_dropout(const Layer& layer, LayerCost& cost) {
-  const DropoutCost drop = dropout_cost(size(layer, "percent"));
+void drop_out(const Layer& layer, LayerCost& cost) {
   cost.is_view = size(layer, "percent") == 0;
-  add_traffic(cost.work, drop.forward * out(layer), drop.backward * out(layer));
-  cost.work.forward_cpu_only = float32_bytes(drop.forward_cpu_only * out(layer));
-  cost.work.backward_cpu_only = float32_bytes(drop.backward_cpu_only * out(layer));
-  cost.saved_extra = cost.masks = float32_bytes(drop.kept * out(layer));
+  cost.kernels.clear();
+  add_dropout(size(layer, "percent"), out(layer), cost.kernels);
 }
 
 /// One kernel unless `eager`. Saves x, and one number of every position.
 void add_rms_norm(const Layer& layer, LayerCost& cost) {
-  save_in_float32(static_cast<double>(layer.input[0]), cost);
+  keep_in_float32(static_cast<double>(layer.input[0]), cost.kernels.front());
+  cost.kernels.front().norm = true;
   if (!flag(layer, "eager")) return;
-  cost.work.forward_traffic = cost.work.backward_traffic = Bytes(0);
-  cost.work.forward_kernels = 0;
+  cost.kernels.front() = {
+      .flop = cost.kernels.front().flop, .launches = 0, .kept = cost.kernels.front().kept};
   cost.saves_input = false;
   add_eager(kEagerRmsNorm, out(layer), cost);
 }
@@ -139,8 +139,11 @@ std::vector<LayerKind> norm_kinds() {
        .forward = {0, 2},
        .backward = {0, 3},
        .saves_input = true,
-       .adjust = [](const Layer& l,
-                    LayerCost& cost) { save_in_float32(2.0 * static_cast<double>(l.input[0]), cost); }},
+       .adjust =
+           [](const Layer& l, LayerCost& cost) {
+             keep_in_float32(2.0 * static_cast<double>(l.input[0]), cost.kernels.front());
+             cost.kernels.front().norm = true;
+           }},
       {.name = "rms_norm",
        .attributes = {Attribute::flag("eager")},
        .input = kSequence,
@@ -160,7 +163,7 @@ std::vector<LayerKind> norm_kinds() {
              expect_percent(l, "percent");
              return l.input;
            },
-       .adjust = add_dropout},
+       .adjust = drop_out},
   };
 }
 

@@ -16,6 +16,8 @@
 namespace stepcast {
 namespace {
 
+constexpr int kChosenByName = 1'000'000;  // newer than every compute capability
+
 void read_nvlink(const YamlNode& node, DeviceLinks& links) {
   node.allow_only({"links", "raw", "nccl"});
   links.nvlinks = static_cast<int>(node.at("links").integer());
@@ -23,35 +25,63 @@ void read_nvlink(const YamlNode& node, DeviceLinks& links) {
   links.nvlink_bandwidth = node.at("nccl").bytes_per_second();
 }
 
+/// `[part, half]` by mask; of forward and backward alike, or of each.
+AttentionParameters read_attention(const YamlNode& node) {
+  const auto rate = [](const YamlNode& from, const char* mask) {
+    const std::vector<YamlNode> pair = from.at(mask).items();
+    if (pair.size() != 2)
+      from.at(mask).fail("expected [part of the peak rate, keys at which half is reached]");
+    return AttentionRate{pair[0].number(), pair[1].number()};
+  };
+  const bool apart = node.has("forward");
+  const YamlNode forward = apart ? node.at("forward") : node, backward = apart ? node.at("backward") : node;
+  for (const YamlNode& each : {forward, backward}) each.allow_only({"full", "causal"});
+  return {rate(forward, "full"), rate(forward, "causal"), rate(backward, "full"), rate(backward, "causal")};
+}
+
 KernelParameters read_kernels(const std::string& generation, const YamlNode& node) {
-  node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention"});
+  node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention",
+                   "recipes", "casts"});
   const YamlNode products = node.at("products");
-  products.allow_only(
-      {"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned", "float8"});
-  KernelParameters kernels{.generation = generation,
-                           .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
-                           .cublas_workspace = node.at("cublas_workspace").bytes(),
-                           .engine_workspace = node.at("engine_workspace").bytes(),
-                           .start = products.at("start").seconds(),
-                           .reached = products.at("reached").number(),
-                           .sustained = products.at("sustained").number(),
-                           .depth = products.at("depth").number(),
-                           .tile = products.at("tile").number(),
-                           .waves = products.at("waves").number(),
-                           .split = products.at("split").number()};
-  if (products.has("float8")) kernels.float8 = products.at("float8").number();
+  products.allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned"});
+  KernelParameters kernels{
+      .generation = generation,
+      .compute_capability = node.has("compute_capability")
+                                ? static_cast<int>(node.at("compute_capability").integer())
+                                : kChosenByName,
+      .cublas_workspace = node.at("cublas_workspace").bytes(),
+      .engine_workspace = node.at("engine_workspace").bytes(),
+      .start = products.at("start").seconds(),
+      .reached = products.at("reached").number(),
+      .sustained = products.at("sustained").number(),
+      .depth = products.at("depth").number(),
+      .tile = products.at("tile").number(),
+      .waves = products.at("waves").number(),
+      .split = products.at("split").number()};
+  if (node.has("casts")) kernels.casts = node.at("casts").number();
+  if (node.has("recipes"))
+    for (const std::string& recipe : node.at("recipes").keys()) {
+      const YamlNode rate = node.at("recipes").at(recipe);
+      rate.allow_only({"part", "depth"});
+      kernels.recipes[recipe] = {rate.at("part").number(), rate.at("depth").number()};
+    }
   const YamlNode misaligned = products.at("misaligned");
   for (const YamlNode& part : misaligned.items()) kernels.misaligned.push_back(part.number());
   for (const double part : kernels.misaligned)
     if (part <= 0.0 || part > 1.0) misaligned.fail("parts of the rate are above 0 and at most 1");
-  for (const std::string& size : node.at("attention").keys()) {
-    const YamlNode attention = node.at("attention").at(size);
-    attention.allow_only({"full", "full_half", "causal", "causal_half"});
-    kernels.attention[std::stoi(size)] = {attention.at("full").number(), attention.at("full_half").number(),
-                                          attention.at("causal").number(),
-                                          attention.at("causal_half").number()};
-  }
+  for (const std::string& kind : node.at("attention").keys())
+    for (const std::string& size : node.at("attention").at(kind).keys())
+      kernels.attention[kind][std::stoi(size)] = read_attention(node.at("attention").at(kind).at(size));
   return kernels;
+}
+
+const KernelParameters& kernels_named(const YamlNode& node) {
+  std::vector<std::string> known;
+  for (const KernelParameters& kernels : kernel_parameters()) {
+    if (kernels.generation == node.text()) return kernels;
+    known.push_back(kernels.generation);
+  }
+  node.fail(unknown_name("generation", node.text(), known));
 }
 
 /// Parameters of the newest generation that is not newer than the capability, else of the oldest.
@@ -171,17 +201,23 @@ void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
   device.launch.collective = Seconds(25e-6);
   device.launch.queued = 1000;
   device.estimate.rate_spread = 0.0175;
-  if (!node.has("compute_capability")) return;
-  device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
-  device.kernels = kernels_of_generation(device.compute_capability);
+  if (node.has("compute_capability")) {
+    device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
+    device.kernels = kernels_of_generation(device.compute_capability);
+  } else if (node.has("kernels")) {
+    device.kernels = kernels_named(node.at("kernels"));
+  } else {
+    return;
+  }
   device.estimate.process = 2.0 * device.kernels.cublas_workspace;
   device.estimate.compute_efficiency = device.kernels.reached * device.kernels.sustained;
 }
 
 DeviceModel read_device(const std::string& name, const YamlNode& node) {
   if (node.has("like")) return read_variant(name, node);
-  allow_keys(node, {"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak",
-                    "memory", "memory_bandwidth", "nvlink", "pcie_generation", "power", "fitted", "source"});
+  allow_keys(node, {"description", "reported_as", "kind", "compute_capability", "kernels", "multiprocessors",
+                    "peak", "memory", "memory_bandwidth", "nvlink", "pcie_generation", "power", "fitted",
+                    "source", "assumed"});
   DeviceModel device;
   device.name = device.specification = device.hardware = name;
   device.about.summary = node.at("description").text();
@@ -202,6 +238,7 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   device.links.pcie_generation = static_cast<int>(node.at("pcie_generation").integer());
   if (node.has("power")) device.power = node.at("power").watts();
   device.about.source = node.at("source").text();
+  if (node.has("assumed")) device.about.assumed = node.at("assumed").text();
   read_estimate(node, device);
   return device;
 }

@@ -13,9 +13,24 @@
 namespace stepcast {
 
 /// Part of a GPU's peak rate P that fused attention reaches: flop/s = part P / (1 + half / keys).
-struct AttentionParameters {
-  double full = 0.0, full_half = 0.0, causal = 0.0, causal_half = 0.0;
+struct AttentionRate {
+  double part = 0.0, half = 0.0;
 };
+
+/// Rates of one kind of attention for one head size.
+struct AttentionParameters {
+  AttentionRate full, causal;                    ///< of the forward
+  AttentionRate backward_full, backward_causal;  ///< of the backward
+};
+
+/// Rate of large GEMMs of a recipe in 8 or 4 bit.
+struct RecipeRate {
+  double part = 1.0;   ///< of the peak of its dtype, relative to the part that `reached` is in 16 bit
+  double depth = 0.0;  ///< as KernelParameters::depth
+};
+
+/// By head size.
+using AttentionTable = std::map<int, AttentionParameters>;
 
 /// Model parameters of the kernels of one GPU generation, from topologies/devices/kernels.yaml.
 /// sim/replay/kernels.hpp has the formulas.
@@ -26,12 +41,13 @@ struct KernelParameters {
   Bytes engine_workspace{};  ///< of Transformer Engine
   Seconds start{0};          ///< of one kernel on the device
   double reached = 1.0, sustained = 1.0;
-  double float8 = 1.0;  ///< part of `reached` of GEMMs in float8, relative to their own peak rate
+  double casts = 0.8;  ///< part of the memory bandwidth that casts to 8 and 4 bit reach
+  std::map<std::string, RecipeRate> recipes{};  ///< of GEMMs in 8 and 4 bit
   double depth = 0.0, tile = 0.0, waves = 0.0, split = 0.0;
   /// Part of `reached` for rows of 2^i times an odd number of elements, i = 0, 1, ...; longer rows reach all
   /// of it.
   std::vector<double> misaligned{};
-  std::map<int, AttentionParameters> attention{};  ///< by head size
+  std::map<std::string, AttentionTable> attention{};  ///< by kind: `flash2`, `cudnn`
 };
 
 /// Measured steps to which an estimate's parameters were fitted.
@@ -47,6 +63,7 @@ struct DeviceDescription {
   std::vector<std::string>
       reported_as{};  ///< parts of its name in drivers or /proc/cpuinfo: `H100 80GB HBM3`
   std::string source;
+  std::string assumed{};  ///< rates that nobody measured on it
 };
 
 /// Links of one GPU.
@@ -103,6 +120,8 @@ struct DeviceModel {
   DeviceEstimate estimate;
   KernelParameters kernels{};  ///< of a GPU
 
+  /// True if GEMMs of fp8 need operands transposed in memory (before Blackwell).
+  [[nodiscard]] bool transposes() const { return compute_capability > 0 && compute_capability < 100; }
   /// True if kernels are forecast by their shapes; else by the roofline of each layer.
   [[nodiscard]] bool has_kernels() const { return !kernels.generation.empty(); }
 };

@@ -37,6 +37,8 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   if (model.transformer_engine())
     throw CapabilityError("{}: transformer_engine=1 is forecast, and not trained: layers here are PyTorch's",
                           model.specification);
+  if (const auto window = model.settings.find("window"); window != model.settings.end() && window->second > 0)
+    throw CapabilityError("{}: attention in a window is forecast, and not trained", model.specification);
   LayerBuilder builder(*this, seed);
   std::vector<int> all(model.segments.size());
   std::iota(all.begin(), all.end(), 0);

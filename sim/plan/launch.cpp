@@ -35,7 +35,8 @@ void add_stages(const Plan& plan, Assignment& values) {
 
 void add_precision(const Precision& precision, Assignment& values) {
   const bool mixed = precision.compute == "bf16" || precision.compute == "fp16";
-  Precision preset = Precision::parse(mixed && precision.products == "fp8" ? "fp8" : precision.compute);
+  Precision preset =
+      Precision::parse(mixed && precision.products != "none" ? precision.products : precision.compute);
   preset.gather = precision.gather, preset.gradients = precision.gradients;
   preset.reduction = precision.reduction;
   values.set("precision", to_text(precision));

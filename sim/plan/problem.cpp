@@ -148,6 +148,12 @@ const Model* PlanModels::part(const Plan& plan) {
       recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
   key += "/" + to_text(recomputed);
   for (const char* name : {"tensor", "context", "expert", "model", "precision"}) key += "/" + plan.text(name);
+  Execution execution;
+  for (const ExecutionOption& option : execution_options()) {
+    const std::string& text = plan.text(option.name);
+    if (!text.empty()) set_execution(option, text, execution);
+    key += "/" + text;
+  }
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {
     try {
@@ -155,8 +161,9 @@ const Model* PlanModels::part(const Plan& plan) {
       const std::string shared =
           shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan));
       if (!loaded_.contains(shared)) loaded_.emplace(shared, load_model(shared));
-      found->second =
-          in_precision(recomputing(loaded_.at(shared), recomputed), precision_of(plan), device_.gpu);
+      found->second = in_precision(recomputing(loaded_.at(shared), recomputed), precision_of(plan),
+                                   device_.gpu, device_.transposes());
+      apply(execution, *found->second);
     } catch (const InputError&) {
       if (plan.values.empty()) throw;  // the model itself is wrong
     }

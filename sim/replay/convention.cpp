@@ -25,7 +25,8 @@ std::vector<std::pair<std::string, std::string>> settings_of(const OptionTexts& 
 Assignment conditions_of(const OptionTexts& options) {
   Assignment values{{"strategy", ""},       {"precision", "fp32"}, {"schedule", "1f1b"},
                     {"micro-batches", "1"}, {"recompute", "none"}, {"sharding", "full_shard"},
-                    {"forward-only", "no"}, {"ulysses", "0"},      {"trace", "none"}};
+                    {"forward-only", "no"}, {"ulysses", "0"},      {"trace", "none"},
+                    {"device", "none"}};
   for (const auto& [name, value] : options) values.set(name, value);
   for (const auto& [name, value] : settings_of(options))
     if (name == "ulysses") values.set(name, value);

@@ -21,8 +21,6 @@ namespace {
 /// torch/distributed/tensor/parallel/loss.py); in place one.
 constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace = 1.0;
 
-bool multiplies_in_float8(const Model& model) { return model.precision.products == "fp8"; }
-
 /// Time of one layer's forward, its backward, or the weight gradients of its backward.
 using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
 
@@ -30,36 +28,48 @@ using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
 /// rooflines.
 LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
   DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
-  if (multiplies_in_float8(model)) rates.float8 = rates_of(device, device_dtype("fp8"), threads).peak;
+  const Recipe* recipe = recipe_of(model.precision.products);
+  if (recipe != nullptr) rates.low = recipe_peak(device, *recipe);
   if (device.has_kernels()) {
-    const KernelRates kernels{.peak = rates.peak,
-                              .reached = device.estimate.compute_efficiency,
-                              .attention = device.estimate.attention_efficiency,
-                              .memory = device.estimate.memory_efficiency * rates.memory,
-                              .memory_peak = rates.memory,
-                              .element = bytes_of(model.precision.compute),
-                              .multiprocessors = device.multiprocessors,
-                              .parameters = &device.kernels};
-    std::optional<KernelRates> float8;
-    if (multiplies_in_float8(model)) {
-      float8 = kernels;
-      float8->peak = rates.float8;
-      float8->reached *= device.kernels.float8;
-      float8->output = kernels.element;
-      float8->element = bytes_of("fp8");
+    const KernelRates kernels{
+        .peak = rates.peak,
+        .reached = device.estimate.compute_efficiency,
+        .attention = device.estimate.attention_efficiency,
+        .memory = device.estimate.memory_efficiency * rates.memory,
+        .memory_peak = rates.memory,
+        .element = bytes_of(model.precision.compute),
+        .depth = device.kernels.depth,
+        .multiprocessors = device.multiprocessors,
+        .parameters = &device.kernels,
+        .attention_table = &device.kernels.attention.at(attention_kind(device, model.execution.attention))};
+    std::optional<KernelRates> low;
+    if (recipe != nullptr) {
+      const RecipeRate& rate = device.kernels.recipes.at(recipe->name);
+      low = kernels;
+      low->peak = rates.low;
+      low->reached *= rate.part;
+      low->depth = rate.depth;
+      low->output = kernels.element;
+      low->element = recipe->bytes;
     }
-    return [samples, times = std::make_shared<KernelTimes>(kernels, float8)](const LayerWork& work,
-                                                                             Phase phase) {
+    // Transformer Engine adds weight gradients to the main ones in the GEMM: read and written.
+    const KernelTimes::Options options{
+        .gradient = model.transformer_engine() ? 2.0 * bytes_of(model.precision.gradients) : 0.0,
+        .joins_experts = model.execution.experts != "loop",
+        .casts = recipe == nullptr || recipe->casts_weights_each_time ? kernels.memory
+                                                                      : device.kernels.casts * rates.memory};
+    return [samples, times = std::make_shared<KernelTimes>(kernels, low, options)](const LayerWork& work,
+                                                                                   Phase phase) {
       return phase == Phase::kBackwardWeight ? times->of_weights(work, samples)
                                              : times->of(work, phase == Phase::kForward, samples);
     };
   }
   rates.peak = device.estimate.compute_efficiency * rates.peak;
-  rates.float8 = device.estimate.compute_efficiency * rates.float8;
+  rates.low = device.estimate.compute_efficiency * rates.low;
   rates.memory = device.estimate.memory_efficiency * rates.memory;
   return [=](const LayerWork& work, Phase phase) {
     const Seconds time = layer_roofline(work, phase == Phase::kForward, samples, rates);
-    const Flop weights = work.weight_gradients(), all = work.backward + work.recomputed;
+    const Flop weights = work.weight_gradients(), all = work.backward() + work.recomputed();
     const double part = phase != Phase::kBackwardWeight ? 1.0 : all > Flop(0) ? weights / all : 0.0;
     return Seconds(part * time);
   };
@@ -171,7 +181,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     double gemms = 0.0;
     for (const LayerWork& work : segment.work) gemms += work.weight_gemms();
     const double kernels = kernels_of(model, index, Phase::kBackward);
-    to.weight_launch_fraction = kernels > 0 ? gemms / kernels : 0.0;
+    to.weight_launch_fraction = kernels > 0 ? std::min(1.0, gemms / kernels) : 0.0;
   }
   costs.sum_segments();
   return costs;

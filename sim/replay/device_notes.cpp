@@ -8,6 +8,7 @@
 #include "core/load.hpp"
 #include "core/table.hpp"
 #include "models/layer.hpp"
+#include "sim/replay/kernels.hpp"
 
 namespace stepcast {
 namespace {
@@ -23,13 +24,26 @@ STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size
 
 std::string estimate_note(const Precision& precision, const DeviceModel& device) {
   return "ESTIMATE, nothing was measured: " + device_dtype(precision.compute) +
-         (precision.products == "none" ? "" : ", products of blocks in " + device_dtype(precision.products)) +
-         " at " + percent_text(device.estimate.compute_efficiency, 0) + " of the peak rate, " +
+         (precision.products == "none" ? "" : ", GEMMs of blocks in " + precision.products) + " at " +
+         percent_text(device.estimate.compute_efficiency, 0) + " of the peak rate, " +
          percent_text(device.estimate.memory_efficiency, 0) +
          " of the memory bandwidth, kernel launches; no host time, no loading" +
          (device.gpu && !device.has_kernels()
               ? "; shapes of kernels are not heeded, nobody measured them here"
               : "");
+}
+
+std::string assumed_note(const Model& model, const DeviceModel& device) {
+  std::vector<std::string> lines;
+  const auto attends = [](const Segment& segment) {
+    return std::ranges::any_of(segment.work,
+                               [](const LayerWork& one) { return one.any(&Kernel::attention); });
+  };
+  if (device.has_kernels() && std::ranges::any_of(model.segments, attends))
+    lines.push_back("attention is " + attention_kind(device, model.execution.attention));
+  if (model.has_experts()) lines.emplace_back("routing is even");
+  if (!device.about.assumed.empty()) lines.push_back(device.about.assumed);
+  return joined(lines, "; ");
 }
 
 std::vector<DeviceError> device_errors() {

@@ -33,23 +33,23 @@ double loss_traffic(const Model& model) {
          (compute < kFloat32Bytes ? 2.0 * (compute + kFloat32Bytes) : 0.0);
 }
 
-/// \param float8 flop of GEMMs in float8
-Seconds roofline(Flop flop, Flop float8, Bytes traffic, const DeviceRates& rates) {
-  const Seconds gemms = float8 > Flop(0) ? float8 / rates.float8 : Seconds(0);
-  return std::max((flop - float8) / rates.peak + gemms, traffic / rates.memory);
+/// \param low flop of GEMMs in 8 or 4 bit
+Seconds roofline(Flop flop, Flop low, Bytes traffic, const DeviceRates& rates) {
+  const Seconds gemms = low > Flop(0) ? low / rates.low : Seconds(0);
+  return std::max((flop - low) / rates.peak + gemms, traffic / rates.memory);
 }
 
 }  // namespace
 
 Seconds layer_roofline(const LayerWork& work, bool forward, double samples, const DeviceRates& rates) {
-  Flop float8;  // of the forward; weight gradients have as many, and so have input gradients
-  for (const Gemm& one : work.gemms)
-    if (one.float8) float8 += Flop(2.0 * one.rows * one.columns * one.depth * one.times);
-  const double gradients = work.needs_input_gradient ? 2.0 : 1.0;
-  return forward ? roofline(samples * work.forward, samples * float8,
-                            samples * work.forward_traffic + work.forward_weights, rates)
-                 : roofline(samples * (work.backward + work.recomputed), (gradients * samples) * float8,
-                            samples * work.backward_traffic + work.backward_weights, rates);
+  Flop low;  // of the forward; weight gradients have as many, and so have input gradients
+  work.for_each_gemm([&](const Gemm& one) {
+    if (one.low) low += Flop(one.flop());
+  });
+  const Bytes moved = samples * work.traffic(forward);
+  return forward ? roofline(samples * work.forward(), samples * low, moved + work.forward_weights, rates)
+                 : roofline(samples * (work.backward() + work.recomputed()), (work.gradients * samples) * low,
+                            moved + work.backward_weights, rates);
 }
 
 void check_describes_work(const Model& model) {
@@ -60,7 +60,7 @@ void check_describes_work(const Model& model) {
 
 double recomputed_kernels(const Segment& segment) {
   double kernels = 0.0;
-  for (const LayerWork& work : segment.recomputed.work) kernels += work.forward_kernels;
+  for (const LayerWork& work : segment.recomputed.work) kernels += work.issued(true);
   return kernels;
 }
 
@@ -71,6 +71,16 @@ DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int th
                      joined(std::views::keys(device.peak)));
   const double share = device.gpu ? 1.0 : static_cast<double>(threads) / device.multiprocessors;
   return {share * found->second, share * device.memory_bandwidth, device.launch.kernel};
+}
+
+FlopPerSecond recipe_peak(const DeviceModel& device, const Recipe& recipe) {
+  const auto& known = device.kernels.recipes;
+  const bool has_peak = device.peak.contains(recipe.dtype);
+  if (has_peak && (device.has_kernels() ? known.contains(recipe.name) : recipe.dtype == "float8"))
+    return device.peak.at(recipe.dtype);
+  throw InputError("precision {}: device '{}' has no such GEMMs; it has {}", recipe.name, device.name,
+                   known.empty() ? "those of its dtypes, " + joined(std::views::keys(device.peak))
+                                 : joined(std::views::keys(known)));
 }
 
 Seconds roofline_time(const Model& model, int segment, Phase phase, double samples,
@@ -102,8 +112,7 @@ double kernels_of(const Model& model, int segment, Phase phase) {
                : std::max(static_cast<double>(all.parameters.size()) / kTensorsPerLaunch,
                           static_cast<double>(model.parameter_count(all)) / kElementsPerLaunch);
   double kernels = phase == Phase::kBackward ? recomputed_kernels(all) : 0.0;
-  for (const LayerWork& work : all.work)
-    kernels += phase == Phase::kForward ? work.forward_kernels : work.backward_kernels;
+  for (const LayerWork& work : all.work) kernels += work.issued(phase == Phase::kForward);
   return kernels;
 }
 

@@ -24,7 +24,7 @@ struct DeviceRates {
   FlopPerSecond peak;
   BytesPerSecond memory;
   Seconds kernel_launch{0};  ///< 0 for a CPU
-  FlopPerSecond float8{};    ///< peak rate of GEMMs in float8; 0: the model has none
+  FlopPerSecond low{};       ///< peak rate of GEMMs in 8 or 4 bit; 0: the model has none
 };
 
 /// Rates of the data sheet. Of a CPU, the share of `threads` among its cores, also of the memory bandwidth,
@@ -32,9 +32,12 @@ struct DeviceRates {
 /// this one
 DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int threads);
 
+/// Peak rate of GEMMs of a recipe. \throws InputError that lists the recipes that the device has
+FlopPerSecond recipe_peak(const DeviceModel& device, const Recipe& recipe);
+
 inline constexpr double kFloat32Bytes = 4.0;
 
-/// Roofline of one layer's forward or backward, GEMMs in float8 at their own rate.
+/// Roofline of one layer's forward or backward, GEMMs in 8 or 4 bit at their own rate.
 Seconds layer_roofline(const LayerWork& work, bool forward, double samples, const DeviceRates& rates);
 
 /// Sum of `time_of` over the forwards that a segment's backward recomputes.

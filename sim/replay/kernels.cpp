@@ -5,6 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.hpp"
+#include "core/table.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -36,38 +39,31 @@ double alignment_part(double columns, double depth, const KernelRates& rates) {
   return 1.0;
 }
 
-/// Calls `visit(gemm, times)` for the kernels of a GEMM of the layer, in the forward or the backward.
-void for_each_kernel(const Gemm& product, bool forward, bool input_gradient, double samples,
-                     const KernelRates& rates, const auto& visit) {
-  const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
-  const double count = product.heads > 0.0 ? product.heads * samples : 1.0;
-  const double aligned = product.float8 ? 1.0 : alignment_part(product.columns, product.depth, rates);
-  if (forward)
-    return visit(KernelShape{m, product.columns, product.depth, count, aligned, product.float8},
-                 product.times);
-  visit(KernelShape{product.depth, product.columns, m, count, aligned, product.float8}, product.times);
-  if (input_gradient || product.heads > 0.0)
-    visit(KernelShape{m, product.depth, product.columns, count, aligned, product.float8}, product.times);
-}
-
 double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
   const double once = (a.heads * a.rows + a.kv_heads * a.keys) * (a.head_size + a.value_size);
   return (forward ? 1.0 : 2.0) * rates.element * samples * once;
 }
 
-AttentionParameters attention_parameters(const KernelParameters& kernels, double head_size) {
-  auto above = kernels.attention.lower_bound(static_cast<int>(std::lround(head_size)));
-  if (above == kernels.attention.begin()) return above->second;
-  if (above == kernels.attention.end()) return kernels.attention.rbegin()->second;
+AttentionRate attention_rate(const AttentionTable& table, double head_size,
+                             AttentionRate AttentionParameters::*rate) {
+  auto above = table.lower_bound(static_cast<int>(std::lround(head_size)));
+  if (above == table.begin()) return above->second.*rate;
+  if (above == table.end()) return table.rbegin()->second.*rate;
   const auto below = std::prev(above);
   const double part =
       std::log(head_size / below->first) / std::log(static_cast<double>(above->first) / below->first);
-  const AttentionParameters &a = below->second, &b = above->second;
-  return {std::lerp(a.full, b.full, part), std::lerp(a.full_half, b.full_half, part),
-          std::lerp(a.causal, b.causal, part), std::lerp(a.causal_half, b.causal_half, part)};
+  const AttentionRate &a = below->second.*rate, &b = above->second.*rate;
+  return {std::lerp(a.part, b.part, part), std::lerp(a.half, b.half, part)};
 }
 
 }  // namespace
+
+std::string attention_kind(const DeviceModel& device, const std::string& preference) {
+  for (const std::string& kind : choices_of(preference))
+    if (device.kernels.attention.contains(kind)) return kind;
+  throw InputError("--attention {}: {} has rates of {}", preference, device.name,
+                   joined(names_of(device.kernels.attention)));
+}
 
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates) {
   const KernelParameters& kernels = *rates.parameters;
@@ -81,7 +77,7 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
     for (const double parts : kParts) {
       const double u = parts * tiles / rates.multiprocessors;
       const double waves = std::max(1.0, (1.0 - kernels.waves) * u + kernels.waves * std::ceil(u));
-      const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + kernels.depth) *
+      const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + rates.depth) *
                              rates.multiprocessors / (reached * rates.peak.count());
       const double summed = parts > 1.0 ? 4.0 * output_element(rates) * kernels.split * parts * m * n *
                                               count / rates.memory_peak.count()
@@ -94,13 +90,18 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates) {
+  using Rates = AttentionParameters;
+  constexpr double kHalfBlock = 64.0;
   const double size = (attention.head_size + attention.value_size) / 2.0;
-  const AttentionParameters fitted = attention_parameters(*rates.parameters, size);
-  const double part = attention.causal ? fitted.causal : fitted.full,
-               half = attention.causal ? fitted.causal_half : fitted.full_half;
-  const double flop = (attention.causal ? 2.0 : 4.0) * (forward ? 1.0 : 2.5) * samples * attention.heads *
-                      attention.rows * attention.keys * size;
-  const double rate = rates.attention * part * rates.peak.count() / (1.0 + half / attention.keys);
+  const AttentionRate fitted =
+      attention_rate(*rates.attention_table, size,
+                     forward ? (attention.causal ? &Rates::causal : &Rates::full)
+                             : (attention.causal ? &Rates::backward_causal : &Rates::backward_full));
+  const bool windowed = attention.window > 0.0 && attention.window < attention.keys;
+  const double keys = windowed ? std::min(2.0 * attention.window, attention.keys) : attention.keys;
+  const double seen = attention.seen() + (windowed ? kHalfBlock : 0.0);
+  const double flop = 4.0 * (forward ? 1.0 : 2.5) * samples * attention.heads * attention.rows * seen * size;
+  const double rate = rates.attention * fitted.part * rates.peak.count() / (1.0 + fitted.half / keys);
   return rates.parameters->start +
          Seconds(std::max(flop / rate,
                           attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
@@ -109,41 +110,65 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 Seconds KernelTimes::of_product(const KernelShape& shape) {
   const auto [found, is_new] = products_.try_emplace(shape, 0.0);
   if (is_new) {
-    KernelRates rates = shape.float8 ? float8_ : rates_;
+    KernelRates rates = shape.low ? low_ : rates_;
     rates.reached *= shape.aligned;
+    if (shape.gradient && options_.gradient > 0.0) rates.output = options_.gradient;
     found->second = product_time(shape.m, shape.n, shape.k, shape.count, rates);
   }
   return found->second;
 }
 
+/// Calls `visit(shape, times)` for the kernels of a GEMM, in the forward or the backward.
+void KernelTimes::for_each_kernel(const Gemm& gemm, bool forward, bool input_gradient, double samples,
+                                  const auto& visit) const {
+  const bool joined = options_.joins_experts && gemm.times > 1.0;
+  const double m = gemm.heads > 0.0 ? gemm.rows : gemm.rows * samples;
+  const double count = gemm.heads > 0.0 ? gemm.heads * samples : joined ? gemm.times : 1.0;
+  const double aligned = gemm.low ? 1.0 : alignment_part(gemm.columns, gemm.depth, rates_);
+  const double times = joined ? 1.0 : gemm.times;
+  if (forward) return visit(KernelShape{m, gemm.columns, gemm.depth, count, aligned, gemm.low, false}, times);
+  visit(KernelShape{gemm.depth, gemm.columns, m, count, aligned, gemm.low, gemm.has_weight()}, times);
+  if (input_gradient || gemm.heads > 0.0)
+    visit(KernelShape{m, gemm.depth, gemm.columns, count, aligned, gemm.low, false}, times);
+}
+
 Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   Seconds time(0);
-  for (const Gemm& one : work.gemms)
-    if (one.heads <= 0.0 && work.backward_kernels > 0)
-      time += one.times *
-              of_product({one.depth, one.columns, one.rows * samples, 1.0,
-                          one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_), one.float8});
+  if (work.gradients == 0.0) return time;
+  work.for_each_gemm([&](const Gemm& one) {
+    if (!one.has_weight()) return;
+    for_each_kernel(one, false, false, samples,
+                    [&](const KernelShape& shape, double times) { time += times * of_product(shape); });
+  });
   return time;
 }
 
 Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
   Seconds time(0);
-  double kernels = forward ? work.forward_kernels : work.backward_kernels;
-  double bytes = forward ? samples * work.forward_traffic.count() + work.forward_weights.count()
-                         : samples * work.backward_traffic.count() + work.backward_weights.count();
-  if (forward || kernels > 0)
-    for (const Gemm& product : work.gemms)
-      for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
+  double kernels = work.launches(forward);
+  double casts = 0.0;
+  for (const Kernel& kernel : work.kernels)
+    if (kernel.moved == Moved::kQuantized) casts += (forward ? kernel.forward : kernel.backward).count();
+  if (!forward && work.gradients == 0.0) casts = 0.0;
+  double bytes = samples * (work.traffic(forward).count() - casts) +
+                 (forward ? work.forward_weights : work.backward_weights).count();
+  if (forward || work.gradients > 0.0) {
+    work.for_each_gemm([&](const Gemm& gemm) {
+      for_each_kernel(gemm, forward, work.gradients > 1.0, samples,
                       [&](const KernelShape& one, double times) {
                         time += times * of_product(one);
                         bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
                         kernels -= times;
                       });
-  if (work.attention && kernels > 0) {
-    time += attention_time(*work.attention, forward, samples, rates_);
-    bytes -= attention_traffic(*work.attention, forward, samples, rates_);
-    kernels -= 1.0;
+    });
+    for (const Kernel& kernel : work.kernels)
+      if (const FusedAttention* fused = kernel.attention()) {
+        time += attention_time(*fused, forward, samples, rates_);
+        bytes -= attention_traffic(*fused, forward, samples, rates_);
+        kernels -= 1.0;
+      }
   }
+  if (casts > 0.0) time += Bytes(samples * casts) / options_.casts;
   const Seconds rest =
       std::max(0.0, kernels) * rates_.parameters->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
   return time + rest;

@@ -20,9 +20,15 @@ struct KernelRates {
   BytesPerSecond memory_peak;
   double element = 4.0;  ///< bytes
   double output = 0.0;   ///< bytes of an element of C; 0: as of A and B
+  double depth = 0.0;
   int multiprocessors = 1;
   const KernelParameters* parameters = nullptr;
+  const AttentionTable* attention_table = nullptr;
 };
+
+/// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that names
+/// the kinds that the device has
+std::string attention_kind(const DeviceModel& device, const std::string& preference);
 
 /// Time of a GEMM C[m,n] = A[m,k] B[k,n], or of `count` equal ones in one kernel:
 ///
@@ -40,10 +46,13 @@ struct KernelRates {
 /// slower).
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates);
 
-/// Time of fused attention (FlashAttention 2): forward 4 rows keys d flop per head, half of them if causal;
-/// backward 2.5 times that. If values have another size than keys, d is the mean of both. AttentionParameters
-/// give the rate, for head sizes between known ones on a line in their logarithm, beyond them as the nearest.
-/// At least the time to read q, k and v and to write the output.
+/// Time of fused attention: forward 4 rows keys d flop per head, half of them if causal; backward 2.5 times
+/// that. If values have another size than keys, d is the mean of both. AttentionParameters give the rate, for
+/// head sizes between known ones on a line in their logarithm, beyond them as the nearest. In a window of w
+/// keys a row computes w + 64, since its two borders fill half of a block of 128 keys each on average, at the
+/// rate of a causal sequence of 2 w keys, whose rows see as many. cuDNN reaches 165 and 187 TFLOP/s of a window
+/// of 128 on GB200 (heads of 64), 350 and 300 of a window of 1,024 on H200 (kernels-2026.md 3.1). At least the
+/// time to read q, k and v and to write the output.
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
 
@@ -51,7 +60,8 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 struct KernelShape {
   double m, n, k, count;
   double aligned;  ///< part of the rate that its rows reach
-  bool float8;
+  bool low;
+  bool gradient;  ///< C is a gradient of weights
   auto operator<=>(const KernelShape&) const = default;
 };
 
@@ -61,20 +71,28 @@ struct KernelShape {
 ///
 /// A GEMM in half precision with rows that are no multiple of 16 bytes reaches a part of `e` that depends on
 /// how many elements still divide the row (`misaligned`, with sources in the file). The part is least for odd
-/// rows, such as GPT-2's vocabulary of 50,257. GEMMs in float8 have their own rates; the traffic contains
-/// their casts.
+/// rows, such as GPT-2's vocabulary of 50,257. GEMMs in 8 and 4 bit have their own rates, and so have their
+/// casts. Experts side by side are one GEMM of `count` equal ones.
 class KernelTimes {
  public:
-  /// \param float8 rates of GEMMs in float8, if there are any
-  explicit KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& float8 = {})
-      : rates_(rates), float8_(float8.value_or(rates)) {}
+  struct Options {
+    double gradient = 0.0;       ///< bytes moved per element of a weight gradient; 0: as of C
+    bool joins_experts = false;  ///< GEMMs of experts run side by side
+    BytesPerSecond casts{};
+  };
+  /// \param low rates of GEMMs in 8 or 4 bit, if there are any
+  KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& low, const Options& options)
+      : rates_(rates), low_(low.value_or(rates)), options_(options) {}
   Seconds of(const LayerWork& work, bool forward, double samples);
   /// Time of the GEMMs of a backward that compute gradients of weights.
   Seconds of_weights(const LayerWork& work, double samples);
 
  private:
   Seconds of_product(const KernelShape& shape);
-  KernelRates rates_, float8_;
+  void for_each_kernel(const Gemm& gemm, bool forward, bool input_gradient, double samples,
+                       const auto& visit) const;
+  KernelRates rates_, low_;
+  Options options_;
   std::map<KernelShape, Seconds> products_;  ///< by shape: many layers have the same
 };
 

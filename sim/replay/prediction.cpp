@@ -293,8 +293,9 @@ std::string plan_key(const PredictionRequest& request, bool gpu) {
       (split != training.options.end() && split->second == "balanced"))
     return "";
   std::string key = request.strategy + "|" + shared_by(request.costs.model, training.mesh) + "|" +
-                    to_text(request.costs.precision) + "|" + to_text(training.recomputed_part) +
-                    (gpu ? "|gpu" : "|") + (request.gradients_freed ? "|freed" : "|");
+                    to_text(request.costs.precision) + "|" + to_text(request.costs.execution) + "|" +
+                    to_text(training.recomputed_part) + (gpu ? "|gpu" : "|") +
+                    (request.gradients_freed ? "|freed" : "|");
   for (const int value :
        {training.world_size, *request.costs.batch, training.micro_batches, training.recompute})
     key += "|" + std::to_string(value);

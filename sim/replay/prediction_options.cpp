@@ -141,6 +141,17 @@ std::vector<PredictionOption> cost_options() {
   };
 }
 
+/// Choices of kernels, one option each.
+std::vector<PredictionOption> kernel_options() {
+  std::vector<PredictionOption> all;
+  for (const ExecutionOption& option : execution_options())
+    all.push_back({option.name, OptionUse::kForecast, OptionValue::kText, Execution().*option.member,
+                   option.help, [&option](Request& r, const Text& v) {
+                     usage(option.name, [&] { return set_execution(option, v, r.costs.execution), 0; });
+                   }});
+  return all;
+}
+
 /// Options of the place where it runs, and of the batch.
 std::vector<PredictionOption> environment_options() {
   using enum OptionUse;
@@ -225,7 +236,7 @@ std::vector<PredictionOption> replay_options() {
 const std::vector<PredictionOption>& prediction_options() {
   static const std::vector<PredictionOption> kAll = [] {
     std::vector<PredictionOption> all;
-    for (auto* part : {cost_options, environment_options, replay_options})
+    for (auto* part : {cost_options, kernel_options, environment_options, replay_options})
       for (PredictionOption& option : part()) all.push_back(std::move(option));
     return all;
   }();

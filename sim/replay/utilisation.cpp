@@ -12,8 +12,8 @@ Flop flop_of(const Compute& compute, const Model& model) {
   if (compute.phase == Phase::kForward || compute.phase == Phase::kRecompute) return segment.forward;
   if (!is_backward(compute.phase)) return Flop(0);
   Flop sum = segment.backward;
-  for (const LayerWork& work : segment.work) sum += work.recomputed;
-  for (const LayerWork& work : segment.recomputed.work) sum += work.forward;
+  for (const LayerWork& work : segment.work) sum += work.recomputed();
+  for (const LayerWork& work : segment.recomputed.work) sum += work.forward();
   if (compute.phase == Phase::kBackward) return sum;
   const double weights = segment.weight_part(compute.segment > 0);
   return (compute.phase == Phase::kBackwardWeight ? weights : 1.0 - weights) * sum;

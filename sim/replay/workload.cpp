@@ -85,6 +85,9 @@ class WorkloadResolver {
       throw UsageError(
           "--precision {} requires --device, or a trace that was measured in it: declared times have none",
           to_text(request_.precision));
+    if (request_.execution != Execution{} && (traced || request_.device.empty()))
+      throw UsageError("--{}: requires --device without --trace, whose kernels are estimated",
+                       to_text(request_.execution));
     if (traced && !request_.phases.empty())
       throw UsageError("--phase-times cannot be combined with --trace, which contains the phases");
     if (!traced && !request_.batch && (!request_.device.empty() || !request_.phases.empty()))
@@ -116,7 +119,9 @@ class WorkloadResolver {
 
   void estimate() {
     const DeviceModel& device = *result_.device;
-    result_.model = in_precision(std::move(result_.model), request_.precision, device.gpu);
+    result_.model =
+        in_precision(std::move(result_.model), request_.precision, device.gpu, device.transposes());
+    apply(request_.execution, result_.model);
     const DeviceModel slowest = slowest_of(device, training_.world_size);
     result_.costs = estimated_costs(result_.model, slowest, samples(), result_.threads);
     const double fastest = device.estimate.compute_efficiency, own = slowest.estimate.compute_efficiency;
@@ -125,6 +130,8 @@ class WorkloadResolver {
     if (device.gpu) result_.threads = 1;  // a device counts as one core
     if (brief_) return;
     result_.notes["estimate"] = estimate_note(request_.precision, device);
+    if (const std::string assumed = assumed_note(result_.model, device); !assumed.empty())
+      result_.notes["assumed"] = assumed;
     if (result_.nominal && request_.phases.empty())
       result_.notes["slowest GPU"] = "of " + std::to_string(training_.world_size) +
                                      ": GEMMs and attention take " + percent_text(fastest / own - 1.0, 1) +

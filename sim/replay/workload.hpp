@@ -22,6 +22,7 @@ struct CostRequest {
   std::string device;  ///< that the trace is moved to; "": the traced one
   std::string trace_device;    ///< that was traced; "": recognised from the trace
   Precision precision{};       ///< of an estimate without a trace
+  Execution execution{};       ///< of an estimate without a trace
   std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
   std::optional<int> threads;  ///< unset: the trace's only thread count
   PhaseTimes phases{};         ///< known times of one rank's phases without a trace

@@ -145,6 +145,11 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
     schedule.options["precision"] = to_text(model.precision);
     schedule.label += ", precision " + to_text(model.precision);
   }
+  for (const ExecutionOption& option : execution_options())
+    if (const std::string& value = model.execution.*option.member; value != Execution().*option.member) {
+      schedule.options[option.name] = value;
+      schedule.label += ", " + option.name + " " + value;
+    }
   validate(schedule);
   return schedule;
 }

@@ -27,9 +27,9 @@ struct Moved {
 Moved moved(const Model& model) {
   Moved all;
   for (const LayerWork& work : model.segments.at(1).work) {
-    all.forward += work.forward_traffic.count();
-    all.backward += work.backward_traffic.count();
-    all.kernels += work.forward_kernels;
+    all.forward += work.traffic(true).count();
+    all.backward += work.traffic(false).count();
+    all.kernels += work.launches(true);
   }
   return all;
 }

@@ -69,7 +69,8 @@ void add_modules(const Layer& layer, std::vector<ModuleRow>& rows) {
   const bool embedding = layer.kind == "embedding";
   if (!embedding && layer.kind != "self_attention") {
     if (!layer.name.empty())
-      rows.push_back({layer.name, type->second, layer.output, count(tensors), cost_of(layer).work.forward});
+      rows.push_back(
+          {layer.name, type->second, layer.output, count(tensors), cost_of(layer).kernels.front().flop});
     return;
   }
   std::map<std::string, std::vector<LayerTensor>> modules;

@@ -130,10 +130,10 @@ TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multipli
     for (const LayerWork& work : model.segments[segment].work) all += of(work);
     return all;
   };
-  const auto forward = [](const LayerWork& work) { return work.forward_traffic.count(); };
-  const auto backward = [](const LayerWork& work) { return work.backward_traffic.count(); };
+  const auto forward = [](const LayerWork& work) { return work.traffic(true).count(); };
+  const auto backward = [](const LayerWork& work) { return work.traffic(false).count(); };
   const auto read = [](const LayerWork& work) { return work.forward_weights.count(); };
-  const auto kernels = [](const LayerWork& work) { return 1.0 * work.forward_kernels; };
+  const auto kernels = [](const LayerWork& work) { return 1.0 * work.launches(true); };
   for (const std::size_t end : {std::size_t{0}, low.segments.size() - 1}) {
     CHECK(sum(low, end, forward) == sum(half, end, forward));
     CHECK(low.segments[end].saved.size == half.segments[end].saved.size);

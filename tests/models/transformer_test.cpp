@@ -118,7 +118,7 @@ TEST_CASE("GPT-2's head uses the embedding's weight and owns none; that weight i
   CHECK(head.parameters.size() == 2);  // ln_f
   CHECK(head.output == Shape{128, 50'257});
   CHECK(head.layers.back().kind == "tied_linear");
-  CHECK(cost_of(head.layers.back()).work.forward == Flop(2.0 * 128 * 768 * 50'257));
+  CHECK(cost_of(head.layers.back()).kernels.front().flop == Flop(2.0 * 128 * 768 * 50'257));
   CHECK(model.ready_order().back() == 0);
   CHECK(segment(model, "embeddings").tied.empty());
 }

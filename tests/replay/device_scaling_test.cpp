@@ -33,11 +33,11 @@ Model two_layers() {
   Segment segment;
   segment.name = "only";
   for (const auto& [flop, bytes] : {std::pair(100.0, 10.0), std::pair(10.0, 100.0)}) {
-    LayerWork work;
-    work.forward = work.backward = Flop(flop);
-    work.forward_traffic = work.backward_traffic = Bytes(bytes);
-    work.forward_kernels = work.backward_kernels = 1;
-    segment.work.push_back(work);
+    segment.work.push_back({.kernels = {{.flop = Flop(flop),
+                                         .forward = Bytes(bytes),
+                                         .backward = Bytes(bytes),
+                                         .backward_launches = 1}},
+                            .gradients = 1.0});
   }
   segment.output = {1};
   model.segments.push_back(segment);
@@ -206,11 +206,11 @@ TEST_CASE("layers' work adds up to that of their segment") {
       Flop backward;
       Bytes traffic;
       for (const LayerWork& work : segment.work) {
-        forward += work.forward;
-        backward += work.backward;
-        traffic += work.forward_traffic;
-        CHECK(work.forward_traffic >= Bytes(0));
-        CHECK(work.backward_traffic >= Bytes(0));
+        forward += work.forward();
+        backward += work.backward();
+        traffic += work.traffic(true);
+        CHECK(work.traffic(true) >= Bytes(0));
+        CHECK(work.traffic(false) >= Bytes(0));
       }
       CHECK(forward.count() == Approx(segment.forward.count()));
       CHECK(backward.count() == Approx(segment.backward.count()));
@@ -306,8 +306,8 @@ TEST_CASE(
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     double least = 0.0;
     for (const LayerWork& work : model.segments[i].work)
-      least += std::max(64.0 * work.forward.count() / (device.estimate.compute_efficiency * 1307.4e12),
-                        (64.0 * work.forward_traffic + work.forward_weights).count() /
+      least += std::max(64.0 * work.forward().count() / (device.estimate.compute_efficiency * 1307.4e12),
+                        (64.0 * work.traffic(true) + work.forward_weights).count() /
                             (device.estimate.memory_efficiency * 5.3e12));
     CHECK(one.segments[i].forward.device_s == Approx(least));
   }

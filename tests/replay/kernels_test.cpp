@@ -17,8 +17,10 @@ KernelRates alone(const std::string& name) {
           .memory = memory * device.memory_bandwidth,
           .memory_peak = device.memory_bandwidth,
           .element = 2.0,
+          .depth = device.kernels.depth,
           .multiprocessors = device.multiprocessors,
-          .parameters = &device.kernels};
+          .parameters = &device.kernels,
+          .attention_table = &device.kernels.attention.at("flash2")};
 }
 
 PredictionRequest fsdp_of(const std::string& model, const std::string& device, int batch) {

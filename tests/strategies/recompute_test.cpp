@@ -130,7 +130,7 @@ TEST_CASE(
   CHECK(some.recomputed.saved.size.count() == Approx(5 * a * s * s));
   CHECK(some.saved.masks.count() == Approx(2 * s * h));
   Flop again;
-  for (const LayerWork& work : some.recomputed.work) again += work.forward;
+  for (const LayerWork& work : some.recomputed.work) again += work.forward();
   CHECK(again.count() == Approx(4 * s * s * h));  // q k^T and p v
   CHECK(some.forward == all.forward);
 }
@@ -141,7 +141,7 @@ TEST_CASE("per-op with dropout runs again to the end, since masks are drawn anew
     const Segment some = half(name + ",dropout=" + dropout, RecomputedPart::kOperations).segments[1];
     double flop = 0.0;  // of the GEMMs
     for (const LayerWork& work : some.recomputed.work)
-      for (const Gemm& one : work.gemms) flop += one.rows * one.columns * one.depth;
+      work.for_each_gemm([&](const Gemm& one) { flop += one.rows * one.columns * one.depth; });
     return flop;
   };
   // Key and projection; with dropout behind it the last product too, of which every sixth is not kept.
@@ -168,10 +168,10 @@ TEST_CASE("per-op keeps every second GEMM, and attention, of a block") {
   CHECK(some.saved.size.count() == Approx(2 * s * (h + w + h + a + f + h + h)));
   double products = 0.0;
   for (const LayerWork& work : some.recomputed.work)
-    for (const Gemm& one : work.gemms) products += one.rows * one.columns * one.depth;
+    work.for_each_gemm([&](const Gemm& one) { products += one.rows * one.columns * one.depth; });
   CHECK(products == Approx(s * (h * w + h * h + h * f)));
   CHECK(std::none_of(some.recomputed.work.begin(), some.recomputed.work.end(),
-                     [](const LayerWork& work) { return work.attention.has_value(); }));
+                     [](const LayerWork& work) { return work.any(&Kernel::attention); }));
   CHECK(some.saved.size < 0.6 * all.saved.size);
   CHECK(some.saved.size + some.recomputed.saved.size >= all.saved.size);
 }

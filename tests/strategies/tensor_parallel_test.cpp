@@ -197,10 +197,10 @@ TEST_CASE("a shift is waited for after the ring step that runs concurrently") {
   CHECK(block.backward == other.backward);
   Flop flop{}, again{}, again_gathered{};
   for (const LayerWork& work : block.work) {
-    flop += work.forward;
-    again += work.recomputed;
+    flop += work.forward();
+    again += work.recomputed();
   }
-  for (const LayerWork& work : other.work) again_gathered += work.recomputed;
+  for (const LayerWork& work : other.work) again_gathered += work.recomputed();
   CHECK(flop.count() == Approx(block.forward.count()));
   CHECK(again.count() == Approx(again_gathered.count()));
   // Of keys and values one part of four stays.
@@ -215,7 +215,7 @@ TEST_CASE("a shift is waited for after the ring step that runs concurrently") {
       CHECK(wait.kind == LayerCollectiveKind::kWait);
       CHECK(std::abs(wait.work - shift.work) == 1);
       const int beside = std::min(wait.work, shift.work);
-      CHECK(block.work[static_cast<std::size_t>(beside)].attention);
+      CHECK(block.work[static_cast<std::size_t>(beside)].kernels.front().attention() != nullptr);
       steps.push_back(beside);
     }
     return steps;
@@ -225,7 +225,10 @@ TEST_CASE("a shift is waited for after the ring step that runs concurrently") {
   CHECK(std::is_sorted(forward.begin(), forward.end()));
   REQUIRE(backward.size() == 4);
   CHECK(std::is_sorted(backward.rbegin(), backward.rend()));
-  CHECK(block.work[static_cast<std::size_t>(backward.back())].attention->causal);  // the own keys, the last
+  CHECK(block.work[static_cast<std::size_t>(backward.back())]
+            .kernels.front()
+            .attention()
+            ->causal);  // the own keys, the last
 }
 
 TEST_CASE("around a ring every rank sees as many pairs of causal positions, and all ranks all of them") {

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+/// Choices of a framework about the kernels of a model: which library computes them and how they are launched.
+namespace stepcast {
+
+/// What layers compute does not depend on it. Conventions set it; `predict` and `plan` have an option for each.
+struct Execution {
+  std::string attention = "flash2+ck";  ///< kinds of fused attention in order of preference, joined by `+`
+
+  std::string experts =
+      "loop";                  ///< GEMMs of experts one after the other, on several streams, or in one kernel
+  std::string graph = "none";  ///< kernels that a CUDA graph launches: none, those of `layer`, or all
+
+  bool operator==(const Execution&) const = default;
+};
+
+struct ExecutionOption {
+  std::string name;  ///< of `predict`, without dashes
+  std::string Execution::*member;
+  std::vector<std::string> known;  ///< values, or the parts of a list
+  std::string help;
+};
+
+const std::vector<ExecutionOption>& execution_options();
+
+/// Sets the member of an option. \throws InputError that names the option and its known values
+void set_execution(const ExecutionOption& option, const std::string& text, Execution& execution);
+
+/// Parts of `a+b`.
+std::vector<std::string> choices_of(const std::string& text);
+
+/// `attention cudnn+flash2`: what differs from the defaults; "" if nothing does.
+std::string to_text(const Execution& execution);
+
+struct Model;
+/// Sets the choices of a model and what follows for the launches of its kernels.
+void apply(const Execution& execution, Model& model);
+
+}  // namespace stepcast

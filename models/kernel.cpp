@@ -1,0 +1,75 @@
+#include "models/kernel.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Sum over the GEMMs with weights.
+double total_with_weights(const LayerWork& work, const auto& part) {
+  double sum = 0.0;
+  work.for_each_gemm([&](const Gemm& one) { sum += one.has_weight() ? part(one) : 0.0; });
+  return sum;
+}
+
+}  // namespace
+
+double FusedAttention::seen() const {
+  const double before = causal ? keys / 2.0 : keys;
+  if (window <= 0.0 || window >= keys) return before;
+  return window - window * window / (2.0 * keys);
+}
+
+Flop LayerWork::forward() const {
+  Flop sum;
+  for (const Kernel& kernel : kernels) sum += kernel.flop;
+  return sum;
+}
+
+Flop LayerWork::recomputed() const {
+  Flop sum;
+  if (gradients == 0.0) return sum;
+  for (const Kernel& kernel : kernels)
+    if (const FusedAttention* fused = kernel.attention())
+      sum += kernel.flop * fused->head_size / (fused->head_size + fused->value_size);
+  return sum;
+}
+
+Bytes LayerWork::traffic(bool forward) const {
+  Bytes sum;
+  if (!forward && gradients == 0.0) return sum;
+  for (const Kernel& kernel : kernels)
+    if (kernel.moved != Moved::kCast) sum += forward ? kernel.forward : kernel.backward;
+  return sum;
+}
+
+int LayerWork::launches(bool forward) const {
+  int sum = 0;
+  if (!forward && gradients == 0.0) return sum;
+  for (const Kernel& kernel : kernels) sum += forward ? kernel.launches : kernel.backward_launches;
+  return sum;
+}
+
+int LayerWork::issued(bool forward) const {
+  int sum = 0;
+  if (!forward && gradients == 0.0) return sum;
+  for (const Kernel& kernel : kernels)
+    if (!kernel.captured) sum += forward ? kernel.launches : kernel.backward_launches;
+  return sum;
+}
+
+double LayerWork::weight_gemms() const {
+  return total_with_weights(*this, [](const Gemm& one) { return one.times; });
+}
+
+Flop LayerWork::weight_gradients() const {
+  return Flop(total_with_weights(*this, [](const Gemm& one) { return one.flop(); }));
+}
+
+double LayerWork::gemm_outputs() const {
+  return total_with_weights(*this, [](const Gemm& one) { return one.rows * one.columns * one.times; });
+}
+
+bool LayerWork::has_router() const {
+  return any([](const Kernel& kernel) { return kernel.gemm() != nullptr && kernel.gemm()->chooses; });
+}
+
+}  // namespace stepcast

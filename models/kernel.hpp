@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <variant>
+#include <vector>
+
+#include "core/units.hpp"
+
+/// Kernels of a layer: what each computes, how it is launched, and what it keeps for the backward. Precision,
+/// recomputation and tensor parallelism transform this list; time, memory, flop and launches are read from it.
+namespace stepcast {
+
+/// Matrix multiplication of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. If `heads` is not 0,
+/// every sample has `heads` multiplications of its own, m = rows. Gradients: dA = dC B^T and dB = A^T dC.
+struct Gemm {
+  double rows = 0.0, columns = 0.0, depth = 0.0;  ///< m (of a sample), n, k
+  double heads = 0.0;
+  double times = 1.0;         ///< repetitions one after the other, one per expert
+  bool shares_input = false;  ///< true if A is that of the GEMM before
+  bool chooses = false;       ///< true for a router, whose precision is never below that of activations
+  bool low = false;           ///< true if A, B and the gradients of C are cast to 8 or 4 bit: see quantize()
+  /// True if B is a weight.
+  [[nodiscard]] bool has_weight() const { return heads <= 0.0; }
+  [[nodiscard]] double flop() const {
+    return 2.0 * rows * columns * depth * times * (heads > 0.0 ? heads : 1.0);
+  }
+};
+
+/// Attention in one kernel, per sample: softmax(q k^T / sqrt(d)) v of every head.
+struct FusedAttention {
+  double heads = 0.0, kv_heads = 0.0;        ///< of q; of k and v, each of which several heads may read
+  double rows = 0.0, keys = 0.0;             ///< q is rows x d, k keys x d, v keys x w
+  double head_size = 0.0, value_size = 0.0;  ///< d, w
+  bool causal = false;                       ///< half of the products are computed
+  double window = 0.0;  ///< keys that a position of causal attention sees, its own included; 0: all before it
+  /// Mean number of keys that a row sees.
+  [[nodiscard]] double seen() const;
+};
+
+/// Dtype of what a memory-bound kernel moves.
+enum class Moved : std::uint8_t {
+  kCompute,   ///< that of activations
+  kFloat32,   ///< fp32 in every precision
+  kCast,      ///< between fp32 and a narrower one; nothing in fp32
+  kNoise,     ///< dropout's noise, which kernels of GPUs do not move
+  kQuantized  ///< casts to 8 or 4 bit, which move fewer bytes per second
+};
+
+/// Bytes per sample that a kernel leaves for the backward, beside inputs and outputs of its layer.
+struct KeptBytes {
+  Bytes size{};
+  Bytes masks{};    ///< part of `size`: dropout's noise, of which a GPU keeps one byte per element
+  Bytes float32{};  ///< part of `size`: fp32 in every precision
+};
+
+/// A kernel of the forward, or several similar ones, with its gradients in the backward. Flop and bytes are
+/// per sample, without parameters.
+struct Kernel {
+  std::variant<std::monostate, Gemm, FusedAttention> computes{};  ///< first: a memory-bound kernel
+  Flop flop{};                                                    ///< of the forward
+  Bytes forward{}, backward{};                                    ///< activations read and written
+  int launches = 1;
+  int backward_launches = -1;  ///< -1: as many, twice as many in a layer with weights (dx and dw)
+  Moved moved = Moved::kCompute;
+  bool norm = false;
+  bool captured = false;  ///< launched by a CUDA graph
+  bool core = false;      ///< between q, k, v and attention's output, which `selective` recomputes
+  KeptBytes kept{};
+
+  [[nodiscard]] const Gemm* gemm() const { return std::get_if<Gemm>(&computes); }
+  [[nodiscard]] Gemm* gemm() { return std::get_if<Gemm>(&computes); }
+  [[nodiscard]] const FusedAttention* attention() const { return std::get_if<FusedAttention>(&computes); }
+};
+
+/// Kernels between two collectives or of one layer, which a roofline takes together.
+struct LayerWork {
+  std::vector<Kernel> kernels{};
+  /// Flop of the backward over those of the forward: 0 if no gradient is needed, 1 if that of weights alone.
+  double gradients = 0.0;
+  Bytes forward_weights{}, backward_weights{};  ///< weights read, gradients written; whatever the batch
+  Bytes weight_casts{};                         ///< moved by casts of weights, once per step
+
+  [[nodiscard]] Flop forward() const;
+  [[nodiscard]] Flop backward() const { return gradients * forward(); }
+  /// Part of the forward that the backward of fused attention computes again: q k^T.
+  [[nodiscard]] Flop recomputed() const;
+  [[nodiscard]] Bytes traffic(bool forward) const;
+  [[nodiscard]] int launches(bool forward) const;
+  /// Launches by the launch thread: of kernels outside CUDA graphs.
+  [[nodiscard]] int issued(bool forward) const;
+  /// Number of GEMMs with weights.
+  [[nodiscard]] double weight_gemms() const;
+  /// Flop of the weights' gradients, which a pipeline may defer.
+  [[nodiscard]] Flop weight_gradients() const;
+  /// Elements of output gradients that a deferred computation keeps.
+  [[nodiscard]] double gemm_outputs() const;
+  [[nodiscard]] bool has_router() const;
+  /// True if a kernel fulfils `condition`.
+  [[nodiscard]] bool any(const auto& condition) const {
+    for (const Kernel& kernel : kernels)
+      if (std::invoke(condition, kernel)) return true;
+    return false;
+  }
+  void for_each_gemm(const auto& visit) const {
+    for (const Kernel& kernel : kernels)
+      if (const Gemm* gemm = kernel.gemm()) visit(*gemm);
+  }
+};
+
+}  // namespace stepcast

@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "models/model.hpp"
+
+/// GEMMs in 8 and 4 bit (Micikevicius et al., "FP8 Formats for Deep Learning", 2022), as in Transformer Engine
+/// and torchao.
+namespace stepcast {
+namespace {
+
+constexpr double kGranule = 16.0;  // rows of an operand are a multiple of this many elements
+
+bool fits(const Gemm& gemm) {
+  return gemm.has_weight() && !gemm.chooses && std::fmod(gemm.columns, kGranule) == 0.0 &&
+         std::fmod(gemm.depth, kGranule) == 0.0;
+}
+
+/// Casts of the operands of a segment's GEMMs.
+class Casts {
+ public:
+  /// \param width features of the arrays between layers, of which each of `parts` ranks casts its own positions
+  Casts(const Recipe& recipe, bool transposes, bool weights, double parts, std::int64_t width)
+      : recipe_(recipe), weights_(weights), width_(static_cast<double>(width)) {
+    const bool copies = recipe.transposed || (transposes && recipe.scaled_by_tensor);
+    others_ = recipe.cast + (copies ? 1.0 : 0.0);
+    hidden_ = parts > 1.0 ? recipe.cast / parts + (copies ? 2.0 : 0.0) : others_;
+  }
+
+  /// Adds casts of the input, of weights that do not arrive cast, and of the gradients of the outputs.
+  void add(LayerWork& work) {
+    std::vector<Kernel> casts;
+    if (recipe_.casts_weights_each_time || work.any(&Kernel::norm)) last_ = {};
+    for (Kernel& kernel : work.kernels) {
+      after_norm_ = after_norm_ || kernel.norm;
+      Gemm* gemm = kernel.gemm();
+      if (gemm == nullptr || !fits(*gemm)) continue;
+      gemm->low = true;
+      const auto times = static_cast<int>(gemm->times);
+      const double inputs = gemm->rows * gemm->depth * gemm->times;
+      const bool is_cast = gemm->shares_input || last_ == std::pair(gemm->rows, gemm->depth);
+      if (!is_cast)
+        casts.push_back(cast(bytes(gemm->depth) - (after_norm_ ? recipe_.fused : 0.0), inputs, times, true));
+      last_ = {};
+      after_norm_ = false;
+      const double weights = others_ * gemm->columns * gemm->depth * gemm->times;
+      if (weights_ && recipe_.casts_weights_each_time) {
+        work.forward_weights += Bytes(weights);
+        casts.push_back(cast(0.0, 0.0, times, true));
+      } else if (weights_) {
+        work.weight_casts += Bytes(weights);
+      }
+      casts.push_back(cast(bytes(gemm->columns), gemm->rows * gemm->columns * gemm->times, times, false));
+    }
+    // Transformer Engine joins the GEMMs of gate and value, which follow each other in two works.
+    if (work.kernels.size() == 1 && work.kernels.front().gemm() != nullptr &&
+        !recipe_.casts_weights_each_time)
+      last_ = {work.kernels.front().gemm()->rows, work.kernels.front().gemm()->depth};
+    else if (!casts.empty() || work.any(&Kernel::attention))
+      last_ = {};
+    work.kernels.insert(work.kernels.end(), casts.begin(), casts.end());
+  }
+
+ private:
+  [[nodiscard]] double bytes(double features) const { return features == width_ ? hidden_ : others_; }
+  [[nodiscard]] Kernel cast(double bytes, double elements, int times, bool forward) const {
+    Kernel kernel{.launches = 0, .backward_launches = 0, .moved = Moved::kQuantized};
+    (forward ? kernel.forward : kernel.backward) = Bytes(bytes * elements);
+    (forward ? kernel.launches : kernel.backward_launches) =
+        recipe_.launches * (recipe_.casts_weights_each_time ? times : 1);
+    return kernel;
+  }
+
+  const Recipe& recipe_;
+  bool weights_;
+  double width_, others_ = 0.0, hidden_ = 0.0;  ///< bytes that a cast moves per element
+  bool after_norm_ = false;
+  std::pair<double, double> last_{};  ///< rows and depth of the linear layer before, whose input is cast
+};
+
+bool is_weight(const Parameter& parameter, const Segment& segment) {
+  const auto rows = static_cast<double>(parameter.shape.front()),
+             depth = static_cast<double>(parameter.shape.back());
+  const auto holds = [&](const Gemm* gemm) {
+    return gemm != nullptr && gemm->low && gemm->depth == depth && gemm->columns >= rows;
+  };
+  const auto routes = [&](const Gemm* gemm) {
+    return gemm != nullptr && gemm->chooses && gemm->columns == rows && gemm->depth == depth;
+  };
+  const auto any = [&](const auto& condition) {
+    return std::ranges::any_of(segment.work, [&](const LayerWork& work) {
+      return work.any([&](const Kernel& kernel) { return condition(kernel.gemm()); });
+    });
+  };
+  return parameter.shape.size() == 2 && any(holds) && !any(routes);
+}
+
+/// All-gathers of tensor parallelism move float8, and so do the copies of gathered arrays.
+void narrow_collectives(Model& model, Segment& segment, double part) {
+  for (const int index : segment.collectives) {
+    LayerCollective& one = model.collectives[index];
+    if (one.kind != LayerCollectiveKind::kAllGather || one.group != LayerCollectiveGroup::kTensor) continue;
+    one.per_sample = part * one.per_sample;
+    if (!model.parallel.batch_first || one.work == static_cast<int>(segment.work.size())) continue;
+    for (Kernel& copied : segment.work[one.work].kernels) {
+      Bytes& moved = one.backward ? copied.backward : copied.forward;
+      moved = part * moved;
+    }
+  }
+}
+
+}  // namespace
+
+const std::vector<Recipe>& recipes() {
+  // Bytes per element: kernels-2026.md 2.2, from Transformer Engine's code. fp8: torchao's dynamic scaling.
+  static const std::vector<Recipe> kRecipes{
+      {.name = "fp8", .cast = 3.0, .transposed = true, .casts_weights_each_time = true},
+      {.name = "fp8-delayed", .cast = 3.0, .fused = 4.0, .scaled_by_tensor = true},
+      {.name = "fp8-current", .cast = 5.0, .fused = 2.0, .launches = 3, .scaled_by_tensor = true},
+      {.name = "fp8-blockwise", .bytes = 1.0 + 4.0 / 128.0, .cast = 4.06, .copies = 2.06},
+      {.name = "mxfp8", .bytes = 1.0 + 1.0 / 32.0, .cast = 4.06, .copies = 2.06},
+      {.name = "nvfp4", .dtype = "float4", .bytes = 0.5625, .cast = 5.1, .launches = 2, .copies = 1.125}};
+  return kRecipes;
+}
+
+const Recipe* recipe_of(const std::string& products) {
+  const auto found = std::ranges::find(recipes(), products, &Recipe::name);
+  return found == recipes().end() ? nullptr : &*found;
+}
+
+void quantize(Model& model, bool transposes) {
+  const Recipe& recipe = *recipe_of(model.precision.products);
+  const double part = recipe.bytes / bytes_of(model.precision.compute);
+  const bool gathered = model.precision.gather != "none";
+  const bool in_parts = model.parallel.tensor > 1 && model.parallel.sequence_parallel;
+  const double copies = recipe.scaled_by_tensor && !transposes ? recipe.bytes : recipe.copies;
+  bool any = false;
+  for (Segment& segment : model.segments) {
+    if (!segment.repeated) continue;
+    for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work}) {
+      Casts casts(recipe, transposes, !gathered, in_parts ? model.parallel.tensor : 1, segment.output.back());
+      for (LayerWork& work : *works) casts.add(work);
+    }
+    SavedBytes& inputs =
+        model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed.saved : segment.saved;
+    inputs.size -= (1.0 - part) * segment.saved.gemm_inputs;
+    narrow_collectives(model, segment, part);
+    for (const int index : segment.parameters) {
+      Parameter& parameter = model.parameters[index];
+      parameter.quantized = is_weight(parameter, segment);
+      if (!parameter.quantized) continue;
+      any = true;
+      const auto count = static_cast<double>(parameter.numel());
+      if (gathered)
+        parameter.not_gathered = parameter.size - Bytes(recipe.bytes * count);
+      else
+        parameter.copies = Bytes(copies * count);
+    }
+  }
+  if (!any)
+    throw InputError(
+        "precision {}: '{}' has no blocks of a `repeat` with linear layers whose sizes are "
+        "multiples of 16; take bf16",
+        recipe.name, model.specification);
+}
+
+}  // namespace stepcast
