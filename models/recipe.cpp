@@ -112,7 +112,7 @@ void narrow_collectives(Model& model, Segment& segment, double part) {
 }  // namespace
 
 const std::vector<Recipe>& recipes() {
-  // Bytes per element: kernels-2026.md 2.2, from Transformer Engine's code. fp8: torchao's dynamic scaling.
+  // Bytes per element: from Transformer Engine's code. fp8: torchao's dynamic scaling.
   static const std::vector<Recipe> kRecipes{
       {.name = "fp8", .cast = 3.0, .transposed = true, .casts_weights_each_time = true},
       {.name = "fp8-delayed", .cast = 3.0, .fused = 4.0, .scaled_by_tensor = true},

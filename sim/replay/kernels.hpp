@@ -49,10 +49,10 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 /// Time of fused attention: forward 4 rows keys d flop per head, half of them if causal; backward 2.5 times
 /// that. If values have another size than keys, d is the mean of both. AttentionParameters give the rate, for
 /// head sizes between known ones on a line in their logarithm, beyond them as the nearest. In a window of w
-/// keys a row computes w + 64, since its two borders fill half of a block of 128 keys each on average, at the
-/// rate of a causal sequence of 2 w keys, whose rows see as many. cuDNN reaches 165 and 187 TFLOP/s of a window
-/// of 128 on GB200 (heads of 64), 350 and 300 of a window of 1,024 on H200 (kernels-2026.md 3.1). At least the
-/// time to read q, k and v and to write the output.
+/// keys a row computes w + 64, since its two borders fill half of a block of 128 each on average, at the
+/// rate of a causal sequence of 2 w keys, whose rows see as many. Of a window's own flop cuDNN's benchmarks
+/// reach 165 and 187 TFLOP/s (128 keys, GB200, heads of 64), 350 and 300 (1,024 keys, H200). At least the time
+/// to read q, k and v and to write the output.
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
 
