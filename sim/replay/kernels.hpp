@@ -26,8 +26,8 @@ struct KernelRates {
   const AttentionTable* attention_table = nullptr;
 };
 
-/// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that names
-/// the kinds that the device has
+/// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that
+/// names the kinds that the device has
 std::string attention_kind(const DeviceModel& device, const std::string& preference);
 
 /// Time of a GEMM C[m,n] = A[m,k] B[k,n], or of `count` equal ones in one kernel:
@@ -50,9 +50,9 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 /// that. If values have another size than keys, d is the mean of both. AttentionParameters give the rate, for
 /// head sizes between known ones on a line in their logarithm, beyond them as the nearest. In a window of w
 /// keys a row computes w + 64, since its two borders fill half of a block of 128 each on average, at the
-/// rate of a causal sequence of 2 w keys, whose rows see as many. Of a window's own flop cuDNN's benchmarks
-/// reach 165 and 187 TFLOP/s (128 keys, GB200, heads of 64), 350 and 300 (1,024 keys, H200). At least the time
-/// to read q, k and v and to write the output.
+/// rate of a causal sequence of 2 w keys, whose rows see as many. Of the flop of windows cuDNN's benchmarks
+/// reach 165 and 187 TFLOP/s (128 keys, GB200, heads of 64), 350 and 300 (1,024 keys, H200). At least the
+/// time to read q, k and v and to write the output.
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
 
