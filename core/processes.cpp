@@ -9,7 +9,9 @@
 #include <atomic>
 #include <cerrno>
 #include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -37,18 +39,23 @@ std::unique_ptr<Counter, void (*)(Counter*)> shared_counter() {
 
 struct Head {
   std::size_t index = 0, size = 0;
+  ExitCode code = ExitCode::kDone;  ///< else the text is the message of an Error
 };
+
+bool write_text(int descriptor, Head head, const std::string& text) {
+  head.size = text.size();
+  return write_all(descriptor, {reinterpret_cast<const char*>(&head), sizeof head}) &&
+         write_all(descriptor, text);
+}
 
 /// Body of a child; never returns.
 [[noreturn]] void answer_all(int descriptor, Counter& next, std::size_t count,
                              const std::function<std::string(std::size_t)>& answer) {
   try {
-    for (std::size_t i = next++; i < count; i = next++) {
-      const std::string text = answer(i);
-      const Head head{i, text.size()};
-      if (!write_all(descriptor, {reinterpret_cast<const char*>(&head), sizeof head})) break;
-      if (!write_all(descriptor, text)) break;
-    }
+    for (std::size_t i = next++; i < count; i = next++)
+      if (!write_text(descriptor, {.index = i}, answer(i))) break;
+  } catch (const Error& error) {
+    write_text(descriptor, {.code = error.code()}, error.what());
   } catch (...) {  // the parent notices the missing answer
   }
   _exit(0);
@@ -83,6 +90,7 @@ std::vector<std::string> parallel_map(std::size_t count, int jobs,
     pipes.push_back({ends[0], POLLIN, 0});
   }
   std::size_t answered = 0;
+  std::optional<Error> failed;
   while (!pipes.empty()) {
     if (poll(pipes.data(), pipes.size(), -1) < 0) {
       if (errno == EINTR) continue;
@@ -92,9 +100,14 @@ std::vector<std::string> parallel_map(std::size_t count, int jobs,
       if (one.revents == 0) return false;
       Head head;
       if (read_all(one.fd, &head, sizeof head)) {
-        answers[head.index].resize(head.size);
-        if (read_all(one.fd, answers[head.index].data(), head.size)) {
-          ++answered;
+        std::string text(head.size, ' ');
+        if (read_all(one.fd, text.data(), head.size)) {
+          if (head.code != ExitCode::kDone) {
+            failed.emplace(head.code, text);
+          } else {
+            answers[head.index] = std::move(text);
+            ++answered;
+          }
           return false;
         }
       }
@@ -103,6 +116,7 @@ std::vector<std::string> parallel_map(std::size_t count, int jobs,
     });
   }
   for (const pid_t child : children) waitpid(child, nullptr, 0);
+  if (failed) throw Error(*failed);
   if (answered < count) throw RunError("a worker process died before it returned its result");
   return answers;
 }

@@ -48,4 +48,13 @@ TEST_CASE("a process that dies before it has answered is an error") {
                   RunError);
 }
 
+TEST_CASE("an error of a process is the caller's, with its message and exit code") {
+  CHECK_THROWS_WITH(parallel_map(10, 2,
+                                 [](std::size_t i) -> std::string {
+                                   if (i == 7) throw InputError("row 7: has no time");
+                                   return "";
+                                 }),
+                    "row 7: has no time");
+}
+
 }  // namespace stepcast::processes_test
