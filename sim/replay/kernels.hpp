@@ -31,8 +31,8 @@ struct KernelRates {
   const AttentionTable* attention_table = nullptr;
 };
 
-/// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that names
-/// the kinds that the device has
+/// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that
+/// names the kinds that the device has
 std::string attention_kind(const DeviceModel& device, const std::string& preference);
 
 /// Time of a GEMM C[m,n] = A[m,k] B[k,n], or of `count` equal ones in one kernel:
@@ -53,11 +53,11 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 
 /// Time of fused attention: forward 4 rows keys d flop per head, half of them if causal; backward 2.5 times
 /// that. If values have another size than keys, d is the mean of both. AttentionParameters give the rate, for
-/// head sizes between known ones on a line in their logarithm, beyond them as the nearest. In a window of w keys
-/// a row computes w + 64, since its two borders fill half of a block of 128 keys each on average, at the rate of
-/// a causal sequence of 2 w keys, whose rows see as many. cuDNN reaches 165 and 187 TFLOP/s of a window of 128
-/// on GB200 (heads of 64), 350 and 300 of a window of 1,024 on H200 (kernels-2026.md 3.1). At least the time to
-/// read q, k and v and to write the output.
+/// head sizes between known ones on a line in their logarithm, beyond them as the nearest. In a window of w
+/// keys a row computes w + 64, since its two borders fill half of a block of 128 keys each on average, at
+/// the rate of a causal sequence of 2 w keys, whose rows see as many. cuDNN reaches 165 and 187 TFLOP/s of a
+/// window of 128 on GB200 (heads of 64), 350 and 300 of a window of 1,024 on H200 (kernels-2026.md 3.1). At
+/// least the time to read q, k and v and to write the output.
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
 
@@ -67,6 +67,7 @@ struct KernelShape {
   double aligned;  ///< part of the rate that its rows reach
   bool low;
   bool gradient;  ///< C is a gradient of weights
+  bool grouped;   ///< GEMMs of experts side by side
   auto operator<=>(const KernelShape&) const = default;
 };
 
