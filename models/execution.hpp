@@ -3,16 +3,21 @@
 #include <string>
 #include <vector>
 
-/// Choices of a framework about the kernels of a model: which library computes them and how they are launched.
+/// Choices of a framework about the kernels of a model: which library computes them and how they are
+/// launched.
 namespace stepcast {
 
-/// What layers compute does not depend on it. Conventions set it; `predict` and `plan` have an option for each.
+/// What layers compute does not depend on it. Conventions set it; `predict` and `plan` have an option for
+/// each.
 struct Execution {
   std::string attention = "flash2+ck";  ///< kinds of fused attention in order of preference, joined by `+`
 
   std::string experts =
       "loop";                  ///< GEMMs of experts one after the other, on several streams, or in one kernel
   std::string graph = "none";  ///< kernels that a CUDA graph launches: none, those of `layer`, or all
+
+  std::string tensor_overlap = "none";
+  std::string dispatch = "alltoall";  ///< of tokens to experts
 
   bool operator==(const Execution&) const = default;
 };

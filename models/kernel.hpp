@@ -8,7 +8,8 @@
 #include "core/units.hpp"
 
 /// Kernels of a layer: what each computes, how it is launched, and what it keeps for the backward. Precision,
-/// recomputation and tensor parallelism transform this list; time, memory, flop and launches are read from it.
+/// recomputation and tensor parallelism transform this list; time, memory, flop and launches are read from
+/// it.
 namespace stepcast {
 
 /// Matrix multiplication of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. If `heads` is not 0,
@@ -64,6 +65,7 @@ struct Kernel {
   int backward_launches = -1;  ///< -1: as many, twice as many in a layer with weights (dx and dw)
   Moved moved = Moved::kCompute;
   bool norm = false;
+  bool sorts = false;     ///< tokens by expert, which a fused permutation does not
   bool captured = false;  ///< launched by a CUDA graph
   bool core = false;      ///< between q, k, v and attention's output, which `selective` recomputes
   KeptBytes kept{};

@@ -4,8 +4,8 @@
 #include "core/error.hpp"
 #include "models/model.hpp"
 
-/// GEMMs in 8 and 4 bit (Micikevicius et al., "FP8 Formats for Deep Learning", 2022), as in Transformer Engine
-/// and torchao.
+/// GEMMs in 8 and 4 bit (Micikevicius et al., "FP8 Formats for Deep Learning", 2022), as in Transformer
+/// Engine and torchao.
 namespace stepcast {
 namespace {
 
@@ -19,7 +19,8 @@ bool fits(const Gemm& gemm) {
 /// Casts of the operands of a segment's GEMMs.
 class Casts {
  public:
-  /// \param width features of the arrays between layers, of which each of `parts` ranks casts its own positions
+  /// \param width features of the arrays between layers, of which each of `parts` ranks casts its own
+  /// positions
   Casts(const Recipe& recipe, bool transposes, bool weights, double parts, std::int64_t width)
       : recipe_(recipe), weights_(weights), width_(static_cast<double>(width)) {
     const bool copies = recipe.transposed || (transposes && recipe.scaled_by_tensor);
@@ -66,8 +67,7 @@ class Casts {
   [[nodiscard]] Kernel cast(double bytes, double elements, int times, bool forward) const {
     Kernel kernel{.launches = 0, .backward_launches = 0, .moved = Moved::kQuantized};
     (forward ? kernel.forward : kernel.backward) = Bytes(bytes * elements);
-    (forward ? kernel.launches : kernel.backward_launches) =
-        recipe_.launches * (recipe_.casts_weights_each_time ? times : 1);
+    (forward ? kernel.launches : kernel.backward_launches) = recipe_.launches * times;
     return kernel;
   }
 
