@@ -212,6 +212,7 @@ fs::path find_resource(const std::string& folder, const std::string& name, const
   if (std::ranges::binary_search(known, name)) return home_folder() / folder / (name + extension);
   throw InputError(unknown_name(folder == "models"              ? "model"
                                 : folder.starts_with("studies") ? "study"
+                                : folder == "reliability"       ? "failure data"
                                                                 : "cluster",
                                 name, known) +
                    " (or a path to a " + extension + " file)");

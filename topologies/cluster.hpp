@@ -81,6 +81,14 @@ struct Host {
   std::vector<int> nics{};     ///< node indices
 };
 
+/// Shared file system for checkpoints: `storage: {host_rate: 2GB/s, rate: 1TB/s, capacity: 10PB}` of a file.
+struct Storage {
+  BytesPerSecond host_rate;  ///< of one host; 0 B/s: unknown
+  BytesPerSecond rate;       ///< of all hosts together; 0 B/s: no limit but the hosts'
+  Bytes capacity;            ///< 0 B: unknown
+  bool operator==(const Storage&) const = default;
+};
+
 struct Cluster {
   std::string name;           ///< `star`
   std::string specification;  ///< with what was set on the command line: `star:hosts=1024`
@@ -89,6 +97,7 @@ struct Cluster {
   std::vector<Host> hosts;
   std::vector<Node> nodes;
   std::vector<Link> links;
+  Storage storage;
   int shared_cores =
       0;  ///< of the one machine that plays all hosts, which divide them; 0: hosts have their own
 

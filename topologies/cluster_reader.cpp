@@ -16,9 +16,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kClusterKeys{"include",    "name",           "description", "settings",
-                                            "hosts",      "switches",       "links",       "network",
-                                            "slow_hosts", "degraded_links", "shared_cores"};
+const std::vector<std::string> kClusterKeys{"include",    "name",           "description",  "settings",
+                                            "hosts",      "switches",       "links",        "network",
+                                            "slow_hosts", "degraded_links", "shared_cores", "storage"};
 
 constexpr const char* kSpeeds = "0.001 to 1000";
 constexpr std::size_t kMostNodes = 400'000;  // 16,000 hosts of eight GPUs
@@ -152,6 +152,15 @@ void degrade(const YamlNode& node, const ClusterSettings& settings, Cluster& clu
   }
 }
 
+Storage read_storage(const YamlNode& node, const ClusterSettings& settings) {
+  node.allow_only({"host_rate", "rate", "capacity"});
+  Storage storage;
+  if (node.has("host_rate")) storage.host_rate = settings.value(node.at("host_rate")).bytes_per_second();
+  if (node.has("rate")) storage.rate = settings.value(node.at("rate")).bytes_per_second();
+  if (node.has("capacity")) storage.capacity = settings.value(node.at("capacity")).bytes();
+  return storage;
+}
+
 /// Every link can carry bytes, names are unique, and every place reaches every other.
 void check_network(const YamlNode& node, const Cluster& cluster) {
   std::vector<int> root(cluster.nodes.size());
@@ -198,6 +207,7 @@ Cluster load_cluster(const std::string& specification) {
     read_hosts(item, settings, cluster);
   if (cluster.hosts.empty()) hosts.fail("expected at least one host");
   if (file.has("shared_cores")) cluster.shared_cores = settings.integer(file.at("shared_cores"), 1);
+  if (file.has("storage")) cluster.storage = read_storage(file.at("storage"), settings);
   read_network(file.wires(), settings, cluster);
   if (file.has("slow_hosts")) slow_down(file.at("slow_hosts"), settings, cluster);
   if (file.has("degraded_links")) degrade(file.at("degraded_links"), settings, cluster);

@@ -106,6 +106,10 @@ class Writer {
     std::string out = "name: " + scalar(cluster_.name) + "\n";
     if (!cluster_.description.empty()) out += "description: " + scalar(cluster_.description) + "\n";
     if (cluster_.shared_cores > 0) out += "shared_cores: " + std::to_string(cluster_.shared_cores) + "\n";
+    const Storage& storage = cluster_.storage;
+    if (storage != Storage{})
+      out += "storage: {host_rate: " + text_of(storage.host_rate) + ", rate: " + text_of(storage.rate) +
+             ", capacity: " + text_of(storage.capacity) + "}\n";
     out += "hosts:\n" + hosts_text();
     std::vector<std::string> switches, links, degraded;
     for (; node_ < cluster_.nodes.size(); ++node_) {

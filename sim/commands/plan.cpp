@@ -1,6 +1,7 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <set>
 
 #include "core/file.hpp"
@@ -9,10 +10,12 @@
 #include "plots/chart.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/commands/train.hpp"
 #include "sim/plan/launch.hpp"
 #include "sim/plan/report.hpp"
 #include "sim/plan/user_plans.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
+#include "sim/train/expected.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -35,7 +38,8 @@ void declare(po::options_description& options) {
        "fraction of a device's memory that no plan may use; for allocators, NCCL and libraries")
       ("objective", text_value("time"),
        "minimise time per step on all ranks, or cost (device-hours) or energy (at rated power) per token "
-       "on all or fewer ranks")
+       "on all or fewer ranks, or days of the training of --tokens with --failures; both apply to cost and "
+       "energy, too")
       ("top", int_value(5),
        "least number of ranked plans; no other plan is more than 0.5 % better than the first")
       ("replays", int_value(100), "largest number of replays; fewer if replays are long")
@@ -52,6 +56,7 @@ void declare(po::options_description& options) {
        "or a .csv or .jsonl file for all plans")
       ("force", po::bool_switch(), "overwrite existing files");
   // clang-format on
+  declare_train_options(options, false);
 }
 
 /// `4M`, `512k`, `4194304`.
@@ -100,6 +105,22 @@ int samples_of(const po::variables_map& values, const Model& model) {
   return static_cast<int>(below);
 }
 
+/// The training that plans are compared for; none without its options.
+std::shared_ptr<ExpectedTraining> whole_training(OptionTexts options, const PlanProblem& problem) {
+  if (options.empty() && problem.objective != PlanObjective::kDays) return nullptr;
+  if (problem.objective == PlanObjective::kTime)
+    throw UsageError("--{} requires --objective days, cost or energy", options.begin()->first);
+  options.emplace("checkpoints", "best");
+  Result result;
+  result.step_time_s = {{1.0}};
+  result.configuration = {.model = problem.model,
+                          .world_size = problem.ranks,
+                          .batch = problem.samples,
+                          .cluster = problem.cluster,
+                          .options = {{"precision", to_text(problem.precision)}}};
+  return std::make_shared<ExpectedTraining>(training_facts(result), training_request(options));
+}
+
 PlanProblem problem_of(const po::variables_map& values) {
   PlanProblem problem;
   for (const char* name : {"model", "cluster"})
@@ -121,13 +142,12 @@ PlanProblem problem_of(const po::variables_map& values) {
   problem.reserve = percent_option(values, "memory-reserve");
   if (problem.reserve >= 1.0) throw UsageError("--memory-reserve must be below 100%");
   const std::string objective = text_option(values, "objective");
-  require_one_of("objective", objective, {"time", "cost", "energy"});
-  problem.objective = objective == "time"   ? PlanObjective::kTime
-                      : objective == "cost" ? PlanObjective::kCost
-                                            : PlanObjective::kEnergy;
+  require_one_of("objective", objective, {"time", "cost", "energy", "days"});
+  problem.objective = value_of(kPlanObjectives, "objective", objective);
   if (problem.objective == PlanObjective::kEnergy && device_model(problem.device).power <= Watts(0))
     throw UsageError("--objective energy: the power of device '{}' is not known", problem.device);
   problem.samples = samples_of(values, load_model(problem.model));
+  problem.whole = whole_training(train_texts(values), problem);
   return problem;
 }
 

@@ -53,26 +53,11 @@ void declare_memory(po::options_description& options) {
 }
 
 void declare(po::options_description& options) {
-  declare_training_options(options);
-  for (const PredictionOption& option : prediction_options())
-    if (option.use != OptionUse::kTraining)
-      options.add_options()(option.name.c_str(), semantic_of(option), option.help.c_str());
+  declare_forecast_options(options);
   declare_collectives(options);
   declare_memory(options);
   declare_timeline(options);
   declare_output(options, "the prediction");
-}
-
-/// Given options of a forecast, without those of outputs.
-OptionTexts forecast_options(const po::variables_map& values) {
-  po::options_description others;
-  declare_collectives(others);
-  declare_memory(others);
-  declare_timeline(others);
-  declare_output(others, "");
-  OptionTexts texts = given_options(values);
-  std::erase_if(texts, [&](const auto& given) { return others.find_nothrow(given.first, false) != nullptr; });
-  return texts;
 }
 
 void print_summary(const Result& result, bool every_term) {
@@ -186,6 +171,21 @@ const Registration<Command> kPredict{
      .order = 20}};
 
 }  // namespace
+
+void declare_forecast_options(po::options_description& options) {
+  declare_training_options(options);
+  for (const PredictionOption& option : prediction_options())
+    if (option.use != OptionUse::kTraining)
+      options.add_options()(option.name.c_str(), semantic_of(option), option.help.c_str());
+}
+
+OptionTexts forecast_options(const po::variables_map& values) {
+  static po::options_description known;
+  if (known.options().empty()) declare_forecast_options(known);
+  OptionTexts texts = given_options(values);
+  std::erase_if(texts, [](const auto& given) { return known.find_nothrow(given.first, false) == nullptr; });
+  return texts;
+}
 
 PredictionRequest prediction_request(const po::variables_map& values) {
   PredictionRequest request = prediction_request(forecast_options(values));

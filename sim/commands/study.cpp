@@ -25,6 +25,7 @@
 #include "sim/strategies/tensor_parallel.hpp"
 #include "sim/study/answers.hpp"
 #include "sim/study/experiment.hpp"
+#include "sim/train/training.hpp"
 
 namespace stepcast {
 namespace {
@@ -84,6 +85,8 @@ StudyVocabulary vocabulary() {
     add(known.option.name, known.option.kind == OptionKind::kFlag);
   for (const PredictionOption& option : prediction_options())
     add(option.name, option.value == OptionValue::kFlag);
+  for (const TrainOption& option : train_options())
+    if (!option.only_train) add(option.name, false);
   words.matters = [known = known_options()](const std::string& option, const Assignment& point) {
     const auto found =
         std::ranges::find_if(known, [&](const KnownOption& one) { return one.option.name == option; });
@@ -105,8 +108,37 @@ StudyVocabulary vocabulary() {
   return words;
 }
 
-Result answer(const std::vector<std::string>& words) {
-  return predict(prediction_request(parse_words(kAsked, words)));
+/// Removes the options of `train` from the words of a point.
+OptionTexts take_training(std::vector<std::string>& words) {
+  OptionTexts taken;
+  for (const TrainOption& option : train_options()) {
+    const auto found = std::ranges::find(words, "--" + option.name);
+    if (option.only_train || found == words.end()) continue;
+    taken[option.name] = *std::next(found);
+    words.erase(found, found + 2);
+  }
+  return taken;
+}
+
+/// The latest forecast serves points that differ in their training alone.
+Result answer(std::vector<std::string> words) {
+  static std::optional<std::pair<std::vector<std::string>, Result>> latest;
+  if (take_training(words).empty()) return predict(prediction_request(parse_words(kAsked, words)));
+  if (!latest || latest->first != words)
+    latest.emplace(words, predict(prediction_request(parse_words(kAsked, words))));
+  return latest->second;
+}
+
+std::optional<TrainingNumbers> training_numbers(std::vector<std::string> words, const Result& result) {
+  const OptionTexts options = take_training(words);
+  if (options.empty()) return std::nullopt;
+  const TrainingOutcome outcome = train(training_facts(result), training_request(options));
+  const double median = outcome.wall_s(0.5);
+  return TrainingNumbers{.days = median / kDay,
+                         .device_hours = outcome.device_hours(median),
+                         .effective = outcome.effective(),
+                         .failures = outcome.mean(&TrainingRun::failures),
+                         .interval_s = outcome.plan.training.interval * outcome.plan.training.step_s};
 }
 
 /// Adds the file that a value names, and the files that it includes.
@@ -145,7 +177,7 @@ std::string header_of(const Study& study) {
     for (const auto& [name, value] : point.assigned.values())
       if (seen.insert(value).second) add_inputs(value.substr(0, value.find(':')), json["inputs"]);
   std::map<std::string, std::string> shipped;
-  for (const char* folder : {"models", "topologies", "calibration/data"})
+  for (const char* folder : {"models", "topologies", "reliability", "calibration/data"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(home_folder() / folder))
       if (entry.is_regular_file()) shipped[entry.path().string()] = sha1(read_file(entry.path()));
   std::string all;
@@ -177,11 +209,14 @@ void print_rows(const Study& study, const StudyRows& rows) {
       {"efficiency", "efficiency"},         {"exposed_communication_s", "exposed comm"},
       {"peak_memory_bytes", "peak memory"}, {"fits", "fits"}};
   std::vector<std::string> header = study.names;
-  for (const auto& [column, title] : kShown) header.push_back(title);
+  std::vector<std::pair<std::string, std::string>> columns = kShown;
+  if (std::ranges::any_of(rows, [](const auto& row) { return row.second.value("train_days").has_value(); }))
+    columns.insert(columns.end(), {{"train_days", "days"}, {"effective_training_time", "effective"}});
+  for (const auto& [column, title] : columns) header.push_back(title);
   Table table(header);
   for (const StudyPoint* point : shown) {
     std::vector<std::string> line = name_cells(study, *point, "-");
-    for (const auto& [column, title] : kShown) {
+    for (const auto& [column, title] : columns) {
       const auto value = rows.at(point->key).value(column);
       line.push_back(value ? column_text(column, *value) : "-");
     }
@@ -233,6 +268,7 @@ StudyRows answers_of(const Study& study, const StudyRun& run, const std::string&
     }
     PointFacts facts = point_facts(point, result);
     if (study.clock) facts.answered = Seconds(answered.count());
+    facts.training = training_numbers(words, result);
     return row_of(point, result, facts);
   });
 }

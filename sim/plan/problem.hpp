@@ -2,22 +2,27 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "core/enum_table.hpp"
 #include "models/model.hpp"
 #include "records/phase_costs.hpp"
 #include "sim/replay/convention.hpp"
 #include "sim/replay/prediction.hpp"
+#include "sim/train/expected.hpp"
 
 /// The problem of `stepcast plan`, and a plan.
 namespace stepcast {
 
-/// Number to minimise: step time in seconds, device-seconds, or joules at rated power.
-enum class PlanObjective : std::uint8_t { kTime, kCost, kEnergy };
+/// Number to minimise: step time in seconds, wall-clock time with failures and checkpoints, device-seconds,
+/// or joules at rated power.
+enum class PlanObjective : std::uint8_t { kTime, kDays, kCost, kEnergy };
+inline constexpr auto kPlanObjectives = enum_names<PlanObjective>("time", "days", "cost", "energy");
 
 struct PlanProblem {
   std::string model;  ///< with its settings: `llama3-70b:sequence=8192`
@@ -27,7 +32,8 @@ struct PlanProblem {
   int samples = 1;       ///< per step, over all ranks
   double reserve = 0.1;  ///< fraction of a device's memory left to allocators, NCCL and libraries
   PlanObjective objective = PlanObjective::kTime;
-  std::string like{};  ///< convention of all plans, see Convention; "": none
+  std::shared_ptr<ExpectedTraining> whole{};  ///< with failures and checkpoints; null: the steps alone
+  std::string like{};                         ///< convention of all plans, see Convention; "": none
 };
 
 /// Rank order in which the stages of a replica are adjacent instead of the replicas of a stage.

@@ -78,7 +78,12 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
                                  to_text(Bytes(forecast.memory_bytes)),
                                  percent_text(forecast.bubble()),
                                  to_text(Seconds(forecast.mean.exposed_communication_s))};
-  if (models.problem().objective != PlanObjective::kTime) cells.push_back(cost_of(models, record));
+  if (models.problem().objective >= PlanObjective::kCost) cells.push_back(cost_of(models, record));
+  if (const auto& whole = models.problem().whole) {
+    const double wall_s = whole->wall_s(ranks, forecast.step_s);
+    cells.insert(cells.end(), {short_number(whole->steps() * wall_s / kDay),
+                               percent_text(forecast.step_s / wall_s), whole->checkpoints(ranks)});
+  }
   return cells;
 }
 
@@ -89,9 +94,10 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
   const bool tokens = tokens_per_sample(models) > 0.0;
   std::vector<std::string> columns{"",         "plan", "ranks",  "step",   tokens ? "tokens/s" : "samples/s",
                                    "per rank", "mfu",  "memory", "bubble", "exposed"};
-  if (problem.objective != PlanObjective::kTime)
+  if (problem.objective >= PlanObjective::kCost)
     columns.push_back(std::string(problem.objective == PlanObjective::kCost ? "device-hours" : "kWh") +
                       " per million");
+  if (problem.whole) columns.insert(columns.end(), {"days", "effective", "checkpoints"});
   Table table(columns);
   std::string reasons;
   for (std::size_t i = 0; i < outcome.plans.size(); ++i) {

@@ -340,10 +340,11 @@ bool may_fit(PlanModels& models, PlanBounds& bounds, const Plan& plan) {
 }  // namespace
 
 double score(const PlanModels& models, const Plan& plan, double step_s) {
-  const PlanObjective objective = models.problem().objective;
-  if (objective == PlanObjective::kTime) return step_s;
-  const double device_s = step_s * plan.number("world-size");
-  return objective == PlanObjective::kCost ? device_s : device_s * models.device().power.count();
+  const PlanProblem& problem = models.problem();
+  const int ranks = plan.number("world-size");
+  const double wall_s = problem.whole ? problem.whole->wall_s(ranks, step_s) : step_s;
+  if (problem.objective < PlanObjective::kCost) return wall_s;
+  return wall_s * ranks * (problem.objective == PlanObjective::kCost ? 1.0 : models.device().power.count());
 }
 
 PlanOutcome search_plans(PlanModels& models, PlanBounds& bounds, const PlanRequest& request) {

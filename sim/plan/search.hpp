@@ -54,7 +54,7 @@ struct PlanOutcome {
   double bounds_s = 0.0, replays_s = 0.0;  ///< wall-clock time of the search itself
 };
 
-/// The number that the problem minimises: seconds, device-seconds or joules.
+/// The number that the problem minimises, per step: seconds, device-seconds or joules.
 double score(const PlanModels& models, const Plan& plan, double step_s);
 
 /// Replays plans in ascending order of their bounds until none is below (1 - kPlanSlack) of the best score

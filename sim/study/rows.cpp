@@ -73,6 +73,11 @@ std::optional<double> per_million_tokens(const ColumnValues& values, const Study
   return cost_of<kind>(seconds_for(1e6, known(values, "tokens_per_s")), values, cost);
 }
 
+template <auto TrainingNumbers::*number>
+std::optional<double> of_training(const Result& /*result*/, const PointFacts& facts) {
+  return facts.training ? std::optional<double>((*facts.training).*number) : std::nullopt;
+}
+
 const std::vector<StudyColumn> kColumns{
     {"step_time_s", "step time (s)", "median over the steps of the slowest rank's step time, in seconds",
      Better::kLess, [](const Result& r, const PointFacts&) { return std::optional(r.median_step_time_s()); }},
@@ -164,6 +169,34 @@ const std::vector<StudyColumn> kColumns{
     {"million_tokens_energy_kwh", "energy per million tokens (kWh)",
      "power_w times million_tokens_time_s: an upper bound of the devices", Better::kLess, nullptr,
      per_million_tokens<kEnergy>},
+    {"train_days", "days of the training",
+     "studies with options of 'train': median of the simulated trainings", Better::kLess,
+     of_training<&TrainingNumbers::days>},
+    {"effective_training_time", "effective training time", "useful time over all time", Better::kMore,
+     of_training<&TrainingNumbers::effective>},
+    {"goodput_tokens_per_s", "goodput (tokens per second)", "tokens_per_s times effective_training_time",
+     Better::kMore, nullptr,
+     [](const ColumnValues& values, const StudyCost&) {
+       const auto effective = known(values, "effective_training_time");
+       return effective ? times(known(values, "tokens_per_s"), *effective) : std::nullopt;
+     }},
+    {"train_failures", "failures", "of a training, mean", Better::kLess,
+     of_training<&TrainingNumbers::failures>},
+    {"checkpoint_interval_s", "checkpoint interval (s)", "useful time between checkpoints", Better::kNeither,
+     of_training<&TrainingNumbers::interval_s>},
+    {"train_device_hours", "device-hours of the training", "with spares, median", Better::kLess,
+     of_training<&TrainingNumbers::device_hours>},
+    {"train_cost", "cost of the training", "train_device_hours times cost.per_device_hour, in its currency",
+     Better::kLess, nullptr,
+     [](const ColumnValues& values, const StudyCost& cost) {
+       const auto hours = known(values, "train_device_hours");
+       return hours ? times(cost.per_device_hour, *hours) : std::nullopt;
+     }},
+    {"train_energy_kwh", "energy of the training (kWh)",
+     "power_w times train_days: an upper bound of the devices", Better::kLess, nullptr,
+     [](const ColumnValues& values, const StudyCost& cost) {
+       return cost_of<kEnergy>(times(known(values, "train_days"), 86400.0), values, cost);
+     }},
     {"measured_s", "measured step time (s)", "studies that run: median over the launches", Better::kLess},
     {"measured_low_s", "fastest launch (s)", "step time of the fastest launch", Better::kLess},
     {"measured_high_s", "slowest launch (s)", "step time of the slowest launch", Better::kLess},
@@ -212,7 +245,8 @@ const StudyColumn& study_column(const std::string& name) {
 }
 
 std::string column_text(const std::string& column, double value) {
-  if (column == "efficiency" || column == "bubble_fraction") return percent_text(value);
+  if (column == "efficiency" || column == "bubble_fraction" || column == "effective_training_time")
+    return percent_text(value);
   if (column == "fits") return value > 0.0 ? "yes" : "no";
   if (column.ends_with("_s") && !column.ends_with("per_s")) return to_text(Seconds(value));
   return column.ends_with("_bytes") ? to_text(Bytes(value)) : short_number(value);

@@ -21,12 +21,18 @@ struct Case;
 
 inline constexpr const char* kStudySchema = "stepcast.study/1";
 
+/// A whole training, of points with options of `train`.
+struct TrainingNumbers {
+  double days = 0.0, device_hours = 0.0, effective = 0.0, failures = 0.0, interval_s = 0.0;
+};
+
 /// Facts about a point that its Result does not contain.
 struct PointFacts {
   Bytes memory;                ///< of one device; 0 B: unknown
   Watts power;                 ///< thermal design power of one device; 0 W: unknown
   double tokens_per_sample{};  ///< 0: samples are not sequences
   Seconds answered{};          ///< time that the forecast took; 0 s: not measured
+  std::optional<TrainingNumbers> training{};
 };
 
 enum class Better : std::uint8_t { kNeither, kMore, kLess };

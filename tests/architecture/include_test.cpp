@@ -43,8 +43,9 @@ const std::vector<Module>& module_table() {
   static const Folders kRecords = kModels + Folders{"schedule", "records"};
   static const Folders kReplay =
       kRecords + Folders{"topologies", "calibration", "sim/strategies", "sim/collectives"};
-  static const Folders kSimCommands = kReplay + Folders{"sim/replay", "sim/evidence", "sim/cli", "sim/study",
-                                                        "sim/plan",   "sim/explain",  "plots"};
+  static const Folders kSimCommands =
+      kReplay + Folders{"sim/replay", "sim/evidence", "sim/cli",   "sim/study",
+                        "sim/plan",   "sim/explain",  "sim/train", "plots"};
   static const Folders kBackend{"core", "sim/collectives", "runner/launch", "runner/control",
                                 "runner/backend"};
   static const Folders kExecute = kRecords + kBackend;
@@ -65,8 +66,9 @@ const std::vector<Module>& module_table() {
       {"sim/replay", kReplay},
       {"sim/evidence", kReplay},
       {"plots", {"core", "schedule", "records", "sim/evidence"}},
+      {"sim/train", kRecords + Folders{"topologies", "sim/strategies"}},
       {"sim/study", {"core", "schedule", "records", "sim/evidence"}},
-      {"sim/plan", kReplay + Folders{"sim/replay"}},
+      {"sim/plan", kReplay + Folders{"sim/replay", "sim/train"}},
       {"sim/explain", kReplay + Folders{"sim/replay"}},
       {"sim/cli", kRecords + Folders{"sim/strategies"}},
       {"sim/commands", kSimCommands},
@@ -105,12 +107,13 @@ const std::vector<Library>& library_table() {
       {"fmt/", {"core", "records"}},
       {"nlohmann/",
        {"core", "models", "records", "sim/evidence", "sim/cli", "sim/study", "sim/plan", "sim/explain",
-        "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
+        "sim/train", "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration", "sim/evidence"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
       {"boost/container/", {"sim/study"}},
+      {"boost/math/", {"sim/train"}},
       {"boost/uuid/", {"core"}, true},
       {"boost/iostreams/", {"records"}, true},
       {"simgrid/", {"sim/replay"}, true},

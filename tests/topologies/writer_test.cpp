@@ -34,6 +34,7 @@ void check_equal(const Cluster& a, const Cluster& b) {
   CHECK(a.name == b.name);
   CHECK(a.description == b.description);
   CHECK(a.shared_cores == b.shared_cores);
+  CHECK(a.storage == b.storage);
   REQUIRE(a.hosts.size() == b.hosts.size());
   for (std::size_t i = 0; i < a.hosts.size(); ++i) {
     const Host& x = a.hosts[i];

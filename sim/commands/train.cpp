@@ -1,0 +1,132 @@
+#include "sim/commands/train.hpp"
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "core/file.hpp"
+#include "plots/waterfall.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/cli/training_options.hpp"
+#include "sim/commands/predict.hpp"
+#include "sim/replay/prediction_options.hpp"
+#include "sim/train/training.hpp"
+
+namespace stepcast {
+namespace {
+
+void declare(po::options_description& options) {
+  options.add_options()(
+      "result", po::value<std::vector<std::string>>(),
+      "result of predict or run, or plans.jsonl of plan (its best plan), instead of options "
+      "of 'predict'");
+  declare_train_options(options, true);
+  // clang-format off
+  options.add_options()
+      ("step-time", text_value(), "known time of a step, as 105s, instead of a forecast")
+      ("figure", text_value(), "waterfall of the parts of the time: a file .svg, .png or .pdf");
+  // clang-format on
+  declare_output(options, "the training");
+  po::options_description forecast;
+  declare_forecast_options(forecast);
+  for (const auto& option : forecast.options())
+    if (options.find_nothrow(option->long_name(), false) == nullptr) options.add(option);
+}
+
+/// A result with the stated step time, instead of a forecast.
+Result stated_result(const po::variables_map& values) {
+  Result result;
+  const Seconds step = seconds_option(values, "step-time");
+  if (step <= Seconds(0)) throw UsageError("--step-time must be above 0 s");
+  result.step_time_s = {{step.count()}};
+  result.configuration = {.model = text_option(values, "model"),
+                          .world_size = int_option(values, "world-size", 1),
+                          .data_parallel = 0,
+                          .cluster = text_option(values, "cluster"),
+                          .device = text_option(values, "device"),
+                          .options = {{"precision", text_option(values, "precision")}},
+                          .label = "steps of " + to_text(step) + " as stated"};
+  return result;
+}
+
+/// Options of the best plan of a plans.jsonl.
+PredictionRequest best_plan(const std::string& path) {
+  for (const nlohmann::json& plan : parse_json_values(path))
+    if (plan.is_object() && plan.value("rank", 0) == 1 && plan.contains("options"))
+      return prediction_request(plan["options"].get<OptionTexts>());
+  throw InputError("{}: contains no ranked plan", path);
+}
+
+TrainingFacts facts_of(const po::variables_map& values) {
+  const auto files = texts_option(values, "result");
+  if (values.count("step-time") != 0) {
+    if (!files.empty()) throw UsageError("--step-time cannot be combined with a result");
+    return training_facts(stated_result(values));
+  }
+  OptionTexts texts = forecast_options(values);
+  texts.erase("steps");  // of the training
+  if (files.size() > 1) throw UsageError("found {} results, expected one", files.size());
+  if (files.empty()) return training_facts(predict(prediction_request(texts)));
+  if (!texts.empty())
+    throw UsageError("--{} cannot be combined with a result, which was made with its own options",
+                     texts.begin()->first);
+  if (files.front().ends_with(".jsonl")) return training_facts(predict(best_plan(files.front())));
+  return training_facts(load_result(files.front()));
+}
+
+void draw(const TrainingOutcome& outcome, const std::string& path, bool force) {
+  WaterfallSheet sheet{.title = fmt::format("Where {:.0f} days on {} devices go",
+                                            outcome.mean_wall_s() / kDay, outcome.facts.ranks),
+                       .y_label = "days",
+                       .more = "part of the training"};
+  sheet.panels.emplace_back();
+  for (const auto& row : kTrainingParts) {
+    const double days = outcome.part_s(row.value) / kDay;
+    if (days > 0.0) sheet.panels[0].bars.push_back({.name = row.name, .value = days});
+  }
+  sheet.panels[0].bars.push_back({"training", outcome.mean_wall_s() / kDay, true});
+  render(draw_waterfall(sheet), path, "stepcast train, failures " + outcome.plan.failures.name, force);
+}
+
+ExitCode run(const po::variables_map& values) {
+  const bool force = flag_option(values, "force");
+  const TrainingRequest request = training_request(train_texts(values));
+  check_output(values);
+  const std::string figure = text_option(values, "figure");
+  if (!figure.empty()) check_renderable(figure, force);
+  const TrainingOutcome outcome = train(facts_of(values), request);
+  if (!figure.empty()) draw(outcome, figure, force);
+  if (!write_json_output(values, kTrainingSchema, training_json(outcome)))
+    std::cout << training_text(outcome);
+  return ExitCode::kDone;
+}
+
+const Registration<Command> kTrain{
+    commands(),
+    {.name = "train",
+     .description = "Answers how long and how dear a whole training is, with failures and checkpoints.",
+     .value = {.declare = declare,
+               .run = run,
+               .positional = "result",
+               .usage = "stepcast train RESULT|OPTIONS OF PREDICT --tokens N --failures NAME [options]",
+               .group = "Predict and compare"},
+     .order = 23}};
+
+}  // namespace
+
+void declare_train_options(po::options_description& options, bool all) {
+  for (const TrainOption& option : train_options())
+    if (all || !option.only_train)
+      options.add_options()(option.name.c_str(),
+                            option.standard.empty() ? text_value() : text_value("", option.standard),
+                            option.help.c_str());
+}
+
+OptionTexts train_texts(const po::variables_map& values) {
+  OptionTexts texts = given_options(values);
+  std::erase_if(texts, [](const auto& given) {
+    return std::ranges::none_of(train_options(), [&](const auto& one) { return one.name == given.first; });
+  });
+  return texts;
+}
+
+}  // namespace stepcast

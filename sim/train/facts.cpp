@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "models/model.hpp"
+#include "sim/strategies/mesh.hpp"
+#include "sim/train/training.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Specification without the degrees of a mesh.
+std::string whole_model(const std::string& model) {
+  const Specification given = Specification::parse("model", model);
+  std::string text = given.file;
+  for (const auto& [key, value] : given.overrides) {
+    const auto degrees = ModelParallel{}.degrees();
+    if (std::ranges::any_of(degrees, [&](const auto& degree) { return key == degree.first; })) continue;
+    text += (text == given.file ? ":" : ",") + key + "=" + value;
+  }
+  return text;
+}
+
+}  // namespace
+
+Bytes state_bytes(const std::string& model, const std::string& precision) {
+  Model whole = load_model(whole_model(model));
+  whole.precision = Precision::parse(precision);
+  const auto count = static_cast<double>(whole.parameter_count());
+  return Bytes(count * bytes_of(whole.precision.parameters)) + whole.optimizer_bytes(count);
+}
+
+HostFacts host_facts(const Cluster& cluster) {
+  HostFacts facts{.storage = cluster.storage};
+  facts.devices = std::max(1, static_cast<int>(cluster.hosts.front().devices.size()));
+  facts.memory = cluster.hosts.front().memory;
+  std::map<int, std::set<int>> at_switch;
+  for (const Link& link : cluster.links)
+    for (const auto& [at, from] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
+      const Node &a = cluster.node(at), &b = cluster.node(from);
+      if (a.kind == NodeKind::kSwitch && b.host >= 0) at_switch[at].insert(b.host);
+      if (a.kind == NodeKind::kSwitch && b.host == 0) facts.to_network += link.bandwidth;
+      const bool below = b.kind == NodeKind::kDevice || b.kind == NodeKind::kPcieSwitch;
+      if (a.kind == NodeKind::kSocket && b.host == 0 && below) facts.to_memory += link.bandwidth;
+    }
+  for (const auto& [node, hosts] : at_switch)
+    facts.at_switch = std::max(facts.at_switch, static_cast<int>(hosts.size()));
+  return facts;
+}
+
+TrainingFacts training_facts(const Result& result) {
+  const Configuration& run = result.configuration;
+  TrainingFacts facts{.text = run.model + (run.model.empty() ? "" : ", ") + run.label,
+                      .ranks = run.world_size,
+                      .cluster = run.cluster};
+  facts.step_s = result.median_step_time_s();
+  facts.samples_per_step = 1.0 * run.batch * run.data_parallel;
+  facts.replicas = facts.full_copies = std::max(1, run.data_parallel);
+  const auto option = [&](const std::string& name, const std::string& otherwise) {
+    const auto found = run.options.find(name);
+    return found == run.options.end() || found->second.empty() ? otherwise : found->second;
+  };
+  const std::string mesh = option("mesh", "");
+  if (run.strategy == "fsdp") facts.full_copies = mesh.empty() ? 1 : Mesh::parse(mesh).size("data");
+  if (option("zero", "0") != "0") facts.full_copies = 1;
+  if (!run.model.empty()) {
+    const Model whole = load_model(whole_model(run.model));
+    if (whole.input.kind == "tokens")
+      facts.tokens_per_sample = static_cast<double>(whole.input.shape.front());
+    facts.state = state_bytes(run.model, option("precision", "fp32"));
+  }
+  if (!run.device.empty()) facts.power = device_model(run.device).power;
+  if (!run.cluster.empty()) facts.host = host_facts(load_cluster(run.cluster));
+  return facts;
+}
+
+}  // namespace stepcast

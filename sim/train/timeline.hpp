@@ -1,0 +1,131 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/enum_table.hpp"
+
+/// A training over weeks in numbers: rates are those of the whole job, times are seconds.
+namespace stepcast {
+
+inline constexpr double kHour = 3600.0, kDay = 86400.0;  // seconds
+
+/// Parts of the wall-clock time, which they sum to.
+enum class TrainingPart : std::uint8_t {
+  kUseful,
+  kCheckpoints,  ///< stops, and slow-down while a checkpoint is written
+  kLost,         ///< work after the last checkpoint
+  kDetection,    ///< with diagnosis
+  kRestart,      ///< scheduling, initialisation, load and warm-up
+  kWaiting,      ///< for a repair, because no spare is left
+  kFewer,        ///< missing replicas
+  kPlanned,
+  kSlow
+};
+inline constexpr auto kTrainingParts =
+    enum_names<TrainingPart>("useful compute", "checkpoints", "lost work", "detection", "restart",
+                             "waiting for repair", "fewer replicas", "planned stops", "slow hosts");
+using TrainingParts = std::array<double, kTrainingParts.size()>;
+
+/// Events of equal effect.
+struct Interruption {
+  double rate = 0.0;
+  double detection_s = 0.0, restart_s = 0.0;
+  double repair_s = 0.0;      ///< mean of an exponential distribution; 0: no host needs a repair
+  int hosts = 0;              ///< that leave until they are repaired
+  bool loses_memory = false;  ///< checkpoints in the memory of hosts do not survive
+  bool planned = false;
+  double stop_s = 0.0;  ///< of planned maintenance
+};
+
+struct SlowEpisodes {
+  double rate = 0.0, duration_s = 0.0, slowdown = 0.0;
+};
+
+/// Costs of one checkpoint. Training stops for `stall_s`. A background write of `write_s` follows, during
+/// which training proceeds at 1 - slowdown of its rate. The checkpoint counts from the end of the write on.
+struct CheckpointCost {
+  double stall_s = 0.0, write_s = 0.0, slowdown = 0.0;
+  /// Of two levels, every n-th checkpoint of the hosts' memory also goes to the storage; 0: one level.
+  int storage_every = 0;
+  double storage_write_s = 0.0;
+};
+
+enum class Elasticity : std::uint8_t {
+  kNone,
+  kShrink,    ///< replicas without hosts are left out until a host returns
+  kContinue,  ///< the other replicas go on while one restarts, and lose the current step alone
+};
+inline constexpr auto kElasticities = enum_names<Elasticity>("none", "shrink", "continue");
+
+struct TrainingCase {
+  double step_s = 0.0, steps = 0.0;
+  double interval = 0.0;  ///< steps between checkpoints, whole
+  CheckpointCost checkpoint{};
+  std::vector<Interruption> interruptions{};
+  std::vector<SlowEpisodes> slow{};
+  double restart_s = 0.0;  ///< when replicas join again
+  int spares = -1;         ///< hosts; -1: there is always one
+  Elasticity elasticity = Elasticity::kNone;
+  int replicas = 1, hosts_per_replica = 1;
+  [[nodiscard]] double useful_s() const { return step_s * steps; }
+};
+
+/// Progress of a training without interruptions since its start or restart, in closed form.
+///
+///     first cycle     work, stall
+///     later cycles    work, of which (1 - s) W during the write of W at 1 - s; stall
+///
+/// Checkpoint j = 1, 2, ... counts from L1 + (j - 1) L + W on, with L1 = work + stall and L = L1 + s W. The
+/// slow-down of storage writes of two levels is spread evenly over the checkpoints.
+class CheckpointCycle {
+ public:
+  explicit CheckpointCycle(const TrainingCase& training);
+  [[nodiscard]] double work() const { return work_; }
+  [[nodiscard]] double first_s() const { return work_ + stall_; }
+  [[nodiscard]] double length_s() const { return first_s() + slow_ * write_; }
+  [[nodiscard]] double stall_s() const { return stall_; }
+  /// Useful seconds after `x` seconds.
+  [[nodiscard]] double progress(double x) const;
+  /// Seconds until `progress` useful ones.
+  [[nodiscard]] double time_of(double progress) const;
+  /// Number of checkpoints that count after `x` seconds. \param write_s of each
+  [[nodiscard]] double written(double x, double write_s) const;
+
+ private:
+  double work_, stall_, write_, slow_;
+};
+
+/// Result of renewal theory.
+struct Renewal {
+  std::string obstacle{};    ///< why there is none; empty: there is
+  double useful_rate = 0.0;  ///< useful seconds per second
+  double wall_s = 0.0;
+};
+
+/// Expected wall-clock time. Interruptions are a Poisson process, so that every restart renews the process:
+///
+///     useful rate = E[useful work until an interruption] / (E[time until it] + E[recovery])
+///
+/// A failure during a recovery begins it again, with phi = E[exp(-lambda R)] and E[recovery] =
+/// (E[wait] + (1 - phi)/lambda) / phi. Blocking checkpoints and one kind of failure give Daly's
+/// (M + E[recovery]) (exp((tau + C)/M) - 1) per interval tau (J. T. Daly, "A higher order estimate of the
+/// optimum checkpoint interval", 2006). Slow hosts count with the mean rate of training. None for two levels
+/// of checkpoints, elastic replicas, and spares that may run out.
+Renewal renewal_of(const TrainingCase& training);
+
+/// Interval in steps with the highest useful rate of `training` with one level of checkpoints and without
+/// elastic replicas.
+double best_interval(const TrainingCase& training);
+
+/// sqrt(2 C M), with C = stall + slowdown * write and M = 1 / rate of failures (Young, "A first order
+/// approximation to the optimum checkpoint interval", 1974), and Daly's higher order.
+double young_interval_s(const TrainingCase& training);
+double daly_interval_s(const TrainingCase& training);
+
+/// Mean number of hosts in repair.
+double mean_in_repair(const TrainingCase& training);
+
+}  // namespace stepcast
