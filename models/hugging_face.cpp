@@ -242,7 +242,7 @@ class ConfigurationReader {
     }
   }
 
-  /// Blocks as Nemotron-NAS lists them: each with its own keys per head group and feed-forward width, which is a
+  /// Blocks as Nemotron-NAS lists them, each with its own number of keys and feed-forward width, which is a
   /// multiple of 256 near 2/3 of `ffn_mult` hidden.
   void add_block_configs() {
     if (!is_given(rules_.block_configs) || !fields_[rules_.block_configs].is_array())

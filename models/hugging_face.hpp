@@ -27,7 +27,7 @@ struct HuggingFaceModel {
   std::vector<std::string> obstacles{};  ///< parts that the product cannot compute yet
 };
 
-/// The families' files in models/hugging_face/ map fields of each `model_type` to settings and list the values
+/// Files in models/hugging_face/ map fields of each `model_type` to settings and list the values
 /// that are modelled and the fields without effect here. \param given settings of a command line, which
 /// replace the configuration's \throws InputError for an unknown type or a field or value that may have an
 /// effect and is not modelled, naming it

@@ -21,7 +21,7 @@ struct SparseRules {
 ///
 /// ```yaml
 /// model: llama                              # the family
-/// settings: {hidden: hidden_size}           # setting: field, the first given one of several, or an expression
+/// settings: {hidden: hidden_size}           # setting: first given field of a list, or an expression
 /// optional: {kv_heads: num_key_value_heads} # the family's default if it is missing or null
 /// or_null: {q_rank: q_lora_rank}            # required, and null is 0
 /// percent: {dropout: [a_pdrop, b_pdrop]}    # fields of one value, times 100

@@ -31,11 +31,15 @@ std::string name_of(const std::filesystem::path& path) {
 }
 
 Model model_of(const HuggingFaceModel& configured, const std::string& name) {
-  return model_from(
+  const YamlNode file =
       configured.blocks.empty()
           ? YamlNode::load(find_resource("models", configured.specification.file, ".yaml").string())
-          : YamlNode::parse(model_text(configured), name),
-      configured.specification);
+          : YamlNode::parse(model_text(configured), name);
+  try {
+    return model_from(file, configured.specification);
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", name, error.what());
+  }
 }
 
 /// A power of two of at most 4096 and the positions of the model.

@@ -146,7 +146,7 @@ class MatrixReader {
     return line >= lines_.size() || lines_[line].words.empty();
   }
 
-  /// Rows of NICs that the text lacks at its end follow from the columns. Cells between two of them are unknown.
+  /// Rows of NICs that the text lacks at its end follow from the columns. Cells between two are unknown.
   void add_missing_rows() {
     const std::size_t known = matrix_.cells.size();
     std::vector<std::string> missing;

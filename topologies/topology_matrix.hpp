@@ -57,8 +57,8 @@ struct TopologyMatrix {
 /// processor, where nothing is narrower than PCIe). Sockets are joined pairwise.
 ///
 /// GPUs that NV# connect are a domain. Equal NV# between all pairs of a domain are an NVSwitch if a GPU has
-/// fewer links than direct ones would need, or if they are 18 and the domain is larger than a pair or the only
-/// one; else NV# are direct links. Bandwidths are NCCL's: links x its
+/// fewer links than direct ones would need, or if they are 18 and the domain is larger than a pair or the
+/// only one; else NV# are direct links. Bandwidths are NCCL's: links x its
 /// rate per link of the device, PCIe of 16 lanes. \throws InputError that names file, line and column
 ImportedCluster host_of_matrix(const TopologyMatrix& matrix, const std::string& file,
                                const ImportOptions& options);

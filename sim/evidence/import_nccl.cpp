@@ -72,7 +72,8 @@ std::string keep_device(const std::string& wanted, std::vector<NcclSample>& samp
       throw InputError("{}: is of {}, others are of {}; set --device", sample.where, name, device);
     kept.push_back(std::move(sample));
   }
-  if (kept.empty()) throw InputError("the files have no collective of device '{}'", wanted);
+  if (kept.empty())
+    throw InputError("{}: the files have no collective of device '{}'", samples.front().where, wanted);
   samples = std::move(kept);
   return device;
 }

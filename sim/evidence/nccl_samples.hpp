@@ -36,8 +36,8 @@ struct NcclMeasurements {
 ///                         over its ranks, since others waited; per size the median over equal calls
 ///
 /// Rows of one GPU and of size 0 are left out, of text also rows with wrong elements and cut rows. The number
-/// of GPUs of a text is that of its highest rank, unless busbw / algbw contradicts it. \throws InputError that
-/// names file, line or key, and what was expected
+/// of GPUs of a text is that of its highest rank, unless busbw / algbw contradicts it. \throws InputError
+/// that names file, line or key, and what was expected
 NcclMeasurements read_nccl_samples(const std::string& path, const NcclHints& hints = {});
 
 /// The same for the text of nccl-tests.

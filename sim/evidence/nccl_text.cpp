@@ -146,7 +146,8 @@ class NcclTextReader {
   /// Test that a line starts: nccl-tests' own line, or the command that was typed.
   static std::string test_of(const std::string& line) {
     static const std::regex kTest(
-        R"((all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|sendrecv|gather|scatter|hypercube)_perf)");
+        "(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|sendrecv|gather|scatter|"
+        "hypercube)_perf");
     std::smatch test;
     const bool named = line.find("_perf") != std::string::npos && std::regex_search(line, test, kTest);
     return named ? test[1].str() : "";

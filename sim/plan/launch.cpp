@@ -183,7 +183,8 @@ LaunchText Launcher::text(PlanModels& models, const Plan& plan) const {
                     .program = program_,
                     .lines = "",
                     .missing = texts_of(missing_, values),
-                    .obstacles = texts_of(obstacles_, values)};
+                    .obstacles = texts_of(obstacles_, values),
+                    .words = ""};
   for (const std::string& line : texts_of(lines_, values)) launch.lines += line + "\n";
   for (const OptionTexts* texts : {&plan.values, &plan.added})
     for (const auto& [option, value] : *texts)

@@ -21,12 +21,21 @@ namespace {
 
 constexpr const char* kNotLiteral = "\x01";
 
-YamlNode table_of(const std::string& program) {
-  return YamlNode::load(find_resource("launchers", program, ".yaml").string());
+/// Programs whose files can be read, those with the most specific signs first.
+const std::vector<std::string>& readable_programs() {
+  static const std::vector<std::string> kPrograms{"deepspeed", "hf", "torchtitan", "nemo", "megatron"};
+  return kPrograms;
 }
 
-/// Programs whose files can be read, those with the most specific signs first.
-std::vector<std::string> readable_programs() { return {"deepspeed", "hf", "torchtitan", "nemo", "megatron"}; }
+const YamlNode& table_of(const std::string& program) {
+  static const std::map<std::string, YamlNode> kTables = [] {
+    std::map<std::string, YamlNode> tables;
+    for (const std::string& name : readable_programs())
+      tables.emplace(name, YamlNode::load(find_resource("launchers", name, ".yaml").string()));
+    return tables;
+  }();
+  return kTables.at(program);
+}
 
 bool has_sign(const YamlNode& read, const std::string& text) {
   return std::ranges::any_of(
@@ -143,16 +152,16 @@ class TableReader {
       return;
     }
     const bool known = of_model || read_.at("keys").has(key);
-    if (!known && matches("ignored", key)) {
-      ignored_.push_back(entry.key);
-      return;
-    }
     if (read_.has("only") && read_.at("only").has(key)) {
       std::vector<std::string> modelled;
       for (const YamlNode& one : read_.at("only").at(key).one_or_more()) modelled.push_back(one.text());
       if (!absent && std::ranges::find(modelled, value) == modelled.end())
         fail(entry, "this value is not modelled; known: " + joined(modelled));
       if (!known) return;
+    }
+    if (!known && matches("ignored", key)) {
+      ignored_.push_back(entry.key);
+      return;
     }
     if (absent) return;
     if (!known) refuse(entry, key, value);
@@ -290,7 +299,8 @@ class TableReader {
     for (const std::string& name : order) {
       const std::string size = values_.value_or(name, "1");
       const bool shards = values_.value_or("shards", "no") == "yes";
-      if (size == "1" || size.empty() || size == "0" || (name == "data" && shards) ||
+      const bool one = size == "1" && name != "shard";
+      if (one || size.empty() || size == "0" || (name == "data" && shards) ||
           ((name == "copies" || name == "shard") && !shards))
         continue;
       text += (text.empty() ? "" : ",") + (name == "copies" ? std::string("data") : name) + "=" + size;
@@ -347,7 +357,12 @@ LaunchReading read_launch_text(const std::string& text, const std::string& name,
   if (found.empty())
     throw InputError("{}: the program that it starts is not known; read are files of {}", name,
                      joined(readable_programs()));
-  return TableReader(found, name, given).read(text);
+  try {
+    return TableReader(found, name, given).read(text);
+  } catch (const InputError& error) {
+    if (std::string_view(error.what()).starts_with(name)) throw;
+    throw InputError("{}: {}", name, error.what());
+  }
 }
 
 LaunchReading read_launch_file(const std::string& path, const OptionTexts& given) {

@@ -146,13 +146,23 @@ class ScriptReader {
         has_word = true;
       } else if (c == '$' && quote != '\'') {
         has_word = true;
-        const std::vector<ShellWord> value = expanded(text, at);
-        for (std::size_t i = 0; i < value.size(); ++i) {
-          if (i > 0 && quote == 0) finish();
-          word += (i > 0 && quote != 0 ? " " : "") + value[i].text;
+        const bool all =
+            text.compare(at, 2, "${") == 0 && text.substr(at, text.find('}', at) - at).ends_with("[@]");
+        std::vector<std::string> parts;
+        for (const ShellWord& value : expanded(text, at)) {
+          if (quote != 0) {
+            parts.push_back(value.text);
+            continue;
+          }
+          std::istringstream stream(value.text);
+          for (std::string part; stream >> part;) parts.push_back(part);
+        }
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+          if (i > 0 && (quote == 0 || all)) finish();
+          word += (i > 0 && quote != 0 && !all ? " " : "") + parts[i];
           has_word = true;
         }
-        if (value.empty() && word.empty() && quote == 0) has_word = false;
+        if (parts.empty() && word.empty() && quote == 0) has_word = false;
       } else if (c == '`') {
         word += '\x01';
         has_word = true;

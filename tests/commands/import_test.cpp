@@ -114,13 +114,13 @@ TEST_CASE("a configuration of Hugging Face becomes a model file with its paramet
   CHECK_THAT(refused.err, Catch::Contains("'sliding_window' is 64") && Catch::Contains("sequence=4096"));
   CHECK_THAT(
       shell.run("stepcast show config.json").out,
-      Catch::Contains("139072 parameters") && Catch::Contains("cannot be imported: field 'sliding_window'"));
+      Catch::Contains("138304 parameters") && Catch::Contains("cannot be imported: field 'sliding_window'"));
   const Outcome imported = shell.run("stepcast import config.json --sequence 64 -o mine.yaml");
   INFO(imported.err);
   REQUIRE(imported.exit_code == 0);
-  CHECK_THAT(imported.out, Catch::Contains("gemma2: 139072 parameters"));
+  CHECK_THAT(imported.out, Catch::Contains("gemma2: 138304 parameters"));
   CHECK_THAT(shell.run("stepcast show mine.yaml").out,
-             Catch::Contains("mine.yaml: model") && Catch::Contains("139072 parameters"));
+             Catch::Contains("mine.yaml: model") && Catch::Contains("138304 parameters"));
   CHECK(shell.run("stepcast import config.json --sequence 64 -o mine.yaml").exit_code == 3);
   CHECK(shell
             .run("stepcast predict --model mine.yaml --strategy ddp --batch 1 --device h100-sxm --cluster "
