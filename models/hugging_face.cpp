@@ -58,7 +58,7 @@ class ConfigurationReader {
     overrides.insert(overrides.end(), given_.overrides.begin(), given_.overrides.end());
     add_sparse_blocks();
     if (!rules_.block_configs.empty()) add_block_configs();
-    check_windows();
+    add_windows();
     return std::move(model_);
   }
 
@@ -124,20 +124,39 @@ class ConfigurationReader {
           fail("field 'layer_types': layers of " + kind.dump() + " are not computed yet");
   }
 
-  /// Attention within a window costs less than that over the sequence.
-  void check_windows() {
+  /// Windows shorter than the sequence become settings, if every n-th block or none sees all keys.
+  void add_windows() {
     const std::string* sequence = find(model_.specification.overrides, "sequence");
     if (sequence == nullptr || fields_.value("use_sliding_window", Json(true)) == false) return;
+    for (const std::string& field : rules_.windows) {
+      if (!is_given(field) || !fields_[field].is_number() ||
+          fields_[field].get<double>() >= number_in<double>(*sequence).value_or(0.0))
+        continue;
+      const int every = full_blocks();
+      if (every == 1) return;
+      if (every < 0 || field == "attention_chunk_size") {
+        model_.obstacles.push_back(fmt::format(
+            "field '{}' is {}; attention within {} shorter than sequence={} is not modelled", field,
+            fields_[field].dump(), every < 0 ? "windows of irregular blocks" : "chunks", *sequence));
+        return;
+      }
+      add("window", whole(field));
+      if (every > 0) add("full_every", std::to_string(every));
+    }
+  }
+
+  /// n if every n-th block sees all keys, 0 if none does; -1: another pattern.
+  [[nodiscard]] int full_blocks() const {
     const Json types = fields_.value("layer_types", Json());
-    if (types.is_array() &&
-        std::ranges::all_of(types, [](const Json& kind) { return kind == "full_attention"; }))
-      return;
-    for (const std::string& field : rules_.windows)
-      if (is_given(field) && fields_[field].is_number() &&
-          fields_[field].get<double>() < number_in<double>(*sequence).value_or(0.0))
-        model_.obstacles.push_back("field '" + field + "' is " + fields_[field].dump() +
-                                   "; attention within a window shorter than sequence=" + *sequence +
-                                   " is not modelled");
+    const std::string& every = rules_.full_every;
+    if (!types.is_array() || types.empty())
+      return every.empty() ? -1 : number_in<int>(is_given(every) ? whole(every) : every).value_or(-1);
+    std::size_t first = 0;
+    while (first < types.size() && types[first] != "full_attention") ++first;
+    if (first == types.size()) return 0;
+    for (std::size_t i = 0; i < types.size(); ++i)
+      if ((types[i] == "full_attention") != ((i + 1) % (first + 1) == 0)) return -1;
+    return static_cast<int>(first) + 1;
   }
 
   /// The number of the first field that is given, or of an expression over fields; "" without one.

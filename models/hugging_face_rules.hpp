@@ -28,7 +28,8 @@ struct SparseRules {
 /// fixed: {attention_bias: 1}                # settings that every model of this type has
 /// defaults: {tied: 1}                       # settings of models whose field is missing
 /// only: {hidden_act: [silu]}                # values that are modelled; a missing field has the first one
-/// windows: [sliding_window]                 # null, or at least the sequence
+/// windows: [sliding_window]                 # fields with the number of keys that a position sees
+/// full_every: 2                             # or a field: every n-th block sees all, unless `layer_types` decides
 /// ignored: [rope_theta]                     # without effect on time and memory
 /// sparse: {first: first_k_dense_replace, dense: {experts: 0}}  # see SparseRules
 /// block_configs: block_configs              # the field with a list of blocks (Nemotron-NAS)
@@ -40,7 +41,7 @@ struct SparseRules {
 /// A file has the `model`, `common` rules and the `types` with theirs; a later rule for a setting replaces an
 /// earlier one.
 struct ConfigurationRules {
-  std::string model, refused, block_configs;
+  std::string model, refused, block_configs, full_every;
   std::map<std::string, std::vector<std::string>> settings, optional, percent, only;
   std::map<std::string, std::string> or_null, fixed, defaults;
   std::vector<std::string> windows;

@@ -105,9 +105,11 @@ TEST_CASE("collectives between hosts become a bench file that compare takes", "[
 TEST_CASE("a configuration of Hugging Face becomes a model file with its parameters", "[commands]") {
   const Shell shell;
   nlohmann::json configuration{
-      {"model_type", "gemma2"},   {"vocab_size", 1000},     {"hidden_size", 64},
-      {"intermediate_size", 128}, {"num_hidden_layers", 2}, {"num_attention_heads", 4},
-      {"num_key_value_heads", 2}, {"head_dim", 16},         {"sliding_window", 64}};
+      {"model_type", "gemma2"},   {"vocab_size", 1000},
+      {"hidden_size", 64},        {"intermediate_size", 128},
+      {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+      {"num_key_value_heads", 2}, {"layer_types", {"full_attention", "sliding_attention"}},
+      {"head_dim", 16},           {"sliding_window", 64}};
   shell.write("config.json", configuration.dump());
   const Outcome refused = shell.run("stepcast import config.json -o mine.yaml");
   CHECK(refused.exit_code == 3);

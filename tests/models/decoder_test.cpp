@@ -145,8 +145,11 @@ TEST_CASE("settings of a configuration that are not modelled are errors that nam
   CHECK(with({{"rope_theta", 1e6}, {"architectures", {"MistralForCausalLM"}}}).empty());
   CHECK_THAT(with({{"hidden_act", "gelu"}}),
              Catch::Contains("field 'hidden_act' is gelu") && Catch::Contains("silu"));
-  CHECK_THAT(with({{"sliding_window", 8}}),
+  CHECK(with({{"sliding_window", 8}}).empty());
+  CHECK_THAT(with({{"sliding_window", 8}, {"layer_types", {"full_attention", "sliding_attention"}}}),
              Catch::Contains("'sliding_window' is 8") && Catch::Contains("sequence=16"));
+  CHECK_THAT(with({{"layer_types", {"full_attention", "linear_attention"}}}),
+             Catch::Contains("linear_attention"));
   CHECK(with({{"sliding_window", 4096}}).empty());
   CHECK_THAT(with({{"memory_layers", 3}}), Catch::Contains("'memory_layers' (3) is not known for mistral"));
   CHECK(with({{"memory_layers", nullptr}, {"final_logit_softcapping", 30.0}, {"some_tool", {{"key", 1}}}})
@@ -247,6 +250,18 @@ TEST_CASE("a decoder without its variants costs what Llama costs, and parallel b
   for (const char* more :
        {",tensor=2", ",tensor=2,sequence_parallel=1", ",tensor=2,parallel=1", ",context=2,ring=1"})
     CHECK(load_model("decoder" + sizes + more).forward_flop().count() < 0.7 * llama.forward_flop().count());
+}
+
+TEST_CASE("windows of a configuration are settings of the model", "[models]") {
+  const Configured configured;
+  json gemma = llama_like("gemma2", 1'000, 64, 128, 4, 4, 2);
+  gemma.update({{"head_dim", 16}, {"sliding_window", 8}});
+  CHECK_THAT(configured(gemma).specification, Catch::Contains("window=8") && Catch::Contains("full_every=2"));
+  CHECK_FALSE(configured(gemma, ":sequence=8").specification.find("window") != std::string::npos);
+  const std::string every = ":layers=4,hidden=64,heads=4,sequence=16,vocabulary=1000,window=8";
+  CHECK(load_model("decoder" + every).forward_flop() == load_model("llama" + every).forward_flop());
+  CHECK(load_model("decoder" + every).forward_flop() <
+        load_model("decoder" + every + ",full_every=2").forward_flop());
 }
 
 TEST_CASE("a Llama block's flop follow from its widths; a causal kernel computes half of the scores",
