@@ -149,6 +149,31 @@ std::vector<nlohmann::json> parse_json_values(const fs::path& path) {
   return values;
 }
 
+nlohmann::json parse_loose_json(const std::string& text, const std::string& name) {
+  if (nested_too_deep(text)) throw InputError("{}: is nested more than 64 levels deep", name);
+  std::string content;
+  bool quoted = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"' && (at == 0 || text[at - 1] != '\\')) quoted = !quoted;
+    const auto word = quoted ? std::string_view() : std::string_view(text).substr(at);
+    std::size_t length = 0;
+    for (const std::string_view number : {"-Infinity", "Infinity", "NaN"})
+      if (word.starts_with(number)) length = std::max(length, number.size());
+    content += length > 0 ? "null" : text.substr(at, 1);
+    at += length > 0 ? length - 1 : 0;
+  }
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(content, nullptr, true, true);
+  } catch (const nlohmann::json::out_of_range&) {
+    throw InputError("{}: contains a number that is too large", name);
+  } catch (const nlohmann::json::parse_error& error) {
+    fail_syntax(name, content, error.byte, error);
+  }
+  refuse_absurd(json, name, "");
+  return json;
+}
+
 nlohmann::json parse_json_file(const fs::path& path) {
   std::vector<nlohmann::json> values = parse_json_values(path);
   if (values.size() != 1)

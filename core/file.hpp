@@ -32,6 +32,10 @@ nlohmann::json parse_json_file(const std::filesystem::path& path);
 /// One or more JSON values that follow each other, as in logs, without checks of their content.
 std::vector<nlohmann::json> parse_json_values(const std::filesystem::path& path);
 
+/// Parses JSON as Python and DeepSpeed write it: with comments, and with Infinity and NaN, which become null.
+/// `name` is the text's name in errors, which are those of parse_json_file().
+nlohmann::json parse_loose_json(const std::string& text, const std::string& name);
+
 /// Message of the JSON library without its prefix and error number.
 std::string json_complaint(const std::exception& error);
 

@@ -72,8 +72,10 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
     if (flag(layer, "bias")) result.push_back({part.name + ".bias", {part.out}});
   }
   if (flag(layer, "norms"))
-    for (const char* name : {"q_norm.weight", "k_norm.weight"})
-      result.push_back({name, {widths(layer).head}});
+    for (const auto& [name, width] :
+         {std::pair("q_norm.weight", widths(layer).q), {"k_norm.weight", widths(layer).kv}})
+      result.push_back({name, {flag(layer, "wide_norms") ? width : widths(layer).head}});
+  if (flag(layer, "sinks")) result.push_back({"sinks", {size(layer, "heads")}});
   return result;
 }
 
@@ -328,6 +330,8 @@ std::vector<LayerKind> attention_kinds() {
                       Attribute::flag("causal"),
                       Attribute::flag("rotary"),
                       Attribute::flag("norms"),
+                      Attribute::flag("wide_norms"),
+                      Attribute::flag("sinks"),
                       Attribute::flag("fused"),
                       Attribute::flag("flash"),
                       Attribute::flag("eager"),

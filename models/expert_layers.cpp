@@ -28,6 +28,8 @@ std::vector<LayerTensor> experts_buffers(const Layer& layer) {
 std::vector<LayerTensor> experts_parameters(const Layer& layer) {
   const std::int64_t hidden = layer.input[1], ranks = size(layer, "ranks"), tensor = size(layer, "tensor");
   std::vector<LayerTensor> result{{layer.texts.at("router") + ".weight", {size(layer, "experts"), hidden}}};
+  const bool expert_bias = flag(layer, "bias");
+  if (expert_bias) result.push_back({layer.texts.at("router") + ".bias", {size(layer, "experts")}});
   const auto add_feed_forward = [&](const std::string& prefix, std::int64_t width, bool expert) {
     for (const char* part : {"gate", "up", "down"}) {
       const bool down = std::string_view(part) == "down";
@@ -37,12 +39,18 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
                         .divided = !expert || tensor == 1 ? -1
                                    : down                 ? 1
                                                           : 0});
+      if (expert_bias)
+        result.push_back({.suffix = prefix + layer.texts.at(part) + ".bias",
+                          .shape = {down ? hidden : width},
+                          .expert = expert,
+                          .divided = expert && tensor > 1 && !down ? 0 : -1});
     }
   };
   for (std::int64_t i = 0; i < size(layer, "experts") / ranks; ++i)
     add_feed_forward("experts." + std::to_string(i) + ".", size(layer, "feed_forward") / tensor,
                      ranks * tensor > 1);
   if (flag(layer, "shared")) add_feed_forward("shared_experts.", size(layer, "shared"), false);
+  if (flag(layer, "shared_gate")) result.push_back({"shared_expert_gate.weight", {1, hidden}});
   return result;
 }
 
@@ -132,6 +140,7 @@ std::vector<LayerKind> expert_kinds() {
                           Attribute::count("feed_forward"), Attribute::count_or("shared", 0),
                           Attribute::count_or("capacity", 0), Attribute::count_or("ranks", 1, 1),
                           Attribute::count_or("tensor", 1, 1), Attribute::flag("sigmoid"),
+                          Attribute::flag("bias"), Attribute::flag("shared_gate"),
                           Attribute::count_or("groups", 1, 1),
                           Attribute::count_like("chosen_groups", "groups"), Attribute::name("router", "gate"),
                           Attribute::name("gate", "gate_proj"), Attribute::name("up", "up_proj"),

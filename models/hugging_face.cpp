@@ -4,175 +4,378 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/error.hpp"
+#include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/number.hpp"
 #include "core/table.hpp"
-#include "core/yaml.hpp"
+#include "models/hugging_face_rules.hpp"
 
 namespace stepcast {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 
 constexpr const char* kPrefix = "hf:";
+constexpr std::int64_t kMaxBlocks = 10'000;
 
-/// One configuration and the file that maps its fields:
-///
-/// ```yaml
-/// model: llama                              # the family
-/// settings: {hidden: hidden_size}           # setting: field; required
-/// optional: {kv_heads: num_key_value_heads} # the family's default if it is missing or null
-/// or_null: {q_rank: q_lora_rank}            # required, and null is 0
-/// percent: {dropout: [a_pdrop, b_pdrop]}    # fields of one value, times 100
-/// fixed: {attention_bias: 1}                # settings that every model of this type has
-/// only: {hidden_act: [silu]}                # values that are modelled; a missing field has the first one
-/// windows: [sliding_window]                 # null, or at least the sequence
-/// ignored: [bos_token_id]                   # without effect on time and memory
-/// ```
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+/// Fields of nested objects as `attn_config.kv_n_heads`, besides the object itself.
+void add_flat(const Json& object, const std::string& prefix, Json& result) {
+  for (const auto& [name, value] : object.items()) {
+    result[prefix + name] = value;
+    if (value.is_object()) add_flat(value, prefix + name + ".", result);
+  }
+}
+
 class ConfigurationReader {
  public:
-  ConfigurationReader(std::string path, nlohmann::json fields, const YamlNode& rules)
-      : path_(std::move(path)), fields_(std::move(fields)), rules_(rules) {
-    rules_.allow_only(
-        {"model", "settings", "optional", "or_null", "percent", "fixed", "only", "windows", "ignored"});
+  ConfigurationReader(std::string path, Json fields, std::string type, const Specification& given)
+      : path_(std::move(path)), fields_(Json::object()), given_(given) {
+    add_flat(fields, "", fields_);
+    model_.type = std::move(type);
   }
 
-  Specification read(const Specification& given) const {
+  HuggingFaceModel read() {
+    rules_ = rules_of(model_.type, assignment());
+    if (!rules_.refused.empty())
+      fail("model_type '" + model_.type + "' is not computed yet: " + rules_.refused);
     check_known();
     check_values();
-    Specification result{rules_.at("model").text()};
-    const auto add = [&](const char* rule, const auto& value_of) {
-      for (const auto& [setting, node] : entries(rule)) {
-        const bool overridden =
-            std::ranges::any_of(given.overrides, [&](const auto& one) { return one.first == setting; });
-        if (const std::string value = value_of(node); !overridden && !value.empty())
-          result.overrides.emplace_back(setting, value);
-      }
-    };
-    add("settings", [&](const YamlNode& node) { return number(node.text()); });
-    add("optional", [&](const YamlNode& node) { return is_given(node.text()) ? number(node.text()) : ""; });
-    add("or_null", [&](const YamlNode& node) {
-      const std::string field = node.text();
-      return fields_.contains(field) && fields_[field].is_null() ? "0" : number(field);
-    });
-    add("percent", [&](const YamlNode& node) { return percent(node); });
-    add("fixed", [&](const YamlNode& node) { return node.text(); });
-    result.overrides.insert(result.overrides.end(), given.overrides.begin(), given.overrides.end());
-    check_windows(given);
-    return result;
+    model_.specification.file = rules_.model;
+    for (const auto& [setting, fields] : rules_.settings) add(setting, number(fields, true));
+    for (const auto& [setting, fields] : rules_.optional) add(setting, number(fields, false));
+    for (const auto& [setting, field] : rules_.or_null)
+      add(setting, fields_.contains(field) && fields_[field].is_null() ? "0" : number({field}, true));
+    for (const auto& [setting, fields] : rules_.percent) add(setting, percent(fields));
+    for (const auto& [setting, value] : rules_.fixed) add(setting, evaluated(value));
+    for (const auto& [setting, value] : rules_.defaults)
+      if (!is_set(setting)) add(setting, evaluated(value));
+    auto& overrides = model_.specification.overrides;
+    overrides.insert(overrides.end(), given_.overrides.begin(), given_.overrides.end());
+    add_sparse_blocks();
+    if (!rules_.block_configs.empty()) add_block_configs();
+    add_windows();
+    return std::move(model_);
   }
 
  private:
   [[noreturn]] void fail(const std::string& message) const { throw InputError(path_ + ": " + message); }
 
-  [[nodiscard]] std::vector<std::pair<std::string, YamlNode>> entries(const std::string& rule) const {
-    std::vector<std::pair<std::string, YamlNode>> result;
-    if (rules_.has(rule))
-      for (const std::string& key : rules_.at(rule).keys()) result.emplace_back(key, rules_.at(rule).at(key));
-    return result;
-  }
-  static std::vector<std::string> texts(const YamlNode& list) {
-    std::vector<std::string> result;
-    for (const YamlNode& item : list.items()) result.push_back(item.text());
-    return result;
-  }
   [[nodiscard]] bool is_given(const std::string& field) const {
     return fields_.contains(field) && !fields_[field].is_null();
   }
+  static const std::string* find(const std::vector<std::pair<std::string, std::string>>& settings,
+                                 const std::string& name) {
+    const auto found = std::ranges::find(settings, name, &std::pair<std::string, std::string>::first);
+    return found == settings.end() ? nullptr : &found->second;
+  }
+  [[nodiscard]] bool is_set(const std::string& setting) const {
+    return find(model_.specification.overrides, setting) != nullptr;
+  }
+  void add(const std::string& setting, const std::string& value) {
+    if (value.empty() || find(given_.overrides, setting) != nullptr || is_set(setting)) return;
+    model_.specification.overrides.emplace_back(setting, value);
+  }
 
-  void check_known() const {
-    // Fields of every configuration: authors, tokenizer, generation and storage of weights.
-    std::set<std::string> known{"model_type",   "architectures", "_name_or_path", "torch_dtype",
-                                "dtype",        "auto_map",      "use_cache",     "transformers_version",
-                                "bos_token_id", "eos_token_id",  "pad_token_id",  "initializer_range"};
-    for (const char* rule : {"settings", "optional", "or_null"})
-      for (const auto& [setting, field] : entries(rule)) known.insert(field.text());
-    for (const auto& [setting, fields] : entries("percent"))
-      for (const std::string& field : texts(fields)) known.insert(field);
-    for (const auto& [field, values] : entries("only")) known.insert(field);
-    for (const char* rule : {"windows", "ignored"})
-      if (rules_.has(rule))
-        for (const std::string& field : texts(rules_.at(rule))) known.insert(field);
-    for (const auto& [field, value] : fields_.items())
-      if (!known.contains(field))
-        fail("field '" + field + "' (" + value.dump() + ") is not known for " +
-             fields_.at("model_type").get<std::string>() +
+  /// Fields as conditions and expressions read them: numbers, texts, `true`, `false`, `null`.
+  [[nodiscard]] Assignment assignment() const {
+    Assignment values;
+    for (const auto& [name, value] : fields_.items())
+      if (!value.is_structured()) values.set(name, text_of(value));
+    return values;
+  }
+
+  void check_known() {
+    const std::set<std::string> known = rules_.known_fields();
+    const FieldEffects& effects = field_effects();
+    std::vector<std::string> passed;
+    for (const auto& [field, value] : fields_.items()) {
+      const std::string outer = field.substr(0, field.find('.'));
+      if (known.contains(field) || (field != outer && (known.contains(outer) || !effects.may_matter(outer))))
+        continue;
+      const bool nested = value.is_object() && std::ranges::any_of(known, [&](const std::string& one) {
+                            return one.starts_with(field + ".");
+                          });
+      if (nested) continue;
+      const bool off =
+          value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
+      if (!off && effects.may_matter(field))
+        fail("field '" + field + "' (" + value.dump().substr(0, 80) + ") is not known for " + model_.type +
              ", and may have an effect; remove it if it has none");
+      if (!off && field == outer && !effects.usual(field)) passed.push_back(field);
+    }
+    if (!passed.empty()) model_.ignored.push_back("fields without effect: " + joined(passed));
   }
 
   void check_values() const {
-    for (const auto& [field, values] : entries("only")) {
-      const std::vector<std::string> modelled = texts(values);
+    for (const auto& [field, modelled] : rules_.only) {
       if (!fields_.contains(field)) continue;
-      const nlohmann::json& found = fields_[field];
-      const std::string value = found.is_string() ? found.get<std::string>() : found.dump();
+      const std::string value = text_of(fields_[field]);
       if (std::ranges::find(modelled, value) == modelled.end())
         fail("field '" + field + "' is " + value + ", which is not modelled; known: " + joined(modelled));
     }
+    if (fields_.contains("layer_types") && fields_["layer_types"].is_array())
+      for (const Json& kind : fields_["layer_types"])
+        if (kind != "full_attention" && kind != "sliding_attention" && kind != "chunked_attention")
+          fail("field 'layer_types': layers of " + kind.dump() + " are not computed yet");
   }
 
-  void check_windows(const Specification& given) const {
-    const auto sequence =
-        std::ranges::find_if(given.overrides, [](const auto& one) { return one.first == "sequence"; });
-    if (sequence == given.overrides.end())
-      fail("the sequence length is missing; set it: " + std::string(kPrefix) + path_ + ":sequence=4096");
-    if (!rules_.has("windows")) return;
-    for (const std::string& field : texts(rules_.at("windows")))
-      if (is_given(field) && fields_[field].get<double>() < std::stod(sequence->second))
-        fail("field '" + field + "' is " + fields_[field].dump() +
-             "; attention within a window shorter than sequence=" + sequence->second + " is not modelled");
+  /// Windows shorter than the sequence become settings, if every n-th block or none sees all keys.
+  void add_windows() {
+    const std::string* sequence = find(model_.specification.overrides, "sequence");
+    if (sequence == nullptr || fields_.value("use_sliding_window", Json(true)) == false) return;
+    for (const std::string& field : rules_.windows) {
+      if (!is_given(field) || !fields_[field].is_number() ||
+          fields_[field].get<double>() >= number_in<double>(*sequence).value_or(0.0))
+        continue;
+      const int every = full_blocks();
+      if (every == 1) return;
+      if (every < 0 || field == "attention_chunk_size") {
+        model_.obstacles.push_back(fmt::format(
+            "field '{}' is {}; attention within {} shorter than sequence={} is not modelled", field,
+            fields_[field].dump(), every < 0 ? "windows of irregular blocks" : "chunks", *sequence));
+        return;
+      }
+      add("window", whole(field));
+      if (every > 0) add("full_every", std::to_string(every));
+    }
   }
 
-  [[nodiscard]] std::string number(const std::string& field) const {
-    if (!is_given(field)) fail("field '" + field + "' is missing");
-    const nlohmann::json& value = fields_[field];
+  /// n if every n-th block sees all keys, 0 if none does; -1: another pattern.
+  [[nodiscard]] int full_blocks() const {
+    const Json types = fields_.value("layer_types", Json());
+    const std::string& every = rules_.full_every;
+    if (!types.is_array() || types.empty())
+      return every.empty() ? -1 : number_in<int>(is_given(every) ? whole(every) : every).value_or(-1);
+    std::size_t first = 0;
+    while (first < types.size() && types[first] != "full_attention") ++first;
+    if (first == types.size()) return 0;
+    for (std::size_t i = 0; i < types.size(); ++i)
+      if ((types[i] == "full_attention") != ((i + 1) % (first + 1) == 0)) return -1;
+    return static_cast<int>(first) + 1;
+  }
+
+  /// The number of the first field that is given, or of an expression over fields; "" without one.
+  [[nodiscard]] std::string number(const std::vector<std::string>& fields, bool required) const {
+    for (const std::string& field : fields) {
+      if (field.find('{') != std::string::npos) return evaluated(field);
+      if (is_given(field)) return whole(field);
+    }
+    if (required) fail("field '" + fields.front() + "' is missing");
+    return "";
+  }
+  [[nodiscard]] std::string whole(const std::string& field) const {
+    const Json& value = fields_[field];
     if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
+    if (value.is_number_float() && value.get<double>() == std::floor(value.get<double>()) &&
+        std::abs(value.get<double>()) < 1e15)
+      return std::to_string(std::llround(value.get<double>()));
     if (!value.is_number_integer())
-      fail("field '" + field + "': expected a whole number, found " + value.dump());
+      fail("field '" + field + "': expected a whole number, found " + value.dump().substr(0, 80));
     return value.dump();
   }
+  [[nodiscard]] std::string evaluated(const std::string& text) const {
+    if (text.find('{') == std::string::npos) return text;
+    Assignment values;
+    for (const std::string& name : names_in(text)) {
+      if (!is_given(name)) return "";
+      values.set(name, whole(name));
+    }
+    const Expansion result = expand(text, values);
+    if (!result.problem.empty()) fail(result.problem);
+    return result.text;
+  }
 
-  [[nodiscard]] std::string percent(const YamlNode& fields) const {
+  [[nodiscard]] std::string percent(const std::vector<std::string>& fields) const {
     double share = -1.0;
-    for (const std::string& field : texts(fields)) {
+    for (const std::string& field : fields) {
       if (!is_given(field)) continue;
       if (!fields_[field].is_number())
         fail("field '" + field + "': expected a number, found " + fields_[field].dump());
       const auto value = fields_[field].get<double>();
       if (share >= 0.0 && value != share)
         fail("field '" + field + "' is " + fields_[field].dump() + ", other dropout fields are " +
-             nlohmann::json(share).dump() + "; only one probability is modelled");
+             Json(share).dump() + "; only one probability is modelled");
       share = value;
     }
     return std::to_string(std::max(0L, std::lround(100.0 * share)));
   }
 
+  // --- blocks ---
+
+  [[nodiscard]] int layers() const {
+    const std::string* value = find(model_.specification.overrides, "layers");
+    const auto count = value == nullptr ? std::nullopt : number_in<int>(*value);
+    if (!count || *count < 1 || *count > kMaxBlocks) fail("the number of layers must be 1 to 10000");
+    return *count;
+  }
+  [[nodiscard]] std::set<std::int64_t> numbers(const std::string& field) const {
+    std::set<std::int64_t> result;
+    if (!is_given(field)) return result;
+    for (const Json& item : fields_[field].is_array() ? fields_[field] : Json::array()) {
+      if (!item.is_number_integer())
+        fail("field '" + field + "': expected whole numbers, found " + item.dump());
+      result.insert(item.get<std::int64_t>());
+    }
+    return result;
+  }
+
+  /// Blocks without experts: the first ones, all but every n-th, or those of a list.
+  void add_sparse_blocks() {
+    const SparseRules& sparse = rules_.sparse;
+    if (sparse.dense.empty()) return;
+    const auto count = [&](const std::string& field, int otherwise) {
+      return field.empty() || !is_given(field) ? otherwise : number_in<int>(whole(field)).value_or(otherwise);
+    };
+    const int first = count(sparse.first, 0), step = std::max(1, count(sparse.step, 1));
+    const std::set<std::int64_t> dense = numbers(sparse.dense_layers), only = numbers(sparse.sparse_layers);
+    std::vector<std::pair<std::string, std::string>> settings;
+    for (const auto& [setting, fields] : sparse.dense)
+      settings.emplace_back(setting, number_in<int>(fields.front()) ? fields.front() : number(fields, true));
+    add_blocks([&](int layer) {
+      const bool has_experts = layer >= first && (layer + 1) % step == 0 && !dense.contains(layer) &&
+                               (only.empty() || only.contains(layer));
+      return has_experts ? std::vector<std::pair<std::string, std::string>>{} : settings;
+    });
+  }
+
+  /// Adds groups of successive blocks with equal settings, unless all blocks have the model's.
+  template <class SettingsOf>
+  void add_blocks(SettingsOf settings_of) {
+    for (int layer = 0; layer < layers(); ++layer) {
+      auto settings = settings_of(layer);
+      if (model_.blocks.empty() || model_.blocks.back().settings != settings)
+        model_.blocks.push_back({layer, layer, std::move(settings)});
+      model_.blocks.back().end = layer + 1;
+    }
+    if (model_.blocks.size() == 1) {
+      for (const auto& [setting, value] : model_.blocks.front().settings) {
+        std::erase_if(model_.specification.overrides, [&](const auto& one) { return one.first == setting; });
+        model_.specification.overrides.emplace_back(setting, value);
+      }
+      model_.blocks.clear();
+    }
+  }
+
+  /// Blocks as Nemotron-NAS lists them, each with its own number of keys and feed-forward width, which is a
+  /// multiple of 256 near 2/3 of `ffn_mult` hidden.
+  void add_block_configs() {
+    if (!is_given(rules_.block_configs) || !fields_[rules_.block_configs].is_array())
+      fail("field '" + rules_.block_configs + "': expected a list with an entry per block");
+    const Json& configs = fields_[rules_.block_configs];
+    const double hidden = fields_["hidden_size"].get<double>(),
+                 heads = fields_["num_attention_heads"].get<double>();
+    if (static_cast<int>(configs.size()) != layers())
+      fail("field '" + rules_.block_configs + "': has " + std::to_string(configs.size()) + " entries for " +
+           std::to_string(layers()) + " layers");
+    add_blocks([&](int layer) {
+      const Json& config = configs[layer];
+      const auto part = [&](const char* name) {
+        const Json value = config.is_object() ? config.value(name, Json()) : Json();
+        if (!value.is_object()) fail(fmt::format("block_configs[{}]: '{}' is missing", layer, name));
+        for (const char* other : {"replace_with_linear", "sparsify", "num_sink_tokens", "window_length"})
+          if (const Json is = value.value(other, Json()); !is.is_null() && is != false)
+            fail(fmt::format("block_configs[{}]: '{}' is {}, which is not computed yet", layer, other,
+                             is.dump()));
+        return value;
+      };
+      const auto value_of = [&](const Json& one, const char* name) {
+        if (!one.contains(name) || !one[name].is_number() || !(one[name].get<double>() > 0.0))
+          fail(fmt::format("block_configs[{}]: '{}' must be a number above 0", layer, name));
+        return one[name].get<double>();
+      };
+      const Json attention = part("attention"), feed = part("ffn");
+      std::vector<std::pair<std::string, std::string>> settings;
+      if (attention.value("no_op", Json(false)) == true)
+        settings.emplace_back("attention", "0");
+      else
+        settings.emplace_back("kv_heads",
+                              std::to_string(std::lround(heads / value_of(attention, "n_heads_in_group"))));
+      if (feed.value("no_op", Json(false)) == true)
+        settings.emplace_back("dense", "0");
+      else
+        settings.emplace_back(
+            "feed_forward",
+            std::to_string(256 * static_cast<std::int64_t>(std::ceil(
+                                     std::floor(2.0 * value_of(feed, "ffn_mult") * hidden / 3.0) / 256.0))));
+      return settings;
+    });
+  }
+
   std::string path_;
-  nlohmann::json fields_;
-  YamlNode rules_;
+  Json fields_;
+  const Specification given_;
+  ConfigurationRules rules_{};
+  HuggingFaceModel model_{};
 };
+
+/// `LlamaForCausalLM` is llama.
+std::string type_of_architecture(const Json& fields) {
+  const Json list = fields.value("architectures", Json());
+  if (!list.is_array() || list.empty() || !list[0].is_string()) return "";
+  std::string name = list[0].get<std::string>();
+  for (const char* ending : {"For", "Model", "LMHead"})
+    if (const auto at = name.find(ending); at != std::string::npos && at > 0) name.erase(at);
+  const auto bare = [](std::string text) {
+    std::erase_if(text, [](char c) { return c == '_' || c == '-'; });
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text;
+  };
+  for (const std::string& type : configuration_types())
+    if (bare(type) == bare(name)) return type;
+  return "";
+}
 
 }  // namespace
 
 bool is_hugging_face(const std::string& specification) { return specification.starts_with(kPrefix); }
 
-Specification read_hugging_face(const std::string& specification) {
+HuggingFaceModel read_configuration(const std::string& file, const Specification& given) {
+  fs::path path = file;
+  if (fs::is_directory(path)) path /= "config.json";
+  Json fields = parse_loose_json(read_file(path), path.string());
+  if (!fields.is_object())
+    throw InputError("{}: expected an object of fields, as in config.json", path.string());
+  std::vector<std::string> assumed, ignored;
+  if (const Json text = fields.value("text_config", Json()); text.is_object() && !text.empty()) {
+    for (const char* outer : {"tie_word_embeddings", "vocab_size"})
+      if (!text.contains(outer) && fields.contains(outer)) fields["text_config"][outer] = fields[outer];
+    std::vector<std::string> parts;
+    for (const auto& [name, value] : fields.items())
+      if (name != "text_config" && name.ends_with("_config") && value.is_object()) parts.push_back(name);
+    assumed.push_back("the text model alone; left out: " +
+                      (parts.empty() ? "all other fields" : joined(parts)));
+    fields = Json(fields["text_config"]);
+  }
+  const bool named = fields.contains("model_type") && fields["model_type"].is_string();
+  std::string type = named ? fields["model_type"].get<std::string>() : type_of_architecture(fields);
+  if (type.empty())
+    throw InputError(
+        "{}: field 'model_type' is missing, and 'architectures' names no known type; known types: {}",
+        path.string(), joined(configuration_types()));
+  if (!named) assumed.push_back("model_type " + type + ", from field 'architectures'");
+  const std::vector<std::string> known = configuration_types();
+  if (std::ranges::find(known, type) == known.end())
+    throw InputError("{}: {}", path.string(), unknown_name("model_type", type, known));
+  HuggingFaceModel model = ConfigurationReader(path.string(), fields, type, given).read();
+  model.assumed.insert(model.assumed.begin(), assumed.begin(), assumed.end());
+  return model;
+}
+
+HuggingFaceModel read_hugging_face(const std::string& specification) {
   const Specification given =
       Specification::parse("model", specification.substr(std::string(kPrefix).size()));
-  fs::path path = given.file;
-  if (fs::is_directory(path)) path /= "config.json";
-  const nlohmann::json fields = parse_json_file(path);
-  const std::vector<std::string> known = resource_names("models/hugging_face", ".yaml");
-  if (!fields.is_object() || !fields.contains("model_type") || !fields["model_type"].is_string())
-    throw InputError(path.string() + ": field 'model_type' is missing; known types: " + joined(known));
-  const auto type = fields["model_type"].get<std::string>();
-  if (std::ranges::find(known, type) == known.end())
-    throw InputError(path.string() + ": " + unknown_name("model_type", type, known));
-  const YamlNode rules =
-      YamlNode::load((home_folder() / "models" / "hugging_face" / (type + ".yaml")).string());
-  return ConfigurationReader(path.string(), fields, rules).read(given);
+  HuggingFaceModel model = read_configuration(given.file, given);
+  if (std::ranges::find(given.overrides, "sequence", &std::pair<std::string, std::string>::first) ==
+      given.overrides.end())
+    throw InputError("{}: the sequence length is missing; set it: {}{}:sequence=4096", given.file, kPrefix,
+                     given.file);
+  if (!model.obstacles.empty()) throw InputError("{}: {}", given.file, joined(model.obstacles, "; "));
+  return model;
 }
 
 }  // namespace stepcast

@@ -1,9 +1,8 @@
 #include <algorithm>
 
-#include "core/file.hpp"
 #include "core/table.hpp"
-#include "models/hugging_face.hpp"
 #include "models/layer_kinds.hpp"
+#include "models/model_file.hpp"
 #include "models/settings.hpp"
 #include "models/shared_layers.hpp"
 
@@ -163,7 +162,7 @@ class ModelReader {
 
   /// Reads layers that ranks share, and adds their borders.
   std::vector<Layer> read_shared(const YamlNode& node, const Shape& input) {
-    node.allow_only({"ranks", "sequence", "regather", "batch_first", "output", "layers"});
+    node.allow_only({"when", "unless", "ranks", "sequence", "regather", "batch_first", "output", "layers"});
     const int ranks = read_int(node.at("ranks"), 1);
     const YamlNode list = node.at("layers");
     if (shared_.ranks > 1) node.fail("tensor_parallel cannot contain another one");
@@ -411,40 +410,8 @@ class ModelReader {
   std::int64_t repetition_ = 0;
 };
 
-/// The file that this one is like.
-YamlNode base_of(const YamlNode& own) {
-  own.allow_only({"description", "like", "settings"});
-  const YamlNode like = own.at("like");
-  const YamlNode base =
-      like.placed([&] { return YamlNode::load(find_resource("models", like.text(), ".yaml").string()); });
-  if (base.has("like")) like.fail("'" + like.text() + "' is like another model itself");
-  return base;
-}
-
 }  // namespace
 
-Model load_model(const std::string& specification) {
-  const Specification parts = is_hugging_face(specification) ? read_hugging_face(specification)
-                                                             : Specification::parse("model", specification);
-  const std::filesystem::path path = find_resource("models", parts.file, ".yaml");
-  const YamlNode own = YamlNode::load(path.string());
-  const bool is_like = own.has("like");
-  const YamlNode file = is_like ? base_of(own) : own;
-  Settings settings;
-  if (file.has("settings")) settings.read(file.at("settings"));
-  if (is_like && own.has("settings")) settings.change(own.at("settings"));
-  settings.apply(parts);
-  Model model = ModelReader(settings).read(file);
-  if (const std::string twice = complete(model); !twice.empty())
-    file.at("segments")
-        .fail("two parameters have the name '" + twice + "'; layers with parameters need different names");
-  model.name = path.stem().string();
-  model.path = path.string();
-  const std::string differences = settings.differences();
-  model.specification = parts.file + (differences.empty() ? "" : ":" + differences);
-  return model;
-}
-
-std::vector<std::string> model_names() { return resource_names("models", ".yaml"); }
+Model read_model(const YamlNode& file, const Settings& settings) { return ModelReader(settings).read(file); }
 
 }  // namespace stepcast

@@ -40,7 +40,9 @@ Shape leave_output(const Layer& layer) {
 int shared_dimension(const Layer& layer, const LayerTensor& tensor) {
   const auto by = layer.texts.find(kShared);
   if (by == layer.texts.end()) return tensor.divided;
-  if (by->second == "heads")  // norms of heads, and the latents that all heads share
+  const auto wide = layer.sizes.find("wide_norms");
+  if (by->second == "heads" && (wide == layer.sizes.end() || wide->second == 0))
+    // norms of heads, and the latents that all heads share
     for (const char* whole : {"norm.", "_a_proj"})
       if (tensor.suffix.find(whole) != std::string::npos) return -1;
   return by->second == "rows" && tensor.shape.size() == 2 ? 1 : 0;

@@ -132,9 +132,13 @@ std::vector<LayerKind> norm_kinds() {
       // The features of a position stay in the cache between statistics and scaling, so x is read once. Saves
       // x, and mean and deviation of every position.
       {.name = "layer_norm",
-       .attributes = {Attribute::flag("bias", true)},
+       .attributes = {Attribute::flag("bias", true), Attribute::flag("weight", true)},
        .input = kSequence,
-       .parameters = [](const Layer& l) { return weight_and_bias(flag(l, "bias"), l.input.back()); },
+       .parameters =
+           [](const Layer& l) {
+             return flag(l, "weight") ? weight_and_bias(flag(l, "bias"), l.input.back())
+                                      : std::vector<LayerTensor>{};
+           },
        .flop = 8,
        .forward = {0, 2},
        .backward = {0, 3},

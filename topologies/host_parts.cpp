@@ -220,9 +220,12 @@ void HostBuilder::join(int a, int b, const PartLink& wire, LinkKind kind) {
       {cluster_.node_name(a) + "-" + cluster_.name_in_host(b), a, b, wire.bandwidth, wire.latency, kind});
 }
 
-void HostBuilder::join_nvswitch(int device, const PartLink& wire) {
-  if (nvswitch_ < 0) nvswitch_ = add("nvswitch", NodeKind::kNvSwitch);
-  join(device, nvswitch_, wire, LinkKind::kNvLink);
+void HostBuilder::join_nvswitch(int device, const PartLink& wire, int domain) {
+  const auto [at, is_new] = nvswitches_.try_emplace(domain, -1);
+  if (is_new)
+    at->second =
+        add(nvswitches_.size() > 1 ? "nvswitch" + std::to_string(domain) : "nvswitch", NodeKind::kNvSwitch);
+  join(device, at->second, wire, LinkKind::kNvLink);
 }
 
 BytesPerSecond usual_smp_bandwidth(int pcie_generation, int compute_capability) {

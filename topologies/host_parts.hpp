@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+
 #include "core/yaml.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/devices.hpp"
@@ -89,13 +91,13 @@ class HostBuilder {
   /// Adds a link named `host/a-b`.
   void join(int a, int b, const PartLink& wire, LinkKind kind);
   /// Links a device to the NVSwitches of the host, which are one node.
-  void join_nvswitch(int device, const PartLink& wire);
+  void join_nvswitch(int device, const PartLink& wire, int domain = 0);
 
  private:
   Cluster& cluster_;
   const int host_;
   int bridges_ = 0;
-  int nvswitch_ = -1;
+  std::map<int, int> nvswitches_{};  ///< by domain
 };
 
 }  // namespace stepcast

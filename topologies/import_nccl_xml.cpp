@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "core/number.hpp"
+#include "core/table.hpp"
 #include "topologies/importer.hpp"
 
 /// Reads the file that NCCL and RCCL write to NCCL_TOPO_DUMP_FILE, as NCCL does (src/graph/xml.cc, topo.cc).
@@ -17,6 +19,9 @@ namespace {
 
 constexpr int kMaxLevels = 32;  // of nested PCIe switches
 constexpr int kMaxNumber = 1'000'000;
+constexpr std::array<std::string_view, 19> kVirtualInterfaces{
+    "docker", "veth", "br-", "br0", "virbr", "vnet", "lxc",    "lxdbr", "cni",  "flannel",
+    "cali",   "kube", "tun", "tap", "dummy", "ovs",  "podman", "wg",    "vmnet"};
 
 /// Bandwidth of PCIe in NCCL, from the transfer rate by a table in 100 Mb/s per lane:
 ///
@@ -46,7 +51,7 @@ class XmlHost {
   XmlHost(const std::string& text, const std::string& file, const ImportOptions& options)
       : text_(text), options_(options), host_(file, options) {}
 
-  Imported read() {
+  ImportedCluster read() {
     const pugi::xml_node system = parse();
     choose_device(system);
     add_sockets(system);
@@ -54,9 +59,11 @@ class XmlHost {
       for (const pugi::xml_node& pci : cpu.children("pci")) add_pci(pci, socket, 1);
       for (const pugi::xml_node& nic : cpu.children("nic")) add_nets(nic, socket, host_.pcie());
     }
-    if (gpus_.empty()) fail(system, "found no <gpu> in a <pci> in a <cpu>, expected at least one");
+    if (gpus_.empty()) fail(system, "found no GPU in a <pci> in a <cpu>, expected at least one");
     for (const auto& [node, gpu] : gpus_) add_nvlinks(node, gpu);
     join_peers();
+    if (bare_) assume_nvswitch();
+    note_left_out();
     describe();
     return std::move(host_.imported);
   }
@@ -113,13 +120,19 @@ class XmlHost {
     if (std::string(root.name()) != "system")
       fail(root, "expected <system>, as in the file of NCCL_TOPO_DUMP_FILE");
     if (!root.child("cpu")) fail(root, "expected at least one <cpu> in it");
+    if (const pugi::xml_node link = root.find_node([](const pugi::xml_node& n) { return is(n, "xgmi"); }))
+      fail(link, kNoXgmi);
     return root;
   }
 
-  /// Guesses the GPU from compute capability and links, unless the options name it.
+  /// GPUs that fit the compute capability and links, unless the options name it.
   void choose_device(const pugi::xml_node& system) {
     const pugi::xml_node first = system.find_node([](const pugi::xml_node& n) { return is(n, "gpu"); });
-    if (!first) fail(system, "found no <gpu>, expected at least one");
+    const pugi::xml_node bare = system.find_node([](const pugi::xml_node& n) { return is_bare_gpu(n); });
+    if (!first && !bare)
+      fail(system, "found no <gpu> and no <pci> of the class 0x0302, expected at least one");
+    bare_ = !first;
+    if (bare_) return host_.choose_device({}, "", place_of(bare));
     int most = 0;
     for (const pugi::xpath_node& gpu : system.select_nodes(".//gpu")) {
       int links = 0;
@@ -127,17 +140,22 @@ class XmlHost {
       most = std::max(most, links);
     }
     const int capability = integer_or(first, "sm", 0, 0);
-    const DeviceModel* guess = nullptr;
+    std::vector<std::string> fitting;
     for (const DeviceModel& device : device_models())
-      if (capability > 0 && device.compute_capability == capability && device.links.nvlinks >= most &&
-          (guess == nullptr || device.links.nvlinks < guess->links.nvlinks))
-        guess = &device;
-    host_.choose_device(guess == nullptr ? "" : guess->name, place_of(first));
-    host_.note_guess("because of sm " + std::to_string(capability) + " and " + std::to_string(most) +
-                     " NVLinks");
+      if (capability > 0 && device.compute_capability == capability && device.links.nvlinks >= most)
+        fitting.push_back(device.name);
+    host_.choose_device(fitting, fmt::format("sm {} and {} NVLinks", capability, most), place_of(first));
   }
 
   static bool is(const pugi::xml_node& node, const std::string& name) { return node.name() == name; }
+  /// Files of clouds list PCI functions by class alone: 0x0302 is a GPU, 0x0207 and 0x0200 a NIC.
+  static bool has_class(const pugi::xml_node& node, const std::string& number) {
+    return is(node, "pci") && std::string_view(node.attribute("class").value()).starts_with(number);
+  }
+  static bool is_bare_gpu(const pugi::xml_node& node) { return has_class(node, "0x0302"); }
+  static bool is_bare_nic(const pugi::xml_node& node) {
+    return has_class(node, "0x0207") || has_class(node, "0x0200");
+  }
 
   // --- sockets ---
 
@@ -177,13 +195,17 @@ class XmlHost {
 
   // --- PCIe ---
 
-  /// Link from a PCIe function to the node above it.
-  [[nodiscard]] PartLink link_of(const pugi::xml_node& pci) const {
+  /// Link from a PCIe function to the node above it. Bridges of an emulated machine report 2.5 GT/s x1, or no
+  /// rate: then the device's generation holds.
+  [[nodiscard]] PartLink link_of(const pugi::xml_node& pci) {
     if (options_.pcie_generation > 0)
       return {pcie_bandwidth(options_.pcie_generation, lanes_of(pci)), kPcieLatency};
     const std::string speed = pci.attribute("link_speed").value();  // 32.0 GT/s PCIe
     double transfers = 0.0;
     std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
+    const bool emulated = transfers <= 2.5 && integer_or(pci, "link_width", 0, 0) <= 1;
+    if (emulated) emulated_.insert(pci.attribute("busid").value());
+    if (emulated) return host_.pcie();
     return {pci_bandwidth(transfers, lanes_of(pci)), kPcieLatency};
   }
   [[nodiscard]] int lanes_of(const pugi::xml_node& pci) const {
@@ -194,10 +216,18 @@ class XmlHost {
 
   void add_pci(const pugi::xml_node& pci, int above, int level) {
     if (level > kMaxLevels) fail(pci, "expected at most " + std::to_string(kMaxLevels) + " levels of <pci>");
-    const bool holds = static_cast<bool>(
-        pci.find_node([](const pugi::xml_node& n) { return is(n, "gpu") || is(n, "net"); }));
-    if (!holds) return;  // a disk, or a bridge to nothing
+    const auto is_part = [this](const pugi::xml_node& n) {
+      return is(n, "gpu") || (is(n, "net") && !is_virtual(n)) ||
+             (bare_ && (is_bare_gpu(n) || is_bare_nic(n)));
+    };
+    if (!is_part(pci) && !pci.find_node(is_part)) return;  // a disk, or a bridge to nothing
     const PartLink link = link_of(pci);
+    if (bare_ && is_bare_gpu(pci)) return add_gpu(pci, {}, above, link);
+    if (bare_ && is_bare_nic(pci)) {
+      const std::string name = "nic" + std::to_string(cluster().hosts[0].nics.size());
+      host_.parts.add_below(above, name, NodeKind::kNic, link);
+      return;
+    }
     if (const pugi::xml_node gpu = pci.child("gpu")) {
       add_gpu(pci, gpu, above, link);
       return;
@@ -212,24 +242,60 @@ class XmlHost {
   }
 
   void add_gpu(const pugi::xml_node& pci, const pugi::xml_node& gpu, int above, const PartLink& link) {
-    const int node = host_.parts.add_below(above, "gpu" + std::to_string(integer(gpu, "dev", 0)),
-                                           NodeKind::kDevice, link, host_.device().name);
+    const int number = bare_ ? static_cast<int>(gpus_.size()) : integer(gpu, "dev", 0);
+    const int node = host_.parts.add_below(above, "gpu" + std::to_string(number), NodeKind::kDevice, link,
+                                           host_.device().name);
     if (!by_bus_.emplace(lower(required(pci, "busid")), node).second)
       fail(pci, "found busid '" + required(pci, "busid") + "' twice, expected another");
     gpus_.emplace_back(node, gpu);
   }
 
+  /// Interfaces of containers and virtual networks, which NCCL lists beside adapters.
+  static bool is_virtual(const pugi::xml_node& net) {
+    const std::string_view name = net.attribute("name").value();
+    if (name == "lo") return true;
+    return std::ranges::any_of(kVirtualInterfaces,
+                               [&](std::string_view start) { return name.starts_with(start); });
+  }
+
   /// Adds the ports of a card. Several ports share its PCIe link.
   void add_nets(const pugi::xml_node& nic, int above, const PartLink& link) {
-    const auto nets = nic.children("net");
-    const auto ports = std::distance(nets.begin(), nets.end());
-    const int over = ports > 1 ? host_.parts.add_bridge(above, link) : above;
+    std::vector<pugi::xml_node> nets;
+    for (const pugi::xml_node& net : nic.children("net")) {
+      if (!is_virtual(net))
+        nets.push_back(net);
+      else
+        virtual_.emplace_back(net.attribute("name").value());
+    }
+    const int over = nets.size() > 1 ? host_.parts.add_bridge(above, link) : above;
     for (const pugi::xml_node& net : nets) {
       std::string name = net.attribute("name").value();
       if (name.empty()) name = "nic" + std::to_string(cluster().hosts[0].nics.size());
       host_.parts.add_below(over, name, NodeKind::kNic, link);
       if (net.attribute("speed")) rates_.insert(integer(net, "speed", 0));
     }
+  }
+
+  void note_left_out() {
+    if (!virtual_.empty())
+      host_.imported.ignored.push_back("virtual interfaces are no NICs: " + joined(virtual_));
+    if (!emulated_.empty())
+      host_.imported.assumed.push_back(
+          fmt::format("PCIe generation {} x16 for {}, whose rate in the file is an emulated machine's; "
+                      "--pcie-generation changes it",
+                      host_.device().links.pcie_generation, joined(emulated_)));
+  }
+
+  /// Files of clouds contain neither NVLinks nor rates of NICs.
+  void assume_nvswitch() {
+    const int links = host_.device().links.nvlinks;
+    const std::string absent = "NVLinks and rates of NICs are not in the file; ";
+    if (links > 0)
+      for (const auto& [node, gpu] : gpus_) host_.parts.join_nvswitch(node, host_.nvlinks(links));
+    host_.imported.assumed.push_back(
+        absent + (links > 0
+                      ? fmt::format("an NVSwitch joins all {} GPUs by {} links each", gpus_.size(), links)
+                      : host_.device().name + " has no NVLink"));
   }
 
   // --- NVLink ---
@@ -255,7 +321,7 @@ class XmlHost {
       else if (what.starts_with("0x068001"))
         to_processor += count;
       else if (what.starts_with("0x03"))
-        note_peer(node, nvlink, count);
+        all -= note_peer(node, nvlink, count) ? 0 : count;
       else
         fail(nvlink, "found tclass='" + what +
                          "', expected 0x068000 (NVSwitch), 0x068001 (processor) or 0x0302 (GPU)");
@@ -282,18 +348,24 @@ class XmlHost {
     pugi::xml_node element;  ///< element that lists them
   };
 
-  void note_peer(int node, const pugi::xml_node& nvlink, int count) {
+  /// False for links that lead nowhere.
+  bool note_peer(int node, const pugi::xml_node& nvlink, int count) {
     const std::string target = required(nvlink, "target");
     const auto peer = by_bus_.find(lower(target));
     if (peer == by_bus_.end()) {
-      host_.imported.notes.push_back(cluster().node_name(node) + " has " + std::to_string(count) +
-                                     " NVLinks to " + target + ", which is not in the file; left out");
-      return;
+      host_.imported.ignored.push_back(cluster().node_name(node) + " has " + std::to_string(count) +
+                                       " NVLinks to " + target + ", which is not in the file; left out");
+      return true;
     }
-    if (peer->second == node) fail(nvlink, "found the GPU itself as target, expected another");
+    if (peer->second == node) {
+      host_.imported.ignored.push_back(
+          fmt::format("warning: {} has {} NVLinks to itself; left out", cluster().node_name(node), count));
+      return false;
+    }
     Peers& peers = peers_[{node, peer->second}];
     peers.links += count;
     peers.element = nvlink;
+    return true;
   }
 
   /// Adds links between GPUs. Each GPU lists its links to the other; both lists must agree.
@@ -325,23 +397,30 @@ class XmlHost {
   std::map<std::string, int> by_bus_;                    ///< busid -> node of the GPU
   std::map<std::pair<int, int>, Peers> peers_;           ///< from, to
   std::set<int> rates_;                                  ///< of NICs, Mb/s
+  std::vector<std::string> virtual_;                     ///< interfaces that were left out
+  std::set<std::string> emulated_;                       ///< busids of functions without a believable rate
+  bool bare_ = false;                                    ///< the file lists PCI functions alone
   ImportedHost host_;
 };
-
-/// True if the first character opens an element.
-bool recognises_nccl_xml(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  return first != std::string::npos && text[first] == '<';
-}
 
 const Registration<Importer> kNcclXml{
     importers(),
     {.name = "nccl-xml",
-     .description = "the XML file that NCCL_TOPO_DUMP_FILE names",
-     .value = {.recognises = recognises_nccl_xml,
-               .read = [](const std::string& text, const std::string& file,
-                          const ImportOptions& options) { return XmlHost(text, file, options).read(); }},
-     .order = 2}};
+     .description = "the XML file that NCCL_TOPO_DUMP_FILE names, or a cloud's NCCL_TOPO_FILE",
+     .value = cluster_importer(is_nccl_xml, read_nccl_xml, "topo.xml --device h100-sxm -o node.yaml"),
+     .order = 10}};
 
 }  // namespace
+
+/// True if the first character opens an element.
+bool is_nccl_xml(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string::npos && text[first] == '<' && text.find("<html") == std::string::npos;
+}
+
+ImportedCluster read_nccl_xml(const std::string& text, const std::string& file,
+                              const ImportOptions& options) {
+  return XmlHost(text, file, options).read();
+}
+
 }  // namespace stepcast

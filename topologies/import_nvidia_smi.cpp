@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/number.hpp"
+#include "core/table.hpp"
 #include "topologies/topology_matrix.hpp"
 
 /// Reads the matrix of `nvidia-smi topo -m`: columns separated by tabs or spaces, with or without colour
@@ -119,18 +120,19 @@ class MatrixReader {
 
   TopologyMatrix read() {
     std::size_t line = read_header();
-    for (MatrixPart& part : matrix_.parts) {
-      ++line;
-      if (line >= lines_.size() || lines_[line].words.empty())
-        fail(line < lines_.size() ? lines_[line].end : lines_.back().end,
+    for (const MatrixPart& part : matrix_.parts) {
+      if (!part.gpu && ends_before(line + 1)) break;
+      if (ends_before(line + 1))
+        fail(line + 1 < lines_.size() ? lines_[line + 1].end : lines_.back().end,
              "found the end of the matrix, expected the row of " + part.name);
-      read_row(lines_[line], part);
+      read_row(lines_[++line], matrix_.parts[matrix_.cells.size()]);
     }
     for (const TextLine& rest : lines_)
       if (rest.end.line > line + 1 && rest.words.size() > 1 && cell_of(rest.words[1]))
         fail(rest.words.front().place, "found the row of '" + rest.words.front().text +
                                            "', expected the end of the matrix after the row of " +
-                                           matrix_.parts.back().name);
+                                           matrix_.parts[matrix_.cells.size() - 1].name);
+    add_missing_rows();
     check_symmetry();
     return std::move(matrix_);
   }
@@ -138,6 +140,25 @@ class MatrixReader {
  private:
   [[noreturn]] void fail(FilePosition place, const std::string& message) const {
     fail_at(file_, place, message);
+  }
+
+  [[nodiscard]] bool ends_before(std::size_t line) const {
+    return line >= lines_.size() || lines_[line].words.empty();
+  }
+
+  /// Rows of NICs that the text lacks at its end follow from the columns. Cells between two are unknown.
+  void add_missing_rows() {
+    const std::size_t known = matrix_.cells.size();
+    std::vector<std::string> missing;
+    for (std::size_t i = known; i < matrix_.parts.size(); ++i) {
+      missing.push_back(matrix_.parts[i].name);
+      std::vector<MatrixCell> row(matrix_.parts.size());
+      for (std::size_t j = 0; j < known; ++j) row[j] = matrix_.cells[j][i];
+      matrix_.cells.push_back(std::move(row));
+    }
+    if (!missing.empty())
+      matrix_.ignored.push_back("the file ends before the rows of " + joined(missing) +
+                                "; their columns are used, cells between them are unknown");
   }
 
   /// Reads the first line that starts with a GPU; returns its index.
@@ -197,6 +218,7 @@ class MatrixReader {
     part.place = label.place;
     std::vector<MatrixCell> row;
     for (std::size_t i = 0; i < columns; ++i) {
+      if (i + 1 >= line.words.size() && !part.gpu && ends_before(line.end.line)) return;  // cut here
       if (i + 1 >= line.words.size())
         fail(line.end, "found " + std::to_string(i) + (i == 1 ? " cell" : " cells") + " in the row of " +
                            part.name + ", expected " + std::to_string(columns) + ", of " +
@@ -217,26 +239,31 @@ class MatrixReader {
     if (cell->relation == Relation::kNvLink && !(row.gpu && column.gpu))
       fail(word.place, "found '" + word.text + "' from " + row.name + " to " + column.name +
                            ", expected NVLinks only between GPUs");
-    if (word.text == "SOC") matrix_.old_words = true;
     return *cell;
   }
 
   /// Reads the values after the cells. A row of a NIC has none, and with tabs a value may be missing between
-  /// two others; two tabs precede the GPU NUMA ID.
-  void read_affinities(const TextLine& line, MatrixPart& part) const {
+  /// two others; two tabs precede the GPU NUMA ID. Text behind them is a remark.
+  void read_affinities(const TextLine& line, MatrixPart& part) {
     const std::size_t columns = matrix_.parts.size();
     for (std::size_t i = columns + 1; i < line.words.size(); ++i) {
       const Word& word = line.words[i];
       std::size_t extra = i - columns - 1;
-      if (word.tabs > columns) extra = word.tabs - columns - 1;
-      if (extras_.empty() || i - columns - 1 >= extras_.size())
-        fail(word.place, "found '" + word.text + "', expected the end of the row of " + part.name);
       const std::optional<std::vector<int>> numbers = number_list(word.text);
+      const bool is_number = word.text.front() >= '0' && word.text.front() <= '9';
+      if (extra >= extras_.size() || (!numbers && !is_number)) return note_remark(line, i);
+      if (word.tabs > columns) extra = word.tabs - columns - 1;
       if (!numbers) fail(word.place, "found '" + word.text + "', expected numbers as 0-19,40-59, or N/A");
       const std::string& name = extras_[std::min(extra, extras_.size() - 1)];
       if (name == "CPU") part.cpus = *numbers;
       if (name == "NUMA" && numbers->size() == 1) part.numa = numbers->front();
     }
+  }
+  void note_remark(const TextLine& line, std::size_t from) {
+    std::vector<std::string> words;
+    for (std::size_t i = from; i < line.words.size(); ++i) words.push_back(line.words[i].text);
+    matrix_.ignored.push_back(fmt::format("line {}: text behind the last column: '{}'", line.end.line,
+                                          printable(joined(words, " "))));
   }
 
   void check_symmetry() const {
@@ -266,14 +293,16 @@ const Registration<Importer> kNvidiaSmi{
     importers(),
     {.name = "nvidia-smi",
      .description = "the matrix of 'nvidia-smi topo -m'",
-     .value = {
-         .recognises =
-             [](const std::string& text) { return std::ranges::any_of(lines_of(text), starts_with_gpu); },
-         .read =
-             [](const std::string& text, const std::string& file, const ImportOptions& options) {
-               return host_of_matrix(MatrixReader(text, file).read(), file, options);
-             }},
-     .order = 1}};
+     .value = cluster_importer(is_nvidia_smi, read_nvidia_smi, "topo.txt --device h100-sxm -o node.yaml"),
+     .order = 30}};
 
 }  // namespace
+
+bool is_nvidia_smi(const std::string& text) { return std::ranges::any_of(lines_of(text), starts_with_gpu); }
+
+ImportedCluster read_nvidia_smi(const std::string& text, const std::string& file,
+                                const ImportOptions& options) {
+  return host_of_matrix(MatrixReader(text, file).read(), file, options);
+}
+
 }  // namespace stepcast

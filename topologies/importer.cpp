@@ -4,8 +4,12 @@
 #include <cctype>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
+#include "core/file.hpp"
+#include "core/number.hpp"
 #include "core/table.hpp"
+#include "topologies/cluster_text.hpp"
 
 namespace stepcast {
 namespace {
@@ -17,14 +21,21 @@ std::vector<std::string> gpu_names() {
   return names;
 }
 
-const Importer& importer_for(const std::string& text, const std::string& file, const std::string& format) {
-  if (!format.empty()) return importers().find(format);
-  std::vector<std::string> known;
-  for (const auto& entry : importers().entries()) {
-    if (entry.value.recognises(text)) return entry.value;
-    known.push_back(entry.name + ", " + entry.description);
+ImportOptions import_options(const ImportTexts& texts) {
+  ImportOptions options;
+  options.device = option_or(texts, "device");
+  const std::string smp = option_or(texts, "smp-bandwidth"), generation = option_or(texts, "pcie-generation");
+  try {
+    if (!smp.empty()) options.smp_bandwidth = parse_bytes_per_second(smp, "--smp-bandwidth");
+  } catch (const InputError& error) {
+    throw UsageError(error.what());
   }
-  fail_at(file, {}, "the format is not known; expected one of: " + joined(known, "; "));
+  if (options.smp_bandwidth && !(options.smp_bandwidth->count() > 0.0))
+    throw UsageError("--smp-bandwidth must be above 0");
+  options.pcie_generation = generation.empty() ? 0 : number_in<int>(generation).value_or(-1);
+  if (!generation.empty() && (options.pcie_generation < 1 || options.pcie_generation > 6))
+    throw UsageError("--pcie-generation must be at least 1 and at most 6, got {}", generation);
+  return options;
 }
 
 /// Parts have the file's names, so two could have the same.
@@ -42,19 +53,39 @@ void check_names(const Cluster& cluster, const std::string& file) {
 
 }  // namespace
 
-Registry<Importer>& importers() {
-  static Registry<Importer> registry("format");
-  return registry;
-}
-
-Imported import_cluster(const std::string& text, const std::string& file, const std::string& format,
-                        const ImportOptions& options) {
-  Imported imported = importer_for(text, file, format).read(text, file, options);
+ImportedCluster import_cluster(ClusterReader reader, const std::string& text, const std::string& file,
+                               const ImportOptions& options) {
+  ImportedCluster imported = reader(text, file, options);
   check_names(imported.cluster, file);
   imported.cluster.name = std::filesystem::path(file).stem().string();
   imported.cluster.specification = file;
   imported.cluster.path = file;
   return imported;
+}
+
+Importer cluster_importer(bool recognises(const std::string&), ClusterReader reader,
+                          const std::string& example) {
+  return {.makes = "cluster",
+          .use = "--cluster FILE",
+          .example = example,
+          .options = {{"device", "the GPUs, a name in topologies/devices/devices.yaml"},
+                      {"smp-bandwidth",
+                       "of a cluster: between two sockets, as 22GB/s; default: as NCCL counts it "
+                       "for the CPU or its generation"},
+                      {"pcie-generation", "of a cluster: 1 to 6; default: the file's, or the device's"}},
+          .recognises = recognises,
+          .read = [reader](const std::vector<std::string>& paths, const ImportTexts& texts) {
+            if (paths.size() > 1)
+              throw UsageError("a cluster is imported from one file, got {}", paths.size());
+            ImportedCluster imported =
+                import_cluster(reader, read_file(paths.front()), paths.front(), import_options(texts));
+            Imported result{.text = to_yaml(imported.cluster),
+                            .assumed = std::move(imported.assumed),
+                            .ignored = std::move(imported.ignored)};
+            std::istringstream tree(tree_text(imported.cluster));
+            for (std::string line; std::getline(tree, line);) result.understood.push_back(line);
+            return result;
+          }};
 }
 
 std::string at_place(const std::string& file, FilePosition place) {
@@ -72,19 +103,21 @@ ImportedHost::ImportedHost(std::string file, const ImportOptions& options)
   imported.cluster.add_host(host);
 }
 
-void ImportedHost::choose_device(const std::string& guess, FilePosition place) {
+void ImportedHost::choose_device(const std::vector<std::string>& fitting, const std::string& reason,
+                                 FilePosition place) {
   const std::vector<std::string> known = gpu_names();
-  const std::string& name = options_.device.empty() ? guess : options_.device;
-  if (name.empty())
+  std::string name = options_.device;
+  if (name.empty() && fitting.size() > 1)
+    fail(place, reason + " fits several GPUs; set --device to one of: " + joined(fitting));
+  if (name.empty() && fitting.empty())
     fail(place, "the file does not determine the GPU; set --device to one of: " + joined(known));
+  if (name.empty()) {
+    name = fitting.front();
+    imported.assumed.push_back("the GPUs are " + name + ", the only known device with " + reason +
+                               "; --device changes it");
+  }
   if (std::ranges::find(known, name) == known.end()) throw UsageError(unknown_name("GPU", name, known));
   device_ = &device_model(name);
-}
-
-void ImportedHost::note_guess(const std::string& reason) {
-  if (options_.device.empty())
-    imported.notes.push_back("the GPUs are assumed to be " + device_->name + ", " + reason +
-                             "; --device changes it");
 }
 
 PartLink ImportedHost::smp(std::size_t sockets, std::optional<BytesPerSecond> known) {
@@ -92,8 +125,8 @@ PartLink ImportedHost::smp(std::size_t sockets, std::optional<BytesPerSecond> kn
   const BytesPerSecond bandwidth =
       known.value_or(usual_smp_bandwidth(pcie_generation(), device_->compute_capability));
   if (!known && sockets > 1)
-    imported.notes.push_back("between sockets " + to_text(bandwidth) +
-                             " is assumed; --smp-bandwidth changes it");
+    imported.assumed.push_back("between sockets " + to_text(bandwidth) +
+                               " is assumed; --smp-bandwidth changes it");
   return {bandwidth, kSmpLatency};
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/registry.hpp"
+#include "core/importer.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/host_parts.hpp"
 
@@ -23,26 +23,36 @@ struct ImportOptions {
   int pcie_generation = 0;  ///< 0: the device's
 };
 
-struct Imported {
+struct ImportedCluster {
   Cluster cluster;
-  std::vector<std::string> notes{};  ///< one sentence per guess or omission
+  std::vector<std::string> assumed{}, ignored{};  ///< one sentence each
 };
 
-struct Importer {
-  /// True if the text looks like this format, well-formed or not.
-  std::function<bool(const std::string& text)> recognises;
-  /// `file` is the text's name in errors. \throws InputError that starts with file, line and column and names
-  /// what was expected
-  std::function<Imported(const std::string& text, const std::string& file, const ImportOptions&)> read;
-};
+/// Reads a text; `file` is its name in errors. \throws InputError that starts with file, line and column and
+/// names what was expected; UsageError for an unknown device
+using ClusterReader = ImportedCluster (*)(const std::string& text, const std::string& file,
+                                          const ImportOptions&);
 
-Registry<Importer>& importers();
+/// True if a text looks like the format, well-formed or not.
+bool is_nvidia_smi(const std::string& text);
+bool is_nccl_xml(const std::string& text);
+ImportedCluster read_nvidia_smi(const std::string& text, const std::string& file,
+                                const ImportOptions& options);
+ImportedCluster read_nccl_xml(const std::string& text, const std::string& file, const ImportOptions& options);
 
-/// Imports a text with the importer named `format`, or, where that is "", the first that recognises it. The
-/// cluster is named after the file. \throws InputError as the importer does; UsageError for an unknown format
-/// or device
-Imported import_cluster(const std::string& text, const std::string& file, const std::string& format,
-                        const ImportOptions& options);
+/// What a reader makes of the text. The cluster is named after the file. \throws as the reader, and for parts
+/// of one name
+ImportedCluster import_cluster(ClusterReader reader, const std::string& text, const std::string& file,
+                               const ImportOptions& options);
+
+/// Importer of one file that becomes a cluster. \param example command without `stepcast import`
+Importer cluster_importer(bool recognises(const std::string&), ClusterReader reader,
+                          const std::string& example);
+
+/// Why files of AMD GPUs are refused.
+inline constexpr const char* kNoXgmi =
+    "describes AMD GPUs that xGMI connects, a link that clusters do not model yet; describe the host in a "
+    "cluster file";
 
 /// Position in an imported file; both numbers start at 1, columns count bytes.
 struct FilePosition {
@@ -64,14 +74,11 @@ class ImportedHost {
     fail_at(file_, place, message);
   }
 
-  /// Sets the device of every GPU: that of the options, else `guess`; "": the file does not determine it.
-  /// \throws InputError at `place` that lists the known GPUs if there is neither; UsageError if the option
-  /// names none
-  void choose_device(const std::string& guess, FilePosition place);
+  /// Sets the device of every GPU: that of the options, else the only one of `fitting`, which a note reports
+  /// with the `reason`. \throws InputError at `place` that lists those that fit, else all GPUs; UsageError if
+  /// the option names none
+  void choose_device(const std::vector<std::string>& fitting, const std::string& reason, FilePosition place);
   [[nodiscard]] const DeviceModel& device() const { return *device_; }
-  /// Adds a note such as `because of sm 90` if the device was guessed.
-  void note_guess(const std::string& reason);
-
   /// Adds sockets `node/socket<number>`, every two joined by what the options say, else by `known`, else by
   /// the bandwidth that is usual beside the device, which a note reports. Returns the nodes of what has these
   /// numbers, in their order. \pre not empty
@@ -90,7 +97,7 @@ class ImportedHost {
   [[nodiscard]] PartLink pcie() const;
   [[nodiscard]] PartLink nvlinks(int count) const;
 
-  Imported imported;
+  ImportedCluster imported;
   HostBuilder parts{imported.cluster, 0};
 
  private:

@@ -78,21 +78,17 @@ Groups group_by_socket(const TopologyMatrix& matrix) {
   return groups;
 }
 
-/// Guesses the GPU from the NVLinks of a pair and of a whole GPU. HGX boards of four H100 and A100 use all 18
-/// and 12 links for three peers; NV6 otherwise is DGX-2. "": unknown.
-std::string guess_device(const TopologyMatrix& matrix) {
-  int pair = 0;
-  int whole = 0;
-  for (int a = 0; a < matrix.size(); ++a) {
-    int sum = 0;
-    for (int b = 0; b < matrix.size(); ++b) sum += matrix.cells[a][b].links;
-    for (int b = 0; b < matrix.size(); ++b) pair = std::max(pair, matrix.cells[a][b].links);
-    whole = std::max(whole, sum);
-  }
-  if (pair == 18 || (pair == 6 && whole == 18)) return "h100-sxm";
-  if (pair == 12 || pair == 4) return "a100-sxm";
-  if ((pair >= 1 && pair <= 3) || pair == 6) return "v100-sxm";
-  return pair == 0 && matrix.old_words ? "p100-pcie-12gb" : "";
+/// Known GPUs with enough NVLinks. NV# of all pairs that need more links than any GPU has are an NVSwitch's:
+/// all links of a GPU. Empty without NVLinks.
+std::vector<std::string> fitting_devices(int pair, int whole, bool equal) {
+  std::vector<std::string> result;
+  int most = 0;
+  for (const DeviceModel& device : device_models()) most = std::max(most, device.links.nvlinks);
+  const bool switched = equal && (whole > most || pair == most);
+  for (const DeviceModel& device : device_models())
+    if (pair > 0 && (switched ? device.links.nvlinks == pair : device.links.nvlinks >= whole))
+      result.push_back(device.name);
+  return result;
 }
 
 class MatrixHost {
@@ -105,9 +101,9 @@ class MatrixHost {
         above_(matrix.parts.size(), -1),
         host_(file, options) {}
 
-  Imported build() {
+  ImportedCluster build() {
     const auto first_gpu = std::ranges::find(matrix_.parts, true, &MatrixPart::gpu);
-    host_.choose_device(guess_device(matrix_), first_gpu->place);
+    choose_device(first_gpu->place);
     Cluster& cluster = host_.imported.cluster;
     cluster.hosts[0].cores = std::max(1, processors());
     add_sockets();
@@ -115,7 +111,7 @@ class MatrixHost {
     add_parts(true);
     add_parts(false);
     add_nvlink();
-    host_.note_guess(reason());
+    host_.imported.ignored = matrix_.ignored;
     cluster.description =
         std::string("Imported from nvidia-smi topo -m; cores are the processors in its affinities") +
         (cluster.hosts[0].nics.empty() ? "" : "; the rates of the NICs are unknown") + ".";
@@ -123,12 +119,22 @@ class MatrixHost {
   }
 
  private:
-  [[nodiscard]] std::string reason() const {
-    int most = 0;
-    for (const auto& row : matrix_.cells)
-      for (const MatrixCell& cell : row) most = std::max(most, cell.links);
-    if (most > 0) return "because of NV" + std::to_string(most);
-    return "because drivers of that time printed SOC";
+  void choose_device(FilePosition place) {
+    int pair = 0, whole = 0;
+    for (int a = 0; a < matrix_.size(); ++a) {
+      int sum = 0;
+      for (const MatrixCell& cell : matrix_.cells[a]) sum += cell.links, pair = std::max(pair, cell.links);
+      whole = std::max(whole, sum);
+    }
+    const std::vector<std::vector<int>> domains = nvlink_domains();
+    const bool equal = !domains.empty() && equal_links(domains.front()).has_value();
+    constexpr int kLinksOfABridge = 4;
+    host_.choose_device(fitting_devices(pair, whole, equal),
+                        fmt::format("NV{}{}", pair,
+                                    pair == kLinksOfABridge && whole == pair
+                                        ? " (also of bridges of RTX 3090, A40, A6000 and A100 PCIe)"
+                                        : ""),
+                        place);
   }
   /// Number of logical processors in the affinities, the only ones known.
   [[nodiscard]] int processors() const {
@@ -197,9 +203,9 @@ class MatrixHost {
                            : sockets_.of(a) == sockets_.of(b) ? Relation::kNode
                                                               : Relation::kSys;
     if (cell.relation < Relation::kPix || cell.relation <= built) return;
-    host_.imported.notes.push_back(at_place(file_, cell.place) + matrix_.parts[a].name + " and " +
-                                   matrix_.parts[b].name + " are " + to_text(cell.relation) +
-                                   ", but both are near a third part; assumed to be " + to_text(built));
+    host_.imported.assumed.push_back(at_place(file_, cell.place) + matrix_.parts[a].name + " and " +
+                                     matrix_.parts[b].name + " are " + to_text(cell.relation) +
+                                     ", but both are near a third part; assumed to be " + to_text(built));
   }
 
   void add_parts(bool gpus) {
@@ -212,15 +218,24 @@ class MatrixHost {
     }
   }
 
+  /// Groups of two or more GPUs that NV# connect.
+  [[nodiscard]] std::vector<std::vector<int>> nvlink_domains() const {
+    Groups groups(matrix_.size());
+    for (const auto& [a, b] : matrix_.pairs())
+      if (matrix_.cells[a][b].links > 0) groups.join(a, b);
+    std::vector<std::vector<int>> domains;
+    for (const int group : groups.all())
+      if (std::vector<int> members = groups.members(group); members.size() > 1)
+        domains.push_back(std::move(members));
+    return domains;
+  }
   /// Number of NVLinks of every pair, if it is the same for all.
-  [[nodiscard]] std::optional<int> equal_links() const {
-    std::optional<int> links;
-    for (const auto& [a, b] : matrix_.pairs()) {
-      if (!matrix_.parts[a].gpu || !matrix_.parts[b].gpu) continue;
-      if (links && *links != matrix_.cells[a][b].links) return std::nullopt;
-      links = matrix_.cells[a][b].links;
-    }
-    return links && *links > 0 ? links : std::nullopt;
+  [[nodiscard]] std::optional<int> equal_links(const std::vector<int>& domain) const {
+    const int links = matrix_.cells[domain[0]][domain[1]].links;
+    for (const int a : domain)
+      for (const int b : domain)
+        if (a != b && matrix_.cells[a][b].links != links) return std::nullopt;
+    return links;
   }
 
   void check_links() const {
@@ -233,27 +248,41 @@ class MatrixHost {
 
   void add_nvlink() {
     check_links();
-    const std::vector<int> devices = host_.imported.cluster.hosts[0].devices;
-    constexpr int kMoreThanABridge = 18;
-    const std::optional<int> equal = equal_links();
-    const auto others = static_cast<int>(devices.size()) - 1;
-    if (equal && (*equal * others > host_.device().links.nvlinks || *equal >= kMoreThanABridge)) {
-      for (const int gpu : devices) host_.parts.join_nvswitch(gpu, host_.nvlinks(*equal));
-      return;
+    const std::vector<std::vector<int>> domains = nvlink_domains();
+    std::set<int> connected;
+    for (std::size_t i = 0; i < domains.size(); ++i) {
+      const std::vector<int>& domain = domains[i];
+      connected.insert(domain.begin(), domain.end());
+      constexpr int kMoreThanABridge = 18;
+      const std::optional<int> equal = equal_links(domain);
+      const bool large = domain.size() > 2 || domains.size() == 1;
+      const int others = static_cast<int>(domain.size()) - 1;
+      if (equal && (*equal * others > host_.device().links.nvlinks || (large && *equal >= kMoreThanABridge)))
+        for (const int gpu : domain)
+          host_.parts.join_nvswitch(node_[gpu], host_.nvlinks(*equal), static_cast<int>(i));
+      else
+        add_direct_links(domain);
     }
-    for (int a = 0; a < matrix_.size(); ++a) {
+    for (int i = 0; i < matrix_.size(); ++i)
+      if (matrix_.parts[i].gpu && !connected.empty() && !connected.contains(i))
+        host_.imported.assumed.push_back("warning: " + matrix_.parts[i].name +
+                                         " has no NVLink, although other GPUs have; it is reached over PCIe");
+  }
+
+  void add_direct_links(const std::vector<int>& domain) {
+    for (const int a : domain) {
       int sum = 0;
-      for (int b = 0; b < matrix_.size(); ++b) {
+      for (const int b : domain) {
         const int links = matrix_.cells[a][b].links;
         sum += links;
         if (b > a && links > 0) host_.parts.join(node_[a], node_[b], host_.nvlinks(links), LinkKind::kNvLink);
       }
       if (sum > host_.device().links.nvlinks)
-        host_.fail(matrix_.parts[a].place, "found " + std::to_string(sum) + " NVLinks of " +
-                                               matrix_.parts[a].name + " in all, expected at most the " +
-                                               std::to_string(host_.device().links.nvlinks) + " of device " +
-                                               host_.device().name +
-                                               ", or equal NV# between all GPUs, as with NVSwitches");
+        host_.fail(
+            matrix_.parts[a].place,
+            fmt::format("found {} NVLinks of {} in all, expected at most the {} of device {}, or equal NV# "
+                        "between all GPUs, as with NVSwitches",
+                        sum, matrix_.parts[a].name, host_.device().links.nvlinks, host_.device().name));
     }
   }
 
@@ -273,7 +302,8 @@ std::vector<std::pair<int, int>> TopologyMatrix::pairs() const {
   return result;
 }
 
-Imported host_of_matrix(const TopologyMatrix& matrix, const std::string& file, const ImportOptions& options) {
+ImportedCluster host_of_matrix(const TopologyMatrix& matrix, const std::string& file,
+                               const ImportOptions& options) {
   return MatrixHost(matrix, file, options).build();
 }
 

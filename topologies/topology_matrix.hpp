@@ -42,7 +42,7 @@ struct MatrixPart {
 struct TopologyMatrix {
   std::vector<MatrixPart> parts;
   std::vector<std::vector<MatrixCell>> cells;
-  bool old_words = false;  ///< true if it contains SOC: a driver from before 2017
+  std::vector<std::string> ignored{};  ///< text and rows that were not read: one sentence each
 
   [[nodiscard]] int size() const { return static_cast<int>(parts.size()); }
   /// All pairs of parts, each in order of their rows.
@@ -56,9 +56,11 @@ struct TopologyMatrix {
 /// single parts that are PXB share one more; all others are below their socket (PHB and NODE meet in the
 /// processor, where nothing is narrower than PCIe). Sockets are joined pairwise.
 ///
-/// Equal NV# between all pairs is an NVSwitch if a GPU has fewer links than direct ones would need, or if two
-/// GPUs share 18, which no bridge has; else NV# are direct links. Bandwidths are NCCL's: links x its
+/// GPUs that NV# connect are a domain. Equal NV# between all pairs of a domain are an NVSwitch if a GPU has
+/// fewer links than direct ones would need, or if they are 18 and the domain is larger than a pair or the
+/// only one; else NV# are direct links. Bandwidths are NCCL's: links x its
 /// rate per link of the device, PCIe of 16 lanes. \throws InputError that names file, line and column
-Imported host_of_matrix(const TopologyMatrix& matrix, const std::string& file, const ImportOptions& options);
+ImportedCluster host_of_matrix(const TopologyMatrix& matrix, const std::string& file,
+                               const ImportOptions& options);
 
 }  // namespace stepcast

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/number.hpp"
 #include "core/table.hpp"
 #include "topologies/cluster_text.hpp"
 #include "topologies/devices.hpp"
@@ -17,8 +18,14 @@ namespace {
 
 constexpr int kMaxTreeLevels = 4;  // of PCIe switches; a file may join them to a ring
 
-/// `gpu0 .. gpu7`; of one or two names these.
+/// `gpu0 .. gpu7`; of one or two names these, and all of a group with gaps.
 std::string range_of(const std::vector<std::string>& names) {
+  const auto number = [](const std::string& name) {
+    return number_in<int>(std::string_view(name).substr(name.find_last_not_of("0123456789") + 1))
+        .value_or(-1);
+  };
+  const int steps = number(names.back()) - number(names.front());
+  if (names.size() > 2 && steps > 0 && steps != static_cast<int>(names.size()) - 1) return joined(names);
   if (names.size() > 2) return names.front() + " .. " + names.back();
   return names.size() == 2 ? names[0] + ", " + names[1] : names.front();
 }

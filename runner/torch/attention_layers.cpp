@@ -67,6 +67,8 @@ AttentionFunction core_attention(LayerBuilder& builder, AttentionForm form, std:
 LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
   const auto flag = [&](const char* name) { return layer.sizes.at(name) != 0; };
   const bool fused = flag("fused");
+  for (const char* attribute : {"wide_norms", "sinks"})
+    if (flag(attribute)) throw CapabilityError("attention with {} is forecast, not trained", attribute);
   std::vector<LayerFunction> projections;
   for (const std::string& part :
        fused ? std::vector<std::string>{"c_attn"}

@@ -115,6 +115,9 @@ LayerFunction fill_places(LayerBuilder& builder, const Layer& layer, const Route
 /// Weighted sum of the chosen experts. Experts that no token chose compute on no rows, so that all their
 /// gradients become ready.
 LayerFunction build_experts(LayerBuilder& builder, const Layer& layer) {
+  for (const char* attribute : {"bias", "shared_gate"})
+    if (layer.sizes.at(attribute) != 0)
+      throw CapabilityError("experts with {} are forecast, not trained", attribute);
   const Router router = route(builder, layer);
   const std::vector<LayerFunction> experts = own_experts(builder, layer);
   const LayerFunction shared =

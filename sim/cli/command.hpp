@@ -32,6 +32,7 @@ struct Command {
   std::function<ExitCode(const std::vector<std::string>&)> hand_over = nullptr;
   /// Texts of `help COMMAND TOPIC`.
   std::map<std::string, std::function<std::string()>> topics{};
+  std::function<std::string()> ending = nullptr;  ///< text behind the options in `help COMMAND`
 };
 
 Registry<Command>& commands();

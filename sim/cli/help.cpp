@@ -71,6 +71,7 @@ std::string command_help(const std::string& program, const std::string& name) {
   const auto& entry = entry_of(name);
   std::ostringstream options;
   options << option_table(name, entry.value);
+  if (entry.value.ending) options << '\n' << entry.value.ending();
   return fmt::format("Usage: {}\n\n{}\n\n{}",
                      entry.value.usage.empty() ? program + " " + name + " [options]" : entry.value.usage,
                      entry.description, options.str());

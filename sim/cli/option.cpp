@@ -184,6 +184,20 @@ bool write_output(const po::variables_map& values, const std::function<std::stri
   return prints;
 }
 
+std::string written_line() {
+  return fmt::format("# Written by stepcast {}: {}\n", make_run_context("", command_line()).stepcast.text(),
+                     printable(joined(command_line(), " ")));
+}
+
+std::string import_report(const Imported& imported) {
+  std::string text;
+  for (const std::string& line : imported.understood) text += line + "\n";
+  for (const std::string& line : imported.assumed) text += "assumed: " + line + "\n";
+  for (const std::string& line : imported.ignored) text += "ignored: " + line + "\n";
+  for (const std::string& line : imported.obstacles) text += "cannot be imported: " + line + "\n";
+  return text;
+}
+
 bool write_json_output(const po::variables_map& values, const std::string& schema, nlohmann::json json) {
   json["context"] = make_run_context(schema, command_line());
   return write_output(values, [&] { return to_file_text(json); });

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "core/importer.hpp"
 #include "core/units.hpp"
 #include "models/precision.hpp"
 #include "sim/cli/command.hpp"
@@ -100,6 +101,12 @@ void check_output(const po::variables_map& values, bool replaces = false);
 /// \param json makes its text; called for one of both options alone
 bool write_output(const po::variables_map& values, const std::function<std::string()>& json,
                   bool replaces = false);
+
+/// First line of a YAML file: a comment with the version and the command line.
+std::string written_line();
+
+/// What an importer understood, assumed and ignored, a line each.
+std::string import_report(const Imported& imported);
 
 /// Writes JSON with the context of this command line, as above.
 bool write_json_output(const po::variables_map& values, const std::string& schema, nlohmann::json json);

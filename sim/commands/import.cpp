@@ -1,74 +1,100 @@
-#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "calibration/nccl_calibration.hpp"
-#include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/importer.hpp"
+#include "records/run_context.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/evidence/nccl_samples.hpp"
-#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
 
-void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("files", po::value<std::vector<std::string>>(),
-       "measured collectives of NCCL on one host: nccl-tests' text or JSON (-J), NCCL Inspector's JSON, or "
-       "CSV with the columns device, op_name, nccl_dtype, num_gpus, bytes, latency_us")
-      ("device", text_value("", "as the files state"), "the GPUs, a name in topologies/devices/devices.yaml")
-      ("collective", text_value("", "as the files state"),
-       "for text that does not name its test: all_reduce, all_gather, reduce_scatter, alltoall or broadcast");
-  // clang-format on
-  declare_output(options, "the calibration");
+using Words = std::vector<std::string>;
+
+/// Options of all importers, each once.
+ImportTexts known_options() {
+  ImportTexts helps;
+  for (const auto& entry : importers().entries())
+    for (const ImportOption& option : entry.value.options)
+      if (std::string& help = helps[option.name]; help.empty()) help = option.help;
+  return helps;
 }
 
-/// Reads the samples of one device; the first file decides which.
-std::string gather(const po::variables_map& values, std::vector<NcclSample>& samples) {
-  const std::string wanted = text_option(values, "device");
-  std::string device;
-  for (const std::string& file : texts_option(values, "files"))
-    for (NcclSample& sample : read_nccl_samples(file, text_option(values, "collective"))) {
-      if (sample.device.empty() && wanted.empty())
-        throw InputError("{}: the file does not name its GPUs; set --device", sample.where);
-      const std::string name = sample.device.empty() ? wanted : device_of(sample);
-      if (!wanted.empty() && name != device_model(wanted).name) continue;
-      if (device.empty()) device = name;
-      if (name != device)
-        throw InputError("{}: is of {}, others are of {}; set --device", sample.where, name, device);
-      samples.push_back(std::move(sample));
-    }
-  if (samples.empty()) throw InputError("the files have no collective of device '{}'", wanted);
-  return device;
+void declare(po::options_description& options) {
+  options.add_options()("files", po::value<Words>(), "files that another program wrote, of one kind");
+  options.add_options()("as", text_value(),
+                        "the kind, a name of 'stepcast help import'; default: recognised");
+  for (const auto& [name, help] : known_options())
+    options.add_options()(name.c_str(), text_value(), help.c_str());
+  options.add_options()("output,o", text_value(), "file to write; else standard output")(
+      "force", po::bool_switch(), "overwrite an existing file");
+}
+
+/// Given options of importers. \throws UsageError for one that the kind does not understand
+ImportTexts texts_of(const po::variables_map& values, const Registry<Importer>::Entry& kind) {
+  ImportTexts given;
+  for (const auto& [name, help] : known_options()) {
+    if (values.count(name) == 0) continue;
+    std::vector<std::string> understood;
+    for (const ImportOption& option : kind.value.options) understood.push_back(option.name);
+    if (std::ranges::find(understood, name) == understood.end())
+      throw UsageError("--{} is no option for files of {}; it has {}", name, kind.name,
+                       understood.empty() ? "none" : joined(understood));
+    given[name] = text_option(values, name);
+  }
+  return given;
+}
+
+std::string file_text(const Imported& imported) {
+  if (imported.schema.empty()) return written_line() + imported.text;
+  nlohmann::json json = nlohmann::json::parse(imported.text);
+  json["context"] = make_run_context(imported.schema, command_line());
+  return to_file_text(json);
 }
 
 ExitCode run(const po::variables_map& values) {
-  if (values.count("files") == 0)
-    throw UsageError("'import' takes at least one file of measured collectives");
-  check_output(values);
-  std::vector<NcclSample> samples;
-  const std::string device = gather(values, samples);
-  Calibration calibration = nccl_calibration(device, samples);
-  calibration.context = make_run_context(kCalibrationSchema, command_line());
-  for (const std::string& file : texts_option(values, "files"))
-    calibration.lineage.push_back(make_ancestor("measured collectives", file));
-  if (write_output(values, [&] { return to_file_text(calibration); })) return ExitCode::kDone;
-  std::cout << fit_text(calibration.nccl, samples);
+  if (values.count("files") == 0) throw UsageError("'import' takes at least one file of another program");
+  const std::string output = text_option(values, "output");
+  if (!output.empty()) check_writable(output, flag_option(values, "force"));
+  const Words files = texts_option(values, "files");
+  const auto& kind = importer_of(files.front(), text_option(values, "as"));
+  for (const std::string& file : files)
+    if (const auto& other = importer_of(file, text_option(values, "as")); other.name != kind.name)
+      throw UsageError("'{}' is of {}, '{}' of {}; import them one by one", files.front(), kind.name, file,
+                       other.name);
+  const Imported imported = kind.value.read(files, texts_of(values, kind));
+  if (!imported.obstacles.empty())
+    throw InputError("{}: cannot be imported: {}", files.front(), joined(imported.obstacles, "; "));
+  (output.empty() ? std::cerr : std::cout) << import_report(imported);
+  if (output.empty())
+    std::cout << file_text(imported);
+  else
+    write_file(output, file_text(imported), flag_option(values, "force"));
   return ExitCode::kDone;
+}
+
+/// Kinds of files with an example each.
+std::string kinds_text() {
+  std::string text = "Kinds of files:\n";
+  for (const auto& [name, description, value, order] : importers().entries())
+    text += fmt::format("  {}: {}\n      {}\n      stepcast import {}\n", name, description,
+                        value.makes.empty() ? "refused with the reason"
+                                            : fmt::format("makes a {} ({})", value.makes, value.use),
+                        value.example);
+  return text;
 }
 
 const Registration<Command> kImport{
     commands(),
     {.name = "import",
-     .description = "Makes a calibration of NCCL from measurements of nccl-tests or NCCL Inspector.",
+     .description = "Turns a file of another program into one of stepcast.",
      .value = {.declare = declare,
                .run = run,
                .positional = "files",
-               .usage = "stepcast import FILE... [--device NAME] -o NAME.calibration.json",
-               .group = "Predict and compare"},
+               .usage = "stepcast import FILE... [--as KIND] [options] -o NEW_FILE",
+               .group = "Predict and compare",
+               .ending = kinds_text},
      .order = 24}};
 
 }  // namespace

@@ -47,7 +47,7 @@ void declare(po::options_description& options) {
        "no new replays after this time, as 60s; the output then has the least bound of the plans left")
       ("only", text_value(),
        fmt::format("only plans that this program can run: {}",
-                   joined(resource_names("launchers", ".yaml"))).c_str())
+                   joined(launcher_names())).c_str())
       ("like", text_value(),
        "convention of all plans, as in 'predict --like'; plans do not vary what it sets")
       ("against", text_value(), "YAML list of your plans as options of 'predict', ranked in the same table")

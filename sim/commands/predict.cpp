@@ -11,6 +11,7 @@
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
+#include "sim/plan/launch_reader.hpp"
 #include "sim/replay/collective_prediction.hpp"
 #include "sim/replay/convention.hpp"
 #include "sim/replay/prediction_options.hpp"
@@ -48,6 +49,13 @@ po::value_semantic* semantic_of(const PredictionOption& option) {
   return text_value("", option.standard);
 }
 
+void declare_from(po::options_description& options) {
+  options.add_options()(
+      "from", text_value(),
+      "a launch file, or one that 'stepcast import' made of it: sets the options that are not "
+      "given; train.sh, recipe.py, TOML of torchtitan, JSON of DeepSpeed, YAML of accelerate");
+}
+
 void declare_memory(po::options_description& options) {
   options.add_options()("memory", po::bool_switch(), "print every term of the fullest rank's memory");
 }
@@ -58,6 +66,16 @@ void declare(po::options_description& options) {
   declare_memory(options);
   declare_timeline(options);
   declare_output(options, "the prediction");
+}
+
+/// What a launch file gave, on standard error.
+void report_launch_file(const po::variables_map& values) {
+  if (values.count("from") == 0) return;
+  OptionTexts given = given_options(values);
+  given.erase("from");
+  const LaunchReading reading = read_launch_file(text_option(values, "from"), given);
+  std::cerr << import_report(
+      {.understood = reading.understood, .assumed = reading.assumed, .ignored = reading.ignored});
 }
 
 void print_summary(const Result& result, bool every_term) {
@@ -101,6 +119,7 @@ std::vector<std::string> request_words(const po::variables_map& values) {
 ExitCode predict_step(const po::variables_map& values) {
   check_output(values);
   check_timeline(values);
+  report_launch_file(values);
   const PredictionRequest request = prediction_request(values);
   Result result = predict(request);
   result.context = make_run_context(kResultSchema, command_line());
@@ -173,6 +192,7 @@ const Registration<Command> kPredict{
 }  // namespace
 
 void declare_forecast_options(po::options_description& options) {
+  declare_from(options);
   declare_training_options(options);
   for (const PredictionOption& option : prediction_options())
     if (option.use != OptionUse::kTraining)
@@ -183,8 +203,10 @@ OptionTexts forecast_options(const po::variables_map& values) {
   static po::options_description known;
   if (known.options().empty()) declare_forecast_options(known);
   OptionTexts texts = given_options(values);
-  std::erase_if(texts, [](const auto& given) { return known.find_nothrow(given.first, false) == nullptr; });
-  return texts;
+  std::erase_if(texts, [](const auto& given) {
+    return given.first == "from" || known.find_nothrow(given.first, false) == nullptr;
+  });
+  return values.count("from") == 0 ? texts : read_launch_file(text_option(values, "from"), texts).options;
 }
 
 PredictionRequest prediction_request(const po::variables_map& values) {

@@ -50,7 +50,7 @@ Seconds sheet_time(const DeviceModel& device, const NcclSample& sample) {
 std::vector<MeasuredCollective> measured_collectives(const std::string& path) {
   std::vector<MeasuredCollective> rows;
   CollectiveForecasts forecasts;
-  for (NcclSample& sample : read_nccl_samples(path)) {
+  for (NcclSample& sample : read_nccl_samples(path).samples) {
     MeasuredCollective row;
     row.device = device_of(sample);
     row.forecast = forecasts.of(row.device, sample);

@@ -23,20 +23,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Names of the tables, of nccl-tests' programs, and of Inspector.
-const std::vector<std::pair<std::string, CollectiveKind>> kKinds{
-    {"all_reduce", CollectiveKind::kAllReduce},
-    {"all_gather", CollectiveKind::kAllGather},
-    {"reduce_scatter", CollectiveKind::kReduceScatter},
-    {"alltoall", CollectiveKind::kAllToAll},
-    {"broadcast", CollectiveKind::kBroadcast}};
-
-std::vector<std::string> kind_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, kind] : kKinds) names.push_back(name);
-  return names;
-}
-
 /// `AllReduce` and `all_reduce_perf` as `allreduce`.
 std::string bare(std::string name) {
   name.erase(0, name.find_last_of('/') + 1);
@@ -46,15 +32,9 @@ std::string bare(std::string name) {
   return name;
 }
 
-std::optional<CollectiveKind> kind_called(const std::string& name) {
-  for (const auto& [known, kind] : kKinds)
-    if (bare(known) == bare(name)) return kind;
-  return {};
-}
-
 CollectiveKind kind_at(const std::string& where, const std::string& name) {
-  const auto kind = kind_called(name);
-  if (!kind) throw InputError("{}: {}", where, unknown_name("collective", name, kind_names()));
+  const auto kind = nccl_kind(name);
+  if (!kind) throw InputError("{}: {}", where, unknown_name("collective", name, nccl_kind_names()));
   return *kind;
 }
 
@@ -98,82 +78,6 @@ std::vector<NcclSample> read_collective_table(const std::string& path) {
   }
   return samples;
 }
-
-/// Tables of nccl-tests.
-class TextReader {
- public:
-  TextReader(std::string path, const std::string& kind) : path_(std::move(path)) {
-    if (!kind.empty()) kind_ = kind_at("--collective", kind);
-  }
-
-  std::vector<NcclSample> read(const std::string& text) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-      ++line_;
-      if (line.starts_with("#"))
-        comment(line);
-      else
-        row(line);
-    }
-    return std::move(samples_);
-  }
-
- private:
-  [[nodiscard]] std::string where() const { return path_ + ":" + std::to_string(line_); }
-
-  void comment(const std::string& line) {
-    constexpr const char* kStarting = "Collective test starting: ";
-    if (const auto at = line.find(kStarting); at != std::string::npos) {
-      begin();
-      kind_ = kind_at(where(), line.substr(at + std::string(kStarting).size()));
-    } else if (line.find(" nThread ") != std::string::npos && ended_) {
-      begin();
-    } else if (const auto rank = line.find("  Rank "); rank != std::string::npos) {
-      if (ended_) begin();
-      ++gpus_;
-      const auto on = line.find(" on "), number = line.find(" device "), name = line.find("] ");
-      if (on != std::string::npos && number != std::string::npos)
-        hosts_.insert(line.substr(on + 4, number - on - 4));
-      if (name != std::string::npos) device_ = line.substr(name + 2);
-    }
-  }
-  void begin() {
-    gpus_ = 0;
-    hosts_.clear();
-    ended_ = false;
-  }
-
-  /// size, count, type, redop, root, then time, algbw, busbw, #wrong out of place and in place.
-  void row(const std::string& line) {
-    std::istringstream words(line);
-    const std::vector<std::string> cells{std::istream_iterator<std::string>(words), {}};
-    if (cells.empty() || !number_in<double>(cells.front())) return;  // what other programs print between
-    constexpr std::size_t kLeast = 9, kTime = 5;
-    if (cells.size() < kLeast)
-      throw InputError(
-          "{}: found {} columns, expected at least {} of nccl-tests: size, count, type, redop, root, time, "
-          "...",
-          where(), cells.size(), kLeast);
-    if (!kind_)
-      throw InputError("{}: the file does not name its test; --collective does: {}", where(),
-                       joined(kind_names()));
-    if (gpus_ == 0)
-      throw InputError("{}: no line '#  Rank 0 ...' before it: unknown how many GPUs ran", where());
-    ended_ = true;
-    keep(samples_, {device_, *kind_, gpus_, std::max<int>(1, static_cast<int>(hosts_.size())), cells[2],
-                    Bytes(number_at(where(), "size", cells[0])),
-                    Seconds(kMicro * number_at(where(), "time", cells[kTime])), where()});
-  }
-
-  const std::string path_;
-  std::optional<CollectiveKind> kind_;
-  std::string device_;
-  int gpus_ = 0;
-  std::set<std::string> hosts_;
-  int line_ = 0;
-  bool ended_ = false;  ///< rows of a table were seen
-  std::vector<NcclSample> samples_;
-};
 
 /// The value of a key. \throws InputError that names the key
 template <class Value>
@@ -233,7 +137,7 @@ void add_call(const Json& object, const std::string& where, std::map<InspectorCa
   if (!object.contains("coll_perf")) return;  // of sends and receives
   const Json header = at<Json>(object, where, "header"), call = at<Json>(object, where, "coll_perf");
   const auto name = at<std::string>(call, where, "coll");
-  const auto kind = kind_called(name);
+  const auto kind = nccl_kind(name);
   if (!kind) return;
   NcclSample sample;
   sample.kind = *kind;
@@ -281,21 +185,49 @@ std::vector<NcclSample> read_json(const std::string& path) {
 
 }  // namespace
 
-std::vector<NcclSample> read_nccl_samples(const std::string& path, const std::string& kind) {
+const std::vector<std::pair<std::string, CollectiveKind>>& nccl_kinds() {
+  static const std::vector<std::pair<std::string, CollectiveKind>> kKinds{
+      {"all_reduce", CollectiveKind::kAllReduce},
+      {"all_gather", CollectiveKind::kAllGather},
+      {"reduce_scatter", CollectiveKind::kReduceScatter},
+      {"alltoall", CollectiveKind::kAllToAll},
+      {"broadcast", CollectiveKind::kBroadcast}};
+  return kKinds;
+}
+
+std::vector<std::string> nccl_kind_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : nccl_kinds()) names.push_back(name);
+  return names;
+}
+
+std::optional<CollectiveKind> nccl_kind(const std::string& name) {
+  for (const auto& [known, kind] : nccl_kinds())
+    if (bare(known) == bare(name)) return kind;
+  return {};
+}
+
+NcclMeasurements read_nccl_samples(const std::string& path, const NcclHints& hints) {
   const std::string text = read_file(path);
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) throw InputError("{}: is empty", path);
+  if (!hints.kind.empty()) kind_at("--collective", hints.kind);
   const std::string line = text.substr(first, text.find('\n', first) - first);
-  std::vector<NcclSample> samples = text[first] == '{' || text[first] == '[' ? read_json(path)
-                                    : line.find(',') != std::string::npos && line[0] != '#'
-                                        ? read_collective_table(path)
-                                        : TextReader(path, kind).read(text);
-  if (samples.empty())
+  const bool is_json = text[first] == '{' || (text[first] == '[' && line.find(">:") == std::string::npos);
+  NcclMeasurements measured;
+  if (is_json)
+    measured.samples = read_json(path);
+  else if (line.find("op_name") != std::string::npos)
+    measured.samples = read_collective_table(path);
+  else
+    measured = read_nccl_text(path, text, hints);
+  std::erase_if(measured.samples, [](const NcclSample& sample) { return sample.gpus < 2; });
+  if (measured.samples.empty())
     throw InputError(
         "{}: has no measured collective of several GPUs; expected nccl-tests' text or -J JSON, NCCL "
-        "Inspector's JSON, or CSV with op_name, num_gpus, bytes, latency_us",
-        path);
-  return samples;
+        "Inspector's JSON, or CSV with op_name, num_gpus, bytes, latency_us{}",
+        path, measured.ignored.empty() ? "" : "; " + measured.ignored.front());
+  return measured;
 }
 
 }  // namespace stepcast

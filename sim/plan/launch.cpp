@@ -5,9 +5,12 @@
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/specification.hpp"
 #include "core/table.hpp"
+#include "sim/plan/launch_reader.hpp"
 #include "sim/plan/space.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
 namespace {
@@ -86,20 +89,68 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   return values;
 }
 
+/// True for equal texts, and equal sizes such as 100MiB and 104857600B.
+bool same_value(const std::string& a, const std::string& b) {
+  const auto first = magnitude_of(a), second = magnitude_of(b);
+  return a == b || (first && second && first->kind == second->kind && first->value == second->value);
+}
+
+/// Options of the plan that reading the lines back does not give, as ` --name=value`; an empty value unsets
+/// one. The model is never in the lines; settings that they decide are left to them.
+std::string unexpressed(const LaunchText& launch, const std::string& name, const PlanProblem& problem,
+                        const Plan& plan) {
+  OptionTexts wanted = predict_options(problem, plan);
+  OptionTexts given{{"model", problem.model}};
+  OptionTexts read = read_launch_text(launch.lines, launch.file, name, given).options;
+  if (read["model"] != wanted["model"]) {
+    given["model"] = wanted["model"];
+    const Specification target = Specification::parse("model", wanted["model"]);
+    const std::string found = read_launch_text(launch.lines, launch.file, name, given).options["model"];
+    for (const auto& [setting, value] : Specification::parse("model", found).overrides)
+      if (std::ranges::find(target.overrides, setting, &std::pair<std::string, std::string>::first) ==
+          target.overrides.end())
+        given["model"] = with_setting(given["model"], setting, "0");
+    read = read_launch_text(launch.lines, launch.file, name, given).options;
+  }
+  std::string words;
+  const auto add = [&](const std::string& option, const std::string& value) {
+    words += " --" + option + "=" + value;
+  };
+  add("model", given["model"]);
+  for (const auto& [option, value] : wanted)
+    if (option != "model" && !same_value(read[option], value) &&
+        !(option == "precision" && !read[option].empty() &&
+          Precision::parse(read[option]) == Precision::parse(value)))
+      add(option, value);
+  for (const auto& [option, value] : read)
+    if (!value.empty() && !wanted.contains(option) && option != "model" && option != "world-size")
+      add(option, "");
+  return words;
+}
+
 }  // namespace
 
 std::string LaunchText::text() const {
   if (!obstacles.empty())
     return fmt::format("# {} cannot run this plan: {}\n", program, joined(obstacles, "; "));
-  return lines + (missing.empty() ? "" : "# not expressed: " + joined(missing, "; ") + "\n");
+  return lines + (missing.empty() ? "" : "# not expressed: " + joined(missing, "; ") + "\n") +
+         (words.empty() ? "" : "# stepcast:" + words + "\n");
 }
 
-Launcher::Launcher(const std::string& name, PlanModels& models) {
-  const std::vector<std::string> known = resource_names("launchers", ".yaml");
+std::vector<std::string> launcher_names() {
+  std::vector<std::string> names = resource_names("launchers", ".yaml");
+  std::erase_if(names, [](const std::string& name) {
+    return !YamlNode::load(find_resource("launchers", name, ".yaml").string()).has("lines");
+  });
+  return names;
+}
+
+Launcher::Launcher(const std::string& name, PlanModels& models) : name_(name) {
+  const std::vector<std::string> known = launcher_names();
   if (std::ranges::find(known, name) == known.end())
     throw UsageError("--only: " + unknown_name("program", name, known));
   const YamlNode file = YamlNode::load(find_resource("launchers", name, ".yaml").string());
-  file.allow_only({"name", "file", "lines", "missing", "cannot"});
+  file.allow_only({"name", "file", "lines", "missing", "cannot", "read"});
   program_ = file.at("name").text();
   file_ = file.at("file").text();
   const std::vector<std::string> names = launch_values(models, Plan{}).names();
@@ -132,12 +183,14 @@ LaunchText Launcher::text(PlanModels& models, const Plan& plan) const {
                     .program = program_,
                     .lines = "",
                     .missing = texts_of(missing_, values),
-                    .obstacles = texts_of(obstacles_, values)};
+                    .obstacles = texts_of(obstacles_, values),
+                    .words = ""};
   for (const std::string& line : texts_of(lines_, values)) launch.lines += line + "\n";
   for (const OptionTexts* texts : {&plan.values, &plan.added})
     for (const auto& [option, value] : *texts)
       if (!value.empty() && values.find(option) == nullptr && option != "model")
         launch.missing.push_back("--" + option + " " + value);
+  if (launch.obstacles.empty()) launch.words = unexpressed(launch, name_, models.problem(), plan);
   return launch;
 }
 
@@ -147,7 +200,7 @@ std::vector<std::string> Launcher::obstacles(PlanModels& models, const Plan& pla
 
 std::vector<Launcher> launchers(PlanModels& models, const std::string& only) {
   std::vector<Launcher> all;
-  for (const std::string& name : only.empty() ? resource_names("launchers", ".yaml") : std::vector{only})
+  for (const std::string& name : only.empty() ? launcher_names() : std::vector{only})
     all.emplace_back(name, models);
   return all;
 }

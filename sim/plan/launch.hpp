@@ -16,8 +16,9 @@ struct LaunchText {
   std::string lines;                   ///< flags or a configuration
   std::vector<std::string> missing;    ///< parts of the plan that the lines do not express
   std::vector<std::string> obstacles;  ///< parts of the plan that the program lacks
-  /// The lines and what they do not express; for a plan that the program cannot run, one line with the
-  /// reasons.
+  std::string words;                   ///< options of `predict` that the lines do not express
+  /// The lines and what they do not express, also as options that `predict --from` reads; for a plan that the
+  /// program cannot run, one line with the reasons.
   [[nodiscard]] std::string text() const;
 };
 
@@ -43,11 +44,14 @@ class Launcher {
   static Lines read(const YamlNode& list, const std::vector<std::string>& names);
   static std::vector<std::string> texts_of(const Lines& lines, const Assignment& values);
 
-  std::string program_, file_;
+  std::string name_, program_, file_;
   Lines lines_, missing_, obstacles_;
 };
 
-/// All of launchers/, or the given one alone.
+/// Names of the files of launchers/ that express plans.
+std::vector<std::string> launcher_names();
+
+/// All of these, or the given one alone.
 std::vector<Launcher> launchers(PlanModels& models, const std::string& only = "");
 
 }  // namespace stepcast

@@ -55,4 +55,79 @@ TEST_CASE("import refuses what it cannot read, by file, line and what was expect
   CHECK(shell.files() == std::set<std::string>{"slow.csv", "other.txt"});
 }
 
+TEST_CASE("import refuses kinds and options that do not belong together", "[commands]") {
+  const Shell shell;
+  shell.write("bad.txt", "\tGPU0\tGPU1\nGPU0\t X \tNVX\nGPU1\tNVX\t X \n");
+  shell.write("slow.csv", kSlow);
+  const auto refused = [&](const std::string& words, int exit_code, const std::string& message) {
+    INFO(words);
+    const Outcome outcome = shell.run("stepcast import " + words);
+    CHECK(outcome.exit_code == exit_code);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, Catch::StartsWith("stepcast: ") && Catch::Contains(message));
+  };
+  refused("bad.txt", 3, "bad.txt:2:10: found 'NVX', expected X, SYS");
+  refused("nothing.txt", 3, "nothing.txt");
+  refused("bad.txt --as nvidia-sim", 2, "did you mean 'nvidia-smi'");
+  refused("bad.txt --smp-bandwidth 20", 2, "write for example");
+  refused("bad.txt --pcie-generation 7", 2, "at most 6");
+  refused("bad.txt --collective all_reduce", 2, "--collective is no option for files of nvidia-smi");
+  refused("slow.csv bad.txt", 2, "'bad.txt' of nvidia-smi");
+  refused("slow.csv --gpus 1", 2, "at least 2");
+  refused("slow.csv --gpus 4", 3, "no collective of 4 GPUs");
+  const std::string help = shell.run("stepcast help import").out;
+  for (const char* kind : {"nvidia-smi", "nccl-xml", "rocm-smi", "nccl-tests"})
+    CHECK_THAT(help, Catch::Contains(kind));
+}
+
+TEST_CASE("collectives between hosts become a bench file that compare takes", "[commands]") {
+  const Shell shell;
+  const std::string cases = std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/";
+  const Outcome imported = shell.run("stepcast import " + cases + "ranks_elided.txt -o m.bench.json");
+  REQUIRE(imported.exit_code == 0);
+  CHECK_THAT(imported.out, Catch::Contains("16 GPUs on 2 hosts"));
+  CHECK_THAT(shell.run("stepcast show m.bench.json").out, Catch::Contains("times of collectives"));
+  REQUIRE(
+      shell
+          .run(
+              "stepcast predict --collectives all_reduce --min 32MiB --max 256MiB --factor 8 --world-size 16 "
+              "--cluster dgx-a100:nodes=2 -o p.bench.json")
+          .exit_code == 0);
+  const Outcome compared = shell.run("stepcast compare p.bench.json m.bench.json");
+  INFO(compared.err);
+  CHECK(compared.exit_code == 0);
+  CHECK_THAT(compared.out, Catch::Contains("256 MiB"));
+  CHECK(shell.run("stepcast import " + cases + "columns_alone.txt").exit_code == 3);
+  CHECK_THAT(shell.run("stepcast show " + cases + "columns_alone.txt --device h100-sxm").out,
+             Catch::Contains("all_reduce") && Catch::Contains("8 GPUs"));
+}
+
+TEST_CASE("a configuration of Hugging Face becomes a model file with its parameters", "[commands]") {
+  const Shell shell;
+  nlohmann::json configuration{
+      {"model_type", "gemma2"},   {"vocab_size", 1000},
+      {"hidden_size", 64},        {"intermediate_size", 128},
+      {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+      {"num_key_value_heads", 2}, {"layer_types", {"full_attention", "sliding_attention"}},
+      {"head_dim", 16},           {"sliding_window", 64}};
+  shell.write("config.json", configuration.dump());
+  const Outcome refused = shell.run("stepcast import config.json -o mine.yaml");
+  CHECK(refused.exit_code == 3);
+  CHECK_THAT(refused.err, Catch::Contains("'sliding_window' is 64") && Catch::Contains("sequence=4096"));
+  CHECK_THAT(
+      shell.run("stepcast show config.json").out,
+      Catch::Contains("138304 parameters") && Catch::Contains("cannot be imported: field 'sliding_window'"));
+  const Outcome imported = shell.run("stepcast import config.json --sequence 64 -o mine.yaml");
+  INFO(imported.err);
+  REQUIRE(imported.exit_code == 0);
+  CHECK_THAT(imported.out, Catch::Contains("gemma2: 138304 parameters"));
+  CHECK_THAT(shell.run("stepcast show mine.yaml").out,
+             Catch::Contains("mine.yaml: model") && Catch::Contains("138304 parameters"));
+  CHECK(shell.run("stepcast import config.json --sequence 64 -o mine.yaml").exit_code == 3);
+  CHECK(shell
+            .run("stepcast predict --model mine.yaml --strategy ddp --batch 1 --device h100-sxm --cluster "
+                 "h100x8-hgx --world-size 2")
+            .exit_code == 0);
+}
+
 }  // namespace stepcast::tests::import_test

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <regex>
 
 #include "calibration/nccl_calibration.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "sim/evidence/measured_collectives.hpp"
 #include "tests/temporary_folder.hpp"
 
@@ -18,7 +20,7 @@ using Catch::Contains;
 /// Reads a file of that content.
 std::vector<NcclSample> read(const std::string& content, const std::string& kind = "") {
   const TemporaryFolder folder;
-  return read_nccl_samples(folder.write("measured", content), kind);
+  return read_nccl_samples(folder.write("measured", content), {.kind = kind}).samples;
 }
 
 const std::string kText = R"(# Collective test starting: reduce_scatter_perf
@@ -44,13 +46,81 @@ TEST_CASE("nccl-tests' table contains collective, GPUs, dtype, size and the time
   CHECK(samples[1].device == "NVIDIA H100 80GB HBM3");
 }
 
-TEST_CASE("a table that does not name its test needs --collective, one without ranks is refused, by line") {
+NcclMeasurements read_case(const std::string& name, const NcclHints& hints = {}) {
+  return read_nccl_samples(std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/" + name, hints);
+}
+
+TEST_CASE("a table that does not name its test is recognised by busbw / algbw, redop and root") {
   const std::string unnamed = kText.substr(kText.find('\n') + 1);
-  CHECK_THROWS_WITH(read(unnamed), Contains(":6") && Contains("--collective"));
+  CHECK(read(unnamed).front().kind == CollectiveKind::kReduceScatter);
   CHECK(read(unnamed, "all_gather").front().kind == CollectiveKind::kAllGather);
+  std::string either = unnamed;
+  for (auto at = either.find("sum"); at != std::string::npos; at = either.find("sum"))
+    either.replace(at, 3, "none");
+  CHECK_THROWS_WITH(read(either), Contains(":6") && Contains("--collective does: all_gather, alltoall"));
   CHECK_THROWS_WITH(read("# Collective test starting: all_gather_perf\n 8 2 float none -1 5.1 0 0 0\n"),
-                    Contains(":2") && Contains("how many GPUs"));
-  CHECK_THROWS_WITH(read("# Collective test starting: sendrecv_perf\n"), Contains("unknown collective"));
+                    Contains(":2") && Contains("how many GPUs") && Contains("--gpus"));
+  CHECK_THROWS_WITH(read("# Collective test starting: sendrecv_perf\n 8 2 float none -1 5.1 1.0 1.0 0\n"),
+                    Contains("sendrecv_perf, which is not forecast"));
+}
+
+TEST_CASE("columns alone: the ratio 1.75 is an all-reduce of 8 GPUs") {
+  const NcclMeasurements measured = read_case("columns_alone.txt");
+  REQUIRE(measured.samples.size() == 3);
+  for (const NcclSample& sample : measured.samples) {
+    CHECK(sample.kind == CollectiveKind::kAllReduce);
+    CHECK(sample.gpus == 8);
+    CHECK(sample.device.empty());
+  }
+  CHECK(measured.assumed.size() == 2);
+}
+
+TEST_CASE("tags of mpirun are removed, and lines of other ranks and of standard error") {
+  const NcclMeasurements measured = read_case("mpirun_tags.txt");
+  REQUIRE(measured.samples.size() == 3);
+  CHECK(measured.samples[2].time.count() == Approx(431.9e-6));
+  CHECK(measured.samples[2].hosts == 2);
+  CHECK(measured.samples[2].gpus == 2);
+  std::string other = kText;
+  for (std::size_t at = 0; at != std::string::npos; at = other.find('\n', at + 1))
+    if (at + 1 < other.size()) other.insert(at == 0 ? 0 : at + 1, "0: ");
+  CHECK(read(other).size() == 2);
+}
+
+TEST_CASE("rows of size 0, with wrong elements and cut rows are left out by line") {
+  const NcclMeasurements measured = read_case("wrong_zero_and_cut_rows.txt");
+  REQUIRE(measured.samples.size() == 1);
+  CHECK(measured.samples[0].message == Bytes(8388608));
+  CHECK(measured.samples[0].gpus == 4);
+  REQUIRE(measured.ignored.size() == 3);
+  CHECK_THAT(measured.ignored[0], Contains("line 10: a message of 0 B"));
+  CHECK_THAT(measured.ignored[1], Contains("line 11: 12 wrong elements"));
+  CHECK_THAT(measured.ignored[2], Contains("line 13: 7 of 13 columns"));
+}
+
+TEST_CASE("a list of ranks with lines left out: the highest rank and the ratio win") {
+  const NcclMeasurements measured = read_case("ranks_elided.txt");
+  REQUIRE(measured.samples.size() == 2);
+  CHECK(measured.samples[0].gpus == 16);
+  CHECK(measured.samples[0].hosts == 2);
+  const std::string cut =
+      read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/ranks_elided.txt");
+  const TemporaryFolder folder;
+  const std::string fewer = std::regex_replace(cut, std::regex("#  Rank 15[^\n]*\n"), "");
+  const NcclMeasurements without = read_nccl_samples(folder.write("cut.txt", fewer));
+  CHECK(without.samples.at(0).gpus == 16);
+  CHECK_THAT(without.assumed.at(0), Contains("16 GPUs") && Contains("list 8"));
+}
+
+TEST_CASE("columns that were removed by hand: rows are read by their header") {
+  const std::vector<NcclSample> samples = read(
+      "# all_gather_perf -g 4\n#  Rank 0 Pid 1 on a device 0 [0x1] NVIDIA H100 80GB HBM3\n"
+      "#  Rank 3 Pid 1 on a device 3 [0x4] NVIDIA H100 80GB HBM3\n# size type time busbw\n 4096 half 12.5 "
+      "3.1\n");
+  REQUIRE(samples.size() == 1);
+  CHECK(samples[0].gpus == 4);
+  CHECK(samples[0].dtype == "half");
+  CHECK(samples[0].time.count() == Approx(12.5e-6));
 }
 
 TEST_CASE("nccl-tests' JSON contains the same; without MPI it lists one device of all") {

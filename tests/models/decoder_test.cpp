@@ -1,8 +1,12 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
+#include "models/hugging_face.hpp"
+#include "models/hugging_face_rules.hpp"
 #include "models/model.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/worlds.hpp"
@@ -141,11 +145,15 @@ TEST_CASE("settings of a configuration that are not modelled are errors that nam
   CHECK(with({{"rope_theta", 1e6}, {"architectures", {"MistralForCausalLM"}}}).empty());
   CHECK_THAT(with({{"hidden_act", "gelu"}}),
              Catch::Contains("field 'hidden_act' is gelu") && Catch::Contains("silu"));
-  CHECK_THAT(with({{"sliding_window", 8}}),
+  CHECK(with({{"sliding_window", 8}}).empty());
+  CHECK_THAT(with({{"sliding_window", 8}, {"layer_types", {"full_attention", "sliding_attention"}}}),
              Catch::Contains("'sliding_window' is 8") && Catch::Contains("sequence=16"));
+  CHECK_THAT(with({{"layer_types", {"full_attention", "linear_attention"}}}),
+             Catch::Contains("linear_attention"));
   CHECK(with({{"sliding_window", 4096}}).empty());
-  CHECK_THAT(with({{"logit_softcap", 30.0}}),
-             Catch::Contains("'logit_softcap' (30.0) is not known for mistral"));
+  CHECK_THAT(with({{"memory_layers", 3}}), Catch::Contains("'memory_layers' (3) is not known for mistral"));
+  CHECK(with({{"memory_layers", nullptr}, {"final_logit_softcapping", 30.0}, {"some_tool", {{"key", 1}}}})
+            .empty());
   CHECK_THAT(with({{"hidden_size", nullptr}}), Catch::Contains("'hidden_size' is missing"));
   CHECK_THAT(with({{"num_hidden_layers", "two"}}), Catch::Contains("expected a whole number, found \"two\""));
   CHECK_THAT(with({{"model_type", "mistrall"}}), Catch::Contains("did you mean 'mistral'"));
@@ -161,6 +169,99 @@ TEST_CASE("settings of a configuration that are not modelled are errors that nam
                             {"embd_pdrop", 0.1},
                             {"attn_pdrop", 0.2}}),
              Catch::Contains("'attn_pdrop' is 0.2"));
+}
+
+TEST_CASE("80 types of configurations have the parameters of their classes in transformers", "[models]") {
+  const json all = json::parse(
+      read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/models/reference/configurations.json"));
+  const TemporaryFolder folder;
+  std::set<std::string> types;
+  for (const json& one : all) {
+    CAPTURE(one["name"].get<std::string>());
+    const std::string path = folder.write("config.json", one["config"].dump());
+    const HuggingFaceModel configured =
+        read_configuration(path, {.file = path, .overrides = {{"sequence", "32"}}});
+    CHECK(configured.obstacles.empty());
+    CHECK(load_model("hf:" + path + ":sequence=32").parameter_count() ==
+          one["parameters"].get<std::int64_t>());
+    types.insert(configured.type);
+  }
+  CHECK(types.size() >= 55);
+  for (const std::string& type : configuration_types()) {  // every table is well-formed
+    const ConfigurationRules rules = rules_of(type, {});
+    if (rules.refused.empty()) CHECK_NOTHROW(load_model(rules.model));
+  }
+}
+
+TEST_CASE("a multimodal configuration is read as its text model, and Infinity as no number", "[models]") {
+  const TemporaryFolder folder;
+  json text = llama_like("qwen2", 1'000, 64, 128, 2, 4, 2);
+  const std::string path = folder.write(
+      "config.json",
+      json{{"model_type", "seen"}, {"text_config", text}, {"vision_config", {{"depth", 32}}}}.dump());
+  const HuggingFaceModel model = read_configuration(path, {});
+  CHECK(model.type == "qwen2");
+  REQUIRE(model.assumed.size() == 1);
+  CHECK_THAT(model.assumed[0], Catch::Contains("text model") && Catch::Contains("vision_config"));
+  const std::string limits =
+      folder.write("limits.json",
+                   R"({"model_type": "nemotron_h", "time_step_limit": [0.0, Infinity], "other": -Infinity})");
+  CHECK_THROWS_WITH(read_configuration(limits, {}),
+                    Catch::Contains("'nemotron_h' is not computed yet") && Catch::Contains("Mamba 2"));
+  text.erase("model_type");
+  text["architectures"] = {"LlamaForCausalLM"};
+  const HuggingFaceModel named = read_configuration(folder.write("named.json", text.dump()), {});
+  CHECK(named.type == "llama");
+  CHECK_THAT(named.assumed.at(0), Catch::Contains("architectures"));
+}
+
+TEST_CASE("blocks that differ are groups of a model file, which is the model again", "[models]") {
+  const TemporaryFolder folder;
+  json configuration = llama_like("qwen2_moe", 1'000, 64, 128, 6, 4, 2);
+  configuration.update({{"num_experts", 4},
+                        {"num_experts_per_tok", 2},
+                        {"moe_intermediate_size", 32},
+                        {"shared_expert_intermediate_size", 64},
+                        {"decoder_sparse_step", 2}});
+  const std::string path = folder.write("config.json", configuration.dump());
+  const Model model = load_model("hf:" + path + ":sequence=16");
+  CHECK(model.specification == "hf:" + path + ":sequence=16");
+  REQUIRE(model.segments.size() == 8);
+  CHECK(model.segments[1].parameters.size() == model.segments[3].parameters.size());
+  CHECK(model.segments[1].parameters.size() < model.segments[2].parameters.size());
+  const HuggingFaceModel configured =
+      read_configuration(path, {.file = path, .overrides = {{"sequence", "16"}}});
+  CHECK(configured.blocks.size() == 6);
+  const Model written = load_model(folder.write("mine.yaml", model_text(configured)));
+  CHECK(written.parameter_count() == model.parameter_count());
+  CHECK(written.forward_flop() == model.forward_flop());
+}
+
+TEST_CASE("a decoder without its variants costs what Llama costs, and parallel blocks the same", "[models]") {
+  const std::string sizes =
+      ":layers=2,hidden=256,heads=4,kv_heads=2,feed_forward=512,sequence=64,vocabulary=100";
+  const Model decoder = load_model("decoder" + sizes), llama = load_model("llama" + sizes);
+  CHECK(decoder.parameter_count() == llama.parameter_count());
+  CHECK(decoder.forward_flop() == llama.forward_flop());
+  CHECK(block(decoder).saved.size == block(llama).saved.size);
+  const Model parallel = load_model("decoder" + sizes + ",parallel=1");
+  CHECK(parallel.parameter_count() == llama.parameter_count());
+  CHECK(block(parallel).forward == block(decoder).forward);
+  for (const char* more :
+       {",tensor=2", ",tensor=2,sequence_parallel=1", ",tensor=2,parallel=1", ",context=2,ring=1"})
+    CHECK(load_model("decoder" + sizes + more).forward_flop().count() < 0.7 * llama.forward_flop().count());
+}
+
+TEST_CASE("windows of a configuration are settings of the model", "[models]") {
+  const Configured configured;
+  json gemma = llama_like("gemma2", 1'000, 64, 128, 4, 4, 2);
+  gemma.update({{"head_dim", 16}, {"sliding_window", 8}});
+  CHECK_THAT(configured(gemma).specification, Catch::Contains("window=8") && Catch::Contains("full_every=2"));
+  CHECK_FALSE(configured(gemma, ":sequence=8").specification.find("window") != std::string::npos);
+  const std::string every = ":layers=4,hidden=64,heads=4,sequence=16,vocabulary=1000,window=8";
+  CHECK(load_model("decoder" + every).forward_flop() == load_model("llama" + every).forward_flop());
+  CHECK(load_model("decoder" + every).forward_flop() <
+        load_model("decoder" + every + ",full_every=2").forward_flop());
 }
 
 TEST_CASE("a Llama block's flop follow from its widths; a causal kernel computes half of the scores",

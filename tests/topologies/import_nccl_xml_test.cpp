@@ -10,7 +10,7 @@ using Catch::Matchers::Equals;
 using Catch::Matchers::StartsWith;
 
 TEST_CASE("NCCL's file contains PCIe switches, NVSwitch, NICs and CPUs of two sockets") {
-  const Imported imported = import_reference("hopper-nvswitch.xml");
+  const ImportedCluster imported = import_reference("hopper-nvswitch.xml");
   const Cluster& cluster = imported.cluster;
   CHECK(cluster.hosts[0].cores == 64);
   CHECK(rate(cluster, "pcie0-socket0") == Approx(48.0));
@@ -23,8 +23,8 @@ TEST_CASE("NCCL's file contains PCIe switches, NVSwitch, NICs and CPUs of two so
   CHECK(cluster.hosts[0].nics.size() == 2);
   CHECK(rate(cluster, "eth0-socket1") == Approx(48.0));
   CHECK(cluster.node(part(cluster, "gpu1")).device == "h100-sxm");
-  REQUIRE(imported.notes.size() == 1);
-  CHECK_THAT(imported.notes[0], Contains("h100-sxm") && Contains("sm 90") && Contains("18 NVLinks"));
+  CHECK(imported.assumed.empty());
+  CHECK(imported.ignored.empty());
 }
 
 TEST_CASE("a rate without ' PCIe' and a width of 0 are read as NCCL reads them") {
@@ -55,11 +55,11 @@ TEST_CASE("options override the file") {
 
 TEST_CASE("an unknown CPU's bandwidth between sockets is assumed, with a note") {
   const std::string text = replaced(reference_text("hopper-nvswitch.xml"), "GenuineIntel", "Unheard");
-  const Imported imported = import_text(text);
+  const ImportedCluster imported = import_text(text);
   CHECK(rate(imported.cluster, "socket0-socket1") == Approx(22.0));
-  REQUIRE(imported.notes.size() == 2);
-  CHECK_THAT(imported.notes[1], Equals("between sockets 22.0 GB/s is assumed; --smp-bandwidth changes it"));
-  CHECK(import_text(text, {"h100-sxm", BytesPerSecond(30e9)}).notes.empty());
+  REQUIRE(imported.assumed.size() == 1);
+  CHECK_THAT(imported.assumed[0], Equals("between sockets 22.0 GB/s is assumed; --smp-bandwidth changes it"));
+  CHECK(import_text(text, {"h100-sxm", BytesPerSecond(30e9)}).assumed.empty());
 }
 
 TEST_CASE("C2C links between a CPU and its GPU are a link of their rate to the socket") {
@@ -67,11 +67,48 @@ TEST_CASE("C2C links between a CPU and its GPU are a link of their rate to the s
                                              R"(<nvlink target="0000:1c:00.0" count="2" tclass="0x030200"/>)",
                                              R"(<c2c bw="44712" count="10"/>)"),
                                     R"(<nvlink target="0000:1a:00.0" count="2" tclass="0x030200"/>)", "");
-  const Cluster cluster = import_text(text).cluster;
+  const Cluster cluster = import_text(text, {"v100-sxm"}).cluster;
   int found = 0;
   for (const Link& link : cluster.links)
     if (link.kind == LinkKind::kNvLink && link.bandwidth.count() == Approx(447.12e9)) ++found;
   CHECK(found == 1);
+}
+
+TEST_CASE("a guess needs exactly one known GPU that fits") {
+  const std::string text = replaced(
+      replaced(reference_text("hopper-nvswitch.xml"), "sm=\"90\"", "sm=\"103\""), "sm=\"90\"", "sm=\"103\"");
+  const ImportedCluster imported = import_text(text, {});
+  CHECK(imported.cluster.node(part(imported.cluster, "gpu0")).device == "gb300");
+  REQUIRE(imported.assumed.size() == 1);
+  CHECK_THAT(imported.assumed[0], Contains("gb300") && Contains("sm 103") && Contains("--device"));
+}
+
+TEST_CASE("a cloud's file of PCI functions becomes GPUs and NICs, and NVLinks are assumed aloud") {
+  CHECK_THAT(complaint(reference_text("vendor_pci_only.xml"), {}),
+             StartsWith("topo.txt:4:7: ") && Contains("--device"));
+  const ImportedCluster imported = import_reference("vendor_pci_only.xml", {"a100-sxm"});
+  CHECK(imported.cluster.hosts[0].devices.size() == 4);
+  CHECK(imported.cluster.hosts[0].nics.size() == 4);
+  CHECK(rate(imported.cluster, "gpu0-pcie0") == Approx(24.0));
+  CHECK(rate(imported.cluster, "gpu3-nvswitch") == Approx(240.0));
+  REQUIRE(imported.assumed.size() == 1);
+  CHECK_THAT(imported.assumed[0], Contains("not in the file") && Contains("12 links"));
+  CHECK(rate(import_reference("vendor_pci_only.xml", {"l40s"}).cluster, "gpu3-nvswitch") == 0.0);
+}
+
+TEST_CASE("virtual interfaces, NVLinks of a GPU to itself and rates of emulated bridges do not count") {
+  const ImportedCluster imported = import_reference("virtual_nics_and_emulated_links.xml");
+  const Cluster& cluster = imported.cluster;
+  CHECK(cluster.hosts[0].nics.size() == 1);
+  CHECK(part(cluster, "eno1") >= 0);
+  CHECK(rate(cluster, "pcie0-socket0") == Approx(48.0));
+  CHECK(rate(cluster, "gpu0-nvswitch") == Approx(370.8));
+  CHECK(rate(cluster, "gpu1-nvswitch") == 0.0);
+  REQUIRE(imported.ignored.size() == 2);
+  CHECK_THAT(imported.ignored[0], Contains("gpu1 has 18 NVLinks to itself"));
+  CHECK_THAT(imported.ignored[1], Contains("docker0, veth1a2b3c4"));
+  REQUIRE(imported.assumed.size() == 1);
+  CHECK_THAT(imported.assumed[0], Contains("generation 5 x16 for 0000:10:00.0"));
 }
 
 TEST_CASE("a mistake in NCCL's file is named with line, column and what was expected") {
@@ -96,12 +133,19 @@ TEST_CASE("a mistake in NCCL's file is named with line, column and what was expe
              StartsWith("topo.txt:19:5: <pci>: found busid"));
   CHECK_THAT(complaint(replaced(good, "ffffffff\"", "fffgffff\"")),
              StartsWith("topo.txt:2:3: <cpu>: found 'g' in affinity"));
-  CHECK_THAT(complaint(replaced(good, "sm=\"90\"", "sm=\"12\"")),
+  CHECK_THAT(complaint(replaced(good, "sm=\"90\"", "sm=\"12\""), {}),
              StartsWith("topo.txt:5:9: the file does not determine the GPU"));
+  CHECK_THAT(
+      complaint(good, {}),
+      StartsWith(
+          "topo.txt:5:9: sm 90 and 18 NVLinks fits several GPUs; set --device to one of: h100-sxm, h200"));
+  CHECK_THAT(complaint("<system><cpu><pci class=\"0x038000\"><gpu><xgmi/></gpu></pci></cpu></system>"),
+             Contains("AMD GPUs"));
   CHECK_THAT(complaint(good, {"v100-sxm"}),
              StartsWith("topo.txt:5:9: <gpu>: found 18 NVLinks, expected at most the 6"));
-  CHECK_THAT(complaint(replaced(reference_text("volta-direct.xml"), "count=\"2\"", "count=\"1\"")),
-             Contains("<nvlink>: found 1 links from node/gpu0 to node/gpu1, expected 2"));
+  CHECK_THAT(
+      complaint(replaced(reference_text("volta-direct.xml"), "count=\"2\"", "count=\"1\""), {"v100-sxm"}),
+      Contains("<nvlink>: found 1 links from node/gpu0 to node/gpu1, expected 2"));
 }
 
 }  // namespace

@@ -26,15 +26,30 @@ inline std::string reference_text(const std::string& name) {
   return read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/topologies/reference/" + name);
 }
 
-inline Imported import_text(const std::string& text, const ImportOptions& options = {}) {
-  return import_cluster(text, "topo.txt", "", options);
+/// Reader of the format that the text has.
+inline ClusterReader reader_of(const std::string& text) {
+  return is_nccl_xml(text) ? read_nccl_xml : read_nvidia_smi;
 }
-inline Imported import_reference(const std::string& name, const ImportOptions& options = {}) {
-  return import_cluster(reference_text(name), name, "", options);
+/// GPU of a reference file; the files do not determine it.
+inline std::string device_of(const std::string& name) {
+  return name.starts_with("pascal")   ? "p100-pcie-12gb"
+         : name.starts_with("volta")  ? "v100-sxm"
+         : name.starts_with("ampere") ? "a100-sxm"
+                                      : "h100-sxm";
+}
+
+inline ImportedCluster import_text(const std::string& text, const ImportOptions& options = {"h100-sxm"}) {
+  return import_cluster(reader_of(text), text, "topo.txt", options);
+}
+inline ImportedCluster import_reference(const std::string& name, const ImportOptions& options) {
+  return import_cluster(reader_of(reference_text(name)), reference_text(name), name, options);
+}
+inline ImportedCluster import_reference(const std::string& name) {
+  return import_reference(name, {device_of(name)});
 }
 
 /// What an import of `text` complains of; "" when it does not.
-inline std::string complaint(const std::string& text, const ImportOptions& options = {}) {
+inline std::string complaint(const std::string& text, const ImportOptions& options = {"h100-sxm"}) {
   try {
     import_text(text, options);
   } catch (const InputError& error) {

@@ -8,10 +8,10 @@ namespace stepcast::tests::importer_test {
 namespace {
 
 /// An import of anything ends in a cluster, or in an error that starts with file, line and column.
-void check_survives(const Importer& importer, const std::string& text) {
+void check_survives(ClusterReader reader, const std::string& text) {
   static const std::regex kPlace("broken:[1-9][0-9]*:[1-9][0-9]*: [^\n]+");
   try {
-    const Imported imported = importer.read(text, "broken", {});
+    const ImportedCluster imported = reader(text, "broken", {"h100-sxm"});
     if (imported.cluster.places().empty()) FAIL("a cluster without a place from: " << text);
   } catch (const InputError& error) {
     const std::string message = error.what();
@@ -19,29 +19,11 @@ void check_survives(const Importer& importer, const std::string& text) {
   }
 }
 
-const Importer& importer_of(const std::string& text) {
-  const Importer* found = nullptr;
-  for (const auto& entry : importers().entries()) {
-    if (!entry.value.recognises(text)) continue;
-    REQUIRE(found == nullptr);
-    found = &entry.value;
-  }
-  REQUIRE(found != nullptr);
-  return *found;
-}
-
-TEST_CASE("every importer has a file that it recognises") {
-  for (const auto& entry : importers().entries()) {
-    const std::vector<std::string> names = reference_names();
-    CHECK(std::any_of(names.begin(), names.end(),
-                      [&](const std::string& name) { return entry.value.recognises(reference_text(name)); }));
-  }
-}
-
 TEST_CASE("every file is recognised by one importer and becomes one host whose GPUs reach each other") {
   for (const std::string& name : reference_names()) {
     INFO(name);
-    importer_of(reference_text(name));
+    CHECK(is_nccl_xml(reference_text(name)) != is_nvidia_smi(reference_text(name)));
+    CHECK(recognised_importer(reference_text(name))->value.makes == "cluster");
     const Cluster cluster = import_reference(name).cluster;
     CHECK(cluster.hosts.size() == 1);
     const Paths paths(cluster);
@@ -56,9 +38,9 @@ TEST_CASE("a file that ends after any of its bytes is a cluster or an error with
   for (const std::string& name : reference_names()) {
     INFO(name);
     const std::string text = reference_text(name);
-    const Importer& importer = importer_of(text);
+    const ClusterReader reader = reader_of(text);
     for (std::size_t length = 0; length < text.size(); ++length)
-      check_survives(importer, text.substr(0, length));
+      check_survives(reader, text.substr(0, length));
   }
 }
 
@@ -66,15 +48,15 @@ TEST_CASE("a file with any byte changed, left out or doubled is a cluster or an 
   for (const std::string& name : reference_names()) {
     INFO(name);
     const std::string text = reference_text(name);
-    const Importer& importer = importer_of(text);
+    const ClusterReader reader = reader_of(text);
     for (std::size_t at = 0; at < text.size(); ++at) {
       for (const char other : {'\0', 'X', '9', ' ', '\t', '\n', '<', '"', '-', '\x1b', '\xff'}) {
         std::string broken = text;
         broken[at] = other;
-        check_survives(importer, broken);
+        check_survives(reader, broken);
       }
-      check_survives(importer, text.substr(0, at) + text.substr(at + 1));
-      check_survives(importer, text.substr(0, at) + text[at] + text.substr(at));
+      check_survives(reader, text.substr(0, at) + text.substr(at + 1));
+      check_survives(reader, text.substr(0, at) + text[at] + text.substr(at));
     }
   }
 }

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/registry.hpp"
+
+/// Importers, one file each: other programs' files become files of this project.
+namespace stepcast {
+
+/// A file of this project, and what an importer understood, assumed and ignored: one sentence each.
+struct Imported {
+  std::string text{};    ///< YAML, or JSON without its context
+  std::string schema{};  ///< of JSON: `stepcast.calibration/2`; "": YAML
+  std::vector<std::string> understood{};
+  std::vector<std::string> assumed{};
+  std::vector<std::string> ignored{};
+  std::vector<std::string> obstacles{};  ///< why `text` is empty although the file was understood
+};
+
+/// Options of `import` by name without dashes.
+using ImportTexts = std::map<std::string, std::string>;
+
+/// An option of `import` that an importer understands.
+struct ImportOption {
+  std::string name;
+  std::string help;
+};
+
+struct Importer {
+  std::string makes;    ///< `cluster`
+  std::string use;      ///< where the new file is an input: `--cluster FILE`
+  std::string example;  ///< a command
+  std::vector<ImportOption> options{};
+  /// True if a text that starts like this is of this kind, well-formed or not.
+  std::function<bool(const std::string& head)> recognises;
+  /// \throws InputError that starts with the file and names line, column or key, and what was expected;
+  /// UsageError for an option
+  std::function<Imported(const std::vector<std::string>& paths, const ImportTexts& options)> read;
+};
+
+Registry<Importer>& importers();
+
+/// The first MiB of a file. \throws InputError if it cannot be read
+std::string file_head(const std::string& path);
+
+/// The importer named `kind`, or, if that is "", the first that recognises the file. \throws InputError that
+/// lists the kinds; UsageError for an unknown one
+const Registry<Importer>::Entry& importer_of(const std::string& path, const std::string& kind);
+/// Null if none recognises the text.
+const Registry<Importer>::Entry* recognised_importer(const std::string& head);
+
+/// A given option; "" without it.
+std::string option_or(const ImportTexts& options, const std::string& name);
+
+}  // namespace stepcast

@@ -1,0 +1,159 @@
+#include "models/hugging_face_rules.hpp"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "core/file.hpp"
+
+namespace stepcast {
+namespace {
+
+std::vector<std::string> texts(const YamlNode& node) {
+  std::vector<std::string> result;
+  for (const YamlNode& item : node.one_or_more()) result.push_back(item.text());
+  return result;
+}
+
+YamlNode table_named(const std::string& name) {
+  return YamlNode::load((home_folder() / "models" / "hugging_face" / (name + ".yaml")).string());
+}
+
+std::vector<std::string> table_names() {
+  std::vector<std::string> names = resource_names("models/hugging_face", ".yaml");
+  std::erase(names, "fields");
+  return names;
+}
+
+/// Adds the rules of one map; a setting's earlier rule of another kind goes.
+void add_rules(const YamlNode& node, ConfigurationRules& rules) {
+  const auto each = [&](const char* key, const auto& use) {
+    if (!node.has(key)) return;
+    for (const std::string& name : node.at(key).keys()) use(name, node.at(key).at(name));
+  };
+  rules.model = node.text_or("model", rules.model);
+  rules.refused = node.text_or("refused", rules.refused);
+  rules.block_configs = node.text_or("block_configs", rules.block_configs);
+  rules.full_every = node.text_or("full_every", rules.full_every);
+  const auto forget = [&](const std::string& setting) {
+    for (const auto* table : {&rules.settings, &rules.optional, &rules.percent})
+      if (const auto found = table->find(setting); found != table->end())
+        for (const std::string& field : found->second)
+          if (field.find('{') == std::string::npos) rules.ignored.insert(field);
+    rules.settings.erase(setting), rules.optional.erase(setting), rules.percent.erase(setting);
+    rules.or_null.erase(setting), rules.fixed.erase(setting);
+  };
+  for (auto [key, table] :
+       {std::pair("settings", &rules.settings), {"optional", &rules.optional}, {"percent", &rules.percent}})
+    each(key, [&, table = table](const std::string& setting, const YamlNode& fields) {
+      forget(setting);
+      (*table)[setting] = texts(fields);
+    });
+  for (auto [key, table] : {std::pair("or_null", &rules.or_null), {"fixed", &rules.fixed}})
+    each(key, [&, table = table](const std::string& setting, const YamlNode& value) {
+      forget(setting);
+      (*table)[setting] = value.text();
+    });
+  each("defaults",
+       [&](const std::string& setting, const YamlNode& value) { rules.defaults[setting] = value.text(); });
+  each("only", [&](const std::string& field, const YamlNode& values) { rules.only[field] = texts(values); });
+  if (node.has("windows"))
+    for (const std::string& field : texts(node.at("windows"))) rules.windows.push_back(field);
+  if (node.has("ignored"))
+    for (const std::string& field : texts(node.at("ignored"))) rules.ignored.insert(field);
+  if (!node.has("sparse")) return;
+  const YamlNode sparse = node.at("sparse");
+  sparse.allow_only({"first", "step", "dense_layers", "sparse_layers", "dense"});
+  rules.sparse = {sparse.text_or("first", ""),
+                  sparse.text_or("step", ""),
+                  sparse.text_or("dense_layers", ""),
+                  sparse.text_or("sparse_layers", ""),
+                  {}};
+  for (const std::string& setting : sparse.at("dense").keys())
+    rules.sparse.dense[setting] = texts(sparse.at("dense").at(setting));
+}
+
+/// Adds rules, then those of its cases that hold. Fields of all cases are known.
+void add_with_cases(const YamlNode& node, const Assignment& fields, ConfigurationRules& rules) {
+  node.allow_only({"model", "settings", "optional", "or_null", "percent", "fixed", "defaults", "only",
+                   "windows", "ignored", "sparse", "block_configs", "full_every", "cases", "refused"});
+  add_rules(node, rules);
+  for (const YamlNode& one : node.items("cases")) {
+    Assignment values = fields;
+    for (const std::string& name : one.at("if").keys()) {
+      rules.ignored.insert(name);
+      if (values.find(name) == nullptr) values.set(name, "null");
+    }
+    ConfigurationRules further;
+    add_rules(one, further);
+    rules.ignored.merge(further.known_fields());
+    if (Condition(one.at("if"), values.names()).holds(values)) add_rules(one, rules);
+  }
+}
+
+bool matches_any(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), name.c_str(), FNM_CASEFOLD) == 0;
+  });
+}
+
+}  // namespace
+
+std::set<std::string> ConfigurationRules::known_fields() const {
+  std::set<std::string> known = ignored;
+  const auto add = [&](const std::string& field) {
+    if (field.find('{') == std::string::npos)
+      known.insert(field);
+    else
+      known.merge(names_in(field));
+  };
+  for (const auto* table : {&settings, &optional, &percent, &sparse.dense})
+    for (const auto& [setting, fields] : *table) std::ranges::for_each(fields, add);
+  for (const auto* table : {&or_null, &fixed, &defaults})
+    for (const auto& [setting, field] : *table) add(field);
+  for (const auto& [field, values] : only) known.insert(field);
+  known.insert(windows.begin(), windows.end());
+  known.insert({sparse.first, sparse.step, sparse.dense_layers, sparse.sparse_layers, block_configs,
+                full_every, "layer_types"});
+  return known;
+}
+
+std::vector<std::string> configuration_types() {
+  std::vector<std::string> names;
+  for (const std::string& table : table_names())
+    for (const std::string& type : table_named(table).at("types").keys()) names.push_back(type);
+  std::ranges::sort(names);
+  return names;
+}
+
+ConfigurationRules rules_of(const std::string& type, const Assignment& fields) {
+  for (const std::string& name : table_names()) {
+    const YamlNode table = table_named(name);
+    if (!table.at("types").has(type)) continue;
+    table.allow_only({"model", "common", "types"});
+    ConfigurationRules rules;
+    rules.model = table.text_or("model", "");
+    if (table.has("common")) add_with_cases(table.at("common"), fields, rules);
+    const YamlNode own = table.at("types").at(type);
+    if (own.is_map()) add_with_cases(own, fields, rules);
+    if (own.is_scalar() && !own.text().empty()) rules.refused = own.text();
+    return rules;
+  }
+  throw InputError("models/hugging_face: has no type '{}'", type);
+}
+
+bool FieldEffects::may_matter(const std::string& field) const {
+  return !matches_any(without, field) && !usual(field) && matches_any(with, field);
+}
+
+bool FieldEffects::usual(const std::string& field) const { return matches_any(of_every_file, field); }
+
+const FieldEffects& field_effects() {
+  static const FieldEffects kEffects = [] {
+    const YamlNode file = table_named("fields");
+    return FieldEffects{texts(file.at("without")), texts(file.at("with")), texts(file.at("of_every_file"))};
+  }();
+  return kEffects;
+}
+
+}  // namespace stepcast

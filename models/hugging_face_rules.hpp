@@ -1,0 +1,72 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/expression.hpp"
+
+/// The tables of models/hugging_face/.
+namespace stepcast {
+
+/// Which blocks have experts, and what the others have instead.
+struct SparseRules {
+  std::string first, step;                  ///< fields: first block with experts; every n-th has them
+  std::string dense_layers, sparse_layers;  ///< fields: lists of blocks
+  std::map<std::string, std::vector<std::string>> dense;  ///< setting of other blocks: fields, or a number
+};
+
+/// How the fields of one `model_type` become settings:
+///
+/// ```yaml
+/// model: llama                              # the family
+/// settings: {hidden: hidden_size}           # setting: first given field of a list, or an expression
+/// optional: {kv_heads: num_key_value_heads} # the family's default if it is missing or null
+/// or_null: {q_rank: q_lora_rank}            # required, and null is 0
+/// percent: {dropout: [a_pdrop, b_pdrop]}    # fields of one value, times 100
+/// fixed: {attention_bias: 1}                # settings that every model of this type has
+/// defaults: {tied: 1}                       # settings of models whose field is missing
+/// only: {hidden_act: [silu]}                # values that are modelled; a missing field has the first one
+/// windows: [sliding_window]                 # fields with the number of keys that a position sees
+/// full_every: 2                             # or a field: every n-th block sees all, unless `layer_types` decides
+/// ignored: [rope_theta]                     # without effect on time and memory
+/// sparse: {first: first_k_dense_replace, dense: {experts: 0}}  # see SparseRules
+/// block_configs: block_configs              # the field with a list of blocks (Nemotron-NAS)
+/// cases:                                    # further rules where conditions on fields hold
+///   - {if: {alibi: true}, fixed: {rotary: 0}}
+/// refused: state-space layers               # why the type is not computed
+/// ```
+///
+/// A file has the `model`, `common` rules and the `types` with theirs; a later rule for a setting replaces an
+/// earlier one.
+struct ConfigurationRules {
+  std::string model, refused, block_configs, full_every;
+  std::map<std::string, std::vector<std::string>> settings, optional, percent, only;
+  std::map<std::string, std::string> or_null, fixed, defaults;
+  std::vector<std::string> windows;
+  std::set<std::string> ignored;
+  SparseRules sparse;
+
+  /// All fields that the rules name.
+  [[nodiscard]] std::set<std::string> known_fields() const;
+};
+
+/// Names of all types, sorted.
+std::vector<std::string> configuration_types();
+
+/// Rules of a type. \param fields their values, which conditions read \pre `type` is one of
+/// configuration_types()
+ConfigurationRules rules_of(const std::string& type, const Assignment& fields);
+
+/// Patterns of field names, in models/hugging_face/fields.yaml.
+struct FieldEffects {
+  std::vector<std::string> without, with, of_every_file;
+  /// True if a field of this name may change time or memory.
+  [[nodiscard]] bool may_matter(const std::string& field) const;
+  /// True for fields of tokenizers, generation and storage, which no note lists.
+  [[nodiscard]] bool usual(const std::string& field) const;
+};
+const FieldEffects& field_effects();
+
+}  // namespace stepcast

@@ -1,0 +1,58 @@
+#include "models/model_file.hpp"
+
+#include <filesystem>
+
+#include "core/file.hpp"
+#include "models/hugging_face.hpp"
+#include "models/settings.hpp"
+
+namespace stepcast {
+namespace {
+
+/// The file that this one is like.
+YamlNode base_of(const YamlNode& own) {
+  own.allow_only({"description", "like", "settings"});
+  const YamlNode like = own.at("like");
+  const YamlNode base =
+      like.placed([&] { return YamlNode::load(find_resource("models", like.text(), ".yaml").string()); });
+  if (base.has("like")) like.fail("'" + like.text() + "' is like another model itself");
+  return base;
+}
+
+}  // namespace
+
+Model model_from(const YamlNode& own, const Specification& given) {
+  const bool is_like = own.has("like");
+  const YamlNode file = is_like ? base_of(own) : own;
+  Settings settings;
+  if (file.has("settings")) settings.read(file.at("settings"));
+  if (is_like && own.has("settings")) settings.change(own.at("settings"));
+  settings.apply(given);
+  Model model = read_model(file, settings);
+  if (const std::string twice = complete(model); !twice.empty())
+    file.at("segments")
+        .fail("two parameters have the name '" + twice + "'; layers with parameters need different names");
+  const std::string differences = settings.differences();
+  model.specification = given.file + (differences.empty() ? "" : ":" + differences);
+  return model;
+}
+
+Model load_model(const std::string& specification) {
+  HuggingFaceModel configured;
+  if (is_hugging_face(specification)) configured = read_hugging_face(specification);
+  const bool has_blocks = !configured.blocks.empty();
+  const Specification parts = is_hugging_face(specification) ? configured.specification
+                                                             : Specification::parse("model", specification);
+  const std::filesystem::path path = find_resource("models", parts.file, ".yaml");
+  Model model = model_from(
+      has_blocks ? YamlNode::parse(model_text(configured), specification) : YamlNode::load(path.string()),
+      parts);
+  model.name = path.stem().string();
+  model.path = path.string();
+  if (has_blocks) model.specification = specification;
+  return model;
+}
+
+std::vector<std::string> model_names() { return resource_names("models", ".yaml"); }
+
+}  // namespace stepcast

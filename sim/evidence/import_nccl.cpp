@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+#include "calibration/nccl_calibration.hpp"
+#include "core/importer.hpp"
+#include "core/number.hpp"
+#include "core/table.hpp"
+#include "records/bench.hpp"
+#include "sim/evidence/nccl_samples.hpp"
+#include "topologies/devices.hpp"
+
+/// Imports measured collectives: of one host as a calibration of NCCL, of several hosts or of AMD's GPUs as a
+/// bench file.
+namespace stepcast {
+namespace {
+
+bool is_measured_collectives(const std::string& head) {
+  static const std::regex kRow(
+      R"((^|\n)\s*\d+\s+\d+\s+(u?int8|u?int32|u?int64|half|float|double|bfloat16|fp8_e4m3|fp8_e5m2)\s)");
+  for (const char* sign : {"Collective test starting", "algbw", "\"coll_perf\"", "op_name,"})
+    if (head.find(sign) != std::string::npos) return true;
+  if (head.find("\"results\"") != std::string::npos && head.find("out_of_place") != std::string::npos)
+    return true;
+  constexpr std::size_t kSearched = 10'000;  // std::regex recurses
+  const std::string start = head.substr(0, kSearched);
+  return std::regex_search(start, kRow);
+}
+
+NcclHints hints_of(const ImportTexts& options) {
+  NcclHints hints{.kind = option_or(options, "collective")};
+  if (const std::string gpus = option_or(options, "gpus"); !gpus.empty()) {
+    hints.gpus = number_in<int>(gpus).value_or(0);
+    if (hints.gpus < 2) throw UsageError("--gpus: found '{}', expected a whole number of at least 2", gpus);
+  }
+  return hints;
+}
+
+/// Samples of all files, with the notes of their readers.
+std::vector<NcclSample> read_all(const std::vector<std::string>& paths, const ImportTexts& options,
+                                 Imported& imported) {
+  const NcclHints hints = hints_of(options);
+  std::vector<NcclSample> samples;
+  for (const std::string& path : paths) {
+    NcclMeasurements measured = read_nccl_samples(path, hints);
+    std::ranges::move(measured.samples, std::back_inserter(samples));
+    for (const std::string& note : measured.assumed) imported.assumed.push_back(path + ": " + note);
+    for (const std::string& note : measured.ignored) imported.ignored.push_back(path + ": " + note);
+  }
+  if (hints.gpus > 0)
+    std::erase_if(samples, [&](const NcclSample& sample) { return sample.gpus != hints.gpus; });
+  if (samples.empty()) throw InputError("{}: has no collective of {} GPUs", paths.front(), hints.gpus);
+  return samples;
+}
+
+/// Keeps the samples of one device; the first decides which, unless it is given.
+std::string keep_device(const std::string& wanted, std::vector<NcclSample>& samples) {
+  std::string device;
+  std::vector<NcclSample> kept;
+  for (NcclSample& sample : samples) {
+    if (sample.device.empty() && wanted.empty())
+      throw InputError("{}: the file does not name its GPUs; set --device", sample.where);
+    const std::string name = sample.device.empty() ? wanted : device_of(sample);
+    if (!wanted.empty() && name != device_model(wanted).name) continue;
+    if (device.empty()) device = name;
+    if (name != device)
+      throw InputError("{}: is of {}, others are of {}; set --device", sample.where, name, device);
+    kept.push_back(std::move(sample));
+  }
+  if (kept.empty())
+    throw InputError("{}: the files have no collective of device '{}'", samples.front().where, wanted);
+  samples = std::move(kept);
+  return device;
+}
+
+/// Refuses two times of one size that cannot both be right, for instance of runs with different settings.
+void refuse_contradictions(const std::vector<NcclSample>& samples) {
+  constexpr double kMostDifference = 0.2;
+  std::map<std::tuple<CollectiveKind, int, int, std::string, double>, const NcclSample*> first;
+  for (const NcclSample& sample : samples) {
+    const auto [found, is_new] = first.try_emplace(
+        {sample.kind, sample.gpus, sample.hosts, sample.dtype, sample.message.count()}, &sample);
+    const double ratio = sample.time / found->second->time;
+    if (is_new || std::max(ratio, 1.0 / ratio) <= 1.0 + kMostDifference) continue;
+    throw InputError(
+        "{} and {}: two times of one collective of {} GPUs and {} differ by more than 20 %, {} and {}; "
+        "import "
+        "runs with different settings apart",
+        found->second->where, sample.where, sample.gpus, to_text(sample.message),
+        to_text(found->second->time), to_text(sample.time));
+  }
+}
+
+std::string sizes_text(const std::vector<NcclSample>& samples) {
+  std::set<std::string> kinds;
+  for (const NcclSample& sample : samples) kinds.insert(to_text(sample.kind));
+  const auto [least, most] = std::ranges::minmax(samples, {}, &NcclSample::message);
+  return fmt::format("{} of {}, {} to {}", counted(samples.size(), "row"), joined(kinds),
+                     to_text(least.message), to_text(most.message));
+}
+
+void make_calibration(const std::vector<std::string>& paths, const std::string& device,
+                      const std::vector<NcclSample>& samples, Imported& imported) {
+  Calibration calibration = nccl_calibration(device, samples);
+  for (const std::string& path : paths)
+    calibration.lineage.push_back(make_ancestor("measured collectives", path));
+  imported.schema = kCalibrationSchema;
+  imported.text = nlohmann::json(calibration).dump();
+  std::istringstream lines(fit_text(calibration.nccl, samples));
+  for (std::string line; std::getline(lines, line);) imported.understood.push_back(line);
+}
+
+void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSample>& samples,
+                Imported& imported) {
+  Bench bench;
+  bench.backend = "nccl";
+  bench.world_size = samples.front().gpus;
+  std::set<int> sizes;
+  double fastest = 0.0;
+  for (const NcclSample& sample : samples) {
+    sizes.insert(sample.gpus);
+    BenchRow row{.collective = to_text(sample.kind),
+                 .message_bytes = sample.message.count(),
+                 .time_s = {sample.time.count()}};
+    fastest = std::max(fastest, algbw_bytes_per_s(row) * bus_factor(row.collective, sample.gpus));
+    bench.rows.push_back(std::move(row));
+  }
+  if (sizes.size() > 1)
+    throw InputError("{}: the rows are of {} GPUs; --gpus selects one of them", samples.front().where,
+                     joined(sizes, " and "));
+  for (const std::string& path : paths) bench.lineage.push_back(make_ancestor("measured collectives", path));
+  imported.schema = kBenchSchema;
+  imported.text = nlohmann::json(bench).dump();
+  imported.understood.push_back(fmt::format(
+      "a measurement of {} GPUs on {}, which becomes a bench file for 'stepcast compare'; largest busbw {}",
+      samples.front().gpus, counted(samples.front().hosts, "host"), to_text(BytesPerSecond(fastest))));
+}
+
+Imported import_collectives(const std::vector<std::string>& paths, const ImportTexts& options) {
+  Imported imported;
+  std::vector<NcclSample> samples = read_all(paths, options, imported);
+  refuse_contradictions(samples);
+  const std::string device = keep_device(option_or(options, "device"), samples);
+  imported.understood.push_back(sizes_text(samples) + ", on " + device);
+  const auto between = [&](const NcclSample& sample) {
+    return sample.hosts > 1 || device_model(device).compute_capability == 0;
+  };
+  if (std::ranges::all_of(samples, between)) {
+    make_bench(paths, samples, imported);
+    return imported;
+  }
+  if (const auto apart = std::erase_if(samples, between); apart > 0)
+    imported.ignored.push_back(
+        fmt::format("{} between hosts; --gpus selects them, for a bench file", counted(apart, "row")));
+  make_calibration(paths, device, samples, imported);
+  return imported;
+}
+
+const Registration<Importer> kNcclTests{
+    importers(),
+    {.name = "nccl-tests",
+     .description = "collectives measured by nccl-tests, rccl-tests or NCCL Inspector",
+     .value = {.makes = "calibration",
+               .use = "--calibration FILE; of several hosts 'compare FILE'",
+               .example = "all_reduce.txt all_gather.json -o node.calibration.json",
+               .options = {{"device", ""},
+                           {"collective",
+                            "for text that does not name its test: all_reduce, all_gather, reduce_scatter, "
+                            "alltoall or broadcast"},
+                           {"gpus",
+                            "for text that does not list its ranks; else selects rows of so many GPUs"}},
+               .recognises = is_measured_collectives,
+               .read = import_collectives},
+     .order = 40}};
+
+}  // namespace
+}  // namespace stepcast

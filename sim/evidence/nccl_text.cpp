@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "core/number.hpp"
+#include "core/table.hpp"
+#include "sim/evidence/nccl_samples.hpp"
+
+/// Text of nccl-tests and rccl-tests as people paste it: with tags of launchers, other lines between, columns
+/// removed, rows cut.
+namespace stepcast {
+namespace {
+
+constexpr double kMostGpus = 65'536;
+
+/// busbw / algbw as the printed digits confine it.
+struct BandwidthRatio {
+  double least = 0.0, most = 1e9;
+  [[nodiscard]] bool known() const { return least > 0.0 && least <= most; }
+};
+
+/// A number of GPUs from first to last; none if first > last.
+struct GpuRange {
+  int first = 1, last = 0;
+  [[nodiscard]] bool contains(int gpus) const { return first <= gpus && gpus <= last; }
+};
+
+/// GPUs whose bus bandwidth has this ratio to the algorithm's: 2(n - 1)/n of an all-reduce, 1 of a broadcast,
+/// else (n - 1)/n.
+GpuRange gpus_of(CollectiveKind kind, BandwidthRatio ratio) {
+  constexpr double kSlack = 1e-9;
+  const double whole = kind == CollectiveKind::kAllReduce ? 2.0 : 1.0;
+  if (!ratio.known()) return {2, static_cast<int>(kMostGpus)};
+  if (kind == CollectiveKind::kBroadcast)
+    return ratio.least <= 1.0 + kSlack && ratio.most >= 1.0 - kSlack
+               ? GpuRange{2, static_cast<int>(kMostGpus)}
+               : GpuRange{};
+  const auto gpus = [&](double value) { return value >= whole ? kMostGpus : whole / (whole - value); };
+  if (ratio.least > whole + kSlack) return {};
+  return {std::max(2, static_cast<int>(std::ceil(std::min(kMostGpus, gpus(ratio.least)) - kSlack))),
+          static_cast<int>(std::floor(std::min(kMostGpus, gpus(ratio.most)) + kSlack))};
+}
+
+/// A printed decimal and half of its last digit.
+std::optional<std::pair<double, double>> printed_decimal(const std::string& text) {
+  const auto value = number_in<double>(text);
+  if (!value || !std::isfinite(*value)) return {};
+  const auto dot = text.find('.');
+  const auto digits = dot == std::string::npos ? 0 : text.size() - dot - 1;
+  return std::pair(*value, 0.5 * std::pow(10.0, -static_cast<double>(digits)));
+}
+
+struct TestRow {
+  int line = 0;
+  double size = 0.0, time_us = 0.0;
+  std::string dtype, redop, root, algbw, busbw;
+};
+
+/// Lines of one test from its settings to the end of its table.
+struct TestRun {
+  std::string test;  ///< `all_reduce`; "" if no line names it
+  std::vector<std::string> columns;
+  std::string device;
+  int highest_rank = -1, rank_lines = 0, highest_device = 0, per_process = 0;
+  std::set<std::string> hosts;
+  std::vector<TestRow> rows;
+};
+
+BandwidthRatio bandwidth_ratio(const std::vector<TestRow>& rows) {
+  BandwidthRatio ratio;
+  for (const TestRow& row : rows) {
+    const auto algbw = printed_decimal(row.algbw), busbw = printed_decimal(row.busbw);
+    if (!algbw || !busbw || algbw->first <= 2.0 * algbw->second || busbw->first <= 0.0) continue;
+    ratio.least = std::max(ratio.least, (busbw->first - busbw->second) / (algbw->first + algbw->second));
+    ratio.most = std::min(ratio.most, (busbw->first + busbw->second) / (algbw->first - algbw->second));
+  }
+  return ratio;
+}
+
+/// Kinds that the columns redop and root allow.
+bool allows_kind(const TestRow& row, CollectiveKind kind) {
+  const bool adds = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
+  if (!row.redop.empty() && (row.redop == "none") == adds) return false;
+  const int root = number_in<int>(row.root).value_or(-1);
+  return row.root.empty() || (kind == CollectiveKind::kBroadcast) == (root >= 0);
+}
+
+class NcclTextReader {
+ public:
+  NcclTextReader(std::string path, NcclHints hints) : path_(std::move(path)), hints_(std::move(hints)) {}
+
+  NcclMeasurements read(const std::string& text) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      ++line_;
+      if (!untag(line)) continue;
+      if (const auto test = test_of(line); !test.empty()) {
+        finish();
+        run_.test = test;
+      } else if (line.starts_with("#")) {
+        comment(line);
+      } else {
+        row(line);
+      }
+    }
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  [[nodiscard]] std::string where(int line) const { return path_ + ":" + std::to_string(line); }
+  void leave_out(const std::string& why) {
+    result_.ignored.push_back(fmt::format("line {}: {}", line_, why));
+  }
+
+  /// Removes colours, tags of mpirun (`[1,0]<stdout>:`) and srun (`0:`), time stamps and quotation marks.
+  /// False for lines of other ranks or of standard error.
+  bool untag(std::string& line) {
+    static const std::regex kNoise("\x1b\\[[0-9;]*[A-Za-z]|\r");
+    static const std::regex kMpi(R"(^\s*\[\d+,(\d+)\]<(stdout|stderr|stddiag)>:\s?)");
+    static const std::regex kSrun(R"(^\s*(\d+):\s)");
+    static const std::regex kBefore(R"(^\s*(>+\s*)?(\d{4}-\d\d-\d\d[T ][0-9:.,]+(Z|[+-]\d\d:?\d\d)?\s+)?)");
+    if (line.find_first_of("\x1b\r") != std::string::npos) line = std::regex_replace(line, kNoise, "");
+    constexpr std::size_t kLongest = 4096;  // longer lines are no rows; std::regex recurses
+    if (line.size() > kLongest) return false;
+    std::smatch tag;
+    if (line.find('>') != std::string::npos || line.find('T') != std::string::npos)
+      line = std::regex_replace(line, kBefore, "", std::regex_constants::format_first_only);
+    const bool mpi = std::regex_search(line, tag, kMpi);
+    if (mpi && tag[2] != "stdout") return false;
+    if (mpi || std::regex_search(line, tag, kSrun)) {
+      const std::string rank = tag[1];
+      line = tag.suffix();
+      if (rank.find_first_not_of('0') != std::string::npos) return false;
+    }
+    const auto first = line.find_first_not_of(" \t");
+    line.erase(0, first == std::string::npos ? line.size() : first);
+    return true;
+  }
+
+  /// Test that a line starts: nccl-tests' own line, or the command that was typed.
+  static std::string test_of(const std::string& line) {
+    static const std::regex kTest(
+        "(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|sendrecv|gather|scatter|"
+        "hypercube)_perf");
+    std::smatch test;
+    const bool named = line.find("_perf") != std::string::npos && std::regex_search(line, test, kTest);
+    return named ? test[1].str() : "";
+  }
+
+  void comment(const std::string& line) {
+    static const std::regex kRank(
+        R"(Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*))");
+    static const std::regex kSettings(R"(nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+))");
+    std::smatch found;
+    if (line.find(" Rank ") != std::string::npos && std::regex_search(line, found, kRank)) {
+      if (!run_.rows.empty()) finish();
+      ++run_.rank_lines;
+      run_.highest_rank = std::max(run_.highest_rank, number_in<int>(found[1].str()).value_or(0));
+      run_.highest_device = std::max(run_.highest_device, number_in<int>(found[3].str()).value_or(0));
+      run_.hosts.insert(found[2]);
+      run_.device = found[4];
+      run_.device.erase(run_.device.find_last_not_of(" \t") + 1);
+    } else if (std::regex_search(line, found, kSettings)) {
+      if (!run_.rows.empty()) finish();
+      run_.per_process =
+          number_in<int>(found[1].str()).value_or(0) * number_in<int>(found[2].str()).value_or(0);
+    } else if (line.find("algbw") != std::string::npos || line.find("busbw") != std::string::npos) {
+      std::istringstream words(line.substr(1));
+      run_.columns.assign(std::istream_iterator<std::string>(words), {});
+    }
+  }
+
+  /// Cell of the column, out of place if both are there; "" if the table lacks it.
+  [[nodiscard]] std::string cell(const std::vector<std::string>& cells, const std::string& column,
+                                 bool in_place) const {
+    const auto first = std::ranges::find(run_.columns, column);
+    if (first == run_.columns.end()) return "";
+    const auto second = std::find(first + 1, run_.columns.end(), column);
+    const auto at = in_place && second != run_.columns.end() ? second : first;
+    return cells[static_cast<std::size_t>(at - run_.columns.begin())];
+  }
+
+  void row(const std::string& line) {
+    std::istringstream words(line);
+    std::vector<std::string> cells{std::istream_iterator<std::string>(words), {}};
+    if (cells.size() < 3 || !number_in<long long>(cells.front())) return;  // of other programs
+    if (run_.columns.empty()) {
+      run_.columns = {"size",  "count",  "type", "redop", "root",  "time",  "algbw",
+                      "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"};
+      if (cells.size() < run_.columns.size()) run_.columns.resize(9);
+    }
+    if (cells.size() < run_.columns.size())
+      return leave_out(fmt::format("{} of {} columns", cells.size(), run_.columns.size()));
+    const auto size = printed_decimal(cell(cells, "size", false));
+    auto time = printed_decimal(cell(cells, "time", false));
+    const bool in_place = !time;
+    if (in_place) time = printed_decimal(cell(cells, "time", true));
+    if (!size || !time || size->first < 0.0 || time->first < 0.0)
+      return leave_out("size or time is not a number");
+    if (size->first == 0.0) return leave_out("a message of 0 B");
+    if (time->first == 0.0) return leave_out("a call of no time");
+    const auto wrong = number_in<double>(cell(cells, "#wrong", in_place));
+    if (wrong && *wrong > 0.0) return leave_out(fmt::format("{:.0f} wrong elements", *wrong));
+    run_.rows.push_back({line_, size->first, time->first, cell(cells, "type", false),
+                         cell(cells, "redop", false), cell(cells, "root", false),
+                         cell(cells, "algbw", in_place), cell(cells, "busbw", in_place)});
+  }
+
+  /// Kind of the run's collective; none if it is not forecast.
+  std::optional<CollectiveKind> kind_of_run(BandwidthRatio ratio, int stated) {
+    if (!hints_.kind.empty() && run_.test.empty()) return nccl_kind(hints_.kind);
+    if (!run_.test.empty()) {
+      const auto kind = nccl_kind(run_.test);
+      if (!kind)
+        result_.ignored.push_back(fmt::format("line {}: the table of {}_perf, which is not forecast",
+                                              run_.rows.front().line, run_.test));
+      return kind;
+    }
+    std::vector<CollectiveKind> fitting;
+    std::vector<std::string> names;
+    for (const auto& [name, kind] : nccl_kinds()) {
+      const GpuRange range = gpus_of(kind, ratio);
+      if (!ratio.known() || !allows_kind(run_.rows.front(), kind) || range.first > range.last) continue;
+      if (stated > 0 && !range.contains(stated)) continue;
+      fitting.push_back(kind);
+      names.push_back(name);
+    }
+    if (fitting.size() == 1) {
+      result_.assumed.push_back(fmt::format("line {}: busbw / algbw = {:.4g} is that of {}",
+                                            run_.rows.front().line, (ratio.least + ratio.most) / 2.0,
+                                            names[0]));
+      return fitting.front();
+    }
+    throw InputError("{}: the file does not name its test; --collective does: {}",
+                     where(run_.rows.front().line), joined(names.empty() ? nccl_kind_names() : names));
+  }
+
+  int gpus_of_run(CollectiveKind kind, BandwidthRatio ratio, int stated) {
+    const std::string place = where(run_.rows.front().line);
+    if (hints_.gpus > 0 && stated == 0) return hints_.gpus;
+    const GpuRange range = gpus_of(kind, ratio);
+    const bool known = ratio.known() && range.first <= range.last && kind != CollectiveKind::kBroadcast;
+    if (stated > 0 && (!known || range.contains(stated))) return stated;
+    if (known && range.first == range.last) {
+      result_.assumed.push_back(
+          fmt::format("line {}: {} GPUs, from busbw / algbw = {:.4g}{}", run_.rows.front().line, range.first,
+                      (ratio.least + ratio.most) / 2.0,
+                      stated > 0 ? fmt::format("; the lines above list {}", stated) : ""));
+      return range.first;
+    }
+    if (known)
+      throw InputError("{}: by busbw / algbw it is unknown which of {} to {} GPUs ran; set --gpus", place,
+                       range.first, range.last);
+    throw InputError("{}: no line '#  Rank 0 ...' before it: unknown how many GPUs ran; set --gpus", place);
+  }
+
+  /// Lists of ranks are cut in the middle: then a host has as many GPUs as its highest device number states.
+  [[nodiscard]] int hosts_of_run(int gpus) const {
+    const int listed = std::max<int>(1, static_cast<int>(run_.hosts.size()));
+    if (run_.rank_lines == 0 || run_.rank_lines >= gpus) return listed;
+    const int per_host = run_.highest_device + 1;
+    return std::max(listed,
+                    run_.rank_lines < run_.highest_rank + 1 ? (gpus + per_host - 1) / per_host : listed);
+  }
+
+  /// Adds the rows of a run and begins another. Rows keep the settings that stand above them.
+  void finish() {
+    if (!run_.rows.empty()) {
+      const BandwidthRatio ratio = bandwidth_ratio(run_.rows);
+      const int stated = run_.rank_lines > 0    ? std::max(run_.highest_rank + 1, run_.rank_lines)
+                         : run_.per_process > 1 ? run_.per_process
+                                                : 0;
+      if (const auto kind = kind_of_run(ratio, stated)) {
+        const int gpus = gpus_of_run(*kind, ratio, stated);
+        for (const TestRow& row : run_.rows)
+          result_.samples.push_back({run_.device, *kind, gpus, hosts_of_run(gpus), row.dtype, Bytes(row.size),
+                                     Seconds(kMicro * row.time_us), where(row.line)});
+      }
+      run_ = {};
+    }
+  }
+
+  const std::string path_;
+  const NcclHints hints_;
+  int line_ = 0;
+  TestRun run_;
+  NcclMeasurements result_;
+};
+
+}  // namespace
+
+NcclMeasurements read_nccl_text(const std::string& path, const std::string& text, const NcclHints& hints) {
+  return NcclTextReader(path, hints).read(text);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,380 @@
+#include "sim/plan/launch_reader.hpp"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/expression.hpp"
+#include "core/file.hpp"
+#include "core/specification.hpp"
+#include "core/table.hpp"
+#include "models/model.hpp"
+#include "sim/plan/launch_syntax.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr const char* kNotLiteral = "\x01";
+
+/// Programs whose files can be read, those with the most specific signs first.
+const std::vector<std::string>& readable_programs() {
+  static const std::vector<std::string> kPrograms{"deepspeed", "hf", "torchtitan", "nemo", "megatron"};
+  return kPrograms;
+}
+
+const YamlNode& table_of(const std::string& program) {
+  static const std::map<std::string, YamlNode> kTables = [] {
+    std::map<std::string, YamlNode> tables;
+    for (const std::string& name : readable_programs())
+      tables.emplace(name, YamlNode::load(find_resource("launchers", name, ".yaml").string()));
+    return tables;
+  }();
+  return kTables.at(program);
+}
+
+bool has_sign(const YamlNode& read, const std::string& text) {
+  return std::ranges::any_of(
+      read.items("signs"), [&](const YamlNode& sign) { return text.find(sign.text()) != std::string::npos; });
+}
+
+std::string program_of(const std::string& text) {
+  for (const std::string& program : readable_programs())
+    if (has_sign(table_of(program).at("read"), text)) return program;
+  return "";
+}
+
+/// Reads the entries of one file by a table:
+///
+/// ```yaml
+/// read:
+///   syntax: arguments            # arguments, python, toml, json or yaml
+///   signs: [--num-layers]        # texts, one of which the file contains
+///   leaf: true                   # only the last part of nested keys counts
+///   keys: {num-layers: layers}   # key: name of its value in the conditions and expressions below
+///   model: {hidden-size: hidden} # the same, of the model; without effect if --model is given
+///   defaults: {tensor: 1}        # values of missing keys
+///   only: {optimizer: [adam]}    # values that are modelled
+///   refused: {fp4-format: why}   # keys that change the step and are not modelled
+///   ignored: [log-*]             # patterns of keys without effect
+///   set: [{data: "{world-size/tensor}", if: {tensor: "> 1"}}]     # further values, in order
+///   settings: [{sequence_parallel: 1, if: {sequence-parallel: yes}}]  # of the model
+///   options: [{strategy: ddp, if: {pipeline: 1}}]                 # of `predict`
+/// ```
+class TableReader {
+ public:
+  TableReader(const std::string& program, std::string name, const OptionTexts& given)
+      : table_(table_of(program)), read_(table_.at("read")), name_(std::move(name)), given_(given) {
+    read_.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "refused", "ignored",
+                      "set", "settings", "options"});
+    result_.program = table_.at("name").text();
+  }
+
+  LaunchReading read(const std::string& text) {
+    const LaunchFile file = read_launch_syntax(text, name_, syntax_of(text));
+    result_.ignored = file.ignored;
+    take_words(file.words);
+    for (const auto& [option, value] : given_) words_[option] = value;
+    for (const std::string& key : read_.at("defaults").keys())
+      values_.set(key, read_.at("defaults").at(key).text());
+    for (const LaunchEntry& entry : file.entries) take(entry);
+    if (words_.contains("world-size")) values_.set("world-size", words_.at("world-size"));
+    values_.set("model-given", words_.contains("model") ? "yes" : "no");
+    add_layers();
+    evaluate("set", [&](const std::string& name, const std::string& value) { values_.set(name, value); });
+    values_.set("mesh", mesh());
+    OptionTexts& options = result_.options;
+    evaluate("options", [&](const std::string& name, const std::string& value) { options[name] = value; });
+    for (const auto& [option, value] : words_) options[option] = value;
+    add_settings();
+    std::erase_if(options, [](const auto& option) { return option.second.empty(); });
+    report();
+    return std::move(result_);
+  }
+
+ private:
+  [[noreturn]] void fail(const LaunchEntry& entry, const std::string& message) const {
+    throw InputError(
+        "{}:{}: {}{}: {}", name_, entry.line, entry.key,
+        entry.value.empty() ? "" : " " + printable(entry.value == kNotLiteral ? "..." : entry.value),
+        message);
+  }
+
+  [[nodiscard]] LaunchSyntax syntax_of(const std::string& text) const {
+    static const std::map<std::string, LaunchSyntax> kSyntaxes{{"arguments", LaunchSyntax::kArguments},
+                                                               {"python", LaunchSyntax::kPython},
+                                                               {"toml", LaunchSyntax::kToml},
+                                                               {"json", LaunchSyntax::kJson},
+                                                               {"yaml", LaunchSyntax::kYaml}};
+    const bool script = text.starts_with("#!/") && text.find("python") > text.find('\n');
+    return script || name_.ends_with(".sh") ? LaunchSyntax::kArguments
+                                            : read_.at("syntax").named("syntax", kSyntaxes);
+  }
+
+  /// `--model llama3-8b --like=`: options that the program's own do not express; an empty value unsets one.
+  void take_words(const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) {
+      std::istringstream stream(line);
+      std::string option;
+      for (std::string word; stream >> word;) {
+        if (word.starts_with("--")) {
+          const auto equals = word.find('=');
+          option = word.substr(2, equals == std::string::npos ? equals : equals - 2);
+          words_[option] = equals == std::string::npos ? "yes" : word.substr(equals + 1);
+        } else if (!option.empty()) {
+          words_[option] = word;
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::string normal(const std::string& key) const {
+    std::string result = read_.flag("leaf") ? key.substr(key.find_last_of('.') + 1) : key;
+    if (read_.at("syntax").text() == "arguments") std::ranges::replace(result, '_', '-');
+    return result;
+  }
+  static std::string normal_value(const std::string& value) {
+    if (value.empty() || value == "true" || value == "True") return "yes";
+    return value == "false" || value == "False" ? "no" : value;
+  }
+
+  void take(const LaunchEntry& entry) {
+    if (entry.key == "world-size") return values_.set("world-size", entry.value);
+    const std::string key = normal(entry.key), value = normal_value(entry.value);
+    const bool absent = value == "null" || value == "None";
+    const bool of_model = read_.has("model") && read_.at("model").has(key);
+    if (of_model && words_.contains("model")) {
+      if (!absent) ignored_.push_back(entry.key + " (the model is given)");
+      return;
+    }
+    const bool known = of_model || read_.at("keys").has(key);
+    if (read_.has("only") && read_.at("only").has(key)) {
+      std::vector<std::string> modelled;
+      for (const YamlNode& one : read_.at("only").at(key).one_or_more()) modelled.push_back(one.text());
+      if (!absent && std::ranges::find(modelled, value) == modelled.end())
+        fail(entry, "this value is not modelled; known: " + joined(modelled));
+      if (!known) return;
+    }
+    if (!known && matches("ignored", key)) {
+      ignored_.push_back(entry.key);
+      return;
+    }
+    if (absent) return;
+    if (!known) refuse(entry, key, value);
+    if (known && entry.value.find(kNotLiteral) != std::string::npos)
+      fail(entry,
+           "the value is not literal; only literal assignments, arrays and variables of these are read");
+    if (known) values_.set((of_model ? read_.at("model") : read_.at("keys")).at(key).text(), value);
+  }
+
+  [[nodiscard]] bool matches(const char* list, const std::string& key) const {
+    return std::ranges::any_of(read_.items(list), [&](const YamlNode& pattern) {
+      return fnmatch(pattern.text().c_str(), key.c_str(), 0) == 0;
+    });
+  }
+
+  void refuse(const LaunchEntry& entry, const std::string& key, const std::string& value) const {
+    std::vector<std::string> known = read_.at("keys").keys();
+    if (read_.has("refused"))
+      for (const std::string& pattern : read_.at("refused").keys())
+        if (fnmatch(pattern.c_str(), key.c_str(), 0) == 0) {
+          if (value == "no" || value == "0" || value == "none") return;
+          fail(entry, "is not modelled: " + read_.at("refused").at(pattern).text());
+        }
+    for (const char* list : {"model", "only"})
+      if (read_.has(list))
+        for (const std::string& one : read_.at(list).keys()) known.push_back(one);
+    const std::string near = nearest(key, known);
+    fail(entry, "is not known and may have an effect" +
+                    (near.empty() ? "" : "; did you mean '" + near + "'?") + "; remove it if it has none");
+  }
+
+  /// Conditions of an entry, over all names of the table.
+  [[nodiscard]] bool holds(const YamlNode& entry) const {
+    if (!entry.has("if")) return true;
+    std::vector<std::string> names = values_.names();
+    Assignment values = values_;
+    for (const std::string& name : entry.at("if").keys()) {
+      if (values.find(name) == nullptr) {
+        values.set(name, "");
+        names.push_back(name);
+      }
+      const YamlNode condition = entry.at("if").at(name);
+      if (values.value_or(name, "").empty() && condition.is_scalar() && condition.text().starts_with(">"))
+        return false;
+    }
+    return entry.placed([&] { return Condition(entry.at("if"), names).holds(values); });
+  }
+
+  template <class Use>
+  void evaluate(const char* list, const Use& use) {
+    for (const YamlNode& entry : read_.items(list)) {
+      if (!holds(entry)) continue;
+      for (const std::string& name : entry.keys()) {
+        if (name == "if") continue;
+        const std::string& text = entry.at(name).text();
+        for (const std::string& needed : names_in(text))
+          if (values_.find(needed) == nullptr || values_.find(needed)->empty()) {
+            const char* hint = needed == "world-size" || needed == "nodes" || needed == "gpus-per-node"
+                                   ? "--world-size sets it"
+                                   : "--model or the option sets it";
+            throw InputError("{}: '{}' is missing, which {} needs; {}", name_, key_of(needed), name, hint);
+          }
+        const Expansion value = entry.placed([&] { return expand(text, values_); });
+        if (!value.problem.empty()) throw InputError("{}: {}: {}", name_, name, value.problem);
+        use(name, value.text);
+      }
+    }
+  }
+
+  /// The key whose value has this name.
+  [[nodiscard]] std::string key_of(const std::string& name) const {
+    for (const char* map : {"keys", "model"})
+      if (read_.has(map))
+        for (const std::string& key : read_.at(map).keys())
+          if (read_.at(map).at(key).text() == name) return key;
+    return name;
+  }
+
+  /// Blocks of a given model, and stages by a layout such as `Et*9|t*10L` or `"layers.9","norm"`.
+  void add_layers() {
+    if (words_.contains("model")) {
+      const Model model = load_model(words_.at("model"));
+      if (const auto layers = model.settings.find("layers"); layers != model.settings.end())
+        values_.set("layers", std::to_string(layers->second));
+      if (const auto sequence = model.settings.find("sequence"); sequence != model.settings.end())
+        values_.set("model-sequence", std::to_string(sequence->second));
+    }
+    std::vector<int> stages;
+    if (const std::string layout = values_.value_or("layout", ""); !layout.empty()) {
+      std::istringstream parts(layout);
+      for (std::string part; std::getline(parts, part, '|');) stages.push_back(blocks_in(part));
+    } else if (const std::string points = values_.value_or("split-points", ""); !points.empty()) {
+      std::istringstream parts(points);
+      int before = 0;
+      const int all = positive_number(values_.value_or("layers", "")).value_or(0);
+      for (std::string part; std::getline(parts, part, ',');) {
+        const auto dot = part.find_last_of('.');
+        const int point =
+            dot == std::string::npos ? all : positive_number(part.substr(dot + 1)).value_or(all);
+        stages.push_back(point - before);
+        before = point;
+      }
+      stages.push_back(all - before);
+      if (all == 0) throw InputError("{}: the number of layers is missing; --model sets it", name_);
+    }
+    if (stages.empty()) return;
+    if (std::ranges::any_of(stages, [](int blocks) { return blocks < 0; }))
+      throw InputError("{}: the stages are not in the order of the model", name_);
+    values_.set("split", split_text(stages));
+    values_.set("parts", std::to_string(stages.size()));
+  }
+  /// Blocks of `Et*9`, `tttL` and `(t|)*3` without bars.
+  [[nodiscard]] int blocks_in(const std::string& part) const {
+    int blocks = 0;
+    for (std::size_t at = 0; at < part.size(); ++at) {
+      if (part[at] == 't') {
+        const bool times = at + 1 < part.size() && part[at + 1] == '*';
+        std::size_t end = at + 2;
+        while (times && end < part.size() && std::isdigit(static_cast<unsigned char>(part[end])) != 0) ++end;
+        blocks += times ? positive_number(part.substr(at + 2, end - at - 2)).value_or(0) : 1;
+        at = times ? end - 1 : at;
+      } else if (part[at] != 'E' && part[at] != 'L' && part[at] != ' ') {
+        throw InputError("{}: layout '{}': only E, t, t*N and L are read", name_, printable(part));
+      }
+    }
+    return blocks;
+  }
+
+  /// Dimensions of more than one rank, as in --mesh; "" if one has all ranks.
+  [[nodiscard]] std::string mesh() const {
+    std::vector<std::string> order{"pipeline", "copies", "shard", "data", "context", "tensor", "expert"};
+    if (values_.value_or("stages-inside", "") == "yes")
+      order = {"copies", "shard", "data", "context", "pipeline", "tensor", "expert"};
+    std::string text;
+    for (const std::string& name : order) {
+      const std::string size = values_.value_or(name, "1");
+      const bool shards = values_.value_or("shards", "no") == "yes";
+      const bool one = size == "1" && name != "shard";
+      if (one || size.empty() || size == "0" || (name == "data" && shards) ||
+          ((name == "copies" || name == "shard") && !shards))
+        continue;
+      text += (text.empty() ? "" : ",") + (name == "copies" ? std::string("data") : name) + "=" + size;
+    }
+    const bool in_one = text.find(',') == std::string::npos && !text.starts_with("tensor") &&
+                        !text.starts_with("context") && !text.starts_with("expert");
+    return in_one ? "" : text;
+  }
+
+  /// Settings of the model that the file decides, unless the model's specification does.
+  void add_settings() {
+    const auto model = result_.options.find("model");
+    if (model == result_.options.end()) return;
+    const Specification given = Specification::parse("model", model->second);
+    const std::map<std::string, std::int64_t> known = load_model(model->second).settings;
+    evaluate("settings", [&](const std::string& name, const std::string& value) {
+      const bool set =
+          std::ranges::find(given.overrides, name, &std::pair<std::string, std::string>::first) !=
+          given.overrides.end();
+      if (!set && known.contains(name) && known.at(name) != positive_number(value).value_or(0))
+        model->second = with_setting(model->second, name, value);
+    });
+  }
+
+  void report() {
+    std::string options;
+    for (const auto& [name, value] : result_.options)
+      if (!given_.contains(name) || name == "model") options += fmt::format(" --{} {}", name, value);
+    result_.understood.push_back(result_.program + ":" + options);
+    if (result_.options.contains("like") && !given_.contains("like"))
+      result_.assumed.push_back("what " + result_.program + " does by itself: convention " +
+                                result_.options.at("like"));
+    std::ranges::sort(ignored_);
+    ignored_.erase(std::unique(ignored_.begin(), ignored_.end()), ignored_.end());
+    if (!ignored_.empty()) result_.ignored.push_back("keys without effect: " + joined(ignored_));
+  }
+
+  const YamlNode table_, read_;
+  const std::string name_;
+  const OptionTexts given_;
+  OptionTexts words_{};  ///< of comments and of the command line
+  Assignment values_{};
+  std::vector<std::string> ignored_{};
+  LaunchReading result_{};
+};
+
+}  // namespace
+
+bool is_launch_text(const std::string& head) { return !program_of(head).empty(); }
+
+LaunchReading read_launch_text(const std::string& text, const std::string& name, const std::string& program,
+                               const OptionTexts& given) {
+  const std::string found = program.empty() ? program_of(text) : program;
+  if (found.empty())
+    throw InputError("{}: the program that it starts is not known; read are files of {}", name,
+                     joined(readable_programs()));
+  try {
+    return TableReader(found, name, given).read(text);
+  } catch (const InputError& error) {
+    if (std::string_view(error.what()).starts_with(name)) throw;
+    throw InputError("{}: {}", name, error.what());
+  }
+}
+
+LaunchReading read_launch_file(const std::string& path, const OptionTexts& given) {
+  const std::string text = read_file(path);
+  if (!(path.ends_with(".yaml") || path.ends_with(".yml")) || text.find("\nlaunch: ") == std::string::npos)
+    return read_launch_text(text, path, "", given);
+  const YamlNode file = YamlNode::parse(text, path);
+  file.allow_only({"launch", "options"});
+  LaunchReading result{.program = file.at("launch").text(), .options = given};
+  for (const std::string& option : file.at("options").keys())
+    result.options.try_emplace(option, file.at("options").at(option).text());
+  return result;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,247 @@
+#include "sim/plan/launch_syntax.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/table.hpp"
+#include "core/yaml.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr std::size_t kLongestLine = 2'000;  // std::regex recurses
+
+std::string trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(" \t\r"), last = text.find_last_not_of(" \t\r");
+  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
+}
+
+/// A literal of Python or TOML as plain text; none if it is something else.
+std::optional<std::string> literal(const std::string& text,
+                                   const std::map<std::string, std::string>& variables) {
+  const std::string value = trimmed(text);
+  if (value.size() >= 2 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front() &&
+      value.find(value.front(), 1) == value.size() - 1)
+    return value.substr(1, value.size() - 2);
+  static const std::regex kPlain(
+      R"([-+]?[0-9][0-9_]*(\.[0-9]*)?([eE][-+]?[0-9]+)?|True|False|None|true|false|null)");
+  static const std::regex kType(R"(torch\.(bfloat16|float16|float32|half))");
+  if (value.size() > kLongestLine) return {};
+  std::smatch found;
+  if (std::regex_match(value, kPlain)) {
+    std::string plain = value;
+    if (std::isdigit(static_cast<unsigned char>(plain.back())) != 0) std::erase(plain, '_');
+    if (plain == "True") return "true";
+    if (plain == "False") return "false";
+    if (plain == "None") return "null";
+    return plain;
+  }
+  if (std::regex_match(value, found, kType)) return found[1].str();
+  if (value.size() >= 2 && value.front() == '[' && value.back() == ']') {
+    std::string items;
+    std::istringstream parts(value.substr(1, value.size() - 2));
+    for (std::string part; std::getline(parts, part, ',');) {
+      if (trimmed(part).empty()) continue;
+      const auto item = literal(part, variables);
+      if (!item) return {};
+      items += (items.empty() ? "" : ",") + *item;
+    }
+    return items;
+  }
+  const auto variable = variables.find(value);
+  return variable == variables.end() ? std::nullopt : std::optional(variable->second);
+}
+
+/// Text before a comment that no quotation contains.
+std::string without_comment(const std::string& line) {
+  char quote = 0;
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    if (quote == 0 && (line[at] == '"' || line[at] == '\''))
+      quote = line[at];
+    else if (line[at] == quote)
+      quote = 0;
+    if (quote == 0 && line[at] == '#') return line.substr(0, at);
+  }
+  return line;
+}
+
+/// Comments of plans: the number of processes, and options that the program's own do not express.
+void read_comment(const std::string& line, int number, LaunchFile& file) {
+  static const std::regex kWorld(R"(^\s*# (?:torchrun|deepspeed) with (\d+) processes)");
+  static const std::regex kTrainer(R"(^\s*# Trainer: ([a-z_0-9]+): (\S+))");
+  static const std::regex kCall(R"(^\s*# GradientAccumulationPlugin\(.*(sync_each_batch)=(True))");
+  constexpr std::string_view kOwn = "# stepcast:";
+  std::smatch found;
+  const std::string text = trimmed(line);
+  if (text.starts_with(kOwn)) file.words.push_back(text.substr(kOwn.size()));
+  if (line.size() > kLongestLine || !text.starts_with("#")) return;
+  if (std::regex_search(line, found, kWorld)) file.entries.push_back({"world-size", found[1], number});
+  if (std::regex_search(line, found, kTrainer) || std::regex_search(line, found, kCall))
+    file.entries.push_back({"trainer." + found[1].str(), found[2], number});
+}
+
+void read_comments(const std::string& text, LaunchFile& file) {
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) read_comment(line, ++number, file);
+}
+
+LaunchFile read_toml(const std::string& text, const std::string& name) {
+  LaunchFile file;
+  std::istringstream lines(text);
+  std::string section;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    read_comment(line, ++number, file);
+    const int first = number;
+    std::string plain = trimmed(without_comment(line));
+    if (plain.empty()) continue;
+    if (plain.front() == '[' && plain.find('=') == std::string::npos) {
+      const auto end = plain.find(']');
+      if (end == std::string::npos) throw InputError("{}:{}: the section is not closed", name, number);
+      section =
+          trimmed(plain.substr(plain.starts_with("[[") ? 2 : 1, end - (plain.starts_with("[[") ? 2 : 1))) +
+          ".";
+      continue;
+    }
+    const auto equals = plain.find('=');
+    if (equals == std::string::npos)
+      throw InputError("{}:{}: expected 'key = value' or '[section]'", name, number);
+    std::string value = trimmed(plain.substr(equals + 1));
+    while (value.starts_with('[') && !value.ends_with(']') && std::getline(lines, line)) {
+      ++number;
+      value += " " + trimmed(without_comment(line));
+    }
+    const auto found = literal(value, {});
+    if (!found)
+      throw InputError("{}:{}: '{}' is not a literal value", name, first, printable(value.substr(0, 80)));
+    file.entries.push_back({section + trimmed(plain.substr(0, equals)), *found, first});
+  }
+  return file;
+}
+
+void add_json(const nlohmann::json& json, const std::string& prefix, const std::string& text,
+              LaunchFile& file) {
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_object()) {
+      add_json(value, prefix + key + ".", text, file);
+      continue;
+    }
+    file.entries.push_back({prefix + key, value.is_string() ? value.get<std::string>() : value.dump(),
+                            line_of(text, "\"" + key + "\"")});
+  }
+}
+
+LaunchFile read_json(const std::string& text, const std::string& name) {
+  LaunchFile file;
+  read_comments(text, file);
+  std::string plain;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    plain += (trimmed(line).starts_with("#") ? "" : line) + "\n";
+  const nlohmann::json json = parse_loose_json(plain, name);
+  if (!json.is_object()) throw InputError("{}:1: expected an object of keys", name);
+  add_json(json, "", text, file);
+  return file;
+}
+
+void add_yaml(const YamlNode& node, const std::string& prefix, const std::string& text, LaunchFile& file) {
+  for (const std::string& key : node.keys()) {
+    const YamlNode value = node.at(key);
+    if (value.is_map()) {
+      add_yaml(value, prefix + key + ".", text, file);
+      continue;
+    }
+    std::vector<std::string> items;
+    for (const YamlNode& item : value.one_or_more()) items.push_back(item.is_scalar() ? item.text() : "null");
+    file.entries.push_back({prefix + key, joined(items, ","), line_of(text, key + ":")});
+  }
+}
+
+LaunchFile read_yaml(const std::string& text, const std::string& name) {
+  LaunchFile file;
+  read_comments(text, file);
+  const YamlNode yaml = YamlNode::parse(text, name);
+  if (!yaml.is_map()) throw InputError("{}:1: expected a map of keys", name);
+  add_yaml(yaml, "", text, file);
+  return file;
+}
+
+}  // namespace
+
+LaunchFile read_recipe(const std::string& text, const std::string& name) {
+  static const std::regex kRefused(
+      R"(^(for|while|if|elif|else|with|try|except|class|lambda|async|match)\b.*)");
+  static const std::regex kAssignment(R"(^([A-Za-z_][\w.]*)\s*(?::\s*[\w.\[\]]+\s*)?=\s*([^=].*)$)");
+  static const std::regex kKeyword(
+      R"(([A-Za-z_]\w*)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|[-+]?[\w.]+)\s*(?=[,)]|$))");
+  LaunchFile file;
+  std::map<std::string, std::string> variables;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    read_comment(line, ++number, file);
+    const std::string plain = trimmed(without_comment(line));
+    if (plain.empty() || plain.size() > kLongestLine) continue;
+    const auto fail = [&](const std::string& what) {
+      throw InputError("{}:{}: {}: only literal values 'key = value' and 'key=value' are read", name, number,
+                       what);
+    };
+    std::smatch found;
+    if (plain.starts_with("if __name__")) continue;
+    if (std::regex_match(plain, found, kRefused)) fail("'" + found[1].str() + "'");
+    if (plain.starts_with("import ") || plain.starts_with("from ") || plain.starts_with("def ") ||
+        plain.starts_with("return") || plain.starts_with("@") || plain.starts_with("\"\"\""))
+      continue;
+    std::string rest = plain;
+    if (std::regex_match(plain, found, kAssignment)) {
+      const std::string key = found[1];
+      rest = found[2];
+      const auto value = literal(rest.ends_with(',') ? rest.substr(0, rest.size() - 1) : rest, variables);
+      const bool call = rest.find('(') != std::string::npos;
+      const bool plain_name =
+          key.find('.') == std::string::npos && !line.starts_with(' ') && !line.starts_with('\t');
+      if (value && plain_name) variables[key] = *value;
+      if (value && (!plain_name || key.find('_') != std::string::npos))
+        file.entries.push_back({key, *value, number});
+      if (!value && !call && key.find('.') != std::string::npos)
+        file.entries.push_back({key, "\x01", number});
+      if (value || !call) continue;
+    }
+    for (auto at = std::sregex_iterator(rest.begin(), rest.end(), kKeyword); at != std::sregex_iterator();
+         ++at)
+      file.entries.push_back({(*at)[1], literal((*at)[2], variables).value_or("\x01"), number});
+  }
+  return file;
+}
+
+int line_of(const std::string& text, const std::string& what) {
+  const auto at = text.find(what);
+  return at == std::string::npos
+             ? 0
+             : 1 + static_cast<int>(
+                       std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+}
+
+LaunchFile read_launch_syntax(const std::string& text, const std::string& name, LaunchSyntax syntax) {
+  switch (syntax) {
+    case LaunchSyntax::kArguments:
+      return read_script(text, name);
+    case LaunchSyntax::kPython:
+      return read_recipe(text, name);
+    case LaunchSyntax::kToml:
+      return read_toml(text, name);
+    case LaunchSyntax::kJson:
+      return read_json(text, name);
+    case LaunchSyntax::kYaml:
+      break;
+  }
+  return read_yaml(text, name);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+/// Keys and values of files that start a training, without running them.
+namespace stepcast {
+
+/// A literal value of a launch file.
+struct LaunchEntry {
+  std::string key;    ///< as written, without leading dashes; nested as `zero_optimization.stage`
+  std::string value;  ///< "" of a flag
+  int line = 0;
+};
+
+struct LaunchFile {
+  std::vector<LaunchEntry> entries;
+  std::vector<std::string>
+      words;  ///< lines that end options of stepcast: of comments `# stepcast: --model ...`
+  std::vector<std::string> ignored;  ///< one sentence each
+};
+
+enum class LaunchSyntax : unsigned char { kArguments, kPython, kToml, kJson, kYaml };
+
+/// Reads the entries of a text.
+///
+///     arguments   a shell script: literal assignments, arrays, $VAR, arithmetic of them, and the command; or
+///                 arguments alone
+///     python      `a.b.c = literal`, `key=literal` in calls, and variables of literals; or Hydra's overrides
+///     toml        sections, scalars and lists
+///     json        objects, with comments
+///     yaml        maps; comments `# Trainer: key: value`
+///
+/// \param name the text's name in errors \throws InputError with the line of what is not literal
+LaunchFile read_launch_syntax(const std::string& text, const std::string& name, LaunchSyntax syntax);
+
+/// The files of other syntaxes, one function each.
+LaunchFile read_script(const std::string& text, const std::string& name);
+LaunchFile read_recipe(const std::string& text, const std::string& name);
+
+/// Number of the first line that contains `what`, from 1; 0: none.
+int line_of(const std::string& text, const std::string& what);
+
+}  // namespace stepcast

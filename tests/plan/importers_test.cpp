@@ -1,0 +1,79 @@
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/file.hpp"
+#include "core/importer.hpp"
+#include "core/table.hpp"
+#include "tests/temporary_folder.hpp"
+#include "tests/worlds.hpp"
+
+/// Laws of every importer.
+namespace stepcast::importers_test {
+using namespace worlds;
+namespace {
+
+const std::string kTests = std::string(STEPCAST_SOURCE_DIR) + "/tests/";
+
+/// Texts of every kind, by the name of the importer that reads them.
+std::vector<std::pair<std::string, std::string>> known_texts() {
+  std::vector<std::pair<std::string, std::string>> texts{
+      {"rocm-smi",
+       "=== Weight between two GPUs ===\n       GPU0   GPU1\nGPU0   0      15\nGPU1   15     0\n"}};
+  for (const auto& file : std::filesystem::directory_iterator(kTests + "topologies/reference"))
+    texts.emplace_back(file.path().extension() == ".xml" ? "nccl-xml" : "nvidia-smi", read_file(file.path()));
+  for (const auto& file : std::filesystem::directory_iterator(kTests + "evidence/nccl_tests"))
+    texts.emplace_back("nccl-tests", read_file(file.path()));
+  for (const nlohmann::json& one :
+       nlohmann::json::parse(read_file(kTests + "models/reference/configurations.json")))
+    texts.emplace_back("hf", one["config"].dump());
+  for (const nlohmann::json& group : nlohmann::json::parse(read_file(kTests + "plan/launch_files.json")))
+    texts.emplace_back("launch",
+                       joined(group["files"][0]["lines"].get<std::vector<std::string>>(), "\n") + "\n");
+  return texts;
+}
+
+}  // namespace
+
+TEST_CASE("every importer has texts that it recognises, an example and a use", "[plan]") {
+  std::set<std::string> seen;
+  for (const auto& [kind, text] : known_texts()) {
+    INFO(text.substr(0, 300));
+    const auto* found = recognised_importer(text);
+    REQUIRE(found != nullptr);
+    CHECK(found->name == kind);
+    seen.insert(kind);
+  }
+  for (const auto& entry : importers().entries()) {
+    INFO(entry.name);
+    CHECK(seen.contains(entry.name));
+    CHECK_FALSE(entry.description.empty());
+    CHECK_FALSE(entry.value.example.empty());
+    CHECK(entry.value.makes.empty() == entry.value.use.empty());
+  }
+  CHECK(recognised_importer("hello\n") == nullptr);
+  CHECK(recognised_importer("{\"a\": 1}\n") == nullptr);
+}
+
+TEST_CASE("an import of a cut or changed file ends in a result or in an error that names the file",
+          "[plan]") {
+  const TemporaryFolder folder;
+  for (const auto& [kind, text] : known_texts()) {
+    const Importer& importer = importers().find(kind);
+    ImportTexts options;
+    for (const ImportOption& option : importer.options)
+      if (option.name == "device") options[option.name] = "h100-sxm";
+    const std::size_t step = text.size() / 12 + 1;
+    for (std::size_t at = 0; at < text.size(); at += step)
+      for (const std::string& broken : {text.substr(0, at), text.substr(0, at) + "9" + text.substr(at),
+                                        text.substr(0, at) + "\x1b\"$(" + text.substr(at + 1)}) {
+        const std::string path = folder.write("broken", broken);
+        const std::string complaint = error_of([&] { importer.read({path}, options); });
+        INFO(kind << " at " << at);
+        CHECK((complaint.empty() || complaint.find(path) != std::string::npos));
+      }
+  }
+}
+
+}  // namespace stepcast::importers_test

@@ -1,0 +1,151 @@
+#include "sim/plan/launch_reader.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "core/file.hpp"
+#include "core/table.hpp"
+#include "sim/plan/launch.hpp"
+#include "sim/plan/space.hpp"
+#include "sim/replay/prediction_options.hpp"
+#include "tests/worlds.hpp"
+
+/// Launch files, and plans that are printed and read back.
+namespace stepcast::launch_reader_test {
+using namespace worlds;
+namespace {
+
+OptionTexts texts_of(const nlohmann::json& object) {
+  OptionTexts texts;
+  for (const auto& [key, value] : object.items()) texts[key] = value.get<std::string>();
+  return texts;
+}
+
+std::string program_of(const std::string& file) {
+  return file == "megatron.sh"       ? "Megatron-LM"
+         : file == "torchtitan.toml" ? "torchtitan"
+         : file == "ds_config.json"  ? "DeepSpeed"
+         : file == "fsdp.yaml"       ? "Hugging Face accelerate"
+                                     : "NeMo";
+}
+
+PlanProblem problem_of(const std::string& like) {
+  PlanProblem problem;
+  problem.model = "llama:layers=4,hidden=512,vocabulary=8192,sequence=1024";
+  problem.cluster = "h100x8-hgx";
+  problem.device = "h100-sxm";
+  problem.precision = Precision::parse(like.empty() ? "bf16,gradients=fp32" : "bf16");
+  problem.ranks = 4;
+  problem.samples = 8;
+  problem.like = like;
+  return problem;
+}
+
+}  // namespace
+
+/// Launch files in the form of each program, with the options that follow or what the refusal contains.
+/// `given`: options of the command line. Written from the programs' documentation of their keys.
+TEST_CASE("ten launch files of each program become options, or are refused by line and key", "[plan]") {
+  const auto groups =
+      nlohmann::json::parse(read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/plan/launch_files.json"));
+  for (const nlohmann::json& group : groups) {
+    const auto name = group["program"].get<std::string>();
+    CHECK(group["files"].size() == 10);
+    for (const nlohmann::json& one : group["files"]) {
+      const std::string text = joined(one["lines"].get<std::vector<std::string>>(), "\n") + "\n";
+      INFO(name << ":\n" << text);
+      const OptionTexts given = texts_of(one["given"]);
+      if (one.contains("refused")) {
+        const std::string complaint = error_of([&] { return read_launch_text(text, name, "", given); });
+        CHECK_THAT(complaint, Catch::StartsWith(name));
+        for (const auto& part : one["refused"])
+          CHECK_THAT(complaint, Catch::Contains(part.get<std::string>()));
+        continue;
+      }
+      const LaunchReading reading = read_launch_text(text, name, "", given);
+      CHECK(reading.program == program_of(name));
+      for (const auto& [option, value] : texts_of(one["options"])) {
+        INFO(option);
+        const auto found = reading.options.find(option);
+        CHECK((found == reading.options.end() ? "" : found->second) == value);
+      }
+      CHECK(reading.options.contains("batch"));
+    }
+  }
+}
+
+TEST_CASE("a plan that a program can run is read back from its options as the same plan", "[plan]") {
+  for (const std::string& like : {std::string(), std::string("megatron")}) {
+    const PlanProblem problem = problem_of(like);
+    PlanModels models(problem);
+    std::vector<Plan> plans;
+    std::size_t count = 0;
+    enumerate_plans(models, [&](const Plan& plan) {
+      plans.push_back(plan);
+      if (count++ % 3 != 0) return;
+      for (const auto& others : {smaller_plans(models, plan), variants_of(models, plan)})
+        plans.insert(plans.end(), others.begin(), others.end());
+    });
+    for (const Launcher& launcher : launchers(models)) {
+      int read = 0;
+      for (const Plan& plan : plans) {
+        const LaunchText launch = launcher.text(models, plan);
+        if (!launch.obstacles.empty()) continue;
+        INFO(launch.text());
+        const OptionTexts wanted = predict_options(models.problem(), plan);
+        OptionTexts found = read_launch_text(launch.text(), launch.file, "", {}).options;
+        CHECK(launch.words.find("--micro-batches") == std::string::npos);
+        CHECK(launch.words.find("--batch") == std::string::npos);
+        CHECK(launch.words.find("--strategy") == std::string::npos);
+        found.erase("world-size");
+        OptionTexts without = wanted;
+        without.erase("world-size");
+        for (const char* option : {"bucket-cap", "precision", "model"}) {  // equal, maybe in other words
+          CHECK(found.contains(option) == without.contains(option));
+          found.erase(option), without.erase(option);
+        }
+        CHECK(found == without);
+        ++read;
+      }
+      INFO(launcher.program() << " " << like);
+      CHECK(read > 20);
+    }
+  }
+}
+
+TEST_CASE("the forecast of a plan that is read back is the same to the last digit", "[plan]") {
+  const PlanProblem problem = problem_of("");
+  PlanModels models(problem);
+  std::vector<Plan> plans;
+  enumerate_plans(models, [&](const Plan& plan) { plans.push_back(plan); });
+  for (const Launcher& launcher : launchers(models)) {
+    int compared = 0;
+    for (std::size_t i = 0; i < plans.size() && compared < 4; i += 7) {
+      const LaunchText launch = launcher.text(models, plans[i]);
+      if (!launch.obstacles.empty()) continue;
+      INFO(launch.text());
+      const Result own = predict(request_of(models.problem(), plans[i]));
+      const Result read =
+          predict(prediction_request(read_launch_text(launch.text(), launch.file, "", {}).options));
+      CHECK(read.step_time_s == own.step_time_s);
+      CHECK(read.bytes_sent_per_rank == own.bytes_sent_per_rank);
+      ++compared;
+    }
+    INFO(launcher.program());
+    CHECK(compared >= 2);
+  }
+}
+
+TEST_CASE("keys without effect are listed, and what stands in the file gives way to the command line",
+          "[plan]") {
+  const std::string text = "torchrun pretrain_gpt.py --bf16 --micro-batch-size 2 --lr 1e-4 --save out\n";
+  const LaunchReading reading =
+      read_launch_text(text, "train.sh", "", {{"model", "llama3-8b"}, {"world-size", "8"}, {"batch", "16"}});
+  REQUIRE(reading.ignored.size() == 1);
+  CHECK(reading.ignored[0] == "keys without effect: lr, save");
+  CHECK(reading.options.at("batch") == "16");
+  CHECK_THAT(reading.assumed.at(0), Catch::Contains("megatron-defaults"));
+  CHECK_FALSE(is_launch_text("hello\n"));
+}
+
+}  // namespace stepcast::launch_reader_test

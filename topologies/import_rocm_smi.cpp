@@ -1,0 +1,27 @@
+#include "topologies/importer.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Tables of `rocm-smi --showtopo` are recognised and refused: clusters have no xGMI links.
+bool is_rocm_smi(const std::string& text) {
+  for (const char* title : {"Weight between two GPUs", "Hops between two GPUs", "Link Type between two GPUs"})
+    if (text.find(title) != std::string::npos) return true;
+  return false;
+}
+
+const Registration<Importer> kRocmSmi{
+    importers(),
+    {.name = "rocm-smi",
+     .description = "the tables of 'rocm-smi --showtopo'",
+     .value = {.makes = "",
+               .use = "",
+               .example = "topo.txt",
+               .recognises = is_rocm_smi,
+               .read = [](const std::vector<std::string>& paths, const ImportTexts&) -> Imported {
+                 fail_at(paths.front(), {}, kNoXgmi);
+               }},
+     .order = 20}};
+
+}  // namespace
+}  // namespace stepcast
