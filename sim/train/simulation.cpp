@@ -159,7 +159,8 @@ class Simulation {
   void go_on_without(const Interruption& one) {
     leave(one);
     update_speed();
-    if (case_.spares < 0 || repairs_.count() <= case_.spares)  // else the replica is absent until a repair
+    // Without a host the replica is absent until a repair.
+    if (one.hosts == 0 || case_.spares < 0 || repairs_.count() <= case_.spares)
       for (int hosts = 0; hosts == 0 || hosts < one.hosts; hosts += case_.hosts_per_replica)
         rejoins_.add(now_ + one.detection_s + one.restart_s);
     update_speed();
@@ -181,9 +182,9 @@ class Simulation {
   void recover(Interruption one) {
     for (;;) {
       repairs_.drop_until(now_);
-      const int most = case_.elasticity == Elasticity::kShrink
-                           ? case_.spares + (case_.replicas - 1) * case_.hosts_per_replica
-                           : case_.spares;
+      const int most = case_.elasticity == Elasticity::kNone
+                           ? case_.spares
+                           : case_.spares + (case_.replicas - 1) * case_.hosts_per_replica;
       if (case_.spares >= 0 && repairs_.count() > most)
         spend(TrainingPart::kWaiting, repairs_.until_left(most) - now_);
       const double until = exponential(failure_rate_);
