@@ -82,8 +82,8 @@ bool show_own_yaml(const std::string& file) {
     if (kind.what == "cluster") std::cout << tree_text(load_cluster(file));
     if (kind.what == "model") {
       const Model model = load_model(file);
-      std::cout << fmt::format("{}\n{} parameters in {}\n", model.description, model.parameter_count(),
-                               counted(model.segments.size(), "segment"));
+      std::cout << fmt::format("{}\n{} parameters in {}\n", yaml.text_or("description", ""),
+                               model.parameter_count(), counted(model.segments.size(), "segment"));
     }
     return true;
   }
