@@ -1,6 +1,7 @@
 #include "models/execution.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "core/error.hpp"
@@ -28,6 +29,19 @@ const std::vector<ExecutionOption>& execution_options() {
        {"none", "layer", "full"},
        "kernels that CUDA graphs launch: none; layer, those of blocks without their experts; full, those of "
        "forward and backward"},
+      {"tensor-overlap",
+       &Execution::tensor_overlap,
+       {"none", "megatron", "userbuffers", "async"},
+       "collectives of tensor parallelism beside GEMMs: none; megatron, gathered inputs beside input "
+       "gradients and "
+       "sums of these beside weight gradients; userbuffers, all but parts of pipelines; async, torchtitan's "
+       "rings"},
+      {"dispatch",
+       &Execution::dispatch,
+       {"alltoall", "alltoall-fused", "flex4", "flex8", "flex32", "flex64", "flex72"},
+       "of tokens to experts: alltoall sends each copy and sorts them; alltoall-fused permutes in one "
+       "kernel; flexN "
+       "(DeepEP, HybridEP) sends a token once to each rank, or to each NVLink domain of N ranks"},
   };
   return kOptions;
 }
@@ -56,6 +70,22 @@ std::string to_text(const Execution& execution) {
   return joined(changed, ", ");
 }
 
+namespace {
+
+/// Messages of a flexible dispatcher over those of an all-to-all, which sends k copies of a token: with e ranks
+/// in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these.
+double sent_part(const Execution& execution, const Model& model) {
+  const std::string_view name = execution.dispatch;
+  if (!name.starts_with("flex")) return 1.0;
+  const double domain = std::stod(std::string(name.substr(4)));
+  const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
+  const double reached = domains > 1.0 ? domains : ranks;
+  const auto copies = static_cast<double>(model.settings.at("active"));
+  return reached * (1.0 - std::pow(1.0 - 1.0 / reached, copies)) / copies;
+}
+
+}  // namespace
+
 /// The first kernel of a layer that is captured stands for the launch of its graph.
 void apply(const Execution& execution, Model& model) {
   model.execution = execution;
@@ -65,10 +95,15 @@ void apply(const Execution& execution, Model& model) {
       first = false;
     }
   };
+  for (LayerCollective& one : model.collectives)
+    if (one.group == LayerCollectiveGroup::kExpert && one.kind == LayerCollectiveKind::kAllToAll)
+      one.per_sample = sent_part(execution, model) * one.per_sample;
   for (Segment& segment : model.segments) {
     bool first = true;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) {
+        if (execution.dispatch != "alltoall")
+          std::erase_if(work.kernels, [](const Kernel& one) { return one.sorts; });
         for (Kernel& kernel : work.kernels)
           if (const Gemm* gemm = kernel.gemm();
               gemm != nullptr && gemm->times > 1.0 && execution.experts == "grouped") {

@@ -14,6 +14,9 @@ struct Execution {
       "loop";                  ///< GEMMs of experts one after the other, on several streams, or in one kernel
   std::string graph = "none";  ///< kernels that a CUDA graph launches: none, those of `layer`, or all
 
+  std::string tensor_overlap = "none";
+  std::string dispatch = "alltoall";  ///< of tokens to experts
+
   bool operator==(const Execution&) const = default;
 };
 

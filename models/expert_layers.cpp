@@ -56,6 +56,9 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 /// Backward twice that. Saved: x, the router's probabilities, and per token and active expert x, y and four
 /// times f. All experts' weights are read, which holds for batches with more tokens than experts.
 ///
+/// Megatron with Transformer Engine permutes with 2 (1 + K) h and sorts with 4 K h, its backward as much, and
+/// weights in the activation.
+///
 /// Transformer Engine saves neither y nor the inputs of the product, but per
 /// expert the router's numbers and a map of rows. While its combine runs, tokens wait in four places, in the
 /// backward in two.
@@ -98,7 +101,15 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   } else {
     keep(s * (experts + active * (tensor + 1.0) * h + 4.0 * wide), rest);
   }
-  cost.separate.push_back(moves(copied, 2.0 * copied, 0));
+  if (!engine) {
+    cost.separate.push_back(moves(copied, 2.0 * copied, 0));
+    return;
+  }
+  const double permuted = s * 2.0 * (1.0 + active) * h, sorts = s * active * tensor * sorted * h;
+  cost.separate.push_back(moves(permuted, permuted, 0));
+  if (sorts == 0.0) return;
+  cost.separate.push_back(moves(sorts, sorts, 0));
+  cost.separate.back().sorts = true;
 }
 
 }  // namespace

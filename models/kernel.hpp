@@ -64,6 +64,7 @@ struct Kernel {
   int backward_launches = -1;  ///< -1: as many, twice as many in a layer with weights (dx and dw)
   Moved moved = Moved::kCompute;
   bool norm = false;
+  bool sorts = false;     ///< tokens by expert, which a fused permutation does not
   bool captured = false;  ///< launched by a CUDA graph
   bool core = false;      ///< between q, k, v and attention's output, which `selective` recomputes
   KeptBytes kept{};

@@ -66,8 +66,7 @@ class Casts {
   [[nodiscard]] Kernel cast(double bytes, double elements, int times, bool forward) const {
     Kernel kernel{.launches = 0, .backward_launches = 0, .moved = Moved::kQuantized};
     (forward ? kernel.forward : kernel.backward) = Bytes(bytes * elements);
-    (forward ? kernel.launches : kernel.backward_launches) =
-        recipe_.launches * (recipe_.casts_weights_each_time ? times : 1);
+    (forward ? kernel.launches : kernel.backward_launches) = recipe_.launches * times;
     return kernel;
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -34,6 +35,13 @@ struct SegmentCosts {
   [[nodiscard]] const PhaseCost& operator[](Phase phase) const;
 };
 
+/// What computing beside a collective of a layer hides: `gain` of its time, of at most the part `most`, and as
+/// long as the GEMMs beside it take.
+struct Overlap {
+  double hidden_s = 0.0, most = 1.0, gain = 1.0;
+  [[nodiscard]] double credit_s(double waited_s) const { return gain * std::min(hidden_s, most * waited_s); }
+};
+
 /// Costs of all phases of a model. Four sources fill it: a trace or a layer profile (`traced_costs`), a
 /// device estimate (`estimated_costs`), declared phase times (`flop_shares` and `apply`), and times that the
 /// model declares (`declared_costs`).
@@ -52,6 +60,7 @@ struct PhaseCosts {
   /// By parameter: part of its segment's backward that has passed when its gradient is ready.
   std::vector<double> ready_fraction;
   std::vector<double> exchange_fraction;  ///< by collective of the model: part of its phase that has passed
+  std::vector<Overlap> overlaps;          ///< by collective of the model; empty: nothing is hidden
   bool asynchronous = false;              ///< a launch thread runs ahead of the device
   /// Costs of micro-batches that follow another one in their step; null: the same.
   std::shared_ptr<const PhaseCosts> following{};
@@ -69,6 +78,10 @@ struct PhaseCosts {
   /// collective starts; 1 if unknown.
   [[nodiscard]] double hook_fraction(const Op& hook) const {
     return hook.exchange >= 0 ? exchange_fraction[hook.exchange] : ready_fraction[hook.ready_tensor];
+  }
+  /// Part of the time that a hook waited for a collective in which the parent has computed.
+  [[nodiscard]] double credit_s(const Op& hook, double waited_s) const {
+    return overlaps.empty() || hook.exchange < 0 ? 0.0 : overlaps[hook.exchange].credit_s(waited_s);
   }
   /// Most bytes above what the operation finds and leaves, while it runs. \param units of its schedule
   [[nodiscard]] double workspace_bytes(const std::vector<FsdpUnit>& units, const Op& op) const;

@@ -140,7 +140,9 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
   if (collective.group == LayerCollectiveGroup::kExpert) ranks = expert_ranks(view, first_rank);
   if (collective.group == LayerCollectiveGroup::kExpertTensor) ranks.count = 1;  // no plan has them
   const Bytes message = collective.fixed + view.samples * collective.per_sample;
-  return links_.collective_s(collective_kind(collective.kind), message, ranks);
+  const double alone = links_.collective_s(collective_kind(collective.kind), message, ranks);
+  const auto index = &collective - view.model.collectives.data();
+  return view.costs.overlaps.empty() ? alone : alone - view.costs.overlaps[index].credit_s(alone);
 }
 
 int PlanBounds::first_alike(const PlanView& view, int first_rank) {

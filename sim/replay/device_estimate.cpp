@@ -10,7 +10,7 @@
 
 #include "models/layer.hpp"
 #include "sim/replay/device_scaling.hpp"
-#include "sim/replay/kernels.hpp"
+#include "sim/replay/tensor_overlap.hpp"
 
 namespace stepcast {
 namespace {
@@ -24,9 +24,14 @@ constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace 
 /// Time of one layer's forward, its backward, or the weight gradients of its backward.
 using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
 
+struct LayerTimes {
+  LayerTime layer;
+  GemmTime gemms;  ///< unset: shapes of kernels are not heeded
+};
+
 /// Layer times at the efficiencies of the device: kernels by their shapes if its parameters are known, else
 /// rooflines.
-LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
+LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double samples, int threads) {
   DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
   const Recipe* recipe = recipe_of(model.precision.products);
   if (recipe != nullptr) rates.low = recipe_peak(device, *recipe);
@@ -58,21 +63,26 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
         .joins_experts = model.execution.experts != "loop",
         .casts = recipe == nullptr || recipe->casts_weights_each_time ? kernels.memory
                                                                       : device.kernels.casts * rates.memory};
-    return [samples, times = std::make_shared<KernelTimes>(kernels, low, options)](const LayerWork& work,
-                                                                                   Phase phase) {
-      return phase == Phase::kBackwardWeight ? times->of_weights(work, samples)
-                                             : times->of(work, phase == Phase::kForward, samples);
+    const auto times = std::make_shared<KernelTimes>(kernels, low, options);
+    const GemmTime gemms = [=](const LayerWork& work, GemmPass pass) {
+      return times->of_gemms(work, pass, samples);
     };
+    return {[=](const LayerWork& work, Phase phase) {
+              return phase == Phase::kBackwardWeight ? times->of_gemms(work, GemmPass::kWeights, samples)
+                                                     : times->of(work, phase == Phase::kForward, samples);
+            },
+            gemms};
   }
   rates.peak = device.estimate.compute_efficiency * rates.peak;
   rates.low = device.estimate.compute_efficiency * rates.low;
   rates.memory = device.estimate.memory_efficiency * rates.memory;
-  return [=](const LayerWork& work, Phase phase) {
+  const auto layer = [=](const LayerWork& work, Phase phase) {
     const Seconds time = layer_roofline(work, phase == Phase::kForward, samples, rates);
     const Flop weights = work.weight_gradients(), all = work.backward() + work.recomputed();
     const double part = phase != Phase::kBackwardWeight ? 1.0 : all > Flop(0) ? weights / all : 0.0;
     return Seconds(part * time);
   };
+  return {layer, nullptr};
 }
 
 Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
@@ -81,6 +91,30 @@ Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) 
   if (phase == Phase::kBackward)
     total += recomputed_time(segment, [&](const LayerWork& work) { return time(work, Phase::kForward); });
   return total;
+}
+
+/// Launch overhead of a kernel. Eager frameworks add their own work in the forward, Transformer Engine's modules,
+/// which are written in Python, in the backward too.
+Seconds launch_of(const DeviceModel& device, const Model& model, Phase phase) {
+  const bool eager = phase == Phase::kForward || phase == Phase::kLoss ||
+                     (phase == Phase::kBackward && model.transformer_engine());
+  return device.launch.kernel + (eager ? device.launch.operation : Seconds(0));
+}
+
+/// Time by which the device waits in a forward because nothing of the experts is launched ahead. The launch
+/// thread reads how many tokens each has first (dropless), but with a graph of whole iterations.
+Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, const Model& model,
+                         const LayerTime& time) {
+  Seconds waits(0);
+  const auto capacity = model.settings.find("capacity");
+  const bool dropless = capacity == model.settings.end() || capacity->second == 0;
+  if (!device.gpu || !model.transformer_engine() || !dropless || model.execution.graph == "full")
+    return waits;
+  for (const LayerWork& work : segment.work)
+    if (work.has_router())
+      waits += std::max(Seconds(0), work.issued(true) * launch_of(device, model, Phase::kForward) -
+                                        time(work, Phase::kForward));
+  return waits;
 }
 
 /// Part of its phase that has passed when each collective of the model starts.
@@ -140,18 +174,19 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   check_describes_work(model);
   DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
   rates.memory = device.estimate.memory_efficiency * rates.memory;
-  const LayerTime layer = layer_time_of(device, model, samples, threads);
+  const auto [layer, gemms] = layer_times_of(device, model, samples, threads);
   const auto cost = [&](int segment, Phase phase) {
     const Seconds time = phase == Phase::kForward || phase == Phase::kBackward
                              ? layers_time(model.segments[segment], phase, layer)
                              : roofline_time(model, segment, phase, samples, rates);
     PhaseCost result{.device_s = time.count()};
     if (!device.gpu) return result;
-    const bool eager = phase == Phase::kForward || phase == Phase::kLoss;
-    const Seconds each = device.launch.kernel + (eager ? device.launch.operation : Seconds(0));
+    if (phase == Phase::kForward)
+      result.device_s += waits_for_counts(model.segments[segment], device, model, layer).count();
+    const Seconds each = launch_of(device, model, phase);
     const double recomputed = phase == Phase::kBackward ? recomputed_kernels(model.segments[segment]) : 0.0;
-    result.launch_s =
-        kernels_of(model, segment, phase) * each.count() + recomputed * device.launch.operation.count();
+    result.launch_s = kernels_of(model, segment, phase) * each.count() +
+                      (model.transformer_engine() ? 0.0 : recomputed) * device.launch.operation.count();
     return result;
   };
   PhaseCosts costs(model);
@@ -160,6 +195,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   costs.loss = cost(-1, Phase::kLoss);
   costs.loss_peak_bytes = loss_bytes(model, samples);
   costs.exchange_fraction = exchange_fractions(model, layer);
+  if (gemms) costs.overlaps = tensor_overlaps(model, gemms, device.multiprocessors);
   const double activations = device.estimate.activations * samples;
   for (std::size_t i = 0; i < costs.segments.size(); ++i) {
     const Segment& segment = model.segments[i];
@@ -178,10 +214,10 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     const double weights = layers_time(segment, Phase::kBackwardWeight, layer).count();
     to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;
     if (!device.gpu) continue;
-    double gemms = 0.0;
-    for (const LayerWork& work : segment.work) gemms += work.weight_gemms();
+    double weight_gemms = 0.0;
+    for (const LayerWork& work : segment.work) weight_gemms += work.weight_gemms();
     const double kernels = kernels_of(model, index, Phase::kBackward);
-    to.weight_launch_fraction = kernels > 0 ? std::min(1.0, gemms / kernels) : 0.0;
+    to.weight_launch_fraction = kernels > 0 ? std::min(1.0, weight_gemms / kernels) : 0.0;
   }
   costs.sum_segments();
   return costs;

@@ -118,27 +118,28 @@ Seconds KernelTimes::of_product(const KernelShape& shape) {
   return found->second;
 }
 
-/// Calls `visit(shape, times)` for the kernels of a GEMM, in the forward or the backward.
-void KernelTimes::for_each_kernel(const Gemm& gemm, bool forward, bool input_gradient, double samples,
-                                  const auto& visit) const {
+std::pair<KernelShape, double> KernelTimes::kernel(const Gemm& gemm, GemmPass pass, double samples) const {
   const bool joined = options_.joins_experts && gemm.times > 1.0;
   const double m = gemm.heads > 0.0 ? gemm.rows : gemm.rows * samples;
-  const double count = gemm.heads > 0.0 ? gemm.heads * samples : joined ? gemm.times : 1.0;
-  const double aligned = gemm.low ? 1.0 : alignment_part(gemm.columns, gemm.depth, rates_);
-  const double times = joined ? 1.0 : gemm.times;
-  if (forward) return visit(KernelShape{m, gemm.columns, gemm.depth, count, aligned, gemm.low, false}, times);
-  visit(KernelShape{gemm.depth, gemm.columns, m, count, aligned, gemm.low, gemm.has_weight()}, times);
-  if (input_gradient || gemm.heads > 0.0)
-    visit(KernelShape{m, gemm.depth, gemm.columns, count, aligned, gemm.low, false}, times);
+  KernelShape shape{m, gemm.columns, gemm.depth, joined ? gemm.times : 1.0, 1.0, gemm.low, false};
+  if (gemm.heads > 0.0) shape.count = gemm.heads * samples;
+  if (!gemm.low) shape.aligned = alignment_part(gemm.columns, gemm.depth, rates_);
+  if (pass == GemmPass::kInput) std::swap(shape.n, shape.k);
+  if (pass == GemmPass::kWeights) {
+    std::swap(shape.m, shape.k);
+    shape.gradient = gemm.has_weight();
+  }
+  return {shape, joined ? 1.0 : gemm.times};
 }
 
-Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
+Seconds KernelTimes::of_gemms(const LayerWork& work, GemmPass pass, double samples) {
   Seconds time(0);
-  if (work.gradients == 0.0) return time;
+  if (work.gradients < (pass == GemmPass::kForward ? 0.0 : pass == GemmPass::kWeights ? 1.0 : 2.0))
+    return time;
   work.for_each_gemm([&](const Gemm& one) {
     if (!one.has_weight()) return;
-    for_each_kernel(one, false, false, samples,
-                    [&](const KernelShape& shape, double times) { time += times * of_product(shape); });
+    const auto [shape, times] = kernel(one, pass, samples);
+    time += times * of_product(shape);
   });
   return time;
 }
@@ -154,12 +155,14 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
                  (forward ? work.forward_weights : work.backward_weights).count();
   if (forward || work.gradients > 0.0) {
     work.for_each_gemm([&](const Gemm& gemm) {
-      for_each_kernel(gemm, forward, work.gradients > 1.0, samples,
-                      [&](const KernelShape& one, double times) {
-                        time += times * of_product(one);
-                        bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
-                        kernels -= times;
-                      });
+      for (const GemmPass pass : {GemmPass::kForward, GemmPass::kWeights, GemmPass::kInput}) {
+        if (forward != (pass == GemmPass::kForward)) continue;
+        if (pass == GemmPass::kInput && work.gradients < 2.0 && gemm.has_weight()) continue;
+        const auto [one, times] = kernel(gemm, pass, samples);
+        time += times * of_product(one);
+        bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
+        kernels -= times;
+      }
     });
     for (const Kernel& kernel : work.kernels)
       if (const FusedAttention* fused = kernel.attention()) {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <compare>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "core/units.hpp"
 #include "models/model.hpp"
@@ -10,6 +12,9 @@
 
 /// Times of a GPU's kernels, by what they compute and its shape.
 namespace stepcast {
+
+/// A GEMM's forward, the gradient of its weights, and that of its input.
+enum class GemmPass : std::uint8_t { kForward, kWeights, kInput };
 
 /// Rates of a GPU's kernels for one dtype.
 struct KernelRates {
@@ -84,13 +89,13 @@ class KernelTimes {
   KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& low, const Options& options)
       : rates_(rates), low_(low.value_or(rates)), options_(options) {}
   Seconds of(const LayerWork& work, bool forward, double samples);
-  /// Time of the GEMMs of a backward that compute gradients of weights.
-  Seconds of_weights(const LayerWork& work, double samples);
+  /// Time of the GEMMs with weights in one pass; gradients take none where none are needed.
+  Seconds of_gemms(const LayerWork& work, GemmPass pass, double samples);
 
  private:
   Seconds of_product(const KernelShape& shape);
-  void for_each_kernel(const Gemm& gemm, bool forward, bool input_gradient, double samples,
-                       const auto& visit) const;
+  /// Shape of a GEMM in one pass, and how many there are one after the other.
+  [[nodiscard]] std::pair<KernelShape, double> kernel(const Gemm& gemm, GemmPass pass, double samples) const;
   KernelRates rates_, low_;
   Options options_;
   std::map<KernelShape, Seconds> products_;  ///< by shape: many layers have the same

@@ -65,7 +65,7 @@ void RankRun::call_ahead() {
 void RankRun::begin_parent(int index) {
   parent_.op = index;
   parent_.job = job(index);
-  parent_.done = 0.0;
+  parent_.done = parent_.credit = 0.0;
   begin_phase(op(index));
   call_ahead();
   if (EventFreeGroup* group = event_free_group(index); group != nullptr) meet(*group, index);
@@ -124,14 +124,23 @@ void RankRun::perform_call(const EventFreeGroup& group, const EventFreeGroup::Ca
   for (std::size_t i = 0; i < group.here.size(); ++i) {
     RankRun& member = *group.here[i];
     const auto part = static_cast<std::size_t>(call.part_of[i]);
+    const double reached = member.parent_.time;
     if (std::exchange(called[part], 1) == 0)
       times[part] = world_.event_free_groups.call(member.rank_, std::get<Collective>(member.op(hook).action),
                                                   times[part]);
     member.now_.record.times[hook].end = member.now_.record.times[hook + 1].start = member.parent_.time =
         times[part];
+    member.parent_.credit +=
+        world_.costs.phases().credit_s(member.op(hook + 1), member.parent_.time - reached);
     member.pass(0.0, world_.costs.launch_s(member.op(hook + 1)), hook + 1);
     member.now_.record.times[hook + 1].end = member.parent_.time;
   }
+}
+
+double RankRun::left_of(double seconds) {
+  const double computed = std::min(seconds, parent_.credit);
+  parent_.credit -= computed;
+  return seconds - computed;
 }
 
 /// Performs an event-free group's operation up to a fraction of its time.
@@ -139,7 +148,7 @@ void RankRun::perform_until(double fraction) {
   const double part = fraction - parent_.done;
   if (part <= 0.0) return;
   parent_.done = fraction;
-  pass(part * parent_.job.seconds, part * world_.costs.launch_s(op(parent_.op)), parent_.op);
+  pass(left_of(part * parent_.job.seconds), part * world_.costs.launch_s(op(parent_.op)), parent_.op);
 }
 
 void RankRun::pass(double seconds, double issue, int index) {
@@ -183,8 +192,10 @@ void RankRun::advance_parent() {
   ++main_.next;
   begin(hook);
   const double reached = *std::exchange(parent_.hook_reached, std::nullopt);
-  if (const auto* wait = std::get_if<Synchronize>(&op(hook).action); wait != nullptr && wait->exposed)
-    now_.record.times[hook].waited = world_.clock.now() - reached;
+  if (const auto* wait = std::get_if<Synchronize>(&op(hook).action)) {
+    if (wait->exposed) now_.record.times[hook].waited = world_.clock.now() - reached;
+    parent_.credit += world_.costs.phases().credit_s(op(hook), world_.clock.now() - reached);
+  }
   main_.busy = true;
   perform(hook);
 }
@@ -193,7 +204,7 @@ void RankRun::advance_parent() {
 bool RankRun::run_piece(double until) {
   if (until <= parent_.done) return false;
   Job piece = parent_.job;
-  piece.seconds *= until - parent_.done;
+  piece.seconds = left_of((until - parent_.done) * piece.seconds);
   const double issue = (until - parent_.done) * world_.costs.launch_s(op(parent_.op));
   parent_.done = until;
   main_.busy = true;

@@ -136,6 +136,7 @@ class RankRun {
     double done = 0.0;                     ///< part of its time that has passed
     std::optional<double> hook_reached{};  ///< time at which it came to a hook that waits
     double time = 0.0;                     ///< time that an event-free group's member has reached
+    double credit = 0.0;                   ///< computed beside collectives, in seconds
   };
   struct Launches {
     double busy_until = 0.0;                             ///< time until which the launch thread is busy
@@ -181,6 +182,8 @@ class RankRun {
   void pass(double seconds, double launch, int index);
   void perform_rest(int end);
   bool run_piece(double until);
+  /// Rest of the parent's next `seconds`, of which it may have computed a part beside a collective.
+  double left_of(double seconds);
 
   // Asynchronous kernel launch: rank_hooks.cpp.
   /// The launch thread is busy for `seconds`, at most `ahead` before `now`.

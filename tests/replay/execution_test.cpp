@@ -1,0 +1,156 @@
+#include "models/execution.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "sim/replay/device_estimate.hpp"
+#include "sim/replay/kernels.hpp"
+#include "sim/replay/prediction_options.hpp"
+
+namespace stepcast::execution_test {
+namespace {
+
+const std::string kMoe =
+    "moe:layers=2,hidden=1024,heads=8,experts=8,active=2,feed_forward=2048,sequence=2048";
+const std::string kLlama = "llama:layers=4,hidden=4096,heads=32,kv_heads=8,feed_forward=14336,sequence=4096";
+
+Model model_of(const std::string& name, const Execution& execution, const std::string& precision = "bf16",
+               bool transposes = true) {
+  Model model = in_precision(load_model(name), Precision::parse(precision), true, transposes);
+  apply(execution, model);
+  return model;
+}
+
+PhaseCosts costs_of(const std::string& name, const Execution& execution,
+                    const std::string& device = "h100-sxm", const std::string& precision = "bf16") {
+  return estimated_costs(model_of(name, execution, precision), device_model(device), 2, 1);
+}
+
+PredictionRequest eight(const std::string& overlap, const OptionTexts& more = {}) {
+  OptionTexts options{{"model", kLlama + ",sequence_parallel=1,gather_again=1,transformer_engine=1"},
+                      {"strategy", "ddp"},
+                      {"world-size", "8"},
+                      {"mesh", "tensor=8"},
+                      {"cluster", "h100x8-hgx"},
+                      {"device", "h100-sxm:rate_spread=0"},
+                      {"precision", "bf16"},
+                      {"batch", "2"},
+                      {"tensor-overlap", overlap}};
+  options.insert(more.begin(), more.end());
+  return prediction_request(options);
+}
+
+double step_s(const PredictionRequest& request) { return predict(request).median_step_time_s(); }
+
+double dispatched(const Execution& execution, int ranks) {
+  const Model model = model_of(kMoe + ",expert=" + std::to_string(ranks), execution);
+  for (const LayerCollective& one : model.collectives)
+    if (one.group == LayerCollectiveGroup::kExpert) return one.per_sample.count();
+  return 0.0;
+}
+
+}  // namespace
+
+TEST_CASE("experts in one kernel take as long as one after the other if one expert holds all", "[models]") {
+  const std::string one = kMoe + ",experts=1,active=1";
+  for (const char* way : {"streams", "grouped"})
+    CHECK(costs_of(one, {.experts = way}).segments[1].forward.device_s ==
+          costs_of(one, {}).segments[1].forward.device_s);
+  CHECK(costs_of(kMoe, {.experts = "grouped"}).segments[1].backward.device_s <
+        costs_of(kMoe, {}).segments[1].backward.device_s);
+  CHECK(costs_of(kMoe, {.experts = "grouped"}).segments[1].forward.launch_s <
+        costs_of(kMoe, {.experts = "streams"}).segments[1].forward.launch_s);
+}
+
+TEST_CASE("capture in a graph removes launches alone", "[models]") {
+  const PhaseCosts none = costs_of(kMoe, {}), layer = costs_of(kMoe, {.graph = "layer"}),
+                   full = costs_of(kMoe, {.graph = "full"});
+  for (std::size_t i = 0; i < none.segments.size(); ++i) {
+    CHECK(full.segments[i].forward.device_s == none.segments[i].forward.device_s);
+    CHECK(layer.segments[i].backward.device_s == none.segments[i].backward.device_s);
+    CHECK(full.segments[i].forward.launch_s == 0.0);
+    CHECK(full.segments[i].optimizer.launch_s == none.segments[i].optimizer.launch_s);
+  }
+  CHECK(layer.segments[1].forward.launch_s > 0.0);
+  CHECK(layer.segments[1].forward.launch_s < none.segments[1].forward.launch_s);
+}
+
+TEST_CASE("overlap makes a step no longer, and no shorter than what it computes", "[replay]") {
+  const double none = step_s(eight("none"));
+  const double computed = predict(eight("none")).breakdown.front().compute_s;
+  double before = none;
+  for (const char* overlap : {"megatron", "userbuffers"}) {
+    const double step = step_s(eight(overlap));
+    INFO(overlap << ": " << step << " after " << before);
+    CHECK(step < before);
+    CHECK(step > computed);
+    before = step;
+  }
+  CHECK(step_s(eight("async")) < none);
+  CHECK(step_s(eight("userbuffers", {{"exact", "yes"}})) == Approx(before).epsilon(0.01));
+}
+
+TEST_CASE("mxfp8 gathers activations in 8 bit with scales, and weights in bf16", "[models]") {
+  const std::string shared = kLlama + ",tensor=2,sequence_parallel=1";
+  const Model half = model_of(shared, {}), low = model_of(shared, {}, "mxfp8");
+  bool any = false;
+  for (std::size_t i = 0; i < half.collectives.size(); ++i) {
+    const LayerCollective &before = half.collectives[i], &after = low.collectives[i];
+    if (before.segment != 1 || before.kind != LayerCollectiveKind::kAllGather) continue;
+    any = true;
+    CHECK(after.per_sample.count() == Approx((1.0 + 1.0 / 32.0) / 2.0 * before.per_sample.count()));
+  }
+  CHECK(any);
+  for (const int index : low.segments[1].parameters) {
+    const Parameter& parameter = low.parameters[index];
+    CHECK(parameter.gathered() == parameter.size);
+    if (parameter.quantized)
+      CHECK(parameter.copies.count() == Approx(2.06 * static_cast<double>(parameter.numel())));
+  }
+  CHECK_THROWS_WITH(Precision::parse("mxfp8,gather=fp8"), Catch::Contains("mxfp8 gathers bf16"));
+  CHECK_THROWS_WITH(costs_of(kLlama, {}, "h100-sxm", "mxfp8"), Catch::Contains("h100-sxm"));
+}
+
+TEST_CASE(
+    "casts move what Transformer Engine's kernels do: 3 to 6 bytes per element, once for gate and value",
+    "[models]") {
+  const auto cast = [](const std::string& precision, bool transposes) {
+    const Model model = model_of(kLlama + ",transformer_engine=1", {}, precision, transposes);
+    double bytes = 0.0;
+    for (const LayerWork& work : model.segments[1].work)
+      for (const Kernel& kernel : work.kernels)
+        if (kernel.moved == Moved::kQuantized) bytes += kernel.forward.count();
+    return bytes / 4096.0;  // per position
+  };
+  const double h = 4096, f = 14336;  // inputs of qkv, projection, gate and value together, down
+  CHECK(cast("mxfp8", false) == Approx(4.06 * (3 * h + f)));
+  CHECK(cast("fp8-current", true) == Approx(6 * (3 * h + f) - 2 * 2 * h));
+  CHECK(cast("fp8-delayed", false) == Approx(3 * (3 * h + f) - 4 * 2 * h));
+}
+
+TEST_CASE("a flexible dispatcher sends a token once to each rank or domain", "[models]") {
+  const double all = dispatched({}, 4), once = dispatched({.dispatch = "flex8"}, 4);
+  CHECK(once / all == Approx(4.0 * (1.0 - std::pow(0.75, 2)) / 2.0));
+  CHECK(dispatched({.dispatch = "flex4"}, 8) / dispatched({}, 8) == Approx(2.0 * (1.0 - 0.25) / 2.0));
+}
+
+TEST_CASE("a window as long as the sequence changes nothing, a shorter one computes less", "[models]") {
+  const double whole = costs_of(kLlama, {}).segments[1].forward.device_s;
+  CHECK(costs_of(kLlama + ",window=4096", {}).segments[1].forward.device_s == Approx(whole));
+  const PhaseCosts some = costs_of(kLlama + ",window=128,full_every=2", {});
+  CHECK(some.segments[1].forward.device_s < whole);
+  CHECK(some.segments[2].forward.device_s == Approx(whole));
+}
+
+TEST_CASE("attention is the first kind of a preference that the device has", "[models]") {
+  CHECK(attention_kind(device_model("a100-sxm"), "cudnn+flash2") == "flash2");
+  CHECK(attention_kind(device_model("h100-sxm"), "cudnn+flash2") == "cudnn");
+  CHECK_THROWS_WITH(attention_kind(device_model("h100-sxm"), "ck"), Catch::Contains("cudnn"));
+  CHECK(costs_of(kLlama, {.attention = "cudnn"}).segments[1].backward.device_s <
+        costs_of(kLlama, {}).segments[1].backward.device_s);
+  Execution execution;
+  CHECK_THROWS_AS(set_execution(execution_options().front(), "flash9", execution), InputError);
+}
+
+}  // namespace stepcast::execution_test
