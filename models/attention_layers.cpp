@@ -119,8 +119,8 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
   }
 }
 
-/// Attention in one kernel, which reads q, k and v and writes the output and one number per head and position.
-/// Its backward reads these and dy, computes q k^T again, and writes three gradients.
+/// Attention in one kernel, which reads q, k and v and writes the output and one number per head and
+/// position. Its backward reads these and dy, computes q k^T again, and writes three gradients.
 Kernel flash_kernel(const FusedAttention& form) {
   const double rows = form.heads * form.rows;
   const double vectors = rows * form.head_size + form.kv_heads * form.keys * form.value_size;

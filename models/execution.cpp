@@ -72,8 +72,8 @@ std::string to_text(const Execution& execution) {
 
 namespace {
 
-/// Messages of a flexible dispatcher over those of an all-to-all, which sends k copies of a token: with e ranks
-/// in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these.
+/// Messages of a flexible dispatcher over those of an all-to-all, which sends k copies of a token: with e
+/// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these.
 double sent_part(const Execution& execution, const Model& model) {
   const std::string_view name = execution.dispatch;
   if (!name.starts_with("flex")) return 1.0;

@@ -3,10 +3,12 @@
 #include <string>
 #include <vector>
 
-/// Choices of a framework about the kernels of a model: which library computes them and how they are launched.
+/// Choices of a framework about the kernels of a model: which library computes them and how they are
+/// launched.
 namespace stepcast {
 
-/// What layers compute does not depend on it. Conventions set it; `predict` and `plan` have an option for each.
+/// What layers compute does not depend on it. Conventions set it; `predict` and `plan` have an option for
+/// each.
 struct Execution {
   std::string attention = "flash2+ck";  ///< kinds of fused attention in order of preference, joined by `+`
 

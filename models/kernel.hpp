@@ -8,7 +8,8 @@
 #include "core/units.hpp"
 
 /// Kernels of a layer: what each computes, how it is launched, and what it keeps for the backward. Precision,
-/// recomputation and tensor parallelism transform this list; time, memory, flop and launches are read from it.
+/// recomputation and tensor parallelism transform this list; time, memory, flop and launches are read from
+/// it.
 namespace stepcast {
 
 /// Matrix multiplication of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. If `heads` is not 0,

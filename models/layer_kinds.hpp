@@ -83,8 +83,8 @@ inline void keep_in_float32(double count, Kernel& kernel) {
 }
 
 /// Adds dropout of `elements` unless `percent` is 0. A GPU's kernel draws noise of one byte per element and
-/// applies it. PyTorch on a CPU writes the noise, reads and writes it to divide it by 1 - p, then reads it and x
-/// and writes y: 6 accesses, 3 in the backward. The noise is saved.
+/// applies it. PyTorch on a CPU writes the noise, reads and writes it to divide it by 1 - p, then reads it
+/// and x and writes y: 6 accesses, 3 in the backward. The noise is saved.
 inline void add_dropout(std::int64_t percent, double elements, std::vector<Kernel>& kernels) {
   if (percent == 0) return;
   constexpr double kApplied = 2.5, kNoise = 3.5, kNoiseBackward = 0.5;

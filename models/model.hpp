@@ -212,7 +212,6 @@ struct Model {
   /// Canonical, with the values that differ from the defaults: `netflix-mlp:hidden=256`.
   std::string specification;
   std::string path;  ///< of the YAML file
-  std::string description;
   std::map<std::string, std::int64_t> settings;  ///< resolved: counts, bytes or nanoseconds
   ModelInput input;
   Loss loss;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 
 #include "core/file.hpp"
 #include "core/table.hpp"
@@ -32,8 +31,7 @@ namespace stepcast {
 namespace {
 
 /// Products of a layer's attributes stay far inside 64 bits.
-constexpr std::int64_t kMaxElements = 1'000'000;
-constexpr std::int64_t kMaxRepetitions = 10'000;
+constexpr std::int64_t kMaxElements = 1'000'000, kMaxRepetitions = 10'000;
 constexpr const char* kTensorParallel = "tensor_parallel";
 
 bool is_none(const YamlNode& node) { return node.is_scalar() && node.text() == "none"; }
@@ -342,8 +340,9 @@ class ModelReader {
         layer.sizes[attribute.key] =
             attribute.default_value ? *attribute.default_value : layer.sizes.at(attribute.same_as);
     }
-    if (const auto every = layer.sizes.find("full_every"); every != layer.sizes.end() && every->second > 0)
-      if ((repetition_ + 1) % every->second == 0) layer.sizes["window"] = 0;
+    const auto every = layer.sizes.find("full_every");
+    if (every != layer.sizes.end() && every->second > 0 && (repetition_ + 1) % every->second == 0)
+      layer.sizes["window"] = 0;
   }
 
   [[nodiscard]] std::int64_t read_size(const YamlNode& node, const Attribute& attribute) const {
@@ -439,7 +438,6 @@ Model load_model(const std::string& specification) {
   if (const std::string twice = complete(model); !twice.empty())
     file.at("segments")
         .fail("two parameters have the name '" + twice + "'; layers with parameters need different names");
-  if (own.has("description")) model.description = own.at("description").text();
   model.name = path.stem().string();
   model.path = path.string();
   const std::string differences = settings.differences();

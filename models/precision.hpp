@@ -23,9 +23,9 @@ namespace stepcast {
 /// via Block-wise Quantization", 2022). The loss is computed in fp32. Statistics of norms and attention's
 /// logarithms of sums stay fp32. Only casts to fp8 count as kernels.
 ///
-/// Recipes of 8 and 4 bit (`products`; as a precision: bf16 with them): `fp8` casts as torchao does with every
-/// forward; `fp8-delayed`, `fp8-current`, `fp8-blockwise`, `mxfp8` and `nvfp4` are Transformer Engine's, which
-/// casts weights once per step. See recipes().
+/// Recipes of 8 and 4 bit (`products`; as a precision: bf16 with them): `fp8` casts as torchao does with
+/// every forward; `fp8-delayed`, `fp8-current`, `fp8-blockwise`, `mxfp8` and `nvfp4` are Transformer
+/// Engine's, which casts weights once per step. See recipes().
 ///
 /// `fp8` follows Transformer Engine and torchao (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
 /// In the blocks of a `repeat`, GEMMs of activations with weights and of both their gradients run in float8.

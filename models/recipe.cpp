@@ -4,8 +4,8 @@
 #include "core/error.hpp"
 #include "models/model.hpp"
 
-/// GEMMs in 8 and 4 bit (Micikevicius et al., "FP8 Formats for Deep Learning", 2022), as in Transformer Engine
-/// and torchao.
+/// GEMMs in 8 and 4 bit (Micikevicius et al., "FP8 Formats for Deep Learning", 2022), as in Transformer
+/// Engine and torchao.
 namespace stepcast {
 namespace {
 
@@ -19,7 +19,8 @@ bool fits(const Gemm& gemm) {
 /// Casts of the operands of a segment's GEMMs.
 class Casts {
  public:
-  /// \param width features of the arrays between layers, of which each of `parts` ranks casts its own positions
+  /// \param width features of the arrays between layers, of which each of `parts` ranks casts its own
+  /// positions
   Casts(const Recipe& recipe, bool transposes, bool weights, double parts, std::int64_t width)
       : recipe_(recipe), weights_(weights), width_(static_cast<double>(width)) {
     const bool copies = recipe.transposed || (transposes && recipe.scaled_by_tensor);

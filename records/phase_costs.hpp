@@ -35,8 +35,8 @@ struct SegmentCosts {
   [[nodiscard]] const PhaseCost& operator[](Phase phase) const;
 };
 
-/// What computing beside a collective of a layer hides: `gain` of its time, of at most the part `most`, and as
-/// long as the GEMMs beside it take.
+/// What computing beside a collective of a layer hides: `gain` of its time, of at most the part `most`, and
+/// as long as the GEMMs beside it take.
 struct Overlap {
   double hidden_s = 0.0, most = 1.0, gain = 1.0;
   [[nodiscard]] double credit_s(double waited_s) const { return gain * std::min(hidden_s, most * waited_s); }

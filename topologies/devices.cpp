@@ -33,15 +33,16 @@ AttentionParameters read_attention(const YamlNode& node) {
       from.at(mask).fail("expected [part of the peak rate, keys at which half is reached]");
     return AttentionRate{pair[0].number(), pair[1].number()};
   };
-  const bool apart = node.has("forward");
-  const YamlNode forward = apart ? node.at("forward") : node, backward = apart ? node.at("backward") : node;
+  const bool by_pass = node.has("forward");
+  const YamlNode forward = by_pass ? node.at("forward") : node,
+                 backward = by_pass ? node.at("backward") : node;
   for (const YamlNode& each : {forward, backward}) each.allow_only({"full", "causal"});
   return {rate(forward, "full"), rate(forward, "causal"), rate(backward, "full"), rate(backward, "causal")};
 }
 
 KernelParameters read_kernels(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention",
-                   "recipes", "casts"});
+                   "recipes", "casts", "grouped"});
   const YamlNode products = node.at("products");
   products.allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned"});
   KernelParameters kernels{
@@ -59,6 +60,12 @@ KernelParameters read_kernels(const std::string& generation, const YamlNode& nod
       .waves = products.at("waves").number(),
       .split = products.at("split").number()};
   if (node.has("casts")) kernels.casts = node.at("casts").number();
+  if (node.has("grouped")) {
+    const YamlNode grouped = node.at("grouped");
+    grouped.allow_only({"half", "low"});
+    kernels.grouped = grouped.at("half").number();
+    kernels.grouped_low = grouped.at("low").number();
+  }
   if (node.has("recipes"))
     for (const std::string& recipe : node.at("recipes").keys()) {
       const YamlNode rate = node.at("recipes").at(recipe);

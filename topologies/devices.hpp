@@ -42,6 +42,8 @@ struct KernelParameters {
   Seconds start{0};          ///< of one kernel on the device
   double reached = 1.0, sustained = 1.0;
   double casts = 0.8;  ///< part of the memory bandwidth that casts to 8 and 4 bit reach
+  /// Part of their rate that GEMMs of experts side by side reach, in 16 bit and below.
+  double grouped = 1.0, grouped_low = 1.0;
   std::map<std::string, RecipeRate> recipes{};  ///< of GEMMs in 8 and 4 bit
   double depth = 0.0, tile = 0.0, waves = 0.0, split = 0.0;
   /// Part of `reached` for rows of 2^i times an odd number of elements, i = 0, 1, ...; longer rows reach all

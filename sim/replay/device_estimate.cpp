@@ -93,8 +93,8 @@ Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) 
   return total;
 }
 
-/// Launch overhead of a kernel. Eager frameworks add their own work in the forward, Transformer Engine's modules,
-/// which are written in Python, in the backward too.
+/// Launch overhead of a kernel. Eager frameworks add their own work in the forward, Transformer Engine's
+/// modules, which are written in Python, in the backward too.
 Seconds launch_of(const DeviceModel& device, const Model& model, Phase phase) {
   const bool eager = phase == Phase::kForward || phase == Phase::kLoss ||
                      (phase == Phase::kBackward && model.transformer_engine());

@@ -13,8 +13,8 @@ namespace stepcast {
 /// Describes how the estimate was made.
 std::string estimate_note(const Precision& precision, const DeviceModel& device);
 
-/// What the estimate assumes where neither the request nor a measurement decided it, joined by semicolons: kinds
-/// of kernels, and rates that were measured on another device.
+/// What the estimate assumes where neither the request nor a measurement decided it, joined by semicolons:
+/// kinds of kernels, and rates that were measured on another device.
 std::string assumed_note(const Model& model, const DeviceModel& device);
 
 /// A measured step next to its estimate, to which nothing was fitted: a row of

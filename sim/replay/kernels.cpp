@@ -112,6 +112,7 @@ Seconds KernelTimes::of_product(const KernelShape& shape) {
   if (is_new) {
     KernelRates rates = shape.low ? low_ : rates_;
     rates.reached *= shape.aligned;
+    if (shape.grouped) rates.reached *= shape.low ? rates.parameters->grouped_low : rates.parameters->grouped;
     if (shape.gradient && options_.gradient > 0.0) rates.output = options_.gradient;
     found->second = product_time(shape.m, shape.n, shape.k, shape.count, rates);
   }
@@ -121,7 +122,7 @@ Seconds KernelTimes::of_product(const KernelShape& shape) {
 std::pair<KernelShape, double> KernelTimes::kernel(const Gemm& gemm, GemmPass pass, double samples) const {
   const bool joined = options_.joins_experts && gemm.times > 1.0;
   const double m = gemm.heads > 0.0 ? gemm.rows : gemm.rows * samples;
-  KernelShape shape{m, gemm.columns, gemm.depth, joined ? gemm.times : 1.0, 1.0, gemm.low, false};
+  KernelShape shape{m, gemm.columns, gemm.depth, joined ? gemm.times : 1.0, 1.0, gemm.low, false, joined};
   if (gemm.heads > 0.0) shape.count = gemm.heads * samples;
   if (!gemm.low) shape.aligned = alignment_part(gemm.columns, gemm.depth, rates_);
   if (pass == GemmPass::kInput) std::swap(shape.n, shape.k);

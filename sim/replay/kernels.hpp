@@ -67,6 +67,7 @@ struct KernelShape {
   double aligned;  ///< part of the rate that its rows reach
   bool low;
   bool gradient;  ///< C is a gradient of weights
+  bool grouped;   ///< GEMMs of experts side by side
   auto operator<=>(const KernelShape&) const = default;
 };
 

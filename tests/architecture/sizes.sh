@@ -13,6 +13,7 @@ readonly max_members=15           # data members of a struct of the product, wit
 # Tables of data, which may have more members: each is one record whose fields a file or a data sheet lists.
 readonly tables="$(awk '{ print $1 }' <<'END'
 NcclParameters    model parameters of NCCL's kernels, one key of nccl.yaml each
+KernelParameters  model parameters of a generation of GPUs, one key of kernels.yaml each
 DeviceModel       data sheet and measured rates of a device, one key of devices.yaml each
 TraceEntry        samples of a measured batch size, one key of a trace file each
 END
