@@ -29,7 +29,7 @@ struct SparseRules {
 /// defaults: {tied: 1}                       # settings of models whose field is missing
 /// only: {hidden_act: [silu]}                # values that are modelled; a missing field has the first one
 /// windows: [sliding_window]                 # fields with the number of keys that a position sees
-/// full_every: 2                             # or a field: each n-th block sees all, unless `layer_types` say it
+/// full_every: 2                             # or a field: each n-th block sees all, unless `layer_types`
 /// ignored: [rope_theta]                     # without effect on time and memory
 /// sparse: {first: first_k_dense_replace, dense: {experts: 0}}  # see SparseRules
 /// block_configs: block_configs              # the field with a list of blocks (Nemotron-NAS)

@@ -19,8 +19,7 @@ bool fits(const Gemm& gemm) {
 /// Casts of the operands of a segment's GEMMs.
 class Casts {
  public:
-  /// \param width features of the arrays between layers, of which each of `parts` ranks casts its own
-  /// positions
+  /// \param width features of the arrays between layers; `parts` ranks cast their own positions of these
   Casts(const Recipe& recipe, bool transposes, bool weights, double parts, std::int64_t width)
       : recipe_(recipe), weights_(weights), width_(static_cast<double>(width)) {
     const bool copies = recipe.transposed || (transposes && recipe.scaled_by_tensor);

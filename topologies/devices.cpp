@@ -34,8 +34,8 @@ AttentionParameters read_attention(const YamlNode& node) {
     return AttentionRate{pair[0].number(), pair[1].number()};
   };
   const bool by_pass = node.has("forward");
-  const YamlNode forward = by_pass ? node.at("forward") : node;
-  const YamlNode backward = by_pass ? node.at("backward") : node;
+  const YamlNode forward = by_pass ? node.at("forward") : node,
+                 backward = by_pass ? node.at("backward") : node;
   for (const YamlNode& each : {forward, backward}) each.allow_only({"full", "causal"});
   return {rate(forward, "full"), rate(forward, "causal"), rate(backward, "full"), rate(backward, "causal")};
 }
