@@ -163,8 +163,8 @@ TEST_CASE("a log is fitted by causes, with intervals and outages", "[train]") {
   CHECK(low == Approx(0.0513).epsilon(0.002));
   CHECK(high == Approx(4.744).epsilon(0.001));
   const TemporaryFile dates(
-      "start,end,cause,GPUs\n2026-03-01 "
-      "12:00,2026-03-01T13:00:00,GPU,8\n2026-03-02T13:00:00,2026-03-02T14:00:00,GPU,8\n",
+      "start,end,cause,GPUs\n2026-03-01T12:00:00,2026-03-01T13:00:00,GPU,8\n"
+      "2026-03-02T13:00:00,2026-03-02T14:00:00,GPU,8\n",
       ".csv");
   CHECK(load_failures(dates.path).components[0].count == 1.0);
   CHECK(load_failures(dates.path + ":begin=2026-02-01T00:00:00").components[0].count == 2.0);
