@@ -312,7 +312,7 @@ TEST_CASE("empty, binary, nested and wrong files of every kind are one line, not
   for (const std::string name : {"empty", "binary", "deep.json", "folder", "/dev/zero"})
     for (const std::string command :
          {"predict --strategy single --trace ", "predict --strategy ddp --model synthetic --calibration ",
-          "compare ", "plot accuracy -o x.svg ", "validate --cases ", "topology import "})
+          "compare ", "plot accuracy -o x.svg ", "validate --cases ", "import "})
       check_refusal(shell, "stepcast " + command + name, 3, {name});
   for (const std::string name : {"empty", "binary", "deep", "f"})
     for (const std::string command :
@@ -406,7 +406,7 @@ TEST_CASE("a bomb of YAML anchors and a repeated key in a model are errors at on
 TEST_CASE("a surplus row of an nvidia-smi matrix is refused", "[commands]") {
   const Shell shell;
   shell.write("m.txt", "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \nGPU2\tNV18\tNV18\t X \n");
-  check_refusal(shell, "stepcast topology import m.txt", 3, {"m.txt:4", "GPU2", "end of the matrix"});
+  check_refusal(shell, "stepcast import m.txt", 3, {"m.txt:4", "GPU2", "end of the matrix"});
 }
 
 }  // namespace stepcast::tests::bad_input_test

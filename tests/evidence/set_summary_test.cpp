@@ -119,7 +119,7 @@ TEST_CASE("a row that is forecast alone has no trivial predictor, which could on
   };
   const SetForecast found = forecast(set, ask, {});
   REQUIRE(summary_of(set, found).errors.count == 1);
-  CHECK(found.rows[0].baselines.empty());
+  CHECK(found.rows[0].baselines == std::map<std::string, double>{{"defaults", 1.0}});
   CHECK(summary_of(set, found).nearest.count == 0);
   CHECK(summary_of(set, found).constant.count == 0);
   CHECK_FALSE(json_of(set, found)["rows"][0].contains("nearest_neighbour_s"));
