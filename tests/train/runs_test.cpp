@@ -10,7 +10,7 @@
 #include "sim/train/training.hpp"
 #include "tests/worlds.hpp"
 
-/// Trainings that others have reported (shared/reference/measured/reliability.csv), failure files and logs.
+/// Trainings that others have reported, failure files and logs.
 namespace stepcast::tests::train_runs_test {
 using namespace worlds;
 namespace {
