@@ -211,7 +211,7 @@ struct Model {
   std::string name;  ///< `netflix-mlp`
   /// Canonical, with the values that differ from the defaults: `netflix-mlp:hidden=256`.
   std::string specification;
-  std::string path;  ///< of the YAML file
+  std::string path;                              ///< of the YAML file
   std::map<std::string, std::int64_t> settings;  ///< resolved: counts, bytes or nanoseconds
   ModelInput input;
   Loss loss;

@@ -16,8 +16,8 @@ using GemmTime = std::function<Seconds(const LayerWork&, GemmPass)>;
 /// share have column-parallel GEMMs, then a row-parallel one. `megatron`, as it comes: the input that is
 /// gathered again beside the input gradients of the column GEMMs, the sum of these beside their weight
 /// gradients. `userbuffers` (Transformer Engine) also: ring all-gathers of t pieces, the first of which is
-/// the rank's own, beside the GEMM that reads them, and reduce-scatters pipelined in 4 pieces, of which the
-/// last stays exposed. `async` (torchtitan's asynchronous tensor parallelism): rings of t pieces for both. A
+/// the rank's own, beside the GEMM that reads them, and reduce-scatters pipelined in 4 pieces. The last
+/// piece stays exposed. `async` (torchtitan's asynchronous tensor parallelism): rings of t pieces for both. A
 /// collective takes 16 multiprocessors from the GEMM beside it, a ring of copies one. Sources: Transformer
 /// Engine's pytorch/module/base.py, and Megatron-Bridge's performance guide. Only blocks overlap; embedding,
 /// loss and head do not.
