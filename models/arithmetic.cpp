@@ -115,8 +115,8 @@ class SegmentAccount {
     needs_gradient_ = needs_gradient_ || has_parameters;
     bool multiplies = false, chooses = false;
     cost.for_each([&](const Kernel& kernel) {
-      segment_.forward += kernel.flop;
-      segment_.backward += gradients * kernel.flop;
+      segment_.forward += kernel.useful * kernel.flop;
+      segment_.backward += gradients * kernel.useful * kernel.flop;
       if (kernel.moved != Moved::kCast) {
         segment_.traffic.forward += kernel.forward;
         segment_.traffic.backward += kernel.backward;

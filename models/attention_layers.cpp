@@ -106,7 +106,7 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
         cost.kernels.emplace_back(moves(attention.vectors / 2.0 + p, attention.vectors + 2.0 * p));
     kernel.computes = gemm;
     kernel.flop = Flop(gemm.flop());
-    kernel.core = true;
+    kernel.role = KernelRole::kCoreAttention;
   }
   cost.separate.push_back(moves(attention.copied, 2.0 * attention.copied, attention.copies));
   const double softmax = fused ? 2.0 : attention.causal ? 6.0 : 4.0;
@@ -116,7 +116,7 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
   add_dropout(attention.dropout, p, between);
   if (between.size() > 1) keep(p, between.front());  // what dropout leaves of p
   for (Kernel& one : between) {
-    one.core = true;
+    one.role = KernelRole::kCoreAttention;
     cost.separate.push_back(one);
   }
 }
@@ -138,7 +138,7 @@ void add_flash(const FusedAttention& form, double copied, LayerCost& cost) {
   keep(copied, cost.kernels.back());
   Kernel& kernel = cost.kernels.emplace_back(flash_kernel(form));
   keep_in_float32(form.heads * form.rows, kernel);
-  kernel.core = true;
+  kernel.role = KernelRole::kCoreAttention;
 }
 
 /// Adds attention around a ring of c ranks (Liu et al., "Ring Attention", 2023). Each rank has two of 2c
@@ -294,7 +294,9 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const double latents = number(layer, "q_rank") + number(layer, "kv_rank");
   const bool flash = flag(layer, "flash");
   const double rotated = s * (2.0 * (heads + 1.0) * r + heads * (2.0 * n + r) + r);
-  cost.kernels.front() = moves(rotated, 2.0 * rotated, 3);  // rotary parts of queries and keys, joined keys
+  Kernel up = moves(rotated, 2.0 * rotated, 3);  // rotary parts of queries and keys, joined keys
+  up.role = KernelRole::kUpProjection;
+  cost.kernels.clear();
   for (const AttentionPart& part : latent_parts(layer)) {
     const auto from = static_cast<double>(part.in), to = static_cast<double>(part.out);
     if (part.norm) {
@@ -303,14 +305,18 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
     } else {
       cost.kernels.push_back(multiplies({s, to, from}));
     }
+    if (part.norm || !part.name.ends_with("_a_proj") && !part.name.starts_with("kv_a"))
+      cost.kernels.back().role = KernelRole::kUpProjection;
   }
   const double norms = number(layer, "q_rank") > 0.0 ? 2.0 : 1.0;
   const bool engine = flag(layer, kTransformerEngine);
   const double values = engine ? heads * w : heads * (n + w);
   const double sharers = engine && layer.sizes.contains("sharers") ? number(layer, "sharers") : 1.0;
-  keep(s * ((2.0 * latents + r) / sharers + 2.0 * heads * d + values), cost.kernels.front());
+  keep(s * (latents + r) / sharers, cost.kernels.front());
   keep_in_float32(s * norms / sharers, cost.kernels.front());
+  keep(s * (latents / sharers + 2.0 * heads * d + values), up);
   const FusedAttention form{heads, heads, s, s, d, w, flash};
+  cost.kernels.push_back(up);
   if (flash) return add_flash(form, 0.0, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
   keep(s * heads * (2.0 * d + w), cost.kernels.front());

@@ -38,10 +38,18 @@ const std::vector<ExecutionOption>& execution_options() {
        "rings"},
       {"dispatch",
        &Execution::dispatch,
-       {"alltoall", "alltoall-fused", "flex4", "flex8", "flex32", "flex64", "flex72"},
-       "of tokens to experts: alltoall sends each copy and sorts them; alltoall-fused permutes in one "
-       "kernel; flexN "
-       "(DeepEP, HybridEP) sends a token once to each rank, or to each NVLink domain of N ranks"},
+       {"alltoall", "flex4", "flex8", "flex32", "flex64", "flex72"},
+       "of tokens to experts: alltoall sends each copy, and receivers sort them; flexN (DeepEP, HybridEP) "
+       "sends a token once to each rank, or to each NVLink domain of N ranks, sorted"},
+      {"gradient-passes",
+       &Execution::gradient_passes,
+       {"none", "norm", "scale", "nan"},
+       "over the gradients before the optimizer, as norm+scale: norm reads a rank's part (clipping); scale "
+       "reads and writes it (PyTorch's clipping, always); nan reads whole gradients (Megatron's check)"},
+      {"gathered",
+       &Execution::gathered,
+       {"views", "copied"},
+       "parameters of FSDP's units: views of the buffer of the all-gather, or copied out of it (FSDP2)"},
   };
   return kOptions;
 }
@@ -51,6 +59,10 @@ std::vector<std::string> choices_of(const std::string& text) {
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, '+');) parts.push_back(part);
   return parts;
+}
+
+bool has_choice(const std::string& list, const std::string& choice) {
+  return std::ranges::count(choices_of(list), choice) > 0;
 }
 
 void set_execution(const ExecutionOption& option, const std::string& text, Execution& execution) {
@@ -102,8 +114,10 @@ void apply(const Execution& execution, Model& model) {
     bool first = true;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) {
-        if (execution.dispatch != "alltoall")
-          std::erase_if(work.kernels, [](const Kernel& one) { return one.sorts; });
+        std::erase_if(work.kernels, [&](const Kernel& one) {
+          return (execution.dispatch != "alltoall" && one.is(KernelRole::kSort)) ||
+                 (execution.experts == "grouped" && one.is(KernelRole::kExpertBias));
+        });
         for (Kernel& kernel : work.kernels)
           if (const Gemm* gemm = kernel.gemm();
               gemm != nullptr && gemm->times > 1.0 && execution.experts == "grouped") {

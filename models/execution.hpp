@@ -19,6 +19,9 @@ struct Execution {
   std::string tensor_overlap = "none";
   std::string dispatch = "alltoall";  ///< of tokens to experts
 
+  std::string gradient_passes = "none";  ///< over the gradients before the optimizer
+  std::string gathered = "views";  ///< parameters of FSDP's units: in the buffer of the all-gather, or copied
+
   bool operator==(const Execution&) const = default;
 };
 
@@ -33,6 +36,9 @@ const std::vector<ExecutionOption>& execution_options();
 
 /// Sets the member of an option. \throws InputError that names the option and its known values
 void set_execution(const ExecutionOption& option, const std::string& text, Execution& execution);
+
+/// True if `choice` is one of the parts of a list.
+bool has_choice(const std::string& list, const std::string& choice);
 
 /// Parts of `a+b`.
 std::vector<std::string> choices_of(const std::string& text);

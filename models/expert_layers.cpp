@@ -8,6 +8,9 @@ namespace {
 
 Shape experts_output(const Layer& layer) {
   const std::int64_t experts = size(layer, "experts"), active = size(layer, "active");
+  if (size(layer, "imbalance") > 100 && size(layer, "capacity") > 0)
+    throw InputError("imbalance {} has no effect with capacity {}, which bounds every expert's tokens",
+                     size(layer, "imbalance"), size(layer, "capacity"));
   const std::int64_t groups = size(layer, "groups"), chosen = size(layer, "chosen_groups");
   if (active > experts) throw InputError("active {} is more than there are experts, {}", active, experts);
   expect_divisible("experts", experts, size(layer, "ranks"));
@@ -54,6 +57,23 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
   return result;
 }
 
+/// Adds the weighted bias of the second GEMM to its output, y + p b, as Megatron does kernel by kernel: expert
+/// by expert, in fp32 since the router's p is (`_apply_bias` in megatron/core/transformer/moe/experts.py).
+/// Accesses per element: y is read, p b written; both are added, joined with those of other experts, and cast
+/// back. The backward casts the gradient and joins its parts; p and b take a product and a sum each.
+void add_weighted_bias(double elements, int experts, LayerCost& cost) {
+  constexpr double kFloat32 = 6.0, kFloat32Backward = 8.0, kOther = 2.0, kOtherBackward = 4.0;
+  Kernel in_float32 =
+      moves(kFloat32 * elements, kFloat32Backward * elements, 2 * experts + 2, Moved::kFloat32);
+  in_float32.role = KernelRole::kExpertBias;
+  in_float32.backward_launches = 4 * experts + 3;
+  cost.separate.push_back(in_float32);
+  Kernel other = moves(kOther * elements, kOtherBackward * elements, 0);
+  other.role = KernelRole::kExpertBias;
+  other.backward_launches = 0;
+  cost.separate.push_back(other);
+}
+
 /// Sum over the K experts e of a token of g_e(x) down_e(silu(gate_e(x)) * up_e(x)), and the shared ones.
 ///
 ///     flop = 2 s h E + 6 s h (K f + f_s)
@@ -65,7 +85,7 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 /// times f. All experts' weights are read, which holds for batches with more tokens than experts.
 ///
 /// Megatron with Transformer Engine permutes with 2 (1 + K) h and sorts with 4 K h, its backward as much, and
-/// weights in the activation.
+/// weights in the activation; see add_weighted_bias() for experts with a bias.
 ///
 /// Transformer Engine saves neither y nor the inputs of the product, but per
 /// expert the router's numbers and a map of rows. While its combine runs, tokens wait in four places, in the
@@ -75,6 +95,9 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 /// as it would have of its own alone. With several experts, rows that arrive rank by rank are sorted by
 /// expert and back, 4 h each. With t ranks that divide every expert, each computes f/t of the rows of all t,
 /// which are gathered before (and saved) and summed after: x and these 4 h count t times.
+///
+/// With `imbalance` the rank is the one with the most tokens, for which the others wait; it counts K for what
+/// experts do that many times, but tokens beyond the mean are no useful flop.
 void add_experts(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const auto h = static_cast<double>(layer.input[1]);
@@ -87,23 +110,35 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const double sorted = own < experts && own > 1.0 ? 4.0 : 0.0;
   const double copied = s * active * (4.0 + 3.0 + tensor * sorted) * h;
   const double routes = (sigmoid ? 4.0 : 0.0) + (groups ? 4.0 : 0.0);
+  const double useful = size(layer, "capacity") == 0 ? number(layer, "active") / active : 1.0;
   cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = h, .chooses = true});
   const bool engine = flag(layer, kTransformerEngine);
-  const auto add_feed_forward = [&](double rows, double width, double times) {
+  const auto add_feed_forward = [&](double rows, double width, double times, KernelRole role) {
     const double joined = engine ? 2.0 : 1.0;  // gate and up are one GEMM
     cost.kernels.push_back(multiplies({rows, joined * width, h, 0.0, 2.0 / joined * times}));
+    cost.kernels.back().role = role;
     cost.kernels.push_back(multiplies({rows, h, width, 0.0, times}));
+    if (role == KernelRole::kSharedExpert) return;
+    for (std::size_t i = cost.kernels.size() - 2; i < cost.kernels.size(); ++i)
+      cost.kernels[i].useful = useful;
   };
-  add_feed_forward(tensor * s * active / own, routed / tensor, own);
-  if (shared > 0.0) add_feed_forward(s, shared, 1.0);
-  const double moved = s * (2.0 + routes) * experts + s * wide * 5.0;
+  const auto add_activation = [&](double elements, int launches, KernelRole role) {
+    Kernel& kernel = cost.kernels.emplace_back(moves(5.0 * elements, 10.0 * elements, launches));
+    kernel.role = role;
+    if (engine) keep(elements, kernel);
+  };
+  add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
+  add_activation(s * active * routed, engine ? 5 : static_cast<int>(own) * 5, KernelRole::kExpertActivation);
+  if (shared > 0.0) {
+    add_feed_forward(s, shared, 1.0, KernelRole::kSharedExpert);
+    add_activation(s * shared, 3, KernelRole::kSharedExpert);
+  }
+  const double moved = s * (2.0 + routes) * experts;
   Kernel& rest =
-      cost.kernels.emplace_back(moves(moved, 2.0 * moved,
-                                      3 + (engine ? 5 : static_cast<int>(own) * 5) + (shared > 0.0 ? 3 : 0) +
-                                          (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
+      cost.kernels.emplace_back(moves(moved, 2.0 * moved, 3 + (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
   if (engine) {
     const double rows = s * active;
-    keep(tensor * rows * h + s * 3.0 * wide, rest);
+    keep(tensor * rows * h + s * 2.0 * wide, rest);
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {
@@ -113,11 +148,12 @@ void add_experts(const Layer& layer, LayerCost& cost) {
     cost.separate.push_back(moves(copied, 2.0 * copied, 0));
     return;
   }
+  if (flag(layer, "bias")) add_weighted_bias(tensor * s * active * h, static_cast<int>(own), cost);
   const double permuted = s * 2.0 * (1.0 + active) * h, sorts = s * active * tensor * sorted * h;
   cost.separate.push_back(moves(permuted, permuted, 0));
   if (sorts == 0.0) return;
   cost.separate.push_back(moves(sorts, sorts, 0));
-  cost.separate.back().sorts = true;
+  cost.separate.back().role = KernelRole::kSort;
 }
 
 }  // namespace
@@ -131,16 +167,19 @@ std::int64_t expert_capacity(const Layer& layer) {
 
 std::int64_t expert_rows(const Layer& layer) {
   const std::int64_t capacity = expert_capacity(layer);
-  return capacity > 0 ? size(layer, "experts") * capacity : layer.input[0] * size(layer, "active");
+  if (capacity > 0) return size(layer, "experts") * capacity;
+  constexpr std::int64_t kPercent = 100;
+  const std::int64_t even = layer.input[0] * size(layer, "active");
+  return size(layer, "ranks") == 1 ? even : even * size(layer, "imbalance") / kPercent;
 }
 
 std::vector<LayerKind> expert_kinds() {
   return {{.name = "experts",
            .attributes = {Attribute::count("experts"), Attribute::count("active"),
                           Attribute::count("feed_forward"), Attribute::count_or("shared", 0),
-                          Attribute::count_or("capacity", 0), Attribute::count_or("ranks", 1, 1),
-                          Attribute::count_or("tensor", 1, 1), Attribute::flag("sigmoid"),
-                          Attribute::flag("bias"), Attribute::flag("shared_gate"),
+                          Attribute::count_or("capacity", 0), Attribute::count_or("imbalance", 100, 100),
+                          Attribute::count_or("ranks", 1, 1), Attribute::count_or("tensor", 1, 1),
+                          Attribute::flag("sigmoid"), Attribute::flag("bias"), Attribute::flag("shared_gate"),
                           Attribute::count_or("groups", 1, 1),
                           Attribute::count_like("chosen_groups", "groups"), Attribute::name("router", "gate"),
                           Attribute::name("gate", "gate_proj"), Attribute::name("up", "up_proj"),

@@ -55,23 +55,35 @@ struct KeptBytes {
   Bytes float32{};  ///< part of `size`: fp32 in every precision
 };
 
+/// What a kernel does for its layer, where that matters to a recomputation, a recipe or a framework.
+enum class KernelRole : std::uint8_t {
+  kOther,
+  kNorm,
+  kCoreAttention,     ///< between q, k, v and attention's output
+  kUpProjection,      ///< from the latents of multi-head latent attention to q, k and v
+  kExpertActivation,  ///< between the two GEMMs of routed experts
+  kSharedExpert,      ///< the expert that sees every token
+  kSort,              ///< of tokens by expert, which flexible dispatchers do on the way
+  kExpertBias         ///< added to the outputs of experts, weighted
+};
+
 /// A kernel of the forward, or several similar ones, with its gradients in the backward. Flop and bytes are
 /// per sample, without parameters.
 struct Kernel {
   std::variant<std::monostate, Gemm, FusedAttention> computes{};  ///< first: a memory-bound kernel
   Flop flop{};                                                    ///< of the forward
-  Bytes forward{}, backward{};                                    ///< activations read and written
+  double useful = 1.0;  ///< part of these that counts as the model's: not that of tokens beyond the mean
+  Bytes forward{}, backward{};  ///< activations read and written
   int launches = 1;
   int backward_launches = -1;  ///< -1: as many, twice as many in a layer with weights (dx and dw)
   Moved moved = Moved::kCompute;
-  bool norm = false;
-  bool sorts = false;     ///< tokens by expert, which a fused permutation does not
+  KernelRole role = KernelRole::kOther;
   bool captured = false;  ///< launched by a CUDA graph
-  bool core = false;      ///< between q, k, v and attention's output, which `selective` recomputes
   KeptBytes kept{};
 
   [[nodiscard]] const Gemm* gemm() const { return std::get_if<Gemm>(&computes); }
   [[nodiscard]] Gemm* gemm() { return std::get_if<Gemm>(&computes); }
+  [[nodiscard]] bool is(KernelRole one) const { return role == one; }
   [[nodiscard]] const FusedAttention* attention() const { return std::get_if<FusedAttention>(&computes); }
 };
 

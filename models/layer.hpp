@@ -44,9 +44,10 @@
 /// |                        | `rope`, `value` (sizes of the parts of a head),        | DeepSeek-V3       |
 /// |                        | `flash` = false                                        |                   |
 /// | `experts`              | `experts`, `active`, `feed_forward`, `shared` = 0,     | Linear: router,   |
-/// |                        | `capacity` = 0 (percent), `ranks` = 1, `sigmoid` =     | and three         |
-/// |                        | false, `groups` = 1, `chosen_groups` = groups; names:  | per expert        |
-/// |                        | `router`, `gate`, `up`, `down`                         |                   |
+/// |                        | `capacity` = 0 (percent), `imbalance` = 100 (percent), | and three         |
+/// |                        | `ranks` = 1, `sigmoid` = false, `groups` = 1,          | per expert        |
+/// |                        | `chosen_groups` = groups; names: `router`, `gate`,     |                   |
+/// |                        | `up`, `down`                                           |                   |
 /// | `first_token`          | -                                                      | a view            |
 /// | `tied_linear`          | `to`: the weight of an earlier segment, y = x weight^T | Linear            |
 ///
@@ -120,7 +121,7 @@ struct LayerTensor {
 /// Maximum number of tokens of one sequence that an expert takes; 0: unlimited.
 std::int64_t expert_capacity(const Layer& layer);
 /// Tokens of one sequence that experts compute, counted once per expert that takes them, free places
-/// included.
+/// included; of the rank with the most.
 std::int64_t expert_rows(const Layer& layer);
 
 /// Key in Layer::texts: by what tensor-parallel ranks divide a layer.

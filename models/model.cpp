@@ -50,9 +50,11 @@ Bytes Model::update_traffic(double count) const {
   const double kept = bytes_of(precision.master);
   const double written = bytes_of(precision.parameters);
   const double weights = kept > 0.0 ? 2.0 * kept + written : 2.0 * written;
-  return Bytes(
-      (bytes_of(precision.gradients) + weights + 2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
-      count);
+  const double passes = 1.0 + (has_choice(execution.gradient_passes, "norm") ? 1.0 : 0.0) +
+                        (has_choice(execution.gradient_passes, "scale") ? 2.0 : 0.0);
+  return Bytes((passes * bytes_of(precision.gradients) + weights +
+                2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
+               count);
 }
 
 Bytes Model::optimizer_bytes(double count) const {

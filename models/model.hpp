@@ -158,16 +158,24 @@ struct Optimizer {
   [[nodiscard]] int states() const { return kind == "adam" ? 2 : kind == "sgd" && momentum > 0.0 ? 1 : 0; }
 };
 
-/// Part of a block that its backward recomputes. Recomputation of whole blocks is the strategies'
-/// (--recompute full).
+/// Parts of a block that its backward recomputes: one, or a sum of several. Recomputation of whole blocks is
+/// the strategies' (--recompute full).
 enum class RecomputedPart : std::uint8_t {
-  kNothing,
-  kCoreAttention,  ///< `selective`: from q, k and v to attention's output
-  kOperations      ///< `per-op`: all but attention and every second GEMM with weights
+  kNothing = 0,
+  kOperations = 1,         ///< `per-op`: all but attention and every second GEMM with weights; alone
+  kCoreAttention = 2,      ///< `core_attn`, alone `selective`: from q, k and v to attention's output
+  kNorm = 4,               ///< `layernorm`: of the input of experts and of latent attention
+  kUpProjection = 8,       ///< `mla_up_proj`: from latents to q, k and v
+  kExpertActivation = 16,  ///< `moe_act`
+  kSharedExpert = 32       ///< `shared_experts`
 };
 
-/// `none`, `selective` or `per-op`.
+/// `none`, `selective`, `per-op`, or modules joined by `+`.
 std::string to_text(RecomputedPart part);
+/// The part of these texts; empty if it is not known.
+std::optional<RecomputedPart> recomputed_part(const std::string& text);
+/// `none`, `selective`, `per-op` and the modules.
+std::vector<std::string> recomputed_part_names();
 
 struct ModelInput {
   Shape shape;         ///< per sample
@@ -232,7 +240,7 @@ struct Model {
   [[nodiscard]] Bytes gradient_bytes(const Segment& segment) const;
   /// Bytes that an update of `count` parameters moves: the gradient read, the weights (the master copy's, if
   /// there is one) and each state read and written, the parameters written. fp32: SGD 12 B each, with
-  /// momentum 20, Adam 28.
+  /// momentum 20, Adam 28. Clipping reads the gradient once more, and may read and write it.
   [[nodiscard]] Bytes update_traffic(double count) const;
   /// Bytes that the optimizer keeps for `count` parameters: its states and the master copy.
   [[nodiscard]] Bytes optimizer_bytes(double count) const;
@@ -293,9 +301,11 @@ void quantize(Model& model, bool transposes);
 ///   of the first, third, ... GEMM with weights and of reduce-scatters, and its own. The rest runs again up
 ///   to the last GEMM, or to the last dropout, with its all-gathers and all-reduces. All of it lives to the
 ///   end of the backward.
+/// - modules of Megatron (`--recompute-modules`), of layers with Transformer Engine's kernels: their outputs
+///   are not saved, and their kernels run again.
 ///
-/// \pre no precision yet \throws InputError for a model without attention, or (`per-op`) without blocks or
-/// with experts
+/// \pre no precision yet \throws InputError for a model without attention, without such a module, or
+/// (`per-op`) without blocks or with experts
 Model recomputing(Model model, RecomputedPart part);
 
 /// Loads `name[:key=value[,key=value]]` or a path to a YAML file with the same suffix.

@@ -30,9 +30,11 @@ class Casts {
   /// Adds casts of the input, of weights that do not arrive cast, and of the gradients of the outputs.
   void add(LayerWork& work) {
     std::vector<Kernel> casts;
-    if (recipe_.casts_weights_each_time || work.any(&Kernel::norm)) last_ = {};
+    if (recipe_.casts_weights_each_time ||
+        work.any([](const Kernel& one) { return one.is(KernelRole::kNorm); }))
+      last_ = {};
     for (Kernel& kernel : work.kernels) {
-      after_norm_ = after_norm_ || kernel.norm;
+      after_norm_ = after_norm_ || kernel.is(KernelRole::kNorm);
       Gemm* gemm = kernel.gemm();
       if (gemm == nullptr || !fits(*gemm)) continue;
       gemm->low = true;

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <iterator>
+#include <array>
 #include <string>
 #include <utility>
 
-#include "core/enum_table.hpp"
 #include "core/error.hpp"
+#include "core/table.hpp"
 #include "models/layer.hpp"
 
 /// Recomputation of a part of a block in its backward.
@@ -16,24 +16,67 @@ void add_recomputed(std::vector<Kernel> kernels, Bytes weights, Segment& segment
   segment.recomputed.work.push_back({.kernels = std::move(kernels), .forward_weights = weights});
 }
 
-/// Moves the bytes that attention saves between q, k, v and its output to the recomputed ones. Returns true
-/// if the segment contains attention.
-bool recompute_attention(Segment& segment) {
-  const auto move = [](Bytes bytes, Bytes& from, Bytes& to) {
-    from -= bytes;
-    to += bytes;
-  };
+struct Module {
+  const char* name;
+  RecomputedPart part;
+  KernelRole role;
+};
+constexpr std::array<Module, 5> kModules{
+    {{"core_attn", RecomputedPart::kCoreAttention, KernelRole::kCoreAttention},
+     {"layernorm", RecomputedPart::kNorm, KernelRole::kNorm},
+     {"mla_up_proj", RecomputedPart::kUpProjection, KernelRole::kUpProjection},
+     {"moe_act", RecomputedPart::kExpertActivation, KernelRole::kExpertActivation},
+     {"shared_experts", RecomputedPart::kSharedExpert, KernelRole::kSharedExpert}}};
+
+bool contains(RecomputedPart parts, RecomputedPart one) {
+  return (static_cast<unsigned>(parts) & static_cast<unsigned>(one)) != 0;
+}
+
+void move_bytes(Bytes bytes, Bytes& from, Bytes& to) {
+  from -= bytes;
+  to += bytes;
+}
+
+/// Moves the bytes that kernels of this role save to the recomputed ones. Returns true if there are any.
+bool recompute_kernels(KernelRole role, Segment& segment) {
+  bool any = false;
   for (const LayerWork& work : segment.work) {
-    std::vector<Kernel> core;
-    std::ranges::copy_if(work.kernels, std::back_inserter(core), &Kernel::core);
-    for (const Kernel& kernel : core) {
-      move(kernel.kept.size, segment.saved.size, segment.recomputed.saved.size);
-      move(kernel.kept.masks, segment.saved.masks, segment.recomputed.saved.masks);
-      move(kernel.kept.float32, segment.saved.float32, segment.recomputed.saved.float32);
+    std::vector<Kernel> again;
+    Bytes weights;
+    for (const Kernel& kernel : work.kernels) {
+      if (!kernel.is(role)) continue;
+      again.push_back(kernel);
+      if (const Gemm* gemm = kernel.gemm(); gemm != nullptr && gemm->has_weight())
+        weights += float32_bytes(gemm->columns * gemm->depth * gemm->times);
+      move_bytes(kernel.kept.size, segment.saved.size, segment.recomputed.saved.size);
+      move_bytes(kernel.kept.masks, segment.saved.masks, segment.recomputed.saved.masks);
+      move_bytes(kernel.kept.float32, segment.saved.float32, segment.recomputed.saved.float32);
     }
-    if (!core.empty()) add_recomputed(std::move(core), Bytes(0), segment);
+    any = any || !again.empty();
+    if (!again.empty()) add_recomputed(std::move(again), weights, segment);
   }
-  return !segment.recomputed.work.empty();
+  return any;
+}
+
+/// Recomputes norms whose output only the next layer saves, if that are experts or latent attention.
+/// Transformer Engine computes others in one module with the GEMM after them.
+bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
+  bool any = false;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (const std::vector<Layer>* branch : {&layers[i].body, &layers[i].shortcut})
+      any = recompute_norms(*branch, segment) || any;
+    if (layers[i].kind != "experts" && layers[i].kind != "latent_attention") continue;
+    const std::size_t before = i > 0 && layers[i - 1].kind == "tensor_enter" ? 2 : 1;
+    if (i < before) continue;
+    const Layer& norm = layers[i - before];
+    if (norm.kind != "rms_norm" && norm.kind != "layer_norm") continue;
+    const Bytes output = float32_bytes(norm.output);
+    move_bytes(output, segment.saved.size, segment.recomputed.saved.size);
+    if (layers[i].kind == "latent_attention") segment.saved.gemm_inputs -= output;
+    add_recomputed(cost_of(norm).kernels, Bytes(0), segment);
+    any = true;
+  }
+  return any;
 }
 
 /// Number of a segment's works that run again: those before the last GEMM with weights, or up to a dropout
@@ -114,8 +157,33 @@ void recompute_operations(Model& model, Segment& segment) {
 }  // namespace
 
 std::string to_text(RecomputedPart part) {
-  constexpr auto kParts = enum_names<RecomputedPart>("none", "selective", "per-op");
-  return row_of(kParts, part).name;
+  if (part == RecomputedPart::kNothing) return "none";
+  if (part == RecomputedPart::kOperations) return "per-op";
+  if (part == RecomputedPart::kCoreAttention) return "selective";
+  std::vector<std::string> names;
+  for (const Module& module : kModules)
+    if (contains(part, module.part)) names.emplace_back(module.name);
+  return joined(names, "+");
+}
+
+std::optional<RecomputedPart> recomputed_part(const std::string& text) {
+  for (const RecomputedPart one :
+       {RecomputedPart::kNothing, RecomputedPart::kOperations, RecomputedPart::kCoreAttention})
+    if (text == to_text(one)) return one;
+  unsigned sum = 0;
+  for (const std::string& name : choices_of(text)) {
+    const auto* const found = std::ranges::find(kModules, name, [](const Module& one) { return one.name; });
+    if (found == kModules.end()) return {};
+    sum |= static_cast<unsigned>(found->part);
+  }
+  if (sum == 0) return {};
+  return static_cast<RecomputedPart>(sum);
+}
+
+std::vector<std::string> recomputed_part_names() {
+  std::vector<std::string> names{"none", "selective", "per-op"};
+  for (const Module& module : kModules) names.emplace_back(module.name);
+  return names;
 }
 
 Model recomputing(Model model, RecomputedPart part) {
@@ -127,10 +195,21 @@ Model recomputing(Model model, RecomputedPart part) {
   if (model.has_fixed_times()) refuse("of a part", "declares times of whole segments, not of their parts");
   if (model.parallel.ulysses) refuse("of a part", "splits heads by all-to-alls, which only full recomputes");
   if (model.parallel.ring) refuse("of a part", "uses ring attention, which only full recomputes");
-  if (part == RecomputedPart::kCoreAttention) {
-    bool any = false;
-    for (Segment& segment : model.segments) any = recompute_attention(segment) || any;
-    if (!any) refuse("selective", "has no attention that could be recomputed");
+  if (part != RecomputedPart::kOperations) {
+    for (const Module& module : kModules) {
+      if (!contains(part, module.part)) continue;
+      const bool is_attention = module.part == RecomputedPart::kCoreAttention;
+      if (!is_attention && !model.transformer_engine())
+        refuse(module.name, "has no modules of Megatron, as with transformer_engine=1");
+      bool any = false;
+      for (Segment& segment : model.segments)
+        any = (module.part == RecomputedPart::kNorm ? recompute_norms(segment.layers, segment)
+                                                    : recompute_kernels(module.role, segment)) ||
+              any;
+      if (!any)
+        refuse(is_attention ? "selective" : module.name,
+               is_attention ? "has no attention that could be recomputed" : "has no such layers");
+    }
     return model;
   }
   bool any = false;

@@ -66,7 +66,7 @@ void drop_out(const Layer& layer, LayerCost& cost) {
 /// One kernel unless `eager`. Saves x, and one number of every position.
 void add_rms_norm(const Layer& layer, LayerCost& cost) {
   keep_in_float32(static_cast<double>(layer.input[0]), cost.kernels.front());
-  cost.kernels.front().norm = true;
+  cost.kernels.front().role = KernelRole::kNorm;
   if (!flag(layer, "eager")) return;
   cost.kernels.front() = {
       .flop = cost.kernels.front().flop, .launches = 0, .kept = cost.kernels.front().kept};
@@ -146,7 +146,7 @@ std::vector<LayerKind> norm_kinds() {
        .adjust =
            [](const Layer& l, LayerCost& cost) {
              keep_in_float32(2.0 * static_cast<double>(l.input[0]), cost.kernels.front());
-             cost.kernels.front().norm = true;
+             cost.kernels.front().role = KernelRole::kNorm;
            }},
       {.name = "rms_norm",
        .attributes = {Attribute::flag("eager")},

@@ -73,7 +73,7 @@ Model load_part(const po::variables_map& values) {
     throw UsageError(
         "--recompute " + to_text(asked) +
         ": measure takes none or selective; recomputation of whole blocks is forecast from every trace, and "
-        "per-op for --device only");
+        "of other parts for --device only");
   return recomputing(load_model(model_of(values)), asked.part);
 }
 

@@ -225,10 +225,12 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
 
 Model model_to_run(const po::variables_map& values, bool replayed) {
   const TrainingConfig training = training_config(values);
-  if (training.recomputed_part == RecomputedPart::kOperations)
+  if (const RecomputedPart part = training.recomputed_part;
+      part != RecomputedPart::kNothing && part != RecomputedPart::kCoreAttention)
     throw CapabilityError(
-        "--recompute per-op: runs recompute whole blocks (full, every:N) or attention only (selective); "
-        "per-op can only be forecast, for --device");
+        "--recompute {}: runs recompute whole blocks (full, every:N) or attention only (selective); "
+        "other parts can only be forecast, for --device",
+        to_text(part));
   Model model =
       recomputing(load_model(shared_by(required(values, "model"), training.mesh)), training.recomputed_part);
   model =

@@ -181,6 +181,9 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
                              : roofline_time(model, segment, phase, samples, rates);
     PhaseCost result{.device_s = time.count()};
     if (!device.gpu) return result;
+    if (const bool runs = phase == Phase::kForward || phase == Phase::kBackward;
+        runs && model.execution.gathered == "copied")  // read and written
+      result.device_s += (2.0 * model.parameter_bytes(model.segments[segment]) / rates.memory).count();
     if (phase == Phase::kForward)
       result.device_s += waits_for_counts(model.segments[segment], device, model, layer).count();
     const Seconds each = launch_of(device, model, phase);
@@ -207,7 +210,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     to.saved_bytes = activations * segment.saved.size.count();
     to.forward_peak_bytes = to.saved_bytes + activations * segment.saved.workspace.forward.count();
     to.backward_peak_bytes = activations * segment.saved.workspace.backward.count();
-    if (model.recomputed_part == RecomputedPart::kCoreAttention)  // which has no weights
+    if (model.recomputed_part != RecomputedPart::kOperations)  // whose tensors the schedule holds
       to.backward_peak_bytes =
           std::max(to.backward_peak_bytes, activations * segment.recomputed.saved.size.count());
     if (i == 0) continue;  // its backward has no gradient of the input

@@ -41,7 +41,12 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
   };
   if (device.has_kernels() && std::ranges::any_of(model.segments, attends))
     lines.push_back("attention is " + attention_kind(device, model.execution.attention));
-  if (model.has_experts()) lines.emplace_back("routing is even");
+  if (model.has_experts()) {
+    const auto given = model.settings.find("imbalance");
+    const double most = given == model.settings.end() ? 1.0 : static_cast<double>(given->second) / 100.0;
+    lines.push_back(most == 1.0 ? "routing is even"
+                                : fmt::format("the fullest rank has {:.2f} times the mean tokens", most));
+  }
   if (!device.about.assumed.empty()) lines.push_back(device.about.assumed);
   return joined(lines, "; ");
 }

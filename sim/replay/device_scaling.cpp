@@ -90,7 +90,9 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     return Bytes(loss_traffic(model) * samples * outputs) / rates.memory;
   }
   const Segment& all = model.segments[segment];
-  if (phase == Phase::kZeroGrad) return model.gradient_bytes(all) / rates.memory;
+  if (phase == Phase::kZeroGrad)
+    return (has_choice(model.execution.gradient_passes, "nan") ? 2.0 : 1.0) * model.gradient_bytes(all) /
+           rates.memory;
   if (phase == Phase::kOptimizer)
     return model.update_traffic(static_cast<double>(model.parameter_count(all))) / rates.memory;
   Seconds total(0);

@@ -156,16 +156,14 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
 
 Recomputation parse_recompute(const std::string& text) {
   const std::string every = "every:";
-  if (text == "none") return {};
   if (text == "full") return {.blocks = 1};
-  if (text == "selective") return {.part = RecomputedPart::kCoreAttention};
-  if (text == "per-op") return {.part = RecomputedPart::kOperations};
+  if (const auto part = recomputed_part(text)) return {.part = *part};
   if (text.starts_with(every))
     if (const auto blocks = positive_number(text.substr(every.size()))) return {.blocks = *blocks};
   throw UsageError(
-      "--recompute {}: must be none, full, every:N, which keeps the input of every Nth block, selective or "
-      "per-op",
-      text);
+      "--recompute {}: must be full, every:N, which keeps the input of every Nth block, or one of {}; "
+      "modules after per-op can be joined, as layernorm+moe_act",
+      text, joined(recomputed_part_names()));
 }
 
 std::string to_text(const Recomputation& recomputation) {

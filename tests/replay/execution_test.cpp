@@ -134,6 +134,64 @@ TEST_CASE("a flexible dispatcher sends a token once to each rank or domain", "[m
   CHECK(dispatched({.dispatch = "flex4"}, 8) / dispatched({}, 8) == Approx(2.0 * (1.0 - 0.25) / 2.0));
 }
 
+TEST_CASE("the rank with the most tokens computes, keeps and sends more, but no more useful flop",
+          "[models]") {
+  const std::string shared = kMoe + ",expert=4,transformer_engine=1";
+  const Model even = model_of(shared, {}), full = model_of(shared + ",imbalance=125", {});
+  CHECK(model_of(shared + ",imbalance=100", {}).segments[1].saved.size == even.segments[1].saved.size);
+  CHECK(full.forward_flop().count() == Approx(even.forward_flop().count()));
+  // Of the two GEMMs of routed experts, and of what they keep: input, gate and up, product.
+  const auto routed = [](const Model& model) {
+    double flop = 0.0;
+    for (const LayerWork& work : model.segments[1].work)
+      work.for_each_gemm([&](const Gemm& one) { flop += one.times > 1.0 ? one.flop() : 0.0; });
+    return flop;
+  };
+  CHECK(routed(full) == Approx(1.25 * routed(even)));
+  constexpr double kRows = 2048 * 2, kWidth = 1024 + 3 * 2048;
+  const double more = (full.segments[1].saved.size - even.segments[1].saved.size).count();
+  CHECK(more == Approx(0.25 * 2 * kRows * kWidth).epsilon(0.01));
+  CHECK(full.collectives.front().per_sample.count() ==
+        Approx(1.25 * even.collectives.front().per_sample.count()));
+  CHECK(model_of(kMoe + ",imbalance=125", {}).segments[1].saved.size ==
+        model_of(kMoe, {}).segments[1].saved.size);  // one rank has all experts
+  CHECK_THROWS_WITH(load_model(shared + ",imbalance=125,capacity=125"),
+                    Catch::Contains("imbalance 125 has no effect with capacity 125"));
+}
+
+TEST_CASE("passes over gradients and copies of gathered parameters move the bytes that they name",
+          "[models]") {
+  const DeviceModel device = device_model("h100-sxm");
+  const double rate = device.estimate.memory_efficiency * device.memory_bandwidth.count();
+  const auto added = [&](const Execution& execution, auto part) {
+    const PhaseCosts with = costs_of(kLlama, execution), none = costs_of(kLlama, {});
+    return (part(with.segments[1]).device_s - part(none.segments[1]).device_s) * rate /
+           static_cast<double>(load_model(kLlama).parameter_count(load_model(kLlama).segments[1]));
+  };
+  const auto update = [](const SegmentCosts& one) { return one.optimizer; };
+  CHECK(added({.gradient_passes = "norm"}, update) == Approx(2.0));
+  CHECK(added({.gradient_passes = "norm+scale"}, update) == Approx(6.0));
+  CHECK(added({.gradient_passes = "nan"}, update) == Approx(0.0).margin(1e-9));
+  CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.forward; }) == Approx(4.0));
+  CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.backward; }) == Approx(4.0));
+}
+
+TEST_CASE("a weighted bias of experts moves 28 bytes per element of their output, and 40 back", "[models]") {
+  const std::string base =
+      "decoder:layers=2,hidden=1024,heads=8,experts=8,active=2,feed_forward=2048,"
+      "sequence=2048,transformer_engine=1,expert_bias=";
+  const auto moved = [&](const char* bias, const char* experts, bool forward) {
+    double bytes = 0.0;
+    for (const LayerWork& work : model_of(base + bias, {.experts = experts}).segments[1].work)
+      bytes += work.traffic(forward).count();
+    return bytes;
+  };
+  constexpr double kElements = 2048.0 * 2 * 1024;
+  CHECK(moved("1", "streams", true) - moved("0", "streams", true) == Approx(28 * kElements));
+  CHECK(moved("1", "streams", false) - moved("0", "streams", false) == Approx(40 * kElements));
+  CHECK(moved("1", "grouped", true) == Approx(moved("0", "grouped", true)));
+}
+
 TEST_CASE("a window as long as the sequence changes nothing, a shorter one computes less", "[models]") {
   const double whole = costs_of(kLlama, {}).segments[1].forward.device_s;
   CHECK(costs_of(kLlama + ",window=4096", {}).segments[1].forward.device_s == Approx(whole));
