@@ -41,7 +41,7 @@ class Question {
 };
 
 NcclParameters fitted_parameters(const NcclCosts& costs) {
-  NcclParameters parameters = nccl_parameters(device_model(costs.device).compute_capability);
+  NcclParameters parameters = nccl_parameters(device_model(costs.device).collectives_as());
   parameters.set(costs.parameters);
   return parameters;
 }
@@ -55,7 +55,7 @@ double softened(double deviations) {
 
 NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& samples) {
   if (samples.empty()) throw InputError("no measured collectives of NCCL to fit");
-  const NcclParameters defaults = nccl_parameters(device_model(device).compute_capability);
+  const NcclParameters defaults = nccl_parameters(device_model(device).collectives_as());
   std::vector<std::string> names;
   for (const auto& [name, value] : defaults.values())
     if (value > 0.0 && name != "host_burst") names.push_back(name);
@@ -113,7 +113,7 @@ double nccl_error(const NcclCosts& costs, const std::vector<NcclSample>& samples
 }
 
 std::string fit_text(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
-  const NcclParameters defaults = nccl_parameters(device_model(costs.device).compute_capability);
+  const NcclParameters defaults = nccl_parameters(device_model(costs.device).collectives_as());
   Table table({"parameter", "default", "fitted", "unit", "determined by the samples"});
   const std::map<std::string, double> before = defaults.values();
   for (std::size_t i = 0; i < NcclParameters::names().size(); ++i) {

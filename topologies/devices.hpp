@@ -122,6 +122,9 @@ struct DeviceModel {
   DeviceEstimate estimate;
   KernelParameters kernels{};  ///< of a GPU
 
+  /// Compute capability by which its collectives have their laws and tables; GPUs of AMD, with RCCL, come
+  /// after all of NVIDIA.
+  [[nodiscard]] int collectives_as() const { return compute_capability > 0 ? compute_capability : 900; }
   /// True if GEMMs of fp8 need operands transposed in memory (before Blackwell).
   [[nodiscard]] bool transposes() const { return compute_capability > 0 && compute_capability < 100; }
   /// True if kernels are forecast by their shapes; else by the roofline of each layer.

@@ -80,13 +80,13 @@ class GraphOfGroup {
   }
 
   void describe_gpu() {
-    const auto least = [this](auto DeviceModel::*member) {
-      auto result = device_model(cluster_.node(places_.front()).device).*member;
+    const auto least = [this](const auto& of) {
+      auto result = std::invoke(of, device_model(cluster_.node(places_.front()).device));
       for (const int each : places_)
-        result = std::min(result, device_model(cluster_.node(each).device).*member);
+        result = std::min(result, std::invoke(of, device_model(cluster_.node(each).device)));
       return result;
     };
-    graph_.gpu = {least(&DeviceModel::compute_capability), least(&DeviceModel::memory_bandwidth), nullptr};
+    graph_.gpu = {least(&DeviceModel::collectives_as), least(&DeviceModel::memory_bandwidth), nullptr};
     graph_.gpu.parameters = &graphs_.parameters(graph_.gpu.compute_capability);
   }
 
@@ -158,14 +158,13 @@ class GraphOfGroup {
     graph_.same_channels = cyclic.size() == 1;
   }
 
-  /// Host after host in the order of the first; hosts with another number of GPUs in their natural one.
+  /// Host after host in the order of the first, without GPUs that a host lacks, and with its others behind.
   [[nodiscard]] std::vector<int> over_all_hosts(const std::vector<int>& order) const {
     std::vector<int> ring;
     for (const std::vector<int>& ranks : hosts_) {
-      if (ranks.size() == order.size())
-        std::ranges::transform(order, std::back_inserter(ring), [&ranks](int gpu) { return ranks[gpu]; });
-      else
-        ring.insert(ring.end(), ranks.begin(), ranks.end());
+      for (const int gpu : order)
+        if (gpu < static_cast<int>(ranks.size())) ring.push_back(ranks[gpu]);
+      for (std::size_t gpu = order.size(); gpu < ranks.size(); ++gpu) ring.push_back(ranks[gpu]);
     }
     return ring;
   }
@@ -294,7 +293,7 @@ const NcclPair& NcclGraphs::pair(int from, int to) {
     if (cluster().node(arrival(cluster(), hop)).kind == NodeKind::kSocket) ++pair.sockets;
   }
   pair.through_socket = pair.sockets > 0;
-  pair.parameters = &parameters(device_model(cluster().node(from).device).compute_capability);
+  pair.parameters = &parameters(device_model(cluster().node(from).device).collectives_as());
   if (cluster().node(from).host != cluster().node(to).host) {
     pair.hardware = NcclHardware::kNetwork;
     pair.tcp = std::ranges::any_of(
@@ -318,15 +317,6 @@ void check_nccl_places(const Cluster& cluster, const std::vector<int>& place_of_
   for (const int place : place_of_rank)
     if (cluster.node(place).kind != NodeKind::kDevice)
       throw UsageError("{}a rank on '{}'", needs, cluster.node_name(place));
-  if (place_of_rank.size() == 1) return;
-  std::set<std::string> models;
-  for (const int place : place_of_rank) models.insert(cluster.node(place).device);
-  for (const std::string& model : models)
-    if (device_model(model).compute_capability == 0)
-      throw UsageError(
-          "backend nccl needs GPUs of NVIDIA: cluster '{}' has {}, whose collectives (RCCL's) are not "
-          "modelled; one rank is",
-          cluster.name, model);
 }
 
 }  // namespace stepcast

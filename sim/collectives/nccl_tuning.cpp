@@ -82,7 +82,7 @@ class Tuning {
   [[nodiscard]] int tree_levels() const { return 2 * floor_log2(graph_.nodes); }
   [[nodiscard]] bool has_ll128() const {
     return graph_.gpu.compute_capability >= 70 && graph_.intra == NcclHardware::kNvLink &&
-           !graph_.through_socket;
+           !graph_.through_socket && tables_.ring_ll128_most[hosts_] > 0.0;
   }
   [[nodiscard]] double ratio() const { return static_cast<double>(graph_.ranks) / steps_; }
 

@@ -417,7 +417,7 @@ std::optional<NcclParameters> calibrated_nccl(const Calibration* calibration, co
     if (node.kind == NodeKind::kDevice && device_model(node.device).name != measured.name)
       throw UsageError("the calibration is of NCCL on {}, cluster '{}' has {}", measured.name, cluster.name,
                        device_model(node.device).name);
-  NcclParameters parameters = nccl_parameters(measured.compute_capability);
+  NcclParameters parameters = nccl_parameters(measured.collectives_as());
   parameters.set(calibration->nccl.parameters);
   return parameters;
 }
