@@ -95,7 +95,7 @@ int sharing_ranks(const Plan& plan, int data) {
 }
 
 Values experts(PlanModels& models, const Plan& plan) {
-  if (!models.whole().settings.contains("experts")) return kDoesNotApply;
+  if (!models.whole().has_experts()) return kDoesNotApply;
   Values all = shares(models, plan, "expert", sharing_ranks(plan, plan.number("data")));
   // Without data parallelism nothing sums the gradients of ranks with the same experts.
   if (plan.number("data") * plan.number("context") == 1)
@@ -183,11 +183,12 @@ Values virtual_stages(PlanModels& models, const Plan& plan) {
 /// \param ends blocks that the embedding and the head count as
 Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<int, int>>& ends) {
   if (plan.text("strategy") != "pipeline") return kDoesNotApply;
-  const Model& model = *models.part(plan);
+  const Model* model = models.part(plan);
+  if (model == nullptr) return {};
   Values all;
   for (const auto& [first, last] : ends)
-    add_new(all, split_for(block_count(model), stages_of(plan), first, last));
-  add_new(all, models.balanced_split(model, plan, stages_of(plan)));
+    add_new(all, split_for(block_count(*model), stages_of(plan), first, last));
+  add_new(all, models.balanced_split(*model, plan, stages_of(plan)));
   std::erase(all, "");
   return all;
 }
@@ -242,7 +243,10 @@ void set(PlanModels& models, Plan& plan, const std::string& name, const std::str
 
 void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
             const std::function<void(const Plan&)>& visit) {
-  if (index == plan_dimensions().size()) return visit(plan);
+  if (index == plan_dimensions().size()) {
+    if (models.part(plan) != nullptr) visit(plan);  // what a convention set later may exclude it
+    return;
+  }
   const PlanDimension& dimension = plan_dimensions()[index];
   if (models.is_set(dimension.name) || (!dimension.values && !all))
     return choose(models, index + 1, plan, all, visit);

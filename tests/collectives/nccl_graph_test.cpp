@@ -108,6 +108,15 @@ TEST_CASE("ways between GPUs: NVLink, PCIe through one socket takes 6/5, through
   CHECK(NcclGraphs(nvlink).pair(nvlink.places()[0], nvlink.places()[1]).hardware == NcclHardware::kNvLink);
 }
 
+TEST_CASE("rings enter a host with fewer GPUs by all of its adapters") {
+  const auto bus = [](std::size_t ranks) {
+    const NcclGraph graph = graph_of(cluster_named("h100x8-hgx:nodes=2"), ranks);
+    return graph.bandwidth.count() * graph.channels;
+  };
+  CHECK(bus(12) >= 0.5 * bus(16));  // four of eight
+  CHECK(bus(10) >= 0.25 * bus(16));
+}
+
 TEST_CASE("ranks without a GPU of their own are refused, and the cluster is named") {
   using Catch::Contains;
   const Cluster laptop = cluster_named("laptop");

@@ -130,6 +130,20 @@ TEST_CASE("a convention sets its options in all plans, and plans do not vary the
   CHECK(count > 200);
 }
 
+TEST_CASE("plans that a convention's setting excludes are left out", "[plan]") {
+  PlanProblem given = problem();
+  given.like = "megatron";  // a ring for context parallelism, which windows exclude
+  given.model = "decoder:layers=6,hidden=512,vocabulary=8192,sequence=1024,window=128";
+  PlanModels models(given);
+  std::size_t count = 0;
+  enumerate_plans(models, [&](const Plan& plan) {
+    CHECK(plan.number("context") == 1);
+    CHECK(models.part(plan) != nullptr);
+    ++count;
+  });
+  CHECK(count > 100);
+}
+
 TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[plan]") {
   PlanProblem given = problem();
   given.precision = Precision::parse("bf16,gradients=fp32");
