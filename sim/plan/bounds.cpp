@@ -16,10 +16,14 @@ StridedRanks replicas_of(const PlanView& view, int rank) {
   return {rank * view.stage_stride, view.replicas(), view.batch_stride};
 }
 
-/// Ranks that divide the experts, tensor-parallel ones first; one if they are at no equal distance.
+/// Ranks with different experts, tensor-parallel ones first, unless these divide each expert; one if they are
+/// at no equal distance.
 StridedRanks expert_ranks(const PlanView& view, int first) {
-  if (view.expert <= view.tensor || view.batch_stride == view.tensor) return {first, view.expert, 1};
-  return view.tensor == 1 ? StridedRanks{first, view.expert, view.batch_stride} : StridedRanks{first, 1, 1};
+  const int each = view.expert_tensor;
+  if (view.expert * each <= view.tensor || view.batch_stride == view.tensor)
+    return {first, view.expert, each};
+  return view.tensor == each ? StridedRanks{first, view.expert, view.batch_stride}
+                             : StridedRanks{first, 1, 1};
 }
 
 /// Time of the forward that is left after the last collective in it: an all-gather that follows may hide in
@@ -138,7 +142,7 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
   if (collective.group == LayerCollectiveGroup::kContext)
     ranks = {first_rank, view.context, view.batch_stride};
   if (collective.group == LayerCollectiveGroup::kExpert) ranks = expert_ranks(view, first_rank);
-  if (collective.group == LayerCollectiveGroup::kExpertTensor) ranks.count = 1;  // no plan has them
+  if (collective.group == LayerCollectiveGroup::kExpertTensor) ranks.count = view.expert_tensor;
   const Bytes message = collective.fixed + view.samples * collective.per_sample;
   const double alone = links_.collective_s(collective_kind(collective.kind), message, ranks);
   const auto index = &collective - view.model.collectives.data();
@@ -147,8 +151,9 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
 
 int PlanBounds::first_alike(const PlanView& view, int first_rank) {
   if (links_.cost_nothing()) return 0;
-  const auto [found, is_new] =
-      alike_.try_emplace({view.tensor, view.context, view.expert, view.batch_stride, first_rank}, first_rank);
+  const auto [found, is_new] = alike_.try_emplace(
+      {view.tensor, view.context, view.expert, view.expert_tensor, view.batch_stride, first_rank},
+      first_rank);
   if (!is_new) return found->second;
   // Groups are alike if the smallest and the largest messages take equally long.
   std::vector<double> probes;
@@ -160,9 +165,11 @@ int PlanBounds::first_alike(const PlanView& view, int first_rank) {
                            ? 0.0
                            : links_.collective_s(CollectiveKind::kAllReduce, Bytes(bytes), ranks) +
                                  links_.collective_s(CollectiveKind::kAllToAll, Bytes(bytes), ranks));
-  const auto kind =
-      kinds_.try_emplace({view.tensor, view.context, view.expert, view.batch_stride, probes}, first_rank)
-          .first;
+  const auto kind = kinds_
+                        .try_emplace({view.tensor, view.context, view.expert, view.expert_tensor,
+                                      view.batch_stride, probes},
+                                     first_rank)
+                        .first;
   return found->second = kind->second;
 }
 
@@ -255,9 +262,10 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
   if (view.zero == 0) return tail + updates_s;
   // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
   // not.
-  const double last_gather = view.expert > 1 ? 0.0
-                                             : links_.collective_s(CollectiveKind::kAllGather,
-                                                                   Bytes(held.smallest[first]), replicas);
+  const double last_gather =
+      view.expert * view.expert_tensor > 1
+          ? 0.0
+          : links_.collective_s(CollectiveKind::kAllGather, Bytes(held.smallest[first]), replicas);
   return tail +
          std::max(updates_s / view.most_shards(replicas.count) + last_gather,
                   links_.pieces_s(CollectiveKind::kAllGather, Bytes(held.gathered.of(range)), replicas));
@@ -317,7 +325,8 @@ double PlanBounds::sharded_s(const PlanView& view) {
   const std::vector<FsdpUnit>& units = memory_.units(view);
   const int parts = view.shape.micro_batches, shards = view.replicas() / view.plan.copies();
   const StridedRanks copy{0, shards, view.tensor}, replicas{0, view.plan.copies(), view.tensor * shards};
-  const StridedRanks same_experts{0, shards * view.tensor / view.expert, view.expert};
+  const int apart = view.expert * view.expert_tensor;
+  const StridedRanks same_experts{0, shards * view.tensor / apart, apart};
   const double computed = parts * (forward_s(view, own, all) + backward_s(view, own, all));
   const auto gather_s = [&](const FsdpUnit& unit, StridedRanks ranks) {
     return links_.collective_s(CollectiveKind::kAllGather, unit.size(), ranks);

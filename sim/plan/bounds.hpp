@@ -91,8 +91,8 @@ class PlanBounds {
   double fastest_host_ = 1.0;
   /// First ranks of groups that are alike: by tensor, context, expert, stride and first rank; and by the
   /// times of probes instead of the first rank.
-  std::map<std::tuple<int, int, int, int, int>, int> alike_;
-  std::map<std::tuple<int, int, int, int, std::vector<double>>, int> kinds_;
+  std::map<std::tuple<int, int, int, int, int, int>, int> alike_;
+  std::map<std::tuple<int, int, int, int, int, std::vector<double>>, int> kinds_;
   static constexpr int kIssued = -1;  ///< instead of a first rank: launch overheads
   std::map<std::tuple<const PhaseCosts*, int>, SegmentTimes> times_;  ///< by first rank
 };

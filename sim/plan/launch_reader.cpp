@@ -292,9 +292,10 @@ class TableReader {
 
   /// Dimensions of more than one rank, as in --mesh; "" if one has all ranks.
   [[nodiscard]] std::string mesh() const {
-    std::vector<std::string> order{"pipeline", "copies", "shard", "data", "context", "tensor", "expert"};
+    std::vector<std::string> order{"pipeline", "copies", "shard",  "data",
+                                   "context",  "tensor", "expert", "expert_tensor"};
     if (values_.value_or("stages-inside", "") == "yes")
-      order = {"copies", "shard", "data", "context", "pipeline", "tensor", "expert"};
+      order = {"copies", "shard", "data", "context", "pipeline", "tensor", "expert", "expert_tensor"};
     std::string text;
     for (const std::string& name : order) {
       const std::string size = values_.value_or(name, "1");

@@ -21,6 +21,7 @@ PlanView view_of(PlanModels& models, const Plan& plan) {
                 .tensor = plan.number("tensor"),
                 .context = plan.number("context"),
                 .expert = plan.number("expert"),
+                .expert_tensor = plan.number("expert_tensor"),
                 .batches = plan.number("data"),
                 .stage_stride = plan.number("tensor"),
                 .batch_stride = plan.number("tensor"),

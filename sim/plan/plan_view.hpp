@@ -27,16 +27,17 @@ class SegmentSums {
 
 struct PlanView {
   const Plan& plan;
-  const Model& model;           ///< share of one rank
-  const PhaseCosts& costs;      ///< of one micro-batch
-  int samples;                  ///< per micro-batch
-  int recompute;                ///< blocks per recomputation unit; 0: no recomputation
-  int zero;                     ///< ZeRO stage
-  int tensor, context, expert;  ///< ranks
-  int batches;                  ///< data-parallel degree
-  int stage_stride;             ///< ranks from one pipeline stage to the next
-  int batch_stride;             ///< ranks from one replica or sequence shard to the next
-  PipelineShape shape;          ///< one rank if the plan has no pipeline
+  const Model& model;         ///< share of one rank
+  const PhaseCosts& costs;    ///< of one micro-batch
+  int samples;                ///< per micro-batch
+  int recompute;              ///< blocks per recomputation unit; 0: no recomputation
+  int zero;                   ///< ZeRO stage
+  int tensor, context;        ///< ranks
+  int expert, expert_tensor;  ///< ranks with different experts, and with parts of each
+  int batches;                ///< data-parallel degree
+  int stage_stride;           ///< ranks from one pipeline stage to the next
+  int batch_stride;           ///< ranks from one replica or sequence shard to the next
+  PipelineShape shape;        ///< one rank if the plan has no pipeline
   const std::vector<SegmentRange>& chunks;
 
   [[nodiscard]] int replicas() const { return batches * context; }
@@ -49,7 +50,7 @@ struct PlanView {
   }
   /// Most shards of a parameter if `shards` ranks share the dense ones: experts may be shared by more ranks.
   [[nodiscard]] int most_shards(int shards) const {
-    return shards > 1 && expert > 1 ? shards * std::max(1, tensor / expert) : shards;
+    return shards > 1 && expert > 1 ? shards * std::max(1, tensor / (expert * expert_tensor)) : shards;
   }
   [[nodiscard]] bool splits_backward() const { return shape.schedule == "zb-h1"; }
 };

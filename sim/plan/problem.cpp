@@ -49,7 +49,8 @@ Mesh mesh_of(const Plan& plan) {
   dimensions.emplace_back("context", plan.number("context"));
   dimensions.emplace(plan.stages_inside() ? dimensions.end() : dimensions.begin(), "pipeline",
                      plan.number("pipeline"));
-  for (const char* name : {"tensor", "expert"}) dimensions.emplace_back(name, plan.number(name));
+  for (const char* name : {"tensor", "expert", "expert_tensor"})
+    dimensions.emplace_back(name, plan.number(name));
   return Mesh(dimensions);
 }
 
@@ -147,7 +148,8 @@ const Model* PlanModels::part(const Plan& plan) {
   const RecomputedPart recomputed =
       recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
   key += "/" + to_text(recomputed);
-  for (const char* name : {"tensor", "context", "expert", "model", "precision"}) key += "/" + plan.text(name);
+  for (const char* name : {"tensor", "context", "expert", "expert_tensor", "model", "precision"})
+    key += "/" + plan.text(name);
   Execution execution;
   for (const ExecutionOption& option : execution_options()) {
     const std::string& text = plan.text(option.name);

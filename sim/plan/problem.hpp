@@ -50,6 +50,8 @@ struct Plan {
   [[nodiscard]] int micro_batch(const PlanProblem& problem) const;       ///< samples
   /// Replicas of FSDP's shards; 1 if all data-parallel ranks share one copy.
   [[nodiscard]] int copies() const;
+  /// Ranks with all experts together.
+  [[nodiscard]] int expert_ranks() const { return number("expert") * number("expert_tensor"); }
   /// Rank order kStagesInside: Megatron's --use-tp-pp-dp-mapping.
   [[nodiscard]] bool stages_inside() const { return !text("rank-order").empty(); }
   friend bool operator==(const Plan&, const Plan&) = default;

@@ -105,6 +105,17 @@ Values experts(PlanModels& models, const Plan& plan) {
   return all;
 }
 
+/// Whether the tensor-parallel ranks divide the matrices of each expert, as Megatron does unless told
+/// otherwise.
+Values expert_tensors(PlanModels& models, Plan plan) {
+  if (!models.whole().has_experts() || plan.number("tensor") == 1) return kDoesNotApply;
+  const std::string all = plan.text("tensor");
+  const int ranks = sharing_ranks(plan, plan.number("data"));
+  plan.values["expert_tensor"] = all;
+  const bool fits = ranks % (plan.number("expert") * plan.number("tensor")) == 0;
+  return fits && models.part(plan) != nullptr ? Values{"", all} : kDoesNotApply;
+}
+
 /// Strategies worth planning; the others average without buckets and are never faster.
 Values strategies_for(PlanModels&, const Plan& plan) {
   if (plan.number("pipeline") > 1) return {"pipeline"};
@@ -127,7 +138,7 @@ Values shards(PlanModels&, const Plan& plan) {
   Values all = divisors(plan.number("data"));
   all.pop_back();
   std::erase_if(all, [&](const std::string& value) {
-    return value == "1" || sharing_ranks(plan, std::stoi(value)) % plan.number("expert") != 0;
+    return value == "1" || sharing_ranks(plan, std::stoi(value)) % plan.expert_ranks() != 0;
   });
   all.insert(all.begin(), "");
   return all;
@@ -228,8 +239,8 @@ Values bucket_caps(PlanModels&, const Plan& plan) {
 /// Adjacent ranks, after those of tensor parallelism: replicas of a stage, or stages of a replica.
 Values rank_orders(PlanModels&, const Plan& plan) {
   const bool both = plan.number("pipeline") > 1 && plan.number("data") > 1;
-  return both && plan.number("context") * plan.number("expert") == 1 ? Values{"", kStagesInside}
-                                                                     : kDoesNotApply;
+  return both && plan.number("context") * plan.expert_ranks() == 1 ? Values{"", kStagesInside}
+                                                                   : kDoesNotApply;
 }
 
 /// Leaves out values that do not apply, so that equal plans have equal values.
@@ -301,6 +312,7 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"gather_again", "gathered again", kSetting, nullptr, gathers_again},
       {"data", "data", kMesh, data},
       {"expert", "expert", kMesh, experts},
+      {"expert_tensor", "expert tensor", kMesh, expert_tensors},
       {"strategy", "", kOption, strategies_for},
       {"sharding", "", kOption, shardings},
       {"shard", "shard", kMesh, shards},

@@ -29,10 +29,9 @@ void read_mesh(const YamlNode& node, int ranks, Plan& plan) {
     const Mesh given = node.has("mesh") ? mesh_of(strategy, node.at("mesh").text()) : Mesh();
     return given.resolved(ranks, strategies().find(strategy).open);
   });
-  if (mesh.has("expert_tensor")) node.fail("plans have no dimension 'expert_tensor'");
   if (strategy != "fsdp" && mesh.size("shard") > 1)
     node.fail("'shard' is a dimension of plans of fsdp alone, not of '{}'", strategy);
-  for (const char* name : {"pipeline", "context", "tensor", "expert"})
+  for (const char* name : {"pipeline", "context", "tensor", "expert", "expert_tensor"})
     if (mesh.size(name) > 1) plan.values[name] = std::to_string(mesh.size(name));
   plan.values["data"] = std::to_string(mesh.size("data") * mesh.size("shard"));
   if (mesh.size("data") > 1 && mesh.has("shard")) plan.values["shard"] = std::to_string(mesh.size("shard"));
