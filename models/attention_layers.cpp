@@ -305,8 +305,7 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
     } else {
       cost.kernels.push_back(multiplies({s, to, from}));
     }
-    if (part.norm || !part.name.ends_with("_a_proj") && !part.name.starts_with("kv_a"))
-      cost.kernels.back().role = KernelRole::kUpProjection;
+    if (part.name.find("_a_proj") == std::string::npos) cost.kernels.back().role = KernelRole::kUpProjection;
   }
   const double norms = number(layer, "q_rank") > 0.0 ? 2.0 : 1.0;
   const bool engine = flag(layer, kTransformerEngine);

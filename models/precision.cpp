@@ -50,7 +50,7 @@ Precision column(const std::string& dtype) {
 std::string known_dtype(const std::string& part, const std::string& dtype) {
   std::vector<std::string> known{"bf16", "fp16", "fp32"};
   if (part == "products" || part == "gather") known.clear();
-  if (part == "gather") known = {"fp8", "nvfp4"};
+  if (part == "gather") known = {"fp8", "mxfp8", "nvfp4"};
   if (part == "products" || part.empty())
     for (const Recipe& recipe : recipes()) known.push_back(recipe.name);
   if (part.empty() || part == "compute") known.emplace_back("tf32");  // a way to multiply, not to store
@@ -80,10 +80,9 @@ Precision Precision::parse(const std::string& text) {
   if (text.empty() || text.ends_with(',')) throw InputError("precision '" + text + "': a dtype is missing");
   const Recipe* recipe = recipe_of(result.products);
   const bool gathers =
-      recipe != nullptr && (result.gather == "nvfp4" ? recipe->name == "nvfp4" : recipe->bytes == 1.0);
+      recipe != nullptr && (result.gather == "fp8" ? recipe->bytes == 1.0 : recipe->name == result.gather);
   if (result.gather != "none" && !gathers)
-    throw InputError("precision '{}': gather={} needs products={}; mxfp8 gathers bf16, and casts after it",
-                     text, result.gather, result.gather);
+    throw InputError("precision '{}': gather={} needs products={}", text, result.gather, result.gather);
   return result;
 }
 

@@ -17,7 +17,7 @@ namespace stepcast {
 /// | `master`     | weights that the optimizer updates; `none`: the parameters | none | none | fp32 | fp32 |
 /// | `optimizer`  | each of its states                                         | fp32 | fp32 | fp32 | fp32 |
 /// | `products`   | GEMMs of the blocks' linear layers; `none`: as `compute`   | none | none | none | fp8  |
-/// | `gather`     | their weights in an all-gather; `none`: as `parameters`    | none | none | none | none |
+/// | `gather`     | their weights, kept and gathered; `none`: as `parameters`  | none | none | none | none |
 ///
 /// `optimizer=int8`: states of 8 bit, with a scale of 4 B for every 256 (Dettmers et al., "8-bit Optimizers
 /// via Block-wise Quantization", 2022). The loss is computed in fp32. Statistics of norms and attention's
@@ -34,7 +34,9 @@ namespace stepcast {
 /// twice, by rows and by columns, and finds the largest element for the next scale; for weights one in every
 /// forward. Inputs that only GEMMs need are saved in 1 B per element; all-gathers of tensor parallelism move
 /// 1 B. A rank with whole weights keeps 2 B of copies. `gather=fp8` casts weights after their update, so that
-/// all-gathers (FSDP's, ZeRO's) move 1 B and forwards cast none. Left out: collectives of scales, histories
+/// all-gathers (FSDP's, ZeRO's) move 1 B and forwards cast none. Transformer Engine's recipes then keep weights
+/// in 8 or 4 bit alone, by rows and, where GEMMs need it, by columns; `gather=mxfp8` still sends 2 B and casts
+/// after it. Left out: collectives of scales, histories
 /// of largest elements, casts that are fused with the kernel that computes the input.
 struct Precision {
   std::string compute = "fp32", parameters = "fp32", gradients = "fp32", reduction = "fp32", master = "none",
@@ -61,6 +63,7 @@ struct Recipe {
   bool scaled_by_tensor = false;  ///< a cast does so for devices that need it
   double copies = 2.0;            ///< bytes of copies per weight, beside the parameter
   bool casts_weights_each_time = false;
+  bool gathers_half = false;  ///< weights are gathered as `parameters` and cast after it
 };
 const std::vector<Recipe>& recipes();
 /// Null for `none`.

@@ -119,7 +119,7 @@ const std::vector<Recipe>& recipes() {
       {.name = "fp8-delayed", .cast = 3.0, .fused = 4.0, .scaled_by_tensor = true},
       {.name = "fp8-current", .cast = 5.0, .fused = 2.0, .launches = 3, .scaled_by_tensor = true},
       {.name = "fp8-blockwise", .bytes = 1.0 + 4.0 / 128.0, .cast = 4.06, .copies = 2.06},
-      {.name = "mxfp8", .bytes = 1.0 + 1.0 / 32.0, .cast = 4.06, .copies = 2.06},
+      {.name = "mxfp8", .bytes = 1.0 + 1.0 / 32.0, .cast = 4.06, .copies = 2.0625, .gathers_half = true},
       {.name = "nvfp4", .dtype = "float4", .bytes = 0.5625, .cast = 5.1, .launches = 2, .copies = 1.125}};
   return kRecipes;
 }
@@ -139,7 +139,8 @@ void quantize(Model& model, bool transposes) {
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work}) {
-      Casts casts(recipe, transposes, !gathered, in_parts ? model.parallel.tensor : 1, segment.output.back());
+      Casts casts(recipe, transposes, !gathered || recipe.gathers_half, in_parts ? model.parallel.tensor : 1,
+                  segment.output.back());
       for (LayerWork& work : *works) casts.add(work);
     }
     SavedBytes& inputs =
@@ -152,10 +153,13 @@ void quantize(Model& model, bool transposes) {
       if (!parameter.quantized) continue;
       any = true;
       const auto count = static_cast<double>(parameter.numel());
-      if (gathered)
-        parameter.not_gathered = parameter.size - Bytes(recipe.bytes * count);
-      else
+      if (!gathered) {
         parameter.copies = Bytes(copies * count);
+        continue;
+      }
+      const Bytes sent = recipe.gathers_half ? parameter.size : Bytes(recipe.bytes * count);
+      if (!recipe.casts_weights_each_time) parameter.size = Bytes(copies * count);
+      parameter.not_gathered = parameter.size - sent;
     }
   }
   if (!any)

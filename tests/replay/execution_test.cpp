@@ -105,9 +105,17 @@ TEST_CASE("mxfp8 gathers activations in 8 bit with scales, and weights in bf16",
     const Parameter& parameter = low.parameters[index];
     CHECK(parameter.gathered() == parameter.size);
     if (parameter.quantized)
-      CHECK(parameter.copies.count() == Approx(2.06 * static_cast<double>(parameter.numel())));
+      CHECK(parameter.copies.count() == Approx(2.0625 * static_cast<double>(parameter.numel())));
   }
-  CHECK_THROWS_WITH(Precision::parse("mxfp8,gather=fp8"), Catch::Contains("mxfp8 gathers bf16"));
+  // Kept in mxfp8 alone, by rows and columns, and sent in bf16.
+  const Model alone = model_of(shared, {}, "mxfp8,gather=mxfp8");
+  for (const int index : alone.segments[1].parameters)
+    if (const Parameter& parameter = alone.parameters[index]; parameter.quantized) {
+      CHECK(parameter.copies == Bytes(0));
+      CHECK(parameter.size.count() == Approx(2.0625 * static_cast<double>(parameter.numel())));
+      CHECK(parameter.gathered() == low.parameters[index].gathered());
+    }
+  CHECK_THROWS_WITH(Precision::parse("mxfp8,gather=fp8"), Catch::Contains("gather=fp8 needs products=fp8"));
   CHECK_THROWS_WITH(costs_of(kLlama, {}, "h100-sxm", "mxfp8"), Catch::Contains("h100-sxm"));
 }
 
