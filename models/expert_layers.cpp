@@ -57,10 +57,11 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
   return result;
 }
 
-/// Adds the weighted bias of the second GEMM to its output, y + p b, as Megatron does kernel by kernel: expert
-/// by expert, in fp32 since the router's p is (`_apply_bias` in megatron/core/transformer/moe/experts.py).
-/// Accesses per element: y is read, p b written; both are added, joined with those of other experts, and cast
-/// back. The backward casts the gradient and joins its parts; p and b take a product and a sum each.
+/// Adds the weighted bias of the second GEMM to its output, y + p b, as Megatron does: kernel by kernel and
+/// expert by expert, in fp32 since the router's p is (`_apply_bias` in
+/// megatron/core/transformer/moe/experts.py). Accesses per element: y is read, p b written; both are added,
+/// joined with those of other experts, and cast back. The backward casts the gradient and joins its parts; p
+/// and b take a product and a sum each.
 void add_weighted_bias(double elements, int experts, LayerCost& cost) {
   constexpr double kFloat32 = 6.0, kFloat32Backward = 8.0, kOther = 2.0, kOtherBackward = 4.0;
   Kernel in_float32 =

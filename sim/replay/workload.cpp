@@ -158,7 +158,8 @@ class WorkloadResolver {
     const std::string& path = request_.trace;
     const bool profile = is_profile(path);
     const RecomputedPart part = training_.recomputed_part;
-    if ((part != RecomputedPart::kNothing && part != RecomputedPart::kCoreAttention) || (profile && part != RecomputedPart::kNothing))
+    if ((part != RecomputedPart::kNothing && part != RecomputedPart::kCoreAttention) ||
+        (profile && part != RecomputedPart::kNothing))
       throw UsageError(
           "--recompute {}: {} times whole blocks; parts of them are forecast with --device and without "
           "--trace",

@@ -164,6 +164,7 @@ TEST_CASE("a search that a time limit ends has a plan and reports so", "[plan]")
 }
 
 TEST_CASE("a search for one program ranks only plans that it can run, also with its convention", "[plan]") {
+  std::size_t excluded = 0;
   for (const auto& [program, convention] : {std::pair{"megatron", "megatron"},
                                             {"megatron", ""},
                                             {"torchtitan", "torchtitan@2025"},
@@ -176,13 +177,14 @@ TEST_CASE("a search for one program ranks only plans that it can run, also with 
     const Launcher launcher(program, models);
     const PlanOutcome outcome = search_plans(models, bounds, {.only = &launcher});
     INFO(program << " " << convention);
-    CHECK(outcome.counts.excluded > 0);
+    excluded += outcome.counts.excluded;
     REQUIRE(outcome.ranked > 0);
     for (std::size_t i = 0; i < outcome.ranked; ++i)
       CHECK(launcher.obstacles(models, outcome.plans[i].plan).empty());
     const PlanOutcome every = search_plans(models, bounds, {.everything = true, .only = &launcher});
     CHECK(best_score(given, outcome) <= 1.005 * best_score(given, every));
   }
+  CHECK(excluded > 10);  // plans are checked as their bounds come up
 }
 
 TEST_CASE("equal problems have equal results", "[plan]") {

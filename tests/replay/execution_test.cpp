@@ -189,8 +189,9 @@ TEST_CASE("a weighted bias of experts moves 28 bytes per element of their output
       "decoder:layers=2,hidden=1024,heads=8,experts=8,active=2,feed_forward=2048,"
       "sequence=2048,transformer_engine=1,expert_bias=";
   const auto moved = [&](const char* bias, const char* experts, bool forward) {
+    const Model model = model_of(base + bias, {.experts = experts});
     double bytes = 0.0;
-    for (const LayerWork& work : model_of(base + bias, {.experts = experts}).segments[1].work)
+    for (const LayerWork& work : model.segments[1].work)
       bytes += work.traffic(forward).count();
     return bytes;
   };
