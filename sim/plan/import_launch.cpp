@@ -30,7 +30,7 @@ const Registration<Importer> kLaunch{
      .value = {.makes = "file of options",
                .use = "predict --from FILE, which reads launch files too",
                .example = "train.sh --world-size 64 -o options.yaml",
-               .options = {{"model", "of a launch file that does not describe it: as in 'predict --model'"},
+               .options = {{"model", "of a launch file or profile that does not describe it: as in 'predict --model'"},
                            {"world-size", "of a launch file that does not contain it: number of ranks"}},
                .recognises = is_launch_text,
                .read = import_launch},

@@ -44,7 +44,7 @@ const std::vector<Module>& module_table() {
   static const Folders kReplay =
       kRecords + Folders{"topologies", "calibration", "sim/strategies", "sim/collectives"};
   static const Folders kSimCommands =
-      kReplay + Folders{"sim/replay", "sim/evidence", "sim/cli",   "sim/study",
+      kReplay + Folders{"sim/replay", "sim/evidence", "sim/kineto", "sim/cli", "sim/study",
                         "sim/plan",   "sim/explain",  "sim/train", "plots"};
   static const Folders kBackend{"core", "sim/collectives", "runner/launch", "runner/control",
                                 "runner/backend"};
@@ -65,6 +65,7 @@ const std::vector<Module>& module_table() {
       {"calibration", kRecords + Folders{"topologies", "sim/collectives"}},
       {"sim/replay", kReplay},
       {"sim/evidence", kReplay},
+      {"sim/kineto", kRecords + Folders{"topologies"}},
       {"plots", {"core", "schedule", "records", "sim/evidence"}},
       {"sim/train", kRecords + Folders{"topologies", "sim/strategies"}},
       {"sim/study", {"core", "schedule", "records", "sim/evidence"}},
