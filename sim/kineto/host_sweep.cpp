@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 namespace stepcast {
 namespace {
@@ -41,6 +42,7 @@ int HostSweep::step_at(double time) const {
 /// Nodes of autograd, and the kind of event that calls of collectives are read from: the most detailed one.
 void HostSweep::find_nodes() {
   std::array<bool, 4> has{};
+  std::set<int> engines;  // threads of autograd beside the main one
   static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::"};
   for (const KinetoEvent& event : file_.events) {
     if (event.on_device()) continue;
@@ -49,8 +51,10 @@ void HostSweep::find_nodes() {
       has[i] = has[i] || (file_.name(event).starts_with(kPrefixes[i]) && (i > 0 || event.call >= 0));
     if (kinds_[static_cast<std::size_t>(event.name)] != NameKind::kNode) continue;
     nodes_.push_back({event.begin, event.end});
-    if (event.track != main_track_) other_nodes_.push_back(nodes_.back());
+    if (event.track != main_track_) engines.insert(event.track);
   }
+  for (const KinetoEvent& event : file_.events)  // also what the engine runs after its nodes
+    if (!event.on_device() && engines.contains(event.track)) other_nodes_.push_back({event.begin, event.end});
   std::ranges::sort(nodes_, {}, &NodeTime::begin);
   std::ranges::sort(other_nodes_, {}, &NodeTime::begin);
   for (std::size_t i = 0; i < has.size() && call_prefix_.empty(); ++i)

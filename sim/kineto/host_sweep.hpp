@@ -92,7 +92,7 @@ class HostSweep {
   std::unordered_map<int, Launch> launches_;
   std::unordered_map<int, std::pair<int, int>> creators_;  ///< step and operation by sequence number
   std::vector<NodeTime> nodes_;                            ///< of all tracks, sorted
-  std::vector<NodeTime> other_nodes_;                      ///< of tracks beside the main one
+  std::vector<NodeTime> other_nodes_;                      ///< events of autograd's other threads, sorted
   std::vector<NodeTime> windows_;                          ///< backwards beside the main thread
   MainState main_;
   std::string call_prefix_;

@@ -169,6 +169,9 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
       imported.ignored.push_back(fmt::format("{}: {} without a launch in the profile", rank.path,
                                              counted(rank.unlinked, "event") + " of the device"));
   }
+  if (run.shards > 1)
+    imported.assumed.push_back(fmt::format(
+        "the optimizer updates one of {} shards; all shards take {} times as long", run.shards, run.shards));
   if (run.micro_batches > 1)
     imported.assumed.push_back(
         fmt::format("{} micro-batches per step, whose times are averaged: 'predict --micro-batches {}'",

@@ -163,6 +163,22 @@ void check_ranks(const std::vector<RankProfile>& ranks) {
   }
 }
 
+/// Ranks that share the optimizer: FSDP's, and those that scatter as many bytes as the gradients have.
+int shards_of(const ProfiledRun& run) {
+  const RankProfile& any = run.ranks.front();
+  int gathering = 1, scattering = 1;
+  double scattered = 0.0;
+  for (const TracedCollective& call : run.collectives) {
+    if (call.kind == "all_gather") gathering = std::max(gathering, call.ranks);
+    if (call.kind != "reduce_scatter" || element_bytes(call.dtype) <= 0.0) continue;
+    scattering = std::max(scattering, call.ranks);
+    scattered += call.per_step * call.bytes / element_bytes(call.dtype);
+  }
+  constexpr double kPadding = 0.05;
+  if (any.strategy == "fsdp") return std::max(gathering, scattering);
+  return run.parameters > 0.0 && std::abs(scattered / run.parameters - 1.0) < kPadding ? scattering : 1;
+}
+
 /// Times of one step, for one rank.
 class StepTimes {
  public:
@@ -181,7 +197,8 @@ class StepTimes {
     add_whole(StepPart::kLoss, micro, entry_.loss_s, entry_.loss_issue_s);
     for (std::size_t i = 0; i < run_.segments.size(); ++i) add_segment(i);
     entry_.step_s.push_back(step_s());
-    const double worked = std::max(issue_sum_, device_sum_ + step_.use.exposed / kSecond);
+    const double worked =
+        std::max(issue_sum_, device_sum_ + (step_.use.exposed + step_.strategy.device) / kSecond);
     const double rest = host_scale_ * step_.part(StepPart::kRest).host / kSecond;
     entry_.host_s.push_back(device_ ? std::max(0.0, entry_.step_s.back() - worked) : rest);
   }
@@ -230,7 +247,9 @@ class StepTimes {
     const double part = run_.parameters > 0.0 ? run_.segments[index].total() / run_.parameters
                                               : 1.0 / static_cast<double>(run_.segments.size());
     put(step_.part(StepPart::kZeroGrad), part, trace.zero_grad_s, trace.zero_grad_issue_s);
-    put(step_.part(StepPart::kOptimizer), part, trace.optimizer_s, trace.optimizer_issue_s);
+    PartTime update = step_.part(StepPart::kOptimizer);  // of this rank's shard; launches are the same
+    (device_ ? update.device : update.host) *= run_.shards;
+    put(update, part, trace.optimizer_s, trace.optimizer_issue_s);
   }
 
   /// Host time for the strategy that is in no backward: broadcasts of buffers, hooks of units.
@@ -306,6 +325,7 @@ ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::
     run.gradients += segment.elements.size();
   }
   run.collectives = collectives_of(run.ranks);
+  run.shards = shards_of(run);
   run.compute_dtype = any.compute_dtype.empty() ? "fp32" : any.compute_dtype;
   run.precision = precision_of(run);
   return run;

@@ -17,6 +17,7 @@ struct ProfiledRun {
   std::vector<ProfiledSegment> segments{};  ///< the same on all ranks; of the first step's operations
   std::optional<Model> model{};             ///< whose segments they are; unset: the profile's own
   int micro_batches = 1;
+  int shards = 1;               ///< ranks that share the optimizer
   double parameters = 0.0;      ///< elements; 0: unknown
   std::size_t gradients = 0;    ///< tensors
   bool shared_buckets = false;  ///< elements of gradients are those of DDP's buckets, shared out evenly
