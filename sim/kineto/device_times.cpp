@@ -93,10 +93,10 @@ void DeviceTimes::place_events() {
   busiest_ = std::ranges::max_element(busy, {}, [](const auto& each) { return each.second; })->first;
   const int process = file_.tracks[static_cast<std::size_t>(busiest_)].process;
   const auto number = number_in<int>(file_.texts[process]);
-  if (number && *number >= 0 && *number < static_cast<int>(file_.devices.size()))
-    name_ = file_.devices[static_cast<std::size_t>(*number)];
-  else if (!file_.devices.empty())
-    name_ = file_.devices.front();
+  if (number && *number >= 0 && *number < static_cast<int>(file_.metadata.devices.size()))
+    name_ = file_.metadata.devices[static_cast<std::size_t>(*number)];
+  else if (!file_.metadata.devices.empty())
+    name_ = file_.metadata.devices.front();
 }
 
 void DeviceTimes::add_times() {
@@ -104,7 +104,6 @@ void DeviceTimes::add_times() {
   for (const Placed& placed : events_) {
     const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
     ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
-    if (step.device_begin <= 0.0 || event.begin < step.device_begin) step.device_begin = event.begin;
     step.device_end = std::max(step.device_end, event.end);
     if (!placed.collective.empty()) {
       if (placed.place.call >= 0) {

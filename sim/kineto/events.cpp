@@ -245,32 +245,27 @@ double number_at(const json& object, const char* key) {
                                                                                : 0.0;
 }
 
-void take_metadata(const json& metadata, KinetoFile& file) {
+KinetoMetadata metadata_of(const json& metadata) {
+  KinetoMetadata result;
+  const auto text = [](const json& object, const char* key) {
+    return object.is_object() && object.contains(key) && object[key].is_string()
+               ? object[key].get<std::string>()
+               : "";
+  };
   if (metadata.contains("deviceProperties"))
     for (const json& device : metadata["deviceProperties"])
-      if (device.is_object() && device.contains("name") && device["name"].is_string())
-        file.devices.push_back(device["name"]);
+      if (const std::string name = text(device, "name"); !name.empty()) result.devices.push_back(name);
   if (metadata.contains("distributedInfo")) {
     const json& info = metadata["distributedInfo"];
-    file.world_size = static_cast<int>(number_at(info, "world_size"));
-    if (info.is_object() && info.contains("rank")) file.rank = static_cast<int>(number_at(info, "rank"));
-    if (info.is_object() && info.contains("backend") && info["backend"].is_string())
-      file.backend = info["backend"];
+    result.world_size = static_cast<int>(number_at(info, "world_size"));
+    if (result.world_size > 0) result.rank = static_cast<int>(number_at(info, "rank"));
+    result.backend = text(info, "backend");
   }
-  file.base_us = number_at(metadata, "baseTimeNanoseconds") / 1e3;
-  file.has_shapes = number_at(metadata, "record_shapes") > 0.0;
-  file.has_stack = number_at(metadata, "with_stack") > 0.0;
-  if (!metadata.contains("stepcast")) return;
-  const json& own = metadata["stepcast"];
-  file.plain_step_s = number_at(own, "plain_step_s");
-  file.batch = static_cast<int>(number_at(own, "batch"));
-  if (!own.is_object() || !own.contains("parameters") || !own["parameters"].is_array()) return;
-  for (const json& parameter : own["parameters"]) {
-    if (!parameter.is_array() || parameter.size() < 2 || !parameter[0].is_string()) continue;
-    double count = 1.0;
-    for (const json& extent : parameter[1]) count *= extent.is_number() ? extent.get<double>() : 1.0;
-    file.parameters.emplace_back(parameter[0], count);
-  }
+  result.has_shapes = number_at(metadata, "record_shapes") > 0.0;
+  if (!metadata.contains("stepcast")) return result;
+  result.plain_step_s = number_at(metadata["stepcast"], "plain_step_s");
+  result.batch = static_cast<int>(number_at(metadata["stepcast"], "batch"));
+  return result;
 }
 
 }  // namespace
@@ -305,7 +300,7 @@ KinetoFile read_kineto(const std::string& path) {
         path);
   if (!reader.has_events())
     throw InputError("{}: has no key 'traceEvents'; it is no profile of torch.profiler", path);
-  take_metadata(reader.metadata(), file);
+  file.metadata = metadata_of(reader.metadata());
   std::ranges::sort(file.events, [](const KinetoEvent& a, const KinetoEvent& b) {
     return std::tuple(a.track, a.begin, -a.end) < std::tuple(b.track, b.begin, -b.end);
   });

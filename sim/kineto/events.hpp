@@ -67,22 +67,25 @@ struct KinetoTrack {
   int process = 0, thread = 0;  ///< of KinetoFile::texts
 };
 
+/// What a file says about itself.
+struct KinetoMetadata {
+  std::vector<std::string> devices{};
+  int rank = -1, world_size = 0;  ///< -1 and 0: not stated
+  std::string backend{};
+  bool has_shapes = false;
+  /// What `add_metadata_json("stepcast", ...)` added; 0: nothing
+  double plain_step_s = 0.0;
+  int batch = 0;
+};
+
 struct KinetoFile {
   std::string path;
   TextTable names, texts;
   std::vector<KinetoTrack> tracks;
   std::vector<KinetoCall> calls;
   std::deque<KinetoEvent> events;  ///< sorted by track, begin, and end from the last to the first
-  std::vector<std::string> devices;
-  int rank = -1, world_size = 0;  ///< -1 and 0: not stated
-  std::string backend{};
-  double base_us = 0.0;  ///< added to an event's time it gives microseconds since 1970
-  bool has_shapes = false, has_stack = false;
-  /// What `add_metadata_json("stepcast", ...)` added: `plain_step_s`, `batch`, `parameters`; 0 and empty
-  double plain_step_s = 0.0;
-  int batch = 0;
-  std::vector<std::pair<std::string, double>> parameters{};  ///< names and numbers of elements
-  std::string cut{};      ///< where and how the text stopped to be JSON; "": it did not
+  KinetoMetadata metadata;
+  std::string cut{};      ///< where the text stopped to be JSON; "": it did not
   std::size_t count = 0;  ///< all events, also those left out
 
   [[nodiscard]] const std::string& name(const KinetoEvent& event) const { return names[event.name]; }

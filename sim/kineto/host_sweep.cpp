@@ -272,8 +272,8 @@ void HostSweep::begin_operation(const KinetoEvent& event, int index, NameKind ki
                             .module = main_.module,
                             .unit = main_.unit,
                             .event = index,
+                            .micro_batch = own.micro_batches - 1,
                             .is_loss = main_.in_loss});
-  own.micro_batch.push_back(own.micro_batches - 1);
   place.part = StepPart::kForward;
   place.operation = main_.operation;
 }

@@ -86,9 +86,9 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
   }
   imported.understood.push_back(
       fmt::format("profile of {} of {}, {}{}: {}",
-                  run.ranks.size() == 1 && any.rank >= 0 ? fmt::format("rank {}", any.rank)
-                                                         : counted(run.ranks.size(), "rank"),
-                  std::max<int>(any.world_size, static_cast<int>(run.ranks.size())),
+                  run.ranks.size() == 1 && any.metadata.rank >= 0 ? fmt::format("rank {}", any.metadata.rank)
+                                                                  : counted(run.ranks.size(), "rank"),
+                  std::max<int>(any.metadata.world_size, static_cast<int>(run.ranks.size())),
                   any.on_device ? any.device.empty() ? "a GPU that is not named" : any.device : "CPU",
                   any.strategy.empty() ? "" : ", " + any.strategy, counted(steps, "training step")));
   imported.understood.push_back(fmt::format(
@@ -102,7 +102,7 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
                     milliseconds(summary.at("device_collectives")), milliseconds(summary.at("exposed")),
                     milliseconds(summary.at("device_idle"))));
     imported.understood.push_back("device by part: " + parts_line(summary, "device_"));
-  } else if (any.world_size > 1) {
+  } else if (any.metadata.world_size > 1) {
     imported.understood.push_back("exposed communication " + milliseconds(summary.at("exposed")) +
                                   ", time in which the main thread waits");
   }
@@ -111,10 +111,11 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
   const double events_per_step = static_cast<double>(events) / static_cast<double>(steps);
   constexpr double kLeast = 0.5e-6,
                    kMost = 1.4e-6;  // s per event, as measured for torch 1.13 to 2.15 on CPUs
-  if (any.plain_step_s > 0.0)
-    imported.understood.push_back(fmt::format(
-        "profiler overhead: {} without the profiler, {:.0f} % less; host times are scaled",
-        milliseconds(any.plain_step_s), 100.0 * (1.0 - any.plain_step_s / summary.at("host_step"))));
+  if (any.metadata.plain_step_s > 0.0)
+    imported.understood.push_back(
+        fmt::format("profiler overhead: {} without the profiler, {:.0f} % less; host times are scaled",
+                    milliseconds(any.metadata.plain_step_s),
+                    100.0 * (1.0 - any.metadata.plain_step_s / summary.at("host_step"))));
   else
     imported.assumed.push_back(fmt::format(
         "profiler overhead of about {} to {} per step ({:.0f} events) stays in host times; the file has no "
@@ -161,7 +162,7 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
   if (other > kMostOther)
     imported.assumed.push_back(
         fmt::format("{:.0f} % of a step is in no part; it counts as host time", 100.0 * other));
-  if (any.world_size > 1 && run.ranks.size() == 1)
+  if (any.metadata.world_size > 1 && run.ranks.size() == 1)
     imported.assumed.push_back("collectives contain waits for other ranks, whose profiles were not given");
   for (const RankProfile& rank : run.ranks) {
     for (const std::string& note : rank.notes) imported.ignored.push_back(rank.path + ": " + note);
@@ -185,7 +186,7 @@ int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& impor
       throw UsageError("--batch: found '{}', expected a whole number of at least 1", given);
     return std::max(1, *batch / run.micro_batches);
   }
-  const int found = run.ranks.front().batch;
+  const int found = run.ranks.front().metadata.batch;
   imported.assumed.push_back(
       found > 0 ? fmt::format("batch {}, the first extent of the first layer's input; --batch sets it", found)
                 : "batch 1: the file contains no shapes; --batch sets it");

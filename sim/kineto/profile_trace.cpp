@@ -19,12 +19,12 @@ constexpr double kSecond = 1e6;  // us
 /// Operations of one micro-batch.
 std::vector<ProfiledOperation> operations_of(const ProfiledStep& step, int micro_batch) {
   std::vector<ProfiledOperation> result;
-  for (std::size_t i = 0; i < step.operations.size(); ++i)
-    if (step.micro_batch[i] == micro_batch) result.push_back(step.operations[i]);
+  std::ranges::copy_if(step.operations, std::back_inserter(result),
+                       [&](const ProfiledOperation& each) { return each.micro_batch == micro_batch; });
   return result;
 }
 
-/// Segments of one micro-batch. Its operations may differ from step to step by rounding, their parameters not.
+/// Segments of one micro-batch. Operations may differ from step to step by rounding, parameters not.
 std::vector<ProfiledSegment> segments_in(const std::vector<ProfiledOperation>& operations,
                                          const std::optional<Model>& model, const std::string& path) {
   const std::vector<ProfiledSegment> own = segments_of(operations);
@@ -89,7 +89,7 @@ std::vector<TracedCollective> collectives_of(const std::vector<RankProfile>& ran
     traced.kind = std::get<0>(key);
     traced.dtype = std::get<1>(key);
     traced.bytes = std::get<2>(key);
-    if (traced.ranks == 0) traced.ranks = ranks.front().world_size;
+    if (traced.ranks == 0) traced.ranks = ranks.front().metadata.world_size;
     // A call of a transport may be recorded in the step after its own.
     const double mean = static_cast<double>(traced.time_s.size()) / static_cast<double>(steps);
     traced.per_step = mean > 0.5 ? std::round(mean) : mean;
@@ -125,7 +125,7 @@ std::string precision_of(const ProfiledRun& run) {
   return to_text(Precision::parse(text));
 }
 
-/// Without shapes: the gradients that became ready since the last all-reduce share the elements of its bucket.
+/// Without shapes: gradients that became ready since the last all-reduce share the elements of its bucket.
 void share_buckets(ProfiledStep& step) {
   std::vector<ReadyGradient*> gradients;
   for (ProfiledOperation& operation : step.operations)
@@ -151,11 +151,12 @@ void share_buckets(ProfiledStep& step) {
 void check_ranks(const std::vector<RankProfile>& ranks) {
   std::set<int> seen;
   for (const RankProfile& rank : ranks) {
-    if (ranks.size() > 1 && rank.rank >= 0 && !seen.insert(rank.rank).second)
-      throw InputError("{}: is of rank {}, as another file is; give each rank once", rank.path, rank.rank);
-    if (rank.world_size != ranks.front().world_size)
-      throw InputError("{}: is of {} ranks, {} of {}; import runs one by one", rank.path, rank.world_size,
-                       ranks.front().path, ranks.front().world_size);
+    if (ranks.size() > 1 && rank.metadata.rank >= 0 && !seen.insert(rank.metadata.rank).second)
+      throw InputError("{}: is of rank {}, as another file is; give each rank once", rank.path,
+                       rank.metadata.rank);
+    if (rank.metadata.world_size != ranks.front().metadata.world_size)
+      throw InputError("{}: is of {} ranks, {} of {}; import runs one by one", rank.path,
+                       rank.metadata.world_size, ranks.front().path, ranks.front().metadata.world_size);
     if (sizes_of(rank.steps.front()) != sizes_of(ranks.front().steps.front()))
       throw InputError(
           "{}: has other parameters than {}, as stages of a pipeline do; import one stage at a time",
@@ -184,7 +185,8 @@ class StepTimes {
  public:
   StepTimes(const ProfiledRun& run, const RankProfile& rank, const ProfiledStep& step, TraceEntry& entry)
       : run_(run), rank_(rank), step_(step), entry_(entry), device_(rank.on_device) {
-    if (rank.plain_step_s > 0.0) host_scale_ = std::min(1.0, rank.plain_step_s * kSecond / step.duration());
+    if (rank.metadata.plain_step_s > 0.0)
+      host_scale_ = std::min(1.0, rank.metadata.plain_step_s * kSecond / step.duration());
   }
 
   void add() {
@@ -306,7 +308,7 @@ ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::
     run.ranks.push_back(read_rank_profile(path));
     keep_equal_steps(run.ranks.back());
   }
-  std::ranges::stable_sort(run.ranks, {}, &RankProfile::rank);
+  std::ranges::stable_sort(run.ranks, {}, [](const RankProfile& each) { return each.metadata.rank; });
   check_ranks(run.ranks);
   const RankProfile& any = run.ranks.front();
   const ProfiledStep& step = any.steps.front();

@@ -26,8 +26,9 @@ struct ProfiledRun {
   std::vector<TracedCollective> collectives{};
 };
 
-/// Reads the profiles of all given ranks. \param model specification; "": unknown. Collectives that several ranks called together take from the latest
-/// start to the end. \throws InputError for ranks of different runs, stages of a pipeline, or one rank twice
+/// Reads the profiles of all given ranks. Collectives that several ranks called together take from the latest
+/// start to the end. \param model specification; "": unknown \throws InputError for ranks of different runs,
+/// stages of a pipeline, or one rank twice
 ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::string& model = "");
 
 /// One entry, whose steps are those of all ranks. \param batch samples of a micro-batch

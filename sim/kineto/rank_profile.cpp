@@ -70,8 +70,8 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
   return fmt::format(
       "{} of {}{}: {}, {}, {} of collectives, {} of autograd{}", counted(file.events.size(), "event"),
       to_text(Seconds(std::max(0.0, end - begin) * 1e-6)),
-      file.devices.empty() ? "" : " on " + file.devices.front(), counted(operations, "operation"),
-      counted(kernels, "kernel"), collectives, counted(nodes, "node"),
+      file.metadata.devices.empty() ? "" : " on " + file.metadata.devices.front(),
+      counted(operations, "operation"), counted(kernels, "kernel"), collectives, counted(nodes, "node"),
       compiled > 0 ? fmt::format(", {} of compiled graphs", counted(compiled, "call")) : "");
 }
 
@@ -115,7 +115,7 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
         std::ranges::any_of(std::initializer_list<const char*>{"linear", "conv", "mm", "matmul", "embedding"},
                             [&](const char* part) { return operation.name.find(part) != std::string::npos; });
     if (!product || dims.size() <= which || dims[which].empty()) continue;
-    if (profile.batch == 0) profile.batch = static_cast<int>(dims[which][0]);
+    if (profile.metadata.batch == 0) profile.metadata.batch = static_cast<int>(dims[which][0]);
     if (profile.input_elements <= 0.0) {
       profile.input_elements = 1.0;
       for (std::size_t i = 1; i < dims[which].size(); ++i)
@@ -125,14 +125,12 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
   }
   // Autocast casts inside the operation: the type is that of the kernel's own call.
   std::map<std::string, double> types;
-  const KinetoEvent* first = nullptr;
   for (const KinetoEvent& event : file.events) {
     if (event.begin < step.begin || event.begin > step.end || event.types < 0) continue;
     const std::string& name = file.name(event);
     if (name != "aten::mm" && name != "aten::addmm" && name != "aten::convolution" && name != "aten::bmm" &&
         name != "aten::cudnn_convolution" && name != "aten::miopen_convolution")
       continue;
-    if (first == nullptr) first = &event;
     const std::string& list = file.texts[event.types];
     const std::size_t skip = name == "aten::addmm" ? list.find(',') + 1 : 1;
     types[precision_dtype(list.substr(skip, list.find_first_of(",]", skip) - skip))] += event.duration();
@@ -169,9 +167,8 @@ void choose_step(const DeviceTimes& device, RankProfile& profile) {
   std::vector<double> host;
   for (const ProfiledStep& step : profile.steps) host.push_back(step.duration());
   profile.step_us = median(host);
-  profile.device_periods = device.periods();
-  if (profile.device_periods.empty()) return;
-  const double period = median(profile.device_periods);
+  if (device.periods().empty()) return;
+  const double period = median(device.periods());
   if (std::abs(period / profile.step_us - 1.0) <= kAhead) return;
   profile.is_device_step = true;
   profile.step_us = period;
@@ -204,13 +201,9 @@ double element_bytes(const std::string& type) {
 RankProfile read_rank_profile(const std::string& path) {
   const KinetoFile file = read_kineto(path);
   const std::vector<NameKind> kinds = name_kinds(file.names);
-  RankProfile profile{
-      .path = path, .rank = file.rank, .world_size = file.world_size, .backend = file.backend};
-  profile.plain_step_s = file.plain_step_s;
-  profile.batch = file.batch;
-  profile.parameters = file.parameters;
-  profile.has_shapes = file.has_shapes;
-  profile.base_us = file.base_us;
+  RankProfile profile;
+  profile.path = path;
+  profile.metadata = file.metadata;
   if (!file.cut.empty())
     profile.notes.push_back("the file ends early or is damaged at " + file.cut +
                             "; events before it are used");

@@ -39,6 +39,7 @@ struct ProfiledOperation {
   std::string module{};  ///< `layer1.conv1`, `nn.Module: Conv2d_3`; "": unknown
   std::string unit{};    ///< FSDP unit; "": of the root, or not sharded
   int event = -1;        ///< its first, of KinetoFile::events
+  int micro_batch = 0;
   bool is_loss = false;
   PartTime forward{}, backward{};
   double strategy = 0.0;                   ///< of the host, for the strategy during its backward
@@ -69,7 +70,6 @@ struct ProfiledStep {
   double begin = 0.0, end = 0.0;  ///< of the host's loop
   int micro_batches = 0;
   std::vector<ProfiledOperation> operations{};  ///< of all micro-batches, in order
-  std::vector<int> micro_batch{};               ///< of each operation
   std::array<PartTime, kStepParts> parts{};     ///< without the strategy's
   PartTime strategy{};                          ///< copies into and out of buffers, and calls of collectives
   double waited = 0.0;                          ///< host time between operations before the strategy's: waits
@@ -77,7 +77,7 @@ struct ProfiledStep {
   std::vector<ProfiledCollective> collectives{};
   DeviceUse use{};
   std::size_t events = 0, nodes = 0, gradients = 0;
-  double device_begin = 0.0, device_end = 0.0;  ///< 0: no device event
+  double device_end = 0.0;  ///< 0: no device event
   [[nodiscard]] double duration() const { return end - begin; }
   [[nodiscard]] PartTime& part(StepPart which) { return parts[static_cast<std::size_t>(which)]; }
   [[nodiscard]] const PartTime& part(StepPart which) const { return parts[static_cast<std::size_t>(which)]; }
@@ -85,21 +85,15 @@ struct ProfiledStep {
 
 struct RankProfile {
   std::string path{};
-  int rank = -1, world_size = 0;
-  std::string backend{}, device{};  ///< "" of a CPU, or not stated
+  KinetoMetadata metadata{};  ///< with the batch, if it was found in the layers
+  std::string device{};       ///< name of the GPU; "": a CPU, or not stated
   bool on_device = false;
   std::vector<ProfiledStep> steps{};
-  std::vector<double> device_periods{};  ///< from step to step
-  double step_us = 0.0;                  ///< of the device if the host runs ahead of it, else of the host
+  double step_us = 0.0;  ///< of the device if the host runs ahead of it, else of the host
   bool is_device_step = false;
-  double plain_step_s = 0.0;
-  int batch = 0;
-  std::vector<std::pair<std::string, double>> parameters{};
   std::string compute_dtype{}, optimizer{};
-  std::string strategy{};  ///< `ddp`, `fsdp`, or "" if one rank, or none was recognised
-  bool has_shapes = false;
-  double input_elements = 0.0;  ///< per sample
-  double base_us = 0.0;
+  std::string strategy{};                 ///< `ddp`, `fsdp`, or "" if one rank, or none was recognised
+  double input_elements = 0.0;            ///< per sample
   std::size_t unlinked = 0;               ///< device events without a launch in the file
   std::size_t buffers = 0, counters = 0;  ///< elements that batch norms keep, and int64 numbers
   std::vector<std::string> notes{};       ///< steps that were left out, cut files

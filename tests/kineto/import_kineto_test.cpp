@@ -81,7 +81,7 @@ TEST_CASE("profiles of every version of torch have all layers, parameters and pa
     CHECK(run.gradients == 8);
     CHECK(run.micro_batches == 1);
     CHECK(run.precision == "fp32");
-    CHECK(run.ranks.front().batch == 16);
+    CHECK(run.ranks.front().metadata.batch == 16);
     CHECK(run.ranks.front().optimizer == "SGD");
     CHECK(run.ranks.front().steps.size() == 2);
     REQUIRE(run.segments.size() == 4);
@@ -112,7 +112,7 @@ TEST_CASE("two ranks of DDP give compute without waits and their all-reduces by 
   const std::vector<std::string> paths{fixture("cnn-ddp-2.7.1-rank0"), fixture("cnn-ddp-2.7.1-rank1")};
   const ProfiledRun run = read_profiled_run({paths[1], paths[0]});
   REQUIRE(run.ranks.size() == 2);
-  CHECK(run.ranks.front().rank == 0);
+  CHECK(run.ranks.front().metadata.rank == 0);
   CHECK(run.ranks.front().strategy == "ddp");
   double bytes = 0.0;
   for (const TracedCollective& call : run.collectives) {
