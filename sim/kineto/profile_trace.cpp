@@ -14,8 +14,6 @@
 namespace stepcast {
 namespace {
 
-constexpr double kSecond = 1e6;  // us
-
 /// Operations of one micro-batch.
 std::vector<ProfiledOperation> operations_of(const ProfiledStep& step, int micro_batch) {
   std::vector<ProfiledOperation> result;

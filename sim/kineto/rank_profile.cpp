@@ -94,8 +94,16 @@ void drop_steps(std::vector<ProfiledStep>& steps, const DeviceTimes& device,
   });
 }
 
-/// Elements that batch norms keep: means, variances and numbers of batches.
+/// Elements that batch norms keep: means, variances and numbers of batches. DDP broadcasts them.
 void count_buffers(const KinetoFile& file, const ProfiledStep& step, RankProfile& profile) {
+  for (const ProfiledCollective& call : step.collectives) {
+    if (profile.strategy != "ddp" || call.kind != "broadcast" || call.bytes <= 0.0) continue;
+    if (element_bytes(call.dtype) == 8.0)
+      profile.counters += static_cast<std::size_t>(call.bytes / 8.0);
+    else
+      profile.buffers += static_cast<std::size_t>(call.bytes / 4.0);
+  }
+  if (profile.buffers > 0) return;
   for (const ProfiledOperation& operation : step.operations) {
     if (operation.name.find("batch_norm") == std::string::npos) continue;
     const auto dims = dims_of(file, file.events[static_cast<std::size_t>(operation.event)]);

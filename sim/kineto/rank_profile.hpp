@@ -10,6 +10,8 @@
 /// What one rank's profile contains, step by step. Times are microseconds.
 namespace stepcast {
 
+inline constexpr double kSecond = 1e6;  ///< us
+
 /// Parts of a step, by what launches or computes them.
 enum class StepPart : std::uint8_t { kRest, kInput, kZeroGrad, kForward, kLoss, kBackward, kOptimizer };
 inline constexpr std::size_t kStepParts = 7;
