@@ -1,6 +1,8 @@
 #include "core/importer.hpp"
 
 #include <algorithm>
+#include <boost/iostreams/filter/gzip.hpp>
+#include <boost/iostreams/filtering_stream.hpp>
 #include <filesystem>
 #include <fstream>
 
@@ -18,8 +20,14 @@ std::string file_head(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string head(kHead, '\0');
   if (std::filesystem::is_directory(path) || !file) throw InputError("{}: cannot be read", path);
-  file.read(head.data(), static_cast<std::streamsize>(kHead));
-  head.resize(static_cast<std::size_t>(file.gcount()));
+  const bool zipped = file.get() == 0x1f && file.get() == 0x8b;
+  file.clear();
+  file.seekg(0);
+  boost::iostreams::filtering_istream text;
+  if (zipped) text.push(boost::iostreams::gzip_decompressor());
+  text.push(file);
+  text.read(head.data(), static_cast<std::streamsize>(kHead));
+  head.resize(static_cast<std::size_t>(text.gcount()));
   return head;
 }
 

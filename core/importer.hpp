@@ -43,7 +43,7 @@ struct Importer {
 
 Registry<Importer>& importers();
 
-/// The first MiB of a file. \throws InputError if it cannot be read
+/// The first MiB of a file, without gzip's compression. \throws InputError if it cannot be read
 std::string file_head(const std::string& path);
 
 /// The importer named `kind`, or, if that is "", the first that recognises the file. \throws InputError that

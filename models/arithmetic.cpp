@@ -47,7 +47,7 @@ class SegmentAccount {
     }
     const Layer& last = segment_.layers.back();
     segment_.output_size =
-        last.kind == "fixed" ? Bytes(number(last, "output")) : float32_bytes(segment_.output);
+        last.sizes.contains("output") ? Bytes(number(last, "output")) : float32_bytes(segment_.output);
     return needs_gradient_;
   }
 

@@ -16,6 +16,11 @@ Shape output_of_branches(const Layer& layer) {
                    "; they cannot be " + (layer.kind == "residual" ? "added" : "multiplied"));
 }
 
+std::vector<LayerTensor> traced_tensors(const Layer& layer, const char* attribute, const char* suffix) {
+  if (size(layer, attribute) == 0) return {};
+  return {{suffix, {size(layer, attribute) / 4}}};
+}
+
 Shape declared_output(const Layer& layer) {
   if (size(layer, "parameter") % 4 != 0)
     throw InputError("parameter must be a multiple of 4 B, the size of a float32");
@@ -83,6 +88,21 @@ std::vector<LayerKind> general_kinds() {
                       {"output", Unit::kBytes, 0}},
        .output = declared_output,
        .parameters = [](const Layer& l) { return weight_and_bias(false, size(l, "parameter") / 4); },
+       .is_view = true},
+      // A part of a segment whose times a trace contains: a parameter, or buffers, in float32 and int64.
+      {.name = "traced",
+       .attributes = {{"parameter", Unit::kBytes, 0},
+                      {"buffer", Unit::kBytes, 0},
+                      {"counters", Unit::kCount, 0},
+                      {"output", Unit::kBytes, 0}},
+       .output = declared_output,
+       .parameters = [](const Layer& l) { return traced_tensors(l, "parameter", "weight"); },
+       .buffers =
+           [](const Layer& l) {
+             std::vector<LayerTensor> all = traced_tensors(l, "buffer", "buffer");
+             if (size(l, "counters") > 0) all.push_back({"counters", {size(l, "counters")}, true});
+             return all;
+           },
        .is_view = true},
   };
 }

@@ -27,7 +27,7 @@ auto total(const Things& things, Part part) {
 
 double Segment::weight_part(bool hands_on) const {
   if (!hands_on) return 1.0;
-  if (fixed) return trains() ? 0.5 : 0.0;
+  if (fixed || layers.front().kind == "traced") return trains() ? 0.5 : 0.0;
   const Flop all = total(work, [](const LayerWork& one) { return one.backward() + one.recomputed(); }) +
                    total(recomputed.work, &LayerWork::forward);
   return all > Flop(0) ? total(work, &LayerWork::weight_gradients) / all : 0.0;

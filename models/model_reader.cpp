@@ -12,7 +12,8 @@
 /// description: one line
 /// settings: {hidden: 128, wide: 4*hidden}   # numbers that --model name:hidden=256 overrides
 /// input: {kind: features, shape: [30]}      # image, features or tokens (with `vocabulary`); or just `none`
-/// loss: binary_cross_entropy                # cross_entropy (with `classes`), binary_cross_entropy, none
+/// loss: binary_cross_entropy                # cross_entropy (with `classes`), binary_cross_entropy, none,
+///                                           # or traced: its time is a trace's
 /// loss_in_place: true                       # see Loss for this, loss_eager and loss_fused
 /// optimizer: {kind: adam, learning_rate: 0.001}   # sgd (momentum, weight_decay), adam (weight_decay), none
 /// segments:
@@ -88,7 +89,7 @@ class ModelReader {
   void read_loss(const YamlNode& file) {
     const YamlNode node = file.at("loss");
     Loss& loss = model_.loss;
-    loss.kind = node.one_of("loss", {"cross_entropy", "binary_cross_entropy", "none"});
+    loss.kind = node.one_of("loss", {"cross_entropy", "binary_cross_entropy", "traced", "none"});
     const bool has_classes = loss.kind == "cross_entropy";
     loss.in_place = is_set(file, "loss_in_place");
     loss.eager = is_set(file, "loss_eager");

@@ -8,7 +8,9 @@
 #include "core/error.hpp"
 #include "core/load.hpp"
 #include "core/table.hpp"
+#include "core/yaml.hpp"
 #include "models/model.hpp"
+#include "models/model_file.hpp"
 #include "records/result.hpp"
 
 namespace stepcast {
@@ -25,8 +27,10 @@ STEPCAST_JSON_MEMBERS(TraceEntry,
                        loss_peak_bytes, segments),
                       (machine, with_interference, exchange_fraction, input_issue_s, loss_issue_s, peak_bytes,
                        first_segment))
+STEPCAST_JSON_REQUIRED(TracedCollective, kind, dtype, bytes, ranks, per_step, time_s)
 STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries),
-                      (precision, recompute, rejected, has_exchanges, workspace_bytes))
+                      (precision, recompute, rejected, has_exchanges, workspace_bytes, described, collectives,
+                       profile))
 
 namespace {
 
@@ -285,6 +289,15 @@ Trace of_whole_model(const Trace& trace, const Model& model) {
     result.entries.push_back(stages.size() == 1 ? *stages.front() : joined_stages(stages, model));
   }
   return result;
+}
+
+Model model_of(const Trace& trace, const std::string& path) {
+  if (trace.described.empty()) return load_model(trace.model);
+  Model model = model_from(YamlNode::parse(joined(trace.described, "\n"), path + ": key 'described'"),
+                           {trace.model, {}});
+  model.name = trace.model;
+  model.path = path;
+  return model;
 }
 
 Trace load_trace(const std::string& path) { return load_as<Trace>(path, kTraceSchema); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -90,6 +91,18 @@ struct TraceEntry {
   [[nodiscard]] std::vector<double> sum(std::vector<double> SegmentTrace::*phase) const;
 };
 
+/// Collectives of one kind and size that a profile contains.
+struct TracedCollective {
+  std::string kind{};   ///< `all_reduce`
+  std::string dtype{};  ///< as in the profile; "": unknown
+  double bytes = 0.0;   ///< whole array, as in nccl-tests; 0: unknown
+  int ranks = 0;        ///< 0: unknown
+  double per_step = 0.0;
+  /// Each from the latest rank's start to its end, as far as several ranks were profiled; else with the wait
+  /// for the other ranks
+  std::vector<double> time_s{};
+};
+
 struct Trace {
   RunContext context;
   std::vector<Ancestor> lineage;
@@ -103,6 +116,10 @@ struct Trace {
   /// Times contain what ranks that share layers exchange, which a replay then does not add.
   bool has_exchanges = false;
   double workspace_bytes = 0.0;  ///< that libraries of a GPU hold for GEMMs beside a step's tensors
+  /// Lines of a model file, if `model` is not the name of one: of an imported profile.
+  std::vector<std::string> described{};
+  std::vector<TracedCollective> collectives{};  ///< of an imported profile
+  std::map<std::string, double> profile{};      ///< what `import` reported of a profile's step, in seconds
 
   /// First key with a value that cannot have been measured; "" if there is none.
   [[nodiscard]] std::string problem() const;
@@ -132,6 +149,8 @@ STEPCAST_JSON(StepContext)
 STEPCAST_JSON(Trace)
 
 Trace load_trace(const std::string& path);
+/// The model that a trace names or describes.
+Model model_of(const Trace& trace, const std::string& path);
 /// of_whole_model() of a file, which errors name.
 Trace load_trace_of(const Model& model, const std::string& path);
 

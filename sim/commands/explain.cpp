@@ -8,6 +8,7 @@
 #include "sim/cli/result_summary.hpp"
 #include "sim/commands/predict.hpp"
 #include "sim/explain/report.hpp"
+#include "sim/kineto/profile_result.hpp"
 
 namespace stepcast {
 namespace {
@@ -19,7 +20,8 @@ constexpr std::size_t kMostBars = 10;  // the rest is one bar
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
-      ("file", text_value(), "forecast of 'stepcast predict -o'; with --against a measured result")
+      ("file", text_value(),
+       "forecast of 'stepcast predict -o'; with --against a measured result or a profile of PyTorch")
       ("against", text_value(), "forecast of the measured result; explains where both differ")
       ("more", text_value("10%"), "compute the gain of this much more of each resource, one at a time")
       ("figure", text_value(),
@@ -100,6 +102,8 @@ ExitCode run(const po::variables_map& values) {
   if (values.count("figure") != 0)
     check_renderable(text_option(values, "figure"), flag_option(values, "force"));
   const std::string path = text_option(values, "file");
+  if (values.count("against") != 0 && is_profile_of_torch(path))
+    return explain_difference(values, profiled_result({path}, load_result(text_option(values, "against"))));
   const Result result = load_result(path);
   if (values.count("against") != 0) return explain_difference(values, result);
   const Explanation explanation = explain(request_of(path, result), more);

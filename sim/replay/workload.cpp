@@ -169,7 +169,12 @@ class WorkloadResolver {
     if (profile) result_.model = in_precision(std::move(result_.model), {}, true);
     const Trace& trace =
         result_.traced.emplace(profile ? trace_of_profile(path, result_.model) : load_trace(path));
-    if (request_.model.empty()) result_.model = recomputing(load_model(trace.model), part);
+    if (request_.model.empty()) result_.model = recomputing(model_of(trace, path), part);
+    if (!trace.described.empty() && result_.model.parameters.empty() && training_.world_size > 1)
+      throw InputError(
+          "{}: the profile has no shapes of gradients, so that bytes of {} ranks are not known; profile with "
+          "record_shapes=True, or import it with --model",
+          path, training_.world_size);
     check_mesh(trace);
     const Trace whole = of_file(path, [&] { return of_whole_model(trace, result_.model); });
     choose_entry(trace);

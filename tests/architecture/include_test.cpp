@@ -44,8 +44,8 @@ const std::vector<Module>& module_table() {
   static const Folders kReplay =
       kRecords + Folders{"topologies", "calibration", "sim/strategies", "sim/collectives"};
   static const Folders kSimCommands =
-      kReplay + Folders{"sim/replay", "sim/evidence", "sim/cli",   "sim/study",
-                        "sim/plan",   "sim/explain",  "sim/train", "plots"};
+      kReplay + Folders{"sim/replay", "sim/evidence", "sim/kineto", "sim/cli", "sim/study",
+                        "sim/plan",   "sim/explain",  "sim/train",  "plots"};
   static const Folders kBackend{"core", "sim/collectives", "runner/launch", "runner/control",
                                 "runner/backend"};
   static const Folders kExecute = kRecords + kBackend;
@@ -65,6 +65,7 @@ const std::vector<Module>& module_table() {
       {"calibration", kRecords + Folders{"topologies", "sim/collectives"}},
       {"sim/replay", kReplay},
       {"sim/evidence", kReplay},
+      {"sim/kineto", kRecords + Folders{"topologies"}},
       {"plots", {"core", "schedule", "records", "sim/evidence"}},
       {"sim/train", kRecords + Folders{"topologies", "sim/strategies"}},
       {"sim/study", {"core", "schedule", "records", "sim/evidence"}},
@@ -106,8 +107,9 @@ const std::vector<Library>& library_table() {
   static const std::vector<Library> kTable{
       {"fmt/", {"core", "records"}},
       {"nlohmann/",
-       {"core", "models", "records", "sim/evidence", "sim/cli", "sim/study", "sim/plan", "sim/explain",
-        "sim/train", "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
+       {"core", "models", "records", "calibration", "sim/kineto", "sim/evidence", "sim/cli", "sim/study",
+        "sim/plan", "sim/explain", "sim/train", "sim/commands", "runner/execute", "runner/lab",
+        "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration", "sim/evidence"}, true},
@@ -115,7 +117,7 @@ const std::vector<Library>& library_table() {
       {"boost/container/", {"sim/study"}},
       {"boost/math/", {"sim/train"}},
       {"boost/uuid/", {"core"}, true},
-      {"boost/iostreams/", {"records"}, true},
+      {"boost/iostreams/", {"core", "records", "sim/kineto"}, true},
       {"simgrid/", {"sim/replay"}, true},
       {"xbt/", {"sim/replay"}, true},
       {"torch/", kTorch, true},

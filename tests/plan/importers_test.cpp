@@ -6,6 +6,7 @@
 #include "core/file.hpp"
 #include "core/importer.hpp"
 #include "core/table.hpp"
+#include "tests/kineto/written_profile.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/worlds.hpp"
 
@@ -18,7 +19,13 @@ const std::string kTests = std::string(STEPCAST_SOURCE_DIR) + "/tests/";
 
 /// Texts of every kind, by the name of the importer that reads them.
 std::vector<std::pair<std::string, std::string>> known_texts() {
+  const tests::WrittenProfile profile{.layers = {{{32, 16}, 100.0, 200.0}, {{8, 32}, 300.0, 400.0}}};
   std::vector<std::pair<std::string, std::string>> texts{
+      {"kineto", profile.json().dump()},
+      {"torch-costs",
+       R"({"torch_costs": "2.6.0", "backend": "gloo", "world_size": 2, "ranks_on_machine": 2, "cores": 2, "samples": [
+          {"probe": "ping_pong", "bytes": 4, "time_s": [2e-5, 3e-5, 4e-5], "cpu_s": [2e-5, 2e-5, 2e-5]},
+          {"probe": "exchange", "bytes": 4, "time_s": [2e-5, 3e-5, 4e-5], "cpu_s": [2e-5, 2e-5, 2e-5]}]})"},
       {"rocm-smi",
        "=== Weight between two GPUs ===\n       GPU0   GPU1\nGPU0   0      15\nGPU1   15     0\n"}};
   for (const auto& file : std::filesystem::directory_iterator(kTests + "topologies/reference"))

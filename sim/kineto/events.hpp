@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+/// Events of a profile of PyTorch in the form of Kineto (pytorch/kineto, libkineto/src/output_json.cpp).
+namespace stepcast {
+
+/// Categories that matter (libkineto/include/ActivityType.h).
+enum class KinetoCategory : std::uint8_t {
+  kOperation,   ///< `cpu_op`
+  kAnnotation,  ///< `user_annotation`, and `python_function` of an nn.Module
+  kRuntime,     ///< `cuda_runtime`, `cuda_driver`; HIP's calls have the same names
+  kKernel,
+  kCopy,  ///< `gpu_memcpy`, `gpu_memset`
+};
+
+/// Texts by number, each once.
+class TextTable {
+ public:
+  int add(std::string_view text);
+  [[nodiscard]] const std::string& operator[](int index) const {
+    return texts_[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] int size() const { return static_cast<int>(texts_.size()); }
+
+ private:
+  std::deque<std::string> texts_;
+  std::unordered_map<std::string_view, int> indices_;  // views of texts_
+};
+
+/// A slice of a thread or of a stream of a device. Microseconds.
+struct KinetoEvent {
+  double begin = 0.0, end = 0.0;
+  int name = 0;   ///< of KinetoFile::names
+  int track = 0;  ///< of KinetoFile::tracks
+  int correlation = -1;
+  int sequence = -1;  ///< number of the autograd node; -1: none
+  int dims = -1;      ///< of KinetoFile::texts: `[[16,3,32,32],[]]`; -1: not recorded
+  int types = -1;     ///< of KinetoFile::texts: `[float,]`
+  int call = -1;      ///< of KinetoFile::calls
+  KinetoCategory category = KinetoCategory::kOperation;
+  bool backward = false;  ///< of an autograd node: `Fwd thread id` above 0
+
+  [[nodiscard]] double duration() const { return end - begin; }
+  [[nodiscard]] bool on_device() const {
+    return category == KinetoCategory::kKernel || category == KinetoCategory::kCopy;
+  }
+};
+
+/// Arguments of `record_param_comms` and of NCCL's kernels.
+struct KinetoCall {
+  std::string collective{};    ///< `allreduce`
+  std::string dtype{};         ///< `Float`
+  double in = 0.0, out = 0.0;  ///< elements
+  int ranks = 0;
+  std::string group{};
+};
+
+/// A process or device, and a thread or stream of it.
+struct KinetoTrack {
+  int process = 0, thread = 0;  ///< of KinetoFile::texts
+};
+
+/// What a file says about itself.
+struct KinetoMetadata {
+  std::vector<std::string> devices{};
+  int rank = -1, world_size = 0;  ///< -1 and 0: not stated
+  std::string backend{};
+  bool has_shapes = false;
+  /// What `add_metadata_json("stepcast", ...)` added; 0: nothing
+  double plain_step_s = 0.0;
+  int batch = 0;
+};
+
+struct KinetoFile {
+  std::string path;
+  TextTable names, texts;
+  std::vector<KinetoTrack> tracks;
+  std::vector<KinetoCall> calls;
+  std::deque<KinetoEvent> events;  ///< sorted by track, begin, and end from the last to the first
+  KinetoMetadata metadata;
+  std::string cut{};      ///< where the text stopped to be JSON; "": it did not
+  std::size_t count = 0;  ///< all events, also those left out
+
+  [[nodiscard]] const std::string& name(const KinetoEvent& event) const { return names[event.name]; }
+};
+
+/// Reads a file, plain or compressed by gzip, event by event. Control characters in names, which Kineto does
+/// not escape, become spaces. A file that was cut gives the events before the cut.
+/// \throws InputError if it has no `traceEvents`, and for a bare array, which torch without Kineto writes
+KinetoFile read_kineto(const std::string& path);
+
+/// Extents of the tensors of an event: `[[16,3],[]]` gives {16, 3} and {}; of lists the tensors in them.
+std::vector<std::vector<std::int64_t>> dims_of(const KinetoFile& file, const KinetoEvent& event);
+
+}  // namespace stepcast

@@ -1,0 +1,254 @@
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/file.hpp"
+#include "core/importer.hpp"
+#include "core/number.hpp"
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+#include "models/model.hpp"
+#include "sim/kineto/profile_trace.hpp"
+
+/// Imports profiles of PyTorch as traces.
+namespace stepcast {
+namespace {
+
+constexpr double kMostOther = 0.2;  // of a step that no part accounts for; more is reported
+
+bool is_kineto(const std::string& head) {
+  const auto first = head.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return false;
+  const auto has = [&](const char* text) { return head.find(text) != std::string::npos; };
+  if (head[first] == '[') return has("\"ph\"") && has("\"ts\"") && (has("CPU functions") || has("\"tid\""));
+  return head[first] == '{' &&
+         (has("\"traceEvents\"") || (has("\"schemaVersion\"") && has("\"deviceProperties\"")));
+}
+
+std::string milliseconds(double seconds) { return fmt::format("{:.2f} ms", 1e3 * seconds); }
+
+/// `5 all_reduce of 102.2 MB fp32 over 2 ranks, 22.6 ms`, one line per kind.
+std::vector<std::string> collective_lines(const ProfiledRun& run) {
+  struct Sum {
+    double calls = 0.0, bytes = 0.0, time = 0.0;
+    bool known = true;
+    std::map<std::string, double> sizes{};
+  };
+  std::map<std::pair<std::string, int>, Sum> sums;
+  for (const TracedCollective& call : run.collectives) {
+    Sum& sum = sums[{call.kind, call.ranks}];
+    sum.calls += call.per_step;
+    sum.bytes += call.per_step * call.bytes;
+    sum.time += call.per_step * median(call.time_s);
+    sum.known = sum.known && call.bytes > 0.0;
+    const std::string dtype = precision_dtype(call.dtype);
+    sum.sizes[fmt::format("{} {}", to_text(Bytes(call.bytes)), dtype.empty() ? call.dtype : dtype)] +=
+        call.per_step;
+  }
+  std::vector<std::string> lines;
+  for (const auto& [key, sum] : sums) {
+    std::string sizes;
+    constexpr std::size_t kMostSizes = 8;
+    std::size_t shown = 0;
+    for (const auto& [size, count] : sum.sizes)
+      if (sum.known && shown++ < kMostSizes)
+        sizes += fmt::format("{}{:g} x {}", sizes.empty() ? "" : ", ", count, size);
+    if (sum.sizes.size() > kMostSizes) sizes += ", ...";
+    lines.push_back(fmt::format("collectives in a step: {:g} {} of {:.0f} B{} over {} ranks, {}", sum.calls,
+                                key.first, sum.bytes,
+                                sum.known ? " (" + sizes + ")" : " as far as known: sizes were not recorded",
+                                key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time)));
+  }
+  return lines;
+}
+
+std::string parts_line(const std::map<std::string, double>& summary, const std::string& prefix) {
+  std::string text;
+  for (const char* part :
+       {"input", "zero_grad", "forward", "loss", "backward", "optimizer", "strategy", "blocked", "other"})
+    if (const auto found = summary.find(prefix + part); found != summary.end() && found->second > 0.0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", part, milliseconds(found->second));
+  return text;
+}
+
+void report_step(const ProfiledRun& run, const std::map<std::string, double>& summary, Imported& imported) {
+  const RankProfile& any = run.ranks.front();
+  std::vector<double> times;
+  std::size_t steps = 0, events = 0;
+  for (const RankProfile& rank : run.ranks) {
+    steps += rank.steps.size();
+    for (const ProfiledStep& step : rank.steps) {
+      times.push_back(step.duration() * 1e-6);
+      events += step.events;
+    }
+  }
+  imported.understood.push_back(
+      fmt::format("profile of {} of {}, {}{}: {}",
+                  run.ranks.size() == 1 && any.metadata.rank >= 0 ? fmt::format("rank {}", any.metadata.rank)
+                                                                  : counted(run.ranks.size(), "rank"),
+                  std::max<int>(any.metadata.world_size, static_cast<int>(run.ranks.size())),
+                  any.on_device ? any.device.empty() ? "a GPU that is not named" : any.device : "CPU",
+                  any.strategy.empty() ? "" : ", " + any.strategy, counted(steps, "training step")));
+  imported.understood.push_back(fmt::format(
+      "step time {}{}; host's loop {} to {}", milliseconds(summary.at("step")),
+      any.is_device_step ? ", of the device, which runs behind the host" : "",
+      milliseconds(*std::ranges::min_element(times)), milliseconds(*std::ranges::max_element(times))));
+  if (any.on_device) {
+    imported.understood.push_back(
+        fmt::format("device: compute {}, copies {}, collectives {}, exposed communication {}, idle {}",
+                    milliseconds(summary.at("device_compute")), milliseconds(summary.at("device_copies")),
+                    milliseconds(summary.at("device_collectives")), milliseconds(summary.at("exposed")),
+                    milliseconds(summary.at("device_idle"))));
+    imported.understood.push_back("device by part: " + parts_line(summary, "device_"));
+  } else if (any.metadata.world_size > 1) {
+    imported.understood.push_back("exposed communication " + milliseconds(summary.at("exposed")) +
+                                  ", time in which the main thread waits");
+  }
+  imported.understood.push_back("launch thread by part: " + parts_line(summary, "host_"));
+  for (const std::string& line : collective_lines(run)) imported.understood.push_back(line);
+  const double events_per_step = static_cast<double>(events) / static_cast<double>(steps);
+  constexpr double kLeast = 0.5e-6,
+                   kMost = 1.4e-6;  // s per event, as measured for torch 1.13 to 2.15 on CPUs
+  if (any.metadata.plain_step_s > 0.0)
+    imported.understood.push_back(
+        fmt::format("profiler overhead: {} without the profiler, {:.0f} % less; host times are scaled",
+                    milliseconds(any.metadata.plain_step_s),
+                    100.0 * (1.0 - any.metadata.plain_step_s / summary.at("host_step"))));
+  else
+    imported.assumed.push_back(fmt::format(
+        "profiler overhead of about {} to {} per step ({:.0f} events) stays in host times; the file has no "
+        "plain step time",
+        milliseconds(kLeast * events_per_step), milliseconds(kMost * events_per_step), events_per_step));
+}
+
+void report_model(const ProfiledRun& run, Imported& imported) {
+  const RankProfile& any = run.ranks.front();
+  std::size_t blocks = 0;
+  for (const ProfiledSegment& segment : run.segments) blocks += segment.repeated ? 1 : 0;
+  if (run.parameters > 0.0) {
+    const std::vector<std::string> known = models_with(run.parameters);
+    imported.understood.push_back(
+        fmt::format("{:.0f} parameters in {} in {}, {}{}", run.parameters, counted(run.gradients, "tensor"),
+                    counted(run.segments.size(), "segment"), run.precision,
+                    known.empty() ? "" : ": as many as " + joined(known, " or ") + " has"));
+  } else {
+    imported.understood.push_back(fmt::format("{} in {}; their shapes were not recorded",
+                                              counted(any.steps.front().gradients, "gradient"),
+                                              counted(run.segments.size(), "segment")));
+  }
+  if (run.shared_buckets && run.parameters > 0.0)
+    imported.assumed.push_back(
+        "gradients of a bucket are equally large: the profile has no shapes (record_shapes=True), only the "
+        "buckets'");
+  double reduced = 0.0;
+  for (const TracedCollective& call : run.collectives)
+    if (call.kind == "all_reduce") reduced += call.per_step * call.bytes;
+  if (any.strategy == "ddp" && reduced > 0.0 && run.parameters > 0.0) {
+    const double wanted = run.parameters * bytes_of(Precision::parse(run.precision).reduction);
+    imported.understood.push_back(
+        fmt::format("check: all-reduces move {:.0f} B, gradients have {:.0f} B ({})", reduced, wanted,
+                    std::abs(reduced / wanted - 1.0) < 0.001 ? "equal" : "different"));
+  }
+  if (blocks > 0) imported.understood.push_back(counted(blocks, "repeated block"));
+}
+
+void report_checks(const ProfiledRun& run, const std::map<std::string, double>& summary, Imported& imported) {
+  const RankProfile& any = run.ranks.front();
+  const double other = summary.at("host_other") / summary.at("host_step");
+  imported.understood.push_back(
+      fmt::format("check: parts cover {:.1f} % of the host's steps", 100.0 * (1.0 - other)));
+  if (other > kMostOther)
+    imported.assumed.push_back(
+        fmt::format("{:.0f} % of a step is in no part; it counts as host time", 100.0 * other));
+  if (any.metadata.world_size > 1 && run.ranks.size() == 1)
+    imported.assumed.push_back("collectives contain waits for other ranks, whose profiles were not given");
+  for (const RankProfile& rank : run.ranks) {
+    for (const std::string& note : rank.notes) imported.ignored.push_back(rank.path + ": " + note);
+    if (rank.unlinked > 0)
+      imported.ignored.push_back(fmt::format("{}: {} without a launch in the profile", rank.path,
+                                             counted(rank.unlinked, "event") + " of the device"));
+  }
+  if (run.shards > 1)
+    imported.assumed.push_back(fmt::format(
+        "the optimizer updates one of {} shards; all shards take {} times as long", run.shards, run.shards));
+  if (run.micro_batches > 1)
+    imported.assumed.push_back(
+        fmt::format("{} micro-batches per step, whose times are averaged: 'predict --micro-batches {}'",
+                    run.micro_batches, run.micro_batches));
+}
+
+int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& imported) {
+  if (const std::string given = option_or(options, "batch"); !given.empty()) {
+    const auto batch = number_in<int>(given);
+    if (!batch || *batch < 1)
+      throw UsageError("--batch: found '{}', expected a whole number of at least 1", given);
+    return std::max(1, *batch / run.micro_batches);
+  }
+  const int found = run.ranks.front().metadata.batch;
+  imported.assumed.push_back(
+      found > 0 ? fmt::format("batch {}, the first extent of the first layer's input; --batch sets it", found)
+                : "batch 1: the file contains no shapes; --batch sets it");
+  return std::max(1, found);
+}
+
+std::string name_of(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  for (const char* end : {".gz", ".json", ".pt.trace", ".trace"})
+    if (name.ends_with(end)) name.resize(name.size() - std::string(end).size());
+  std::ranges::replace_if(
+      name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '-'; },
+      '_');
+  return name;
+}
+
+Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts& options) {
+  Imported imported{.schema = kTraceSchema};
+  const ProfiledRun run = read_profiled_run(paths, option_or(options, "model"));
+  const RankProfile& any = run.ranks.front();
+  const std::map<std::string, double> summary = step_summary(run);
+  report_step(run, summary, imported);
+  report_model(run, imported);
+  report_checks(run, summary, imported);
+  Trace trace;
+  trace.profile = summary;
+  trace.collectives = run.collectives;
+  trace.device = any.on_device ? any.device : "CPU";
+  trace.dtype = device_dtype(run.compute_dtype);
+  trace.precision = run.precision;
+  const int batch = batch_of(run, options, imported);
+  if (run.model) {
+    trace.model = run.model->specification;
+  } else {
+    const std::vector<std::string> known = models_with(run.parameters);
+    trace.model = known.empty() ? name_of(paths.front()) : known.front();
+    std::istringstream lines(described_model(any, run.segments, "from a profile of PyTorch"));
+    for (std::string line; std::getline(lines, line);) trace.described.push_back(line);
+  }
+  trace.entries.push_back(traced_entry(run, batch));
+  for (const RankProfile& rank : run.ranks)
+    trace.lineage.push_back(
+        {"profile", std::filesystem::path(rank.path).filename().string(), sha1(file_head(rank.path)), {}});
+  imported.text = nlohmann::json(trace).dump();
+  imported.assumed.push_back("memory of activations is not in the profile; forecasts of memory lack it");
+  return imported;
+}
+
+const Registration<Importer> kKineto{
+    importers(),
+    {.name = "kineto",
+     .description = "profiles of torch.profiler (Kineto), .json or .json.gz, of one or more ranks",
+     .value =
+         {.makes = "trace",
+          .use = "predict --trace FILE",
+          .example = "rank0.trace.json.gz rank1.trace.json.gz -o mine.trace.json",
+          .options = {{"batch", "of a profile: samples per rank and step"},
+                      {"model",
+                       "of a launch file or profile that does not describe it: as in 'predict --model'"}},
+          .recognises = is_kineto,
+          .read = import_kineto},
+     .order = 5}};
+
+}  // namespace
+}  // namespace stepcast

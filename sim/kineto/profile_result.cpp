@@ -1,0 +1,155 @@
+#include "sim/kineto/profile_result.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "core/importer.hpp"
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+#include "sim/kineto/profile_trace.hpp"
+
+namespace stepcast {
+namespace {
+
+/// On a device that waits for its launches an operation lasts as long as these, as in the replay.
+double lasting(const RankProfile& rank, const PartTime& time) {
+  if (!rank.on_device) return time.host;
+  return rank.is_device_step ? time.device : std::max(time.host, time.device);
+}
+
+/// Operations of one step under the names that a replay gives them.
+class StepSpans {
+ public:
+  StepSpans(const ProfiledRun& run, const RankProfile& rank, const ProfiledStep& step, int number)
+      : run_(run), rank_(rank), step_(step), number_(number) {}
+
+  std::vector<Span> run() {
+    add("load_input", SpanKind::kInputAndHost, time(step_.part(StepPart::kInput)));
+    add("zero_grad", SpanKind::kOptimizerAndCopies, time(step_.part(StepPart::kZeroGrad)));
+    for (std::size_t i = 0; i < run_.segments.size(); ++i)
+      add_segment(i, "forward", &ProfiledOperation::forward);
+    add("loss", SpanKind::kCompute, time(step_.part(StepPart::kLoss)));
+    for (std::size_t i = run_.segments.size(); i-- > 0;)
+      add_segment(i, "backward", &ProfiledOperation::backward);
+    add("optimizer", SpanKind::kOptimizerAndCopies, time(step_.part(StepPart::kOptimizer)));
+    add_collectives();
+    return std::move(spans_);
+  }
+
+ private:
+  [[nodiscard]] double time(const PartTime& part) const { return lasting(rank_, part); }
+
+  void add(const std::string& name, SpanKind kind, double duration) {
+    if (duration <= 0.0) return;
+    spans_.push_back({.rank = number_,
+                      .kind = kind,
+                      .name = name,
+                      .start_s = now_ / kSecond,
+                      .end_s = (now_ + duration) / kSecond});
+    now_ += duration;
+  }
+
+  void add_segment(std::size_t index, const char* phase, PartTime ProfiledOperation::*part) {
+    const ProfiledSegment& segment = run_.segments[index];
+    double duration = 0.0;
+    for (std::size_t i = segment.begin; i < std::min(segment.end, step_.operations.size()); ++i)
+      if (!step_.operations[i].is_loss) duration += time(step_.operations[i].*part);
+    add(std::string(phase) + "/" + segment.name, SpanKind::kCompute, duration);
+  }
+
+  /// Buckets of DDP in the order of their calls; others are numbered by kind.
+  void add_collectives() {
+    std::vector<const ProfiledCollective*> calls;
+    for (const ProfiledCollective& call : step_.collectives) calls.push_back(&call);
+    std::ranges::stable_sort(calls, {}, &ProfiledCollective::called);
+    std::map<std::string, int> numbers;
+    for (const ProfiledCollective* call : calls)
+      spans_.push_back({.rank = number_,
+                        .stream = Stream::kComm,
+                        .kind = SpanKind::kCommunication,
+                        .name = fmt::format("{}/{}{}", call->kind, call->kind == "all_reduce" ? "bucket" : "",
+                                            numbers[call->kind]++),
+                        .start_s = (call->begin - step_.begin) / kSecond,
+                        .end_s = (call->end - step_.begin) / kSecond,
+                        .bytes = call->bytes});
+  }
+
+  const ProfiledRun& run_;
+  const RankProfile& rank_;
+  const ProfiledStep& step_;
+  const int number_;
+  double now_ = 0.0;
+  std::vector<Span> spans_;
+};
+
+/// The rest of the step is idle.
+Breakdown breakdown_of(const RankProfile& rank, const ProfiledStep& step) {
+  const bool device = rank.on_device;
+  const auto time = [&](StepPart part) { return lasting(rank, step.part(part)); };
+  Breakdown result;
+  result.compute_s = time(StepPart::kForward) + time(StepPart::kLoss) + time(StepPart::kBackward);
+  result.exposed_communication_s = device ? step.use.exposed : step.waited;
+  result.overlapped_communication_s = device ? step.use.collectives - step.use.exposed : 0.0;
+  result.input_and_host_s = time(StepPart::kInput) + (device ? 0.0 : time(StepPart::kRest));
+  result.optimizer_and_copies_s =
+      time(StepPart::kZeroGrad) + time(StepPart::kOptimizer) + lasting(rank, step.strategy);
+  const double whole = rank.is_device_step ? rank.step_us : step.duration();
+  result.idle_s = std::max(0.0, whole - result.compute_s - result.exposed_communication_s -
+                                    result.input_and_host_s - result.optimizer_and_copies_s);
+  for (double* each : {&result.compute_s, &result.exposed_communication_s, &result.overlapped_communication_s,
+                       &result.input_and_host_s, &result.optimizer_and_copies_s, &result.idle_s})
+    *each /= kSecond;
+  return result;
+}
+
+const ProfiledStep& median_step(const RankProfile& rank) {
+  std::vector<double> all;
+  for (const ProfiledStep& step : rank.steps) all.push_back(step.duration());
+  const double middle = median(all);
+  return *std::ranges::min_element(
+      rank.steps, {}, [&](const ProfiledStep& step) { return std::abs(step.duration() - middle); });
+}
+
+/// The case of the forecast, as far as the profile is of the same.
+Configuration configuration_of(const ProfiledRun& run, const Result& forecast) {
+  Configuration result = forecast.configuration;
+  const RankProfile& any = run.ranks.front();
+  std::set<std::string> forecast_names;
+  for (const Span& span : forecast.spans) forecast_names.insert(span.name.substr(0, span.name.rfind("/mb")));
+  for (const ProfiledSegment& segment : run.segments)
+    if (!forecast_names.contains("forward/" + segment.name))
+      result.model = fmt::format("a profile of {} with segment '{}'", counted(run.segments.size(), "segment"),
+                                 segment.name);
+  result.world_size = std::max(any.metadata.world_size, static_cast<int>(run.ranks.size()));
+  if (!any.strategy.empty() && result.world_size > 1) result.strategy = any.strategy;
+  result.micro_batches = run.micro_batches;
+  if (any.metadata.batch > 0) result.batch = any.metadata.batch * run.micro_batches;
+  result.cluster.clear();
+  return result;
+}
+
+}  // namespace
+
+bool is_profile_of_torch(const std::string& path) {
+  const auto* kind = recognised_importer(file_head(path));
+  return kind != nullptr && kind->name == "kineto";
+}
+
+Result profiled_result(const std::vector<std::string>& paths, const Result& forecast) {
+  const ProfiledRun run = read_profiled_run(paths);
+  Result result;
+  result.origin = Origin::kMeasured;
+  result.configuration = configuration_of(run, forecast);
+  for (const RankProfile& rank : run.ranks) {
+    const int number = std::max(0, rank.metadata.rank);
+    std::vector<double>& times = result.step_time_s.emplace_back();
+    for (const ProfiledStep& step : rank.steps)
+      times.push_back((rank.is_device_step ? rank.step_us : step.duration()) / kSecond);
+    const ProfiledStep& shown = median_step(rank);
+    std::ranges::move(StepSpans(run, rank, shown, number).run(), std::back_inserter(result.spans));
+    result.breakdown.push_back(breakdown_of(rank, shown));
+  }
+  return result;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,399 @@
+#include "sim/kineto/profile_trace.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "core/error.hpp"
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Operations of one micro-batch.
+std::vector<ProfiledOperation> operations_of(const ProfiledStep& step, int micro_batch) {
+  std::vector<ProfiledOperation> result;
+  std::ranges::copy_if(step.operations, std::back_inserter(result),
+                       [&](const ProfiledOperation& each) { return each.micro_batch == micro_batch; });
+  return result;
+}
+
+/// Segments of one micro-batch. Operations may differ from step to step by rounding, parameters not.
+std::vector<ProfiledSegment> segments_in(const std::vector<ProfiledOperation>& operations,
+                                         const std::optional<Model>& model, const std::string& path) {
+  const std::vector<ProfiledSegment> own = segments_of(operations);
+  return model ? segments_like(*model, own, path) : own;
+}
+
+using Sizes = std::vector<std::vector<double>>;
+
+/// Parameters by segment, which are equal in all steps of a training.
+Sizes sizes_of(const ProfiledStep& step) {
+  Sizes sizes;
+  for (const ProfiledSegment& segment : segments_of(operations_of(step, 0)))
+    sizes.push_back(segment.elements);
+  return sizes;
+}
+
+/// Leaves out steps whose gradients differ from those of most steps.
+void keep_equal_steps(RankProfile& profile) {
+  std::map<Sizes, int> counts;
+  for (const ProfiledStep& step : profile.steps) ++counts[sizes_of(step)];
+  const Sizes most =
+      std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; })->first;
+  const auto dropped =
+      std::erase_if(profile.steps, [&](const ProfiledStep& step) { return sizes_of(step) != most; });
+  if (dropped > 0)
+    profile.notes.push_back(fmt::format("{} with other gradients than the others: left out of the layers",
+                                        counted(dropped, "step")));
+}
+
+using CallKey = std::tuple<std::string, std::string, double, std::string>;
+
+/// Calls of a step by kind, dtype, bytes and group, in order.
+std::map<CallKey, std::vector<const ProfiledCollective*>> calls_of(const ProfiledStep& step) {
+  std::map<CallKey, std::vector<const ProfiledCollective*>> result;
+  for (const ProfiledCollective& call : step.collectives)
+    result[{call.kind, call.dtype, call.bytes, call.group}].push_back(&call);
+  return result;
+}
+
+/// All steps of all ranks. A call that other ranks made, too, takes as long as on the rank that came last.
+std::vector<TracedCollective> collectives_of(const std::vector<RankProfile>& ranks) {
+  std::map<CallKey, TracedCollective> all;
+  const std::size_t steps = ranks.front().steps.size();
+  for (std::size_t k = 0; k < steps; ++k) {
+    std::vector<std::map<CallKey, std::vector<const ProfiledCollective*>>> calls;
+    for (const RankProfile& rank : ranks)
+      if (k < rank.steps.size()) calls.push_back(calls_of(rank.steps[k]));
+    for (const auto& [key, own] : calls.front()) {
+      TracedCollective& traced = all[key];
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        double duration = own[i]->duration();
+        traced.ranks = std::max(traced.ranks, own[i]->ranks);
+        for (const auto& other : calls)
+          if (const auto found = other.find(key); found != other.end() && found->second.size() == own.size())
+            duration = std::min(duration, found->second[i]->duration());
+        traced.time_s.push_back(duration / kSecond);
+      }
+    }
+  }
+  std::vector<TracedCollective> result;
+  for (auto& [key, traced] : all) {
+    traced.kind = std::get<0>(key);
+    traced.dtype = std::get<1>(key);
+    traced.bytes = std::get<2>(key);
+    if (traced.ranks == 0) traced.ranks = ranks.front().metadata.world_size;
+    // A call of a transport may be recorded in the step after its own.
+    const double mean = static_cast<double>(traced.time_s.size()) / static_cast<double>(steps);
+    traced.per_step = mean > 0.5 ? std::round(mean) : mean;
+    result.push_back(std::move(traced));
+  }
+  return result;
+}
+
+/// Precision by the dtypes of GEMMs, gradients and reductions.
+std::string precision_of(const ProfiledRun& run) {
+  const RankProfile& any = run.ranks.front();
+  std::string gradients;
+  for (const ProfiledOperation& operation : any.steps.front().operations)
+    for (const ReadyGradient& ready : operation.gradients)
+      if (gradients.empty()) gradients = precision_dtype(ready.dtype);
+  const std::string compute = run.compute_dtype;
+  if (gradients.empty()) gradients = any.strategy == "fsdp" ? compute : "fp32";
+  std::string reduction = gradients;
+  double most = 0.0;
+  for (const TracedCollective& call : run.collectives)
+    if ((call.kind == "all_reduce" || call.kind == "reduce_scatter") && call.bytes * call.per_step > most &&
+        !precision_dtype(call.dtype).empty()) {
+      most = call.bytes * call.per_step;
+      reduction = precision_dtype(call.dtype);
+    }
+  std::string text = "fp32";
+  if (any.strategy == "fsdp" && compute != "fp32")
+    text = fmt::format("fp32,compute={0},parameters={0},gradients={1},reduction={2},master=fp32", compute,
+                       gradients, most > 0.0 ? reduction : "fp32");
+  else if (compute != "fp32" || gradients != "fp32" || reduction != "fp32")
+    text = fmt::format("fp32,compute={0},parameters={1},gradients={1},reduction={2},optimizer={1}", compute,
+                       gradients, reduction);
+  return to_text(Precision::parse(text));
+}
+
+/// Without shapes: gradients that became ready since the last all-reduce share the elements of its bucket.
+void share_buckets(ProfiledStep& step) {
+  std::vector<ReadyGradient*> gradients;
+  for (ProfiledOperation& operation : step.operations)
+    for (ReadyGradient& ready : operation.gradients) gradients.push_back(&ready);
+  std::ranges::stable_sort(gradients, {}, &ReadyGradient::at);
+  std::vector<const ProfiledCollective*> calls;
+  for (const ProfiledCollective& call : step.collectives)
+    if (call.kind == "all_reduce" && call.bytes > 0.0) calls.push_back(&call);
+  std::ranges::stable_sort(calls, {}, &ProfiledCollective::called);
+  auto first = gradients.begin();
+  for (const ProfiledCollective* call : calls) {
+    const auto end =
+        std::find_if(first, gradients.end(), [&](const auto* each) { return each->at > call->called; });
+    double left = call->bytes / element_bytes(call->dtype);
+    for (auto each = first; each != end; ++each) {
+      (*each)->elements = std::floor(left / static_cast<double>(end - each));
+      left -= (*each)->elements;
+    }
+    first = end;
+  }
+}
+
+void check_ranks(const std::vector<RankProfile>& ranks) {
+  std::set<int> seen;
+  for (const RankProfile& rank : ranks) {
+    if (ranks.size() > 1 && rank.metadata.rank >= 0 && !seen.insert(rank.metadata.rank).second)
+      throw InputError("{}: is of rank {}, as another file is; give each rank once", rank.path,
+                       rank.metadata.rank);
+    if (rank.metadata.world_size != ranks.front().metadata.world_size)
+      throw InputError("{}: is of {} ranks, {} of {}; import runs one by one", rank.path,
+                       rank.metadata.world_size, ranks.front().path, ranks.front().metadata.world_size);
+    if (sizes_of(rank.steps.front()) != sizes_of(ranks.front().steps.front()))
+      throw InputError(
+          "{}: has other parameters than {}, as stages of a pipeline do; import one stage at a time",
+          rank.path, ranks.front().path);
+  }
+}
+
+/// Ranks that share the optimizer: FSDP's, and those that scatter as many bytes as the gradients have.
+int shards_of(const ProfiledRun& run) {
+  const RankProfile& any = run.ranks.front();
+  int gathering = 1, scattering = 1;
+  double scattered = 0.0;
+  for (const TracedCollective& call : run.collectives) {
+    if (call.kind == "all_gather") gathering = std::max(gathering, call.ranks);
+    if (call.kind != "reduce_scatter" || element_bytes(call.dtype) <= 0.0) continue;
+    scattering = std::max(scattering, call.ranks);
+    scattered += call.per_step * call.bytes / element_bytes(call.dtype);
+  }
+  constexpr double kPadding = 0.05;
+  if (any.strategy == "fsdp") return std::max(gathering, scattering);
+  return run.parameters > 0.0 && std::abs(scattered / run.parameters - 1.0) < kPadding ? scattering : 1;
+}
+
+/// Times of one step, for one rank.
+class StepTimes {
+ public:
+  StepTimes(const ProfiledRun& run, const RankProfile& rank, const ProfiledStep& step, TraceEntry& entry)
+      : run_(run), rank_(rank), step_(step), entry_(entry), device_(rank.on_device) {
+    if (rank.metadata.plain_step_s > 0.0)
+      host_scale_ = std::min(1.0, rank.metadata.plain_step_s * kSecond / step.duration());
+  }
+
+  void add() {
+    for (int i = 0; i < run_.micro_batches; ++i) {
+      operations_.push_back(operations_of(step_, i));
+      segments_.push_back(segments_in(operations_.back(), run_.model, rank_.path));
+    }
+    const double micro = run_.micro_batches;
+    add_whole(StepPart::kInput, micro, entry_.input_s, entry_.input_issue_s);
+    add_whole(StepPart::kLoss, micro, entry_.loss_s, entry_.loss_issue_s);
+    for (std::size_t i = 0; i < run_.segments.size(); ++i) add_segment(i);
+    entry_.step_s.push_back(step_s());
+    const double worked =
+        std::max(issue_sum_, device_sum_ + (step_.use.exposed + step_.strategy.device) / kSecond);
+    const double rest = host_scale_ * step_.part(StepPart::kRest).host / kSecond;
+    entry_.host_s.push_back(device_ ? std::max(0.0, entry_.step_s.back() - worked) : rest);
+  }
+
+ private:
+  [[nodiscard]] double step_s() const {
+    const double own = rank_.is_device_step ? rank_.step_us : step_.duration();
+    return (device_ ? own : host_scale_ * own) / kSecond;
+  }
+
+  void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues) {
+    samples.push_back(part * (device_ ? time.device : host_scale_ * time.host) / kSecond);
+    if (!device_) return;
+    issues.push_back(part * host_scale_ * time.host / kSecond);
+    const int times = samples_are_of_micro_batch_ ? run_.micro_batches : 1;
+    device_sum_ += samples.back() * times;
+    issue_sum_ += issues.back() * times;
+  }
+
+  void add_whole(StepPart part, double micro, std::vector<double>& samples, std::vector<double>& issues) {
+    samples_are_of_micro_batch_ = true;
+    put(step_.part(part), 1.0 / micro, samples, issues);
+  }
+
+  void add_segment(std::size_t index) {
+    SegmentTrace& trace = entry_.segments[index];
+    PartTime forward, backward;
+    double strategy = 0.0;
+    for (std::size_t micro = 0; micro < segments_.size(); ++micro) {
+      if (index >= segments_[micro].size()) continue;
+      for (std::size_t i = segments_[micro][index].begin; i < segments_[micro][index].end; ++i) {
+        const ProfiledOperation& operation = operations_[micro][i];
+        if (operation.is_loss) continue;
+        forward += operation.forward;
+        backward += operation.backward;
+        strategy += operation.strategy;
+      }
+    }
+    if (device_) backward.host += strategy;  // calls of collectives and launches of copies
+    if (device_ && index == 0) forward.host += strategy_before();
+    const double micro = 1.0 / run_.micro_batches;
+    samples_are_of_micro_batch_ = true;
+    put(forward, micro, trace.forward_s, trace.forward_issue_s);
+    put(backward, micro, trace.backward_s, trace.backward_issue_s);
+    samples_are_of_micro_batch_ = false;
+    const double part = run_.parameters > 0.0 ? run_.segments[index].total() / run_.parameters
+                                              : 1.0 / static_cast<double>(run_.segments.size());
+    put(step_.part(StepPart::kZeroGrad), part, trace.zero_grad_s, trace.zero_grad_issue_s);
+    PartTime update = step_.part(StepPart::kOptimizer);  // of this rank's shard; launches are the same
+    (device_ ? update.device : update.host) *= run_.shards;
+    put(update, part, trace.optimizer_s, trace.optimizer_issue_s);
+  }
+
+  /// Host time for the strategy that is in no backward: broadcasts of buffers, hooks of units.
+  [[nodiscard]] double strategy_before() const {
+    double known = 0.0;
+    for (const ProfiledOperation& operation : step_.operations) known += operation.strategy;
+    return std::max(0.0, step_.strategy.host + step_.waited - known);
+  }
+
+  const ProfiledRun& run_;
+  const RankProfile& rank_;
+  const ProfiledStep& step_;
+  TraceEntry& entry_;
+  const bool device_;
+  std::vector<std::vector<ProfiledOperation>> operations_;  ///< by micro-batch
+  std::vector<std::vector<ProfiledSegment>> segments_;
+  double host_scale_ = 1.0, device_sum_ = 0.0, issue_sum_ = 0.0;
+  bool samples_are_of_micro_batch_ = true;
+};
+
+/// Parts of a segment's backward after which its gradients are ready, in that order.
+std::vector<double> ready_fractions(std::size_t index, const ProfiledRun& run, const ProfiledStep& step,
+                                    const RankProfile& rank) {
+  const bool device = rank.on_device;
+  const std::vector<ProfiledOperation> operations = operations_of(step, 0);
+  const std::vector<ProfiledSegment> all = segments_in(operations, run.model, rank.path);
+  if (index >= all.size()) return {};
+  const ProfiledSegment& segment = all[index];
+  const auto of = [device](const PartTime& time) { return device ? time.device : time.host; };
+  double total = 0.0, before = 0.0;
+  for (std::size_t i = segment.begin; i < segment.end; ++i) total += of(operations[i].backward);
+  std::vector<double> result;
+  for (std::size_t i = segment.end; i-- > segment.begin;) {
+    for (const ReadyGradient& ready : operations[i].gradients)
+      result.push_back(total > 0.0 ? (before + (device ? ready.device_s : ready.host_s)) / total : 1.0);
+    before += of(operations[i].backward);
+  }
+  return result;
+}
+
+double median_of(const ProfiledRun& run, const auto& value) {
+  std::vector<double> all;
+  for (const RankProfile& rank : run.ranks)
+    for (const ProfiledStep& step : rank.steps) all.push_back(value(rank, step) / kSecond);
+  return median(all);
+}
+
+}  // namespace
+
+ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::string& model) {
+  ProfiledRun run;
+  if (!model.empty()) run.model = load_model(model);
+  for (const std::string& path : paths) {
+    run.ranks.push_back(read_rank_profile(path));
+    keep_equal_steps(run.ranks.back());
+  }
+  std::ranges::stable_sort(run.ranks, {}, [](const RankProfile& each) { return each.metadata.rank; });
+  check_ranks(run.ranks);
+  const RankProfile& any = run.ranks.front();
+  const ProfiledStep& step = any.steps.front();
+  run.shared_buckets =
+      any.strategy == "ddp" && std::ranges::none_of(step.operations, [](const auto& operation) {
+        return std::ranges::any_of(operation.gradients,
+                                   [](const auto& ready) { return ready.elements > 0.0; });
+      });
+  if (run.shared_buckets)
+    for (RankProfile& rank : run.ranks) std::ranges::for_each(rank.steps, share_buckets);
+  run.micro_batches = std::max(1, step.micro_batches);
+  const std::vector<ProfiledOperation> operations = operations_of(step, 0);
+  run.segments = segments_in(operations, run.model, any.path);
+  for (const ProfiledSegment& segment : run.segments) {
+    run.parameters += segment.total();
+    run.gradients += segment.elements.size();
+  }
+  run.collectives = collectives_of(run.ranks);
+  run.shards = shards_of(run);
+  run.compute_dtype = any.compute_dtype.empty() ? "fp32" : any.compute_dtype;
+  run.precision = precision_of(run);
+  return run;
+}
+
+TraceEntry traced_entry(const ProfiledRun& run, int batch) {
+  TraceEntry entry;
+  entry.batch = batch;
+  for (std::size_t index = 0; index < run.segments.size(); ++index) {
+    const ProfiledSegment& segment = run.segments[index];
+    entry.segments.emplace_back().name = segment.name;
+    std::vector<std::vector<double>> fractions;
+    for (const RankProfile& rank : run.ranks)
+      for (const ProfiledStep& step : rank.steps)
+        fractions.push_back(ready_fractions(index, run, step, rank));
+    for (std::size_t k = 0; k < segment.elements.size(); ++k) {
+      std::vector<double> all;
+      for (const auto& each : fractions)
+        if (k < each.size()) all.push_back(std::clamp(each[k], 0.0, 1.0));
+      entry.segments.back().grad_ready_fraction.push_back(all.empty() ? 1.0 : median(all));
+    }
+  }
+  int launch = 0;
+  for (const RankProfile& rank : run.ranks) {
+    for (const ProfiledStep& step : rank.steps) {
+      entry.launch.push_back(launch);
+      StepTimes(run, rank, step, entry).add();
+    }
+    ++launch;
+  }
+  return entry;
+}
+
+std::map<std::string, double> step_summary(const ProfiledRun& run) {
+  std::map<std::string, double> summary;
+  std::vector<double> steps;
+  for (const RankProfile& rank : run.ranks) steps.push_back(rank.step_us / kSecond);
+  summary["step"] = median(steps);
+  summary["host_step"] =
+      median_of(run, [](const auto&, const ProfiledStep& step) { return step.duration(); });
+  static constexpr std::array<const char*, kStepParts> kNames{"other", "input",    "zero_grad", "forward",
+                                                              "loss",  "backward", "optimizer"};
+  for (std::size_t i = 0; i < kStepParts; ++i)
+    for (const bool device : {false, true})
+      if (!device || run.ranks.front().on_device)
+        summary[std::string(device ? "device_" : "host_") + kNames[i]] =
+            median_of(run, [&](const auto&, const ProfiledStep& step) {
+              return device ? step.parts[i].device : step.parts[i].host;
+            });
+  summary["host_strategy"] =
+      median_of(run, [](const auto&, const ProfiledStep& step) { return step.strategy.host; });
+  summary["host_blocked"] =
+      median_of(run, [](const auto&, const ProfiledStep& step) { return step.blocked; });
+  if (!run.ranks.front().on_device) {
+    summary["exposed"] = median_of(run, [](const auto&, const ProfiledStep& step) { return step.waited; });
+    return summary;
+  }
+  const auto add = [&](const char* name, double DeviceUse::*use) {
+    summary[name] = median_of(run, [&](const auto&, const ProfiledStep& step) { return step.use.*use; });
+  };
+  add("device_compute", &DeviceUse::compute);
+  add("device_copies", &DeviceUse::copies);
+  add("device_collectives", &DeviceUse::collectives);
+  add("exposed", &DeviceUse::exposed);
+  summary["device_idle"] = median_of(run, [](const RankProfile& rank, const ProfiledStep& step) {
+    return std::max(0.0, rank.step_us - step.use.busy);
+  });
+  return summary;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,254 @@
+#include "sim/kineto/rank_profile.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+#include "sim/kineto/device_times.hpp"
+#include "sim/kineto/host_sweep.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kMostOfMedian = 1.5;  // longer steps are left out
+constexpr double kAhead = 0.03;        // part of the step; more: the host runs ahead of the device
+
+/// Steps by the thread with the longest of them. Each lasts until the next begins.
+std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file,
+                                                          const std::vector<NameKind>& kinds, NameKind kind) {
+  std::map<int, std::vector<ProfiledStep>> by_track;
+  for (const KinetoEvent& event : file.events)
+    if (event.category == KinetoCategory::kAnnotation && kinds[static_cast<std::size_t>(event.name)] == kind)
+      by_track[event.track].push_back({.name = file.name(event), .begin = event.begin, .end = event.end});
+  if (by_track.empty()) return {-1, {}};
+  const auto total = [](const auto& track) {
+    double sum = 0.0;
+    for (const ProfiledStep& step : track.second) sum += step.duration();
+    return sum;
+  };
+  auto& [track, steps] = *std::ranges::max_element(by_track, {}, total);
+  for (std::size_t i = 0; i + 1 < steps.size(); ++i) steps[i].end = steps[i + 1].begin;
+  return {track, steps};
+}
+
+/// Without `ProfilerStep#`: from the end of one `Optimizer.step#` to the end of the next.
+std::pair<int, std::vector<ProfiledStep>> steps_of(const KinetoFile& file, const std::vector<NameKind>& kinds,
+                                                   std::vector<std::string>& notes) {
+  auto steps = annotated_steps(file, kinds, NameKind::kStep);
+  if (steps.first >= 0) return steps;
+  std::vector<ProfiledStep> between;
+  auto [track, updates] = annotated_steps(file, kinds, NameKind::kOptimizer);
+  std::vector<double> ends;
+  for (const KinetoEvent& event : file.events)
+    if (event.track == track && kinds[static_cast<std::size_t>(event.name)] == NameKind::kOptimizer)
+      ends.push_back(event.end);
+  for (std::size_t i = 0; i + 1 < ends.size(); ++i)
+    between.push_back({.name = fmt::format("step {}", i + 1), .begin = ends[i], .end = ends[i + 1]});
+  if (!between.empty())
+    notes.push_back(
+        "no ProfilerStep#: a step lasts from the end of one Optimizer.step to the end of the next");
+  return {between.empty() ? -1 : track, between};
+}
+
+/// What a file without training steps contains.
+std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kinds) {
+  std::size_t operations = 0, kernels = 0, collectives = 0, nodes = 0, compiled = 0;
+  double begin = 1e300, end = 0.0;
+  for (const KinetoEvent& event : file.events) {
+    begin = std::min(begin, event.begin);
+    end = std::max(end, event.end);
+    operations += event.category == KinetoCategory::kOperation ? 1 : 0;
+    kernels += event.category == KinetoCategory::kKernel ? 1 : 0;
+    nodes += kinds[static_cast<std::size_t>(event.name)] == NameKind::kNode ? 1 : 0;
+    compiled += file.name(event).starts_with("## Call CompiledFxGraph") ? 1 : 0;
+    collectives +=
+        event.category == KinetoCategory::kKernel && !collective_kernel(file.name(event)).empty() ? 1 : 0;
+  }
+  return fmt::format(
+      "{} of {}{}: {}, {}, {} of collectives, {} of autograd{}", counted(file.events.size(), "event"),
+      to_text(Seconds(std::max(0.0, end - begin) * 1e-6)),
+      file.metadata.devices.empty() ? "" : " on " + file.metadata.devices.front(),
+      counted(operations, "operation"), counted(kernels, "kernel"), collectives, counted(nodes, "node"),
+      compiled > 0 ? fmt::format(", {} of compiled graphs", counted(compiled, "call")) : "");
+}
+
+/// Leaves out steps without a backward, and those that took much longer than the others.
+void drop_steps(std::vector<ProfiledStep>& steps, const DeviceTimes& device,
+                std::vector<std::string>& notes) {
+  std::vector<double> all;
+  for (const ProfiledStep& step : steps)
+    if (step.nodes > 0) all.push_back(step.duration());
+  const double middle = all.empty() ? 0.0 : median(all);
+  std::erase_if(steps, [&](const ProfiledStep& step) {
+    const bool empty = step.nodes == 0;
+    const bool slow =
+        !empty && all.size() > 2 && step.duration() > kMostOfMedian * middle && !device.runs_behind();
+    if (empty || slow)
+      notes.push_back(fmt::format("{} of {} is left out: {}", step.name,
+                                  to_text(Seconds(step.duration() * 1e-6)),
+                                  empty ? "it has no backward" : "it is much longer than the others"));
+    return empty || slow;
+  });
+}
+
+/// Elements that batch norms keep: means, variances and numbers of batches. DDP broadcasts them.
+void count_buffers(const KinetoFile& file, const ProfiledStep& step, RankProfile& profile) {
+  for (const ProfiledCollective& call : step.collectives) {
+    if (profile.strategy != "ddp" || call.kind != "broadcast" || call.bytes <= 0.0) continue;
+    if (element_bytes(call.dtype) == 8.0)
+      profile.counters += static_cast<std::size_t>(call.bytes / 8.0);
+    else
+      profile.buffers += static_cast<std::size_t>(call.bytes / 4.0);
+  }
+  if (profile.buffers > 0) return;
+  for (const ProfiledOperation& operation : step.operations) {
+    if (operation.name.find("batch_norm") == std::string::npos) continue;
+    const auto dims = dims_of(file, file.events[static_cast<std::size_t>(operation.event)]);
+    if (dims.size() < 5 || dims[3].size() != 1 || dims[4].size() != 1) continue;
+    profile.buffers += static_cast<std::size_t>(dims[3][0] + dims[4][0]);
+    ++profile.counters;
+  }
+}
+
+/// Samples of a step, elements of one, and the dtype of its first GEMM.
+void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfile& profile) {
+  for (const ProfiledOperation& operation : step.operations) {
+    const KinetoEvent& event = file.events[static_cast<std::size_t>(operation.event)];
+    const auto dims = dims_of(file, event);
+    const std::size_t which = operation.name == "aten::embedding" ? 1 : 0;
+    const bool product =
+        std::ranges::any_of(std::initializer_list<const char*>{"linear", "conv", "mm", "matmul", "embedding"},
+                            [&](const char* part) { return operation.name.find(part) != std::string::npos; });
+    if (!product || dims.size() <= which || dims[which].empty()) continue;
+    if (profile.metadata.batch == 0) profile.metadata.batch = static_cast<int>(dims[which][0]);
+    if (profile.input_elements <= 0.0) {
+      profile.input_elements = 1.0;
+      for (std::size_t i = 1; i < dims[which].size(); ++i)
+        profile.input_elements *= static_cast<double>(dims[which][i]);
+    }
+    break;
+  }
+  // Autocast casts inside the operation: the type is that of the kernel's own call.
+  std::map<std::string, double> types;
+  for (const KinetoEvent& event : file.events) {
+    if (event.begin < step.begin || event.begin > step.end || event.types < 0) continue;
+    const std::string& name = file.name(event);
+    if (name != "aten::mm" && name != "aten::addmm" && name != "aten::convolution" && name != "aten::bmm" &&
+        name != "aten::cudnn_convolution" && name != "aten::miopen_convolution")
+      continue;
+    const std::string& list = file.texts[event.types];
+    const std::size_t skip = name == "aten::addmm" ? list.find(',') + 1 : 1;
+    types[precision_dtype(list.substr(skip, list.find_first_of(",]", skip) - skip))] += event.duration();
+  }
+  types.erase("");
+  if (!types.empty())
+    profile.compute_dtype =
+        std::ranges::max_element(types, {}, [](const auto& each) { return each.second; })->first;
+}
+
+void find_strategy(const KinetoFile& file, RankProfile& profile) {
+  bool ddp = false, fsdp = false;
+  for (int i = 0; i < file.names.size(); ++i) {
+    const std::string& name = file.names[i];
+    ddp = ddp || name.starts_with("DistributedDataParallel.forward") ||
+          name.find("reducer::") != std::string::npos;
+    fsdp = fsdp || name.starts_with("FSDP::") || name.starts_with("FullyShardedDataParallel");
+    if (name.starts_with("Optimizer.step#")) profile.optimizer = name.substr(15, name.find('.', 15) - 15);
+  }
+  profile.strategy = fsdp ? "fsdp" : ddp ? "ddp" : "";
+}
+
+/// The host's time that no part accounts for.
+void add_rests(std::vector<ProfiledStep>& steps) {
+  for (ProfiledStep& step : steps) {
+    double known = step.strategy.host + step.waited + step.blocked;
+    step.part(StepPart::kRest).host = 0.0;
+    for (const PartTime& part : step.parts) known += part.host;
+    step.part(StepPart::kRest).host = std::max(0.0, step.duration() - known);
+  }
+}
+
+void choose_step(const DeviceTimes& device, RankProfile& profile) {
+  std::vector<double> host;
+  for (const ProfiledStep& step : profile.steps) host.push_back(step.duration());
+  profile.step_us = median(host);
+  if (device.periods().empty()) return;
+  const double period = median(device.periods());
+  if (std::abs(period / profile.step_us - 1.0) <= kAhead) return;
+  profile.is_device_step = true;
+  profile.step_us = period;
+}
+
+}  // namespace
+
+std::string precision_dtype(const std::string& type) {
+  static const std::map<std::string, std::string> kTypes{{"float", "fp32"},         {"Float", "fp32"},
+                                                         {"c10::BFloat16", "bf16"}, {"BFloat16", "bf16"},
+                                                         {"c10::Half", "fp16"},     {"Half", "fp16"}};
+  const auto found = kTypes.find(type);
+  return found == kTypes.end() ? "" : found->second;
+}
+
+double element_bytes(const std::string& type) {
+  static const std::map<std::string, double> kBytes{
+      {"float", 4},         {"Float", 4},       {"c10::BFloat16", 2},
+      {"BFloat16", 2},      {"c10::Half", 2},   {"Half", 2},
+      {"double", 8},        {"Double", 8},      {"long int", 8},
+      {"long", 8},          {"Long", 8},        {"int", 4},
+      {"Int", 4},           {"Byte", 1},        {"unsigned char", 1},
+      {"Char", 1},          {"signed char", 1}, {"Bool", 1},
+      {"bool", 1},          {"Short", 2},       {"c10::Float8_e4m3fn", 1},
+      {"Float8_e4m3fn", 1}, {"Float8_e5m2", 1}};
+  const auto found = kBytes.find(type);
+  return found == kBytes.end() ? 0.0 : found->second;
+}
+
+RankProfile read_rank_profile(const std::string& path) {
+  const KinetoFile file = read_kineto(path);
+  const std::vector<NameKind> kinds = name_kinds(file.names);
+  RankProfile profile;
+  profile.path = path;
+  profile.metadata = file.metadata;
+  if (!file.cut.empty())
+    profile.notes.push_back("the file ends early or is damaged at " + file.cut +
+                            "; events before it are used");
+  auto [track, steps] = steps_of(file, kinds, profile.notes);
+  if (track < 0)
+    throw InputError(
+        "{}: has no training step: no ProfilerStep# and no two Optimizer.step#{}; found {}. Pass "
+        "schedule=torch.profiler.schedule(...) and call step() after every training step",
+        path,
+        std::ranges::find(kinds, NameKind::kNode) == kinds.end() ? ", and no backward pass: it is inference"
+                                                                 : "",
+        contents_of(file, kinds));
+  HostSweep host(file, kinds, track, steps);
+  host.run();
+  DeviceTimes device(file, kinds, host, steps);
+  device.run();
+  const std::size_t all = steps.size();
+  const std::string longest = to_text(Seconds(median([&] {
+    std::vector<double> times;
+    for (const ProfiledStep& step : steps) times.push_back(step.duration() * 1e-6);
+    return times;
+  }())));
+  profile.on_device = device.any();
+  profile.unlinked = device.unlinked();
+  profile.device = device.name();
+  add_rests(steps);
+  profile.steps = std::move(steps);
+  drop_steps(profile.steps, device, profile.notes);
+  if (profile.steps.empty())
+    throw InputError(
+        "{}: has no training step: none of {} of {} has a backward pass, so it is inference; found {}", path,
+        counted(all, "step"), longest, contents_of(file, kinds));
+  choose_step(device, profile);
+  find_strategy(file, profile);
+  describe_input(file, profile.steps.front(), profile);
+  count_buffers(file, profile.steps.front(), profile);
+  return profile;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,293 @@
+#include <sys/resource.h>
+
+#include <boost/iostreams/filter/gzip.hpp>
+#include <boost/iostreams/filtering_stream.hpp>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "core/importer.hpp"
+#include "core/statistics.hpp"
+#include "records/trace.hpp"
+#include "sim/kineto/profile_trace.hpp"
+#include "tests/kineto/written_profile.hpp"
+#include "tests/temporary_folder.hpp"
+
+namespace stepcast::tests::import_kineto_test {
+namespace {
+
+std::string fixture(const std::string& name) {
+  return std::string(STEPCAST_SOURCE_DIR) + "/tests/kineto/profiles/" + name + ".json.gz";
+}
+
+double sum_of_parts(const ProfiledStep& step) {
+  double sum = step.strategy.host + step.waited + step.blocked;
+  for (const PartTime& part : step.parts) sum += part.host;
+  return sum;
+}
+
+Imported import_files(const std::vector<std::string>& paths, const ImportTexts& options = {}) {
+  return importer_of(paths.front(), "").value.read(paths, options);
+}
+
+Trace imported_trace(const std::vector<std::string>& paths, const ImportTexts& options = {}) {
+  nlohmann::json json = nlohmann::json::parse(import_files(paths, options).text);
+  json["context"] = RunContext{};
+  return json.get<Trace>();
+}
+
+WrittenProfile two_layers() { return {.layers = {{{32, 16}, 100.0, 200.0}, {{8, 32}, 300.0, 400.0}}}; }
+
+std::string unzipped(const std::string& path) {
+  std::ifstream raw(path, std::ios::binary);
+  boost::iostreams::filtering_istream text;
+  text.push(boost::iostreams::gzip_decompressor());
+  text.push(raw);
+  return {std::istreambuf_iterator<char>(text), {}};
+}
+
+const char* const kCnn = R"(description: the fixtures' network
+input: {kind: image, shape: [3, 32, 32]}
+loss: cross_entropy
+classes: 10
+optimizer: {kind: sgd, learning_rate: 0.05, momentum: 0.9}
+segments:
+  - name: first
+    layers:
+      - conv: {name: conv1, out: 16, kernel: 3, padding: 1}
+      - relu
+      - max_pool: {name: pool, kernel: 2}
+      - conv: {name: conv2, out: 32, kernel: 3, padding: 1}
+      - relu
+      - max_pool: {name: pool, kernel: 2}
+  - name: second
+    layers:
+      - flatten
+      - linear: {name: fc1, out: 64}
+      - relu
+      - linear: {name: fc2, out: 10}
+)";
+
+}  // namespace
+
+TEST_CASE("profiles of every version of torch have all layers, parameters and parts of a step") {
+  for (const char* name :
+       {"cnn-1.13.1", "cnn-1.13.1-debian", "cnn-2.1.2", "cnn-2.4.1", "cnn-2.15.0", "cnn-stack-2.7.1"}) {
+    INFO(name);
+    const ProfiledRun run = read_profiled_run({fixture(name)});
+    CHECK(run.parameters == 136874);
+    CHECK(run.gradients == 8);
+    CHECK(run.micro_batches == 1);
+    CHECK(run.precision == "fp32");
+    CHECK(run.ranks.front().metadata.batch == 16);
+    CHECK(run.ranks.front().optimizer == "SGD");
+    CHECK(run.ranks.front().steps.size() == 2);
+    REQUIRE(run.segments.size() == 4);
+    // In the order in which gradients become ready: fc1's bias before its weight.
+    CHECK(run.segments[2].elements == std::vector<double>{64.0, 64.0 * 2048.0});
+    for (const ProfiledStep& step : run.ranks.front().steps) {
+      CHECK(sum_of_parts(step) == Approx(step.duration()).epsilon(0.001));
+      CHECK(step.part(StepPart::kRest).host < 0.05 * step.duration());
+      CHECK(step.waited == 0.0);
+    }
+  }
+}
+
+TEST_CASE("modules name segments where stacks were recorded") {
+  const ProfiledRun run = read_profiled_run({fixture("cnn-stack-2.7.1")});
+  CHECK(run.segments[0].name == "Conv2d_0");
+  CHECK(run.segments[3].name == "Linear_1");
+}
+
+TEST_CASE("TorchScript's operations are the layers, not its one call") {
+  const ProfiledRun run = read_profiled_run({fixture("resnet-script-2.4.1")});
+  CHECK(run.parameters == 19954);
+  CHECK(run.gradients == 29);
+  CHECK(run.segments.size() == 19);
+}
+
+TEST_CASE("two ranks of DDP give compute without waits and their all-reduces by the latest start") {
+  const std::vector<std::string> paths{fixture("cnn-ddp-2.7.1-rank0"), fixture("cnn-ddp-2.7.1-rank1")};
+  const ProfiledRun run = read_profiled_run({paths[1], paths[0]});
+  REQUIRE(run.ranks.size() == 2);
+  CHECK(run.ranks.front().metadata.rank == 0);
+  CHECK(run.ranks.front().strategy == "ddp");
+  double bytes = 0.0;
+  for (const TracedCollective& call : run.collectives) {
+    CHECK(call.kind == "all_reduce");
+    CHECK(call.ranks == 2);
+    CHECK(call.per_step == 1.0);
+    bytes += call.bytes;
+    for (const std::string& path : paths)
+      for (const TracedCollective& alone : read_profiled_run({path}).collectives)
+        if (alone.bytes == call.bytes) CHECK(median(call.time_s) <= median(alone.time_s));
+  }
+  CHECK(bytes == 4.0 * 136874);
+  const TraceEntry entry = traced_entry(run, 16);
+  REQUIRE(entry.steps() == 4);
+  CHECK(entry.launch == std::vector<int>{0, 0, 1, 1});
+  for (std::size_t k = 0; k < entry.steps(); ++k) {
+    double compute = entry.input_s[k] + entry.loss_s[k];
+    for (const SegmentTrace& segment : entry.segments)
+      compute += segment.forward_s[k] + segment.backward_s[k] + segment.optimizer_s[k];
+    CHECK(compute < 0.8 * entry.step_s[k]);  // the rest is waits for the other rank
+  }
+}
+
+TEST_CASE("units of FSDP2 are segments, and the optimizer's shards are added up") {
+  const ProfiledRun run =
+      read_profiled_run({fixture("transformer-fsdp-2.15.0-rank0"), fixture("transformer-fsdp-2.15.0-rank1")});
+  CHECK(run.parameters == 167680);
+  CHECK(run.shards == 2);
+  std::vector<std::string> units;
+  for (const ProfiledSegment& segment : run.segments)
+    if (segment.repeated) units.push_back(segment.name);
+  CHECK(units == std::vector<std::string>{"blocks.0", "blocks.1"});
+}
+
+TEST_CASE("a GPU's kernels belong to the operations that launched them") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.layers[1].weight = {8, 32};
+  const Trace trace = imported_trace({folder.write("gpu.json", profile.json().dump())});
+  CHECK(trace.device == "NVIDIA H100 80GB HBM3");
+  REQUIRE(trace.entries.size() == 1);
+  const TraceEntry& entry = trace.entries.front();
+  CHECK(entry.batch == 16);
+  REQUIRE(entry.segments.size() == 2);
+  for (std::size_t k = 0; k < entry.steps(); ++k) {
+    CHECK(entry.segments[0].forward_s[k] == Approx(100e-6));
+    CHECK(entry.segments[1].forward_s[k] == Approx(300e-6));
+    CHECK(entry.segments[0].backward_s[k] == Approx(200e-6));
+    CHECK(entry.segments[1].backward_s[k] == Approx(400e-6));
+    CHECK(entry.segments[0].optimizer_s[k] + entry.segments[1].optimizer_s[k] == Approx(50e-6));
+    CHECK(entry.segments[1].forward_issue_s[k] == Approx(5e-6).margin(2e-6));
+    CHECK(entry.step_s[k] == Approx(1e-6 * profile.device_step()).epsilon(0.02));
+  }
+  CHECK(trace.profile.at("device_compute") == Approx(1050e-6));
+  CHECK(trace.profile.at("exposed") == 0.0);
+}
+
+TEST_CASE("a GPU's collectives have bytes, a group and the part that no kernel hides") {
+  const TemporaryFolder folder;
+  std::vector<std::string> paths;
+  for (int rank = 0; rank < 2; ++rank) {
+    WrittenProfile profile = two_layers();
+    profile.all_reduce = 80.0;
+    profile.late = rank == 0 ? 60.0 : 0.0;
+    profile.rank = rank;
+    profile.ranks = 2;
+    paths.push_back(folder.write("rank" + std::to_string(rank) + ".json", profile.json().dump()));
+  }
+  const Trace both = imported_trace(paths);
+  REQUIRE(both.collectives.size() == 1);
+  CHECK(both.collectives.front().bytes == 4.0 * (32 * 16 + 8 * 32));
+  CHECK(both.collectives.front().ranks == 2);
+  CHECK(median(both.collectives.front().time_s) == Approx(80e-6));  // rank 0 waited 60 us
+  CHECK(median(imported_trace({paths[0]}).collectives.front().time_s) == Approx(140e-6));
+  CHECK(both.profile.at("exposed") == Approx(80e-6));
+}
+
+TEST_CASE("a written trace describes its model, and contains no name of a host, user or path") {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("gpu.json", two_layers().json().dump());
+  const Imported imported = import_files({path});
+  for (const char* name : {"secret-host", "somebody", "stepcast-test"})
+    CHECK(imported.text.find(name) == std::string::npos);
+  const Trace trace = imported_trace({path});
+  const Model model = model_of(trace, "x.trace.json");
+  CHECK(model.parameter_count() == 32 * 16 + 8 * 32);
+  CHECK(model.specification == trace.model);
+  CHECK(of_whole_model(trace, model).entries.size() == 1);
+  CHECK(trace.problem().empty());
+}
+
+TEST_CASE("--model gives segments of a known model their times") {
+  const TemporaryFolder folder;
+  const std::string model = folder.write("cnn.yaml", kCnn);
+  const Trace trace = imported_trace({fixture("cnn-2.15.0")}, {{"model", model}});
+  CHECK(trace.described.empty());
+  CHECK(trace.model == model);
+  const auto& segments = trace.entries.front().segments;
+  REQUIRE(segments.size() == 2);
+  CHECK(segments[0].name == "first");
+  CHECK(segments[0].grad_ready_fraction.size() == 4);
+  const Trace own = imported_trace({fixture("cnn-2.15.0")});
+  CHECK(segments[0].forward_s[0] ==
+        Approx(own.entries[0].segments[0].forward_s[0] + own.entries[0].segments[1].forward_s[0]));
+  CHECK_THROWS_WITH(import_files({fixture("resnet-script-2.4.1")}, {{"model", model}}),
+                    Catch::Contains("segment 'first'"));
+}
+
+TEST_CASE("models are recognised by their number of parameters") {
+  CHECK(models_with(25557032) == std::vector<std::string>{"resnet50"});
+  CHECK(models_with(25557033).empty());
+}
+
+TEST_CASE("what is no profile of a training is refused with what was found") {
+  const TemporaryFolder folder;
+  const auto refused = [](const std::vector<std::string>& paths, const std::string& text) {
+    INFO(text);
+    CHECK_THROWS_WITH(import_files(paths), Catch::Contains(text));
+  };
+  refused({fixture("cnn-without-kineto")}, "without Kineto");
+  nlohmann::json json = two_layers().json();
+  nlohmann::json inference = json, shapeless = json;
+  std::erase_if(
+      inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
+      [](const nlohmann::json& event) { return event["name"].get<std::string>().starts_with("autograd"); });
+  refused({folder.write("inference.json", inference.dump())}, "it is inference");
+  std::erase_if(inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
+                [](const nlohmann::json& event) { return event["cat"] == "user_annotation"; });
+  refused({folder.write("loose.json", inference.dump())}, "no ProfilerStep#");
+  const std::string rank0 = fixture("cnn-ddp-2.7.1-rank0");
+  refused({rank0, rank0}, "give each rank once");
+  refused({rank0, fixture("cnn-2.4.1")}, "import runs one by one");
+  for (nlohmann::json& event : shapeless["traceEvents"]) event["args"].erase("Input Dims");
+  const Trace trace = imported_trace({folder.write("shapeless.json", shapeless.dump())});
+  CHECK(model_of(trace, "x").parameters.empty());
+}
+
+TEST_CASE("without ProfilerStep# steps last from one optimizer to the next") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json();
+  std::erase_if(json["traceEvents"].get_ref<nlohmann::json::array_t&>(), [](const nlohmann::json& event) {
+    return event["name"].get<std::string>().starts_with("ProfilerStep#");
+  });
+  const Trace trace = imported_trace({folder.write("loose.json", json.dump())});
+  CHECK(trace.profile.at("step") == Approx(1050e-6).epsilon(0.02));
+}
+
+TEST_CASE("a cut file gives the steps before the cut, and control characters do no harm") {
+  const TemporaryFolder folder;
+  std::string text = unzipped(fixture("cnn-1.13.1"));
+  const ProfiledRun whole = read_profiled_run({fixture("cnn-1.13.1")});
+  text.replace(text.find("aten::conv2d"), 12, "aten::c\tnv2d");
+  CHECK(read_profiled_run({folder.write("control.json", text)}).parameters == whole.parameters);
+  const std::string cut = folder.write("cut.json", text.substr(0, text.size() - 100));
+  const ProfiledRun part = read_profiled_run({cut});
+  CHECK(part.parameters == whole.parameters);
+  CHECK_THAT(part.ranks.front().notes.front(), Catch::Contains("ends early or is damaged at byte"));
+}
+
+TEST_CASE("a large profile is read in a fraction of its size") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.steps = 4000;
+  nlohmann::json json = profile.json();
+  for (nlohmann::json& event : json["traceEvents"]) event["args"]["Call stack"] = std::string(400, 'x');
+  const std::string path = folder.write("large.json", json.dump());
+  json = {};
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  const KinetoFile file = read_kineto(path);
+  ::getrusage(RUSAGE_SELF, &after);
+  CHECK(file.events.size() > 60'000);
+  CHECK(static_cast<double>(std::filesystem::file_size(path)) > 40e6);
+  const double growth = 1024.0 * static_cast<double>(after.ru_maxrss - before.ru_maxrss);
+  CHECK(growth < 0.25 * static_cast<double>(std::filesystem::file_size(path)));
+}
+
+}  // namespace stepcast::tests::import_kineto_test
