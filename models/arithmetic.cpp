@@ -351,6 +351,12 @@ std::string complete(Model& model) {
     needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();
   if (model.shares_classes()) add_loss_collectives(model);
   if (model.transformer_engine()) add_head_workspace(model);
+  if (model.loss.chunks > 1) {  // their outputs exist one after the other
+    Segment& head = model.segments.back();
+    const Bytes chunk = (1.0 / model.loss.chunks) * head.output_size;
+    head.saved.size -= head.output_size - chunk;
+    head.output_size = chunk;
+  }
   std::set<std::string> names;
   for (const Parameter& parameter : model.parameters)
     if (!names.insert(parameter.name).second) return parameter.name;

@@ -194,6 +194,7 @@ struct Loss {
   bool in_place = false;  ///< softmax and gradient overwrite the fp32 copy of the outputs
   bool eager = false;     ///< PyTorch's kernels one by one, not compiled or fused
   bool fused = false;     ///< no copy of the outputs; the gradient overwrites them (Transformer Engine)
+  int chunks = 1;  ///< of the positions, whose outputs and loss exist one after the other (torchtitan, Liger)
 };
 
 /// Ranks that share one copy of a model. Everything in a Model is one rank's part; the others' parts are

@@ -14,7 +14,7 @@
 /// input: {kind: features, shape: [30]}      # image, features or tokens (with `vocabulary`); or just `none`
 /// loss: binary_cross_entropy                # cross_entropy (with `classes`), binary_cross_entropy, none,
 ///                                           # or traced: its time is a trace's
-/// loss_in_place: true                       # see Loss for this, loss_eager and loss_fused
+/// loss_in_place: true                       # see Loss for this, loss_eager, loss_fused, loss_chunks
 /// optimizer: {kind: adam, learning_rate: 0.001}   # sgd (momentum, weight_decay), adam (weight_decay), none
 /// segments:
 ///   - name: fc1
@@ -51,7 +51,7 @@ class ModelReader {
   /// \throws InputError naming file, line and key
   Model read(const YamlNode& file) {
     file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "loss_fused",
-                     "classes", "optimizer", "per", "segments"});
+                     "loss_chunks", "classes", "optimizer", "per", "segments"});
     model_.settings = settings_.values();
     read_input(file);
     read_loss(file);
@@ -99,6 +99,7 @@ class ModelReader {
                                      {"loss_eager", loss.eager},
                                      {"loss_fused", loss.fused}})
       if (given && !has_classes) file.at(key).fail("only loss cross_entropy has classes");
+    if (file.has("loss_chunks")) loss.chunks = read_int(file.at("loss_chunks"), 1);
     if (has_classes) loss.classes = read_int(file.at("classes"), 2);
     if ((loss.kind == "none") != (model_.input.kind == "none"))
       node.fail("loss and input are both none (a model with declared times) or both given");

@@ -39,6 +39,8 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
                           model.specification);
   if (const auto window = model.settings.find("window"); window != model.settings.end() && window->second > 0)
     throw CapabilityError("{}: attention in a window is forecast, and not trained", model.specification);
+  if (model.loss.chunks > 1)
+    throw CapabilityError("{}: a loss in chunks is forecast, and not trained", model.specification);
   LayerBuilder builder(*this, seed);
   std::vector<int> all(model.segments.size());
   std::iota(all.begin(), all.end(), 0);

@@ -167,7 +167,8 @@ double loss_bytes(const Model& model, int samples) {
   const double copies = model.loss.in_place      ? kLossCopiesInPlace
                         : model.shares_classes() ? kSharedLossCopies
                                                  : kLossCopies;
-  return copies * kFloat32Bytes * samples * static_cast<double>(numel(model.segments.back().output));
+  return copies * kFloat32Bytes * samples * static_cast<double>(numel(model.segments.back().output)) /
+         model.loss.chunks;
 }
 
 PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int samples, int threads) {

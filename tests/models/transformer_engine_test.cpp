@@ -73,6 +73,13 @@ TEST_CASE("A fused loss overwrites the outputs, and the head's gradient is whole
   CHECK(model.segments.back().saved.workspace.backward.count() == 2 * 512 * 1024 + 512 * 1024);
   CHECK_FALSE(load_model("llama").transformer_engine());
   CHECK_FALSE(load_model("llama:transformer_engine=1,fused_loss=0").loss.fused);
+  const std::string small = "llama:layers=2,hidden=256,heads=4,sequence=128,vocabulary=4096";
+  const Model whole = load_model(small), chunked = load_model(small + ",loss_chunks=8");
+  const double logits = 4.0 * 128 * 4096;
+  CHECK((whole.segments.back().saved.size - chunked.segments.back().saved.size).count() ==
+        Approx(7.0 / 8.0 * logits));
+  CHECK(chunked.segments.back().output_size.count() == Approx(logits / 8.0));
+  CHECK(chunked.forward_flop() == whole.forward_flop());
 }
 
 }  // namespace stepcast
