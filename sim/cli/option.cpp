@@ -136,8 +136,8 @@ void declare_timeline(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("timeline", text_value(),
-       "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz; a folder, DIR/, as "
-       "files for Holistic Trace Analysis, one of each rank")
+       "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz; a folder, DIR/, "
+       "as files for Holistic Trace Analysis, one of each rank")
       ("timeline-ranks", text_value(), "of these ranks alone, as 0,4-7")
       ("timeline-steps", text_value(),
        "of these steps, counted from 0 after the warm-up, as 0,4-7; default: the one whose time is the "
