@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/given_layer.hpp"
 #include "models/layer_kinds.hpp"
 
 namespace stepcast {
@@ -112,11 +113,13 @@ class SegmentAccount {
       parameters += numel(tensor.shape);
     const bool has_parameters = parameters > 0;
     const double gradients = needs_gradient_ ? 2.0 : (has_parameters ? 1.0 : 0.0);  // dx and dw, or dw alone
-    needs_gradient_ = needs_gradient_ || has_parameters;
+    const bool needed = std::exchange(needs_gradient_, needs_gradient_ || has_parameters);
     bool multiplies = false, chooses = false;
     cost.for_each([&](const Kernel& kernel) {
-      segment_.forward += kernel.useful * kernel.flop;
-      segment_.backward += gradients * kernel.useful * kernel.flop;
+      if (layer.given == nullptr) {
+        segment_.forward += kernel.useful * kernel.flop;
+        segment_.backward += gradients * kernel.useful * kernel.flop;
+      }
       if (kernel.moved != Moved::kCast) {
         segment_.traffic.forward += kernel.forward;
         segment_.traffic.backward += kernel.backward;
@@ -128,7 +131,10 @@ class SegmentAccount {
       multiplies = multiplies || (gemm != nullptr && gemm->has_weight());
       chooses = chooses || (gemm != nullptr && gemm->chooses);
     });
-    if (!cost.is_view) add_work(layer, cost, gradients, parameters);
+    if (layer.given != nullptr)
+      add_operators(*layer.given, needed);
+    else if (!cost.is_view)
+      add_work(layer, cost, gradients, parameters);
     segment_.saved.workspace.forward = std::max(segment_.saved.workspace.forward, cost.workspace.forward);
     segment_.saved.workspace.backward = std::max(segment_.saved.workspace.backward, cost.workspace.backward);
     // Its input goes into GEMMs with weights, none of which is a router's.
@@ -158,6 +164,26 @@ class SegmentAccount {
     add(std::move(work));
     for (const Kernel& step : cost.steps) add({.kernels = {step}, .gradients = gradients});
     if (!cost.separate.empty()) add({.kernels = cost.separate, .gradients = gradients});
+  }
+
+  /// Each operator has a roofline of its own. Those before the first weight need no gradients.
+  void add_operators(const GivenLayer& given, bool needed) {
+    for (const std::string& name : given.tied) segment_.tied.push_back(parameter_index(name));
+    for (const GivenOperator& one : given.operators) {
+      const bool weighs = one.weights > Bytes(0);
+      const bool looks_up = one.name == "embedding";  // the rows are in its traffic
+      LayerWork work{.kernels = {one.kernel},
+                     .gradients = needed   ? 2.0
+                                  : weighs ? 1.0
+                                           : 0.0,
+                     .forward_weights = looks_up ? Bytes(0) : one.weights,
+                     .backward_weights = weighs ? 2.0 * one.weights : Bytes(0)};
+      work.kernels.front().backward_launches = weighs && needed ? 2 : 1;
+      needed = needed || weighs;
+      segment_.forward += work.forward();
+      segment_.backward += work.backward();
+      segment_.work.push_back(std::move(work));
+    }
   }
 
   /// Notes a collective before the next work. \param before parameters of the layer that have their gradients
@@ -303,6 +329,9 @@ class SegmentAccount {
                                    shared_dimension(layer, tensor), is_summed(layer, tensor), tensor.expert});
     }
     if (kind.ready_order == ReadyOrder::kReversed) std::ranges::reverse(own);
+    if (kind.ready_order == ReadyOrder::kGiven)
+      std::ranges::transform(layer.given->ready, own.begin(),
+                             [this](const std::string& name) { return parameter_index(name); });
     if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());
     ready_.insert(ready_.begin(), own.begin(), own.end());
     for (const LayerTensor& tensor : kind.buffers(layer))

@@ -50,6 +50,7 @@
 /// |                        | `up`, `down`                                           |                   |
 /// | `first_token`          | -                                                      | a view            |
 /// | `tied_linear`          | `to`: the weight of an earlier segment, y = x weight^T | Linear            |
+/// | `operators`            | tensors and costs: models/given_layer.hpp              | somebody's own    |
 ///
 /// `tensor_parallel` contains `layers` that `ranks` share: attention by heads, the others by columns, the
 /// last layer by rows, or by columns too with `output: split`; an embedding by rows of its table. The reader
@@ -163,6 +164,7 @@ struct LayerCost {
 enum class ReadyOrder : std::uint8_t {
   kRegistered,  ///< Conv2d, BatchNorm2d, norms: weight, bias
   kReversed,    ///< Linear: bias, weight; attention: value, key, query; experts: the last one first
+  kGiven,       ///< listed: GivenLayer::ready
   kFirstLast    ///< embedding: position, type, word, since the words are looked up first
 };
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,8 @@ namespace stepcast {
 
 using Shape = std::vector<std::int64_t>;  ///< per sample, without the batch dimension
 
+struct GivenLayer;
+
 /// A layer of the YAML file. `kind` names an entry of the layer table (models/layer.hpp).
 struct Layer {
   std::string kind{};
@@ -30,6 +33,7 @@ struct Layer {
   Shape input{}, output{};
   std::vector<Layer> body{};      ///< first branch of `residual` (y = body(x) + shortcut(x)) or `product`
   std::vector<Layer> shortcut{};  ///< second branch; empty: the identity
+  std::shared_ptr<const GivenLayer> given{};  ///< of kind `operators`
 };
 
 struct Parameter {
@@ -179,7 +183,7 @@ std::vector<std::string> recomputed_part_names();
 
 struct ModelInput {
   Shape shape;         ///< per sample
-  std::string kind;    ///< `image`, `features`, `tokens`, `none`
+  std::string kind;    ///< `image`, `features` (any numbers), `tokens`, `none`
   int vocabulary = 0;  ///< of tokens: ids are 0 ... vocabulary - 1
   /// Unit of declared times and outputs: `sample`, `batch` (of one rank, whatever its samples), or empty: not
   /// declared.
@@ -187,7 +191,9 @@ struct ModelInput {
 };
 
 struct Loss {
-  std::string kind;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
+  /// `cross_entropy`, `binary_cross_entropy`, `none`; of a network of one's own `mean_square` (mean over all
+  /// squared outputs) or `own` (the output is the loss)
+  std::string kind;
   /// Of cross_entropy. The output is [classes] per sample, or [sequence, classes]: one prediction per
   /// position.
   int classes = 0;

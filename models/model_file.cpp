@@ -3,6 +3,9 @@
 #include <filesystem>
 
 #include "core/file.hpp"
+#include "models/chakra.hpp"
+#include "models/exported_program.hpp"
+#include "models/given_layer.hpp"
 #include "models/hugging_face.hpp"
 #include "models/settings.hpp"
 
@@ -37,13 +40,37 @@ Model model_from(const YamlNode& own, const Specification& given) {
   return model;
 }
 
+namespace {
+
+/// The description of a TorchScript file, which `measure` writes beside it.
+std::filesystem::path description_of(const std::string& program) {
+  if (!std::filesystem::exists(program)) throw InputError("{}: no such file", program);
+  if (!std::filesystem::exists(program + ".yaml"))
+    throw InputError("{}: {}.yaml is missing; 'stepcast measure --model {} --input 32x3x224x224' writes it",
+                     program, program, program);
+  return program + ".yaml";
+}
+
+}  // namespace
+
+bool is_torch_script(const std::string& specification) { return specification.ends_with(".pt"); }
+
 Model load_model(const std::string& specification) {
+  if (is_chakra(specification)) return chakra_model(specification);
+  if (specification.ends_with(".pt2")) {
+    const std::string text = to_text(read_exported(exported_json(specification), specification).model);
+    Model model = model_from(YamlNode::parse(text, specification), {.file = specification});
+    model.name = std::filesystem::path(specification).stem().string();
+    model.path = specification;
+    return model;
+  }
   HuggingFaceModel configured;
   if (is_hugging_face(specification)) configured = read_hugging_face(specification);
   const bool has_blocks = !configured.blocks.empty();
   const Specification parts = is_hugging_face(specification) ? configured.specification
                                                              : Specification::parse("model", specification);
-  const std::filesystem::path path = find_resource("models", parts.file, ".yaml");
+  const std::filesystem::path path =
+      is_torch_script(parts.file) ? description_of(parts.file) : find_resource("models", parts.file, ".yaml");
   Model model = model_from(
       has_blocks ? YamlNode::parse(model_text(configured), specification) : YamlNode::load(path.string()),
       parts);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/table.hpp"
+#include "models/given_layer.hpp"
 #include "models/layer_kinds.hpp"
 #include "models/model_file.hpp"
 #include "models/settings.hpp"
@@ -51,7 +52,8 @@ class ModelReader {
   /// \throws InputError naming file, line and key
   Model read(const YamlNode& file) {
     file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "loss_fused",
-                     "loss_chunks", "classes", "optimizer", "per", "segments"});
+                     "loss_chunks", "classes", "optimizer", "per", "program", "segments"});
+    if (file.has("program")) program_ = file.at("program").one_of("program", {"TorchScript"});
     model_.settings = settings_.values();
     read_input(file);
     read_loss(file);
@@ -80,16 +82,17 @@ class ModelReader {
     const YamlNode shape = node.at("shape");
     for (const YamlNode& extent : shape.items()) input.shape.push_back(read_count(extent, 1, kMaxElements));
     const std::size_t dimensions = input.kind == "image" ? 3 : 1;
-    if (input.shape.size() != dimensions)
+    if (input.kind == "features" ? input.shape.empty() : input.shape.size() != dimensions)
       shape.fail(dimensions == 3            ? "an image has the shape [channels, height, width]"
-                 : input.kind == "features" ? "features have the shape [count]"
+                 : input.kind == "features" ? "features have a shape such as [count]"
                                             : "tokens have the shape [sequence]");
   }
 
   void read_loss(const YamlNode& file) {
     const YamlNode node = file.at("loss");
     Loss& loss = model_.loss;
-    loss.kind = node.one_of("loss", {"cross_entropy", "binary_cross_entropy", "traced", "none"});
+    loss.kind = node.one_of(
+        "loss", {"cross_entropy", "binary_cross_entropy", "mean_square", "own", "traced", "none"});
     const bool has_classes = loss.kind == "cross_entropy";
     loss.in_place = is_set(file, "loss_in_place");
     loss.eager = is_set(file, "loss_eager");
@@ -247,7 +250,10 @@ class ModelReader {
     if (layer.kind == kTensorParallel || std::ranges::find(known, layer.kind) == known.end())
       node.fail(unknown_name("layer kind", layer.kind, known));
     const YamlNode place = node.is_scalar() ? node : node.at(layer.kind);
-    read_attributes(place, layer);
+    if (layer.kind == "operators")
+      read_operators(place, layer);
+    else
+      read_attributes(place, layer);
     const LayerKind& kind = layer_kind(layer.kind);
     if (layer.kind == "embedding") check_embedding(place, layer);
     if (layer.kind == "tied_linear") tie(place, layer);
@@ -307,6 +313,13 @@ class ModelReader {
           return;
         }
     node.at("to").fail(unknown_name("weight of an earlier segment", wanted, known));
+  }
+
+  void read_operators(const YamlNode& node, Layer& layer) {
+    layer.given = std::make_shared<const GivenLayer>(read_given(node, program_));
+    for (const std::string& name : layer.given->tied)
+      if (!owned_.contains(name)) node.at("tied").fail("no earlier layer owns '{}'", name);
+    for (const LayerTensor& tensor : layer.given->parameters) owned_.insert(tensor.suffix);
   }
 
   void read_attributes(const YamlNode& node, Layer& layer) {
@@ -371,7 +384,8 @@ class ModelReader {
                    (model_.shares_classes() && output.front() == model_.input.shape.front()));
     if (loss.kind == "cross_entropy" && output != Shape{loss.classes} && !per_position)
       node.fail("cross_entropy over {} classes needs as many outputs, per sample or per token", loss.classes);
-    if (tokens && model_.segments.front().layers.front().kind != "embedding")
+    const std::string& first = model_.segments.front().layers.front().kind;
+    if (tokens && first != "embedding" && first != "operators")
       node.fail("the first layer of a model whose input is tokens must be an embedding");
     if (per_position && loss.classes < model_.input.vocabulary)
       node.fail("the next token is one of " + std::to_string(model_.input.vocabulary) +
@@ -409,6 +423,8 @@ class ModelReader {
   ModelParallel& parallel_ = model_.parallel;
   Shared shared_;
   bool attends_ = false;
+  std::string program_;
+  std::set<std::string> owned_;  ///< parameters of kind `operators`
   std::int64_t repetition_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -129,7 +130,8 @@ struct ForecastNotes {
   std::map<std::string, MachineSpeed> input_speeds{};
   /// Options of `stepcast predict` that repeat this prediction; empty if another command made it.
   std::vector<std::string> request{};
-  double operations = 0.0;  ///< replayed, all ranks and steps; not in files
+  double operations = 0.0;                     ///< replayed, all ranks and steps; not in files
+  std::shared_ptr<const Schedule> schedule{};  ///< not in files
 };
 
 struct Result {
@@ -194,6 +196,21 @@ std::string perfetto_json(const std::vector<const Result*>& results, const std::
 /// Writes perfetto_json() to a file, compressed if its name ends in `.gz`.
 void write_timeline(const std::filesystem::path& path, const std::vector<const Result*>& results,
                     const std::set<int>& ranks, bool force);
+
+/// The same spans as PyTorch's profiler writes kernels, one text per rank, for Holistic Trace Analysis. Its
+/// names tell communication from memory and compute: collectives and messages are `ncclDevKernel_...`, copies
+/// `Memcpy ...`, and the own name is in `args`. Times are whole microseconds, each at least 1. HTA leaves the
+/// last ProfilerStep out, so that an empty one follows.
+std::map<int, std::string> hta_timelines(const Result& result, const std::set<int>& ranks = {});
+/// Writes hta_timelines() as `rankN.json` into a folder.
+void write_hta_timelines(const std::filesystem::path& folder, const Result& result,
+                         const std::set<int>& ranks, bool force);
+
+/// Execution traces of Chakra, one of every rank: models/chakra.hpp. Durations are those of the spans, and a
+/// node waits for what its operation waited for. \pre the result has a Schedule and spans of all ranks
+std::vector<std::string> chakra_traces(const Result& result);
+/// Writes chakra_traces() as `PREFIX.RANK.et`, and the groups of ranks as `PREFIX.groups.json`.
+void write_chakra(const std::string& prefix, const Result& result, bool force);
 
 STEPCAST_JSON(Origin)
 STEPCAST_JSON(SpanKind)

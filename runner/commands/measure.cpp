@@ -7,8 +7,10 @@
 #include <string>
 
 #include "core/file.hpp"
+#include "core/specification.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "models/given_layer.hpp"
 #include "runner/commands/rank_options.hpp"
 #include "runner/engine/compute_environment.hpp"
 #include "runner/engine/merge_launches.hpp"
@@ -27,7 +29,12 @@ namespace {
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
-      ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file")
+      ("model", text_value(), "NAME[:KEY=VALUE,...], a YAML file, or a TorchScript file (net.pt)")
+      ("input", text_value()->value_name("SHAPE"), "of a TorchScript file: the shape of a batch, samples "
+       "first; describes the network in FILE.yaml, its parts, parameters and operators. "
+       "32x3x224x224: random numbers; 8x128:vocabulary=512: random tokens")
+      ("optimizer", text_value("sgd"), "with --input: sgd or adam; FILE.yaml has its settings")
+      ("describe", po::bool_switch(), "with --input: print the description, measure nothing")
       ("batch", text_value("32"), "batch sizes, separated by commas")
       ("tensor", int_value(1), "degree of tensor parallelism; one rank's shard is measured")
       ("context", int_value(1), "degree of context parallelism")
@@ -77,8 +84,30 @@ Model load_part(const po::variables_map& values) {
   return recomputing(load_model(model_of(values)), asked.part);
 }
 
+/// `8x128:vocabulary=512`.
+ScriptQuestion question_of(const po::variables_map& values) {
+  ScriptQuestion question{.path = values["model"].as<std::string>(), .shape = {}};
+  question.optimizer = values["optimizer"].as<std::string>();
+  require_one_of("optimizer", question.optimizer, {"sgd", "adam"});
+  const Specification input = Specification::parse("--input", values["input"].as<std::string>());
+  question.shape = parse_shape(input.file, "--input");
+  if (question.shape.size() < 2)
+    throw UsageError("--input {}: expected samples and the shape of one, for example 32x3x224x224",
+                     input.file);
+  for (const auto& [key, value] : input.overrides) {
+    question.vocabulary = positive_number(value).value_or(0);
+    if (key != "vocabulary" || question.vocabulary < 2)
+      throw UsageError("--input takes SHAPE or SHAPE:vocabulary=N with N from 2, got :{}={}", key, value);
+  }
+  if (question.vocabulary > 0 && question.shape.size() != 2)
+    throw UsageError("--input: tokens have the shape SAMPLESxPOSITIONS, got {}", input.file);
+  return question;
+}
+
 /// `16,32` → 16, 32; ascending, without duplicates.
 std::vector<int> positive_list(const po::variables_map& values, const std::string& name) {
+  if (name == "batch" && values[name].defaulted() && values.count("input") != 0)
+    return {static_cast<int>(question_of(values).shape.front())};
   const std::string text = values[name].as<std::string>();
   std::set<int> numbers;
   for (const std::string& word : parts_of(text, ',')) {
@@ -272,8 +301,39 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
   print_machine(trace);
 }
 
+/// Writes the description of a TorchScript file beside it. A new process runs the network.
+void describe(const po::variables_map& values) {
+  const std::string program = values["model"].as<std::string>();
+  const std::string path = program + ".yaml",
+                    text = output_of(1, {command_line().front(), "measure", "--model", program, "--input",
+                                         values["input"].as<std::string>(), "--optimizer",
+                                         values["optimizer"].as<std::string>(), "--describe"});
+  if (std::filesystem::exists(path) && read_file(path) == text) return;
+  write_file(path, text, values["force"].as<bool>());
+  fmt::print(stderr, "{} describes {}\n", path, program);
+}
+
+/// \returns true if there is nothing else to do
+bool describes(const po::variables_map& values) {
+  const bool only = values["describe"].as<bool>();
+  if (values.count("input") == 0) {
+    if (only || !values["optimizer"].defaulted())
+      throw UsageError("--{} requires --input", only ? "describe" : "optimizer");
+    return false;
+  }
+  if (!is_torch_script(values["model"].as<std::string>()))
+    throw UsageError("--input belongs to a TorchScript file; {} states its own",
+                     values["model"].as<std::string>());
+  if (only)
+    std::cout << torch_engine().describe_script(question_of(values));
+  else
+    describe(values);
+  return only;
+}
+
 ExitCode run(const po::variables_map& values) {
   if (values.count("model") == 0) throw UsageError("--model is missing; see 'stepcast help measure'");
+  if (describes(values)) return ExitCode::kDone;
   const Model model = load_part(values);
   const std::vector<int> segments = stage_segments(values, model);
   const std::vector<int> threads = positive_list(values, "threads");

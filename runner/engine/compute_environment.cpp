@@ -71,6 +71,8 @@ std::string output_of(int threads, const std::vector<std::string>& arguments) {
   set_thread_environment(threads);
   ProgramOutput launch =
       run_program({.words = arguments, .file = kOwnProgram, .captured = Captured::kOutput});
+  if (launch.exit_code > 128 && launch.exit_code != static_cast<int>(ExitCode::kInterrupted))
+    throw RunError("a launch was ended by signal {}", launch.exit_code - 128);
   if (launch.exit_code != 0)
     throw Error(static_cast<ExitCode>(launch.exit_code), "a launch failed; see its message above");
   return std::move(launch.standard_output);

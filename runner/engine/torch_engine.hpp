@@ -61,6 +61,14 @@ struct MeasureOptions {
   std::function<void()> on_step = [] {};  ///< after every measured step
 };
 
+/// A TorchScript network and an input that it takes.
+struct ScriptQuestion {
+  std::string path;
+  Shape shape;         ///< of a batch: samples first
+  int vocabulary = 0;  ///< of integer inputs; 0: floating point
+  std::string optimizer = "sgd";
+};
+
 /// Entry points of runner/torch, documented there.
 struct TorchEngine {
   std::string version;  ///< of LibTorch
@@ -71,6 +79,7 @@ struct TorchEngine {
   Result (*run_reference)(const Model& model, const ReferenceRun& run, RankSession& session,
                           const RunOptions& options, FinalState* final_state);
   Trace (*measure_trace)(const Model& model, const MeasureOptions& options);
+  std::string (*describe_script)(const ScriptQuestion& question);
   std::function<void()> (*prepare_scaled_copy)(float* to, float* from, float scale, std::size_t count);
   std::function<void()> (*prepare_product)(const Precision& precision, int edge, DeviceStream& device);
 };

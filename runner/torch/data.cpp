@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t kSyntheticImages = 4096;
 constexpr std::int64_t kSyntheticRows = 65536;
 constexpr std::int64_t kSyntheticSequences = 4096;
+constexpr std::int64_t kOwnNumbers = 1 << 24, kLeastRows = 64;  // for a network of one's own
 constexpr std::int64_t kCifarClasses = 10;
 constexpr std::size_t kCifarPixels = std::size_t{3} * 32 * 32;
 constexpr std::size_t kCifarRecord = 1 + kCifarPixels;
@@ -74,6 +75,13 @@ Dataset Dataset::open(const Model& model, const std::string& folder, unsigned se
 
 Dataset Dataset::synthetic(const Model& model, unsigned seed) {
   at::Generator generator = seeded(seed);
+  if (model.input.kind == "features" && model.loss.kind != "cross_entropy" &&
+      model.loss.kind != "binary_cross_entropy") {
+    std::vector<std::int64_t> sizes{
+        std::clamp(kOwnNumbers / numel(model.input.shape), kLeastRows, kSyntheticRows)};
+    sizes.insert(sizes.end(), model.input.shape.begin(), model.input.shape.end());
+    return {torch::randn(sizes, generator), torch::zeros({sizes.front()}, torch::kInt64), seed};
+  }
   if (model.input.kind == "features") {
     const std::int64_t features = model.input.shape.at(0);
     const torch::Tensor rows = torch::randn({kSyntheticRows, features}, generator);
@@ -89,7 +97,7 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
     const bool per_position = model.segments.back().output.size() == 2;
     Dataset data(tokens,
                  per_position ? chains.narrow(1, 1, length).contiguous()
-                              : tokens.select(1, 0).remainder(model.loss.classes),
+                              : tokens.select(1, 0).remainder(std::max(model.loss.classes, 1)),
                  seed);
     for (int part = 0; model.parallel.context > 1 && part < model.parallel.context; ++part)
       data.parts_.push_back(torch::tensor(model.positions(part, model.input.shape.at(0)), torch::kInt64));

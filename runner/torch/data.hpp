@@ -26,10 +26,10 @@ class Dataset {
 
   /// Random samples whose labels are a fixed function of the inputs, so that training lowers the loss.
   /// Images: coarse random patterns, one per class, under noise; the label is the pattern that correlates
-  /// best with the image. Features: normal; the label is the side of a fixed plane. Tokens: each is a fixed
-  /// random permutation of the token before, except one in ten, which is random. The target is the next token
-  /// at every position, or with one class per sample the first token modulo the classes. \throws InputError
-  /// for a model without input
+  /// best with the image. Features: normal; the label is the side of a fixed plane, and 0 with a loss that
+  /// reads none. Tokens: each is a fixed random permutation of the token before, except one in ten, which is
+  /// random. The target is the next token at every position, or with one class per sample the first token
+  /// modulo the classes. \throws InputError for a model without input
   static Dataset synthetic(const Model& model, unsigned seed);
 
   /// `data_batch_*.bin` in `folder` or its `cifar-10-batches-bin`: records of one label byte and 3,072 bytes,

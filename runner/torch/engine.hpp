@@ -67,6 +67,12 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
 /// output) and copied into new memory when a step begins, which counts as the input of the step.
 Trace measure_trace(const Model& model, const MeasureOptions& options);
 
+/// Describes a TorchScript network as a model file: parts between which one tensor passes, their parameters
+/// in the order of their gradients, and their operators. Runs it once as a whole and once in parts, and
+/// compares the gradients; parts that cannot run apart are joined. \pre no other tensor exists \throws
+/// InputError for a network that cannot be trained here
+std::string describe_script(const ScriptQuestion& question);
+
 /// Sets the number of compute threads of this process and triggers the initialisation of LibTorch. \pre the
 /// environment has the same number, see `require_thread_environment`
 void set_compute_threads(int threads);

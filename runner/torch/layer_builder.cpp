@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "models/layer.hpp"
 #include "runner/execute/memory_account.hpp"
+#include "runner/torch/script_program.hpp"
 
 namespace stepcast {
 namespace {
@@ -42,7 +43,8 @@ std::vector<LayerFunction> LayerBuilder::chain(const std::vector<Layer>& layers)
 LayerFunction LayerBuilder::build(const Layer& layer) {
   if (const auto found = kLayersWithoutTensors.find(layer.kind); found != kLayersWithoutTensors.end())
     return found->second;
-  for (const LayerTable* table : {&kImageLayers, &kTokenLayers, &kExpertLayers, &kAttentionLayers})
+  for (const LayerTable* table :
+       {&kImageLayers, &kTokenLayers, &kExpertLayers, &kAttentionLayers, &kScriptLayers})
     if (const auto found = table->find(layer.kind); found != table->end()) return found->second(*this, layer);
   throw InputError(model().path + ": layer " + layer.name + ": the runner has no kind '" + layer.kind + "'");
 }
@@ -131,6 +133,11 @@ LayerFunction LayerBuilder::collective(const std::string& name) {
 
 std::function<torch::Tensor()> LayerBuilder::summed(const std::string& name, const torch::Tensor& parameter) {
   return [parameter, sum = collective(name)] { return sum(parameter); };
+}
+
+std::shared_ptr<const ScriptProgram> LayerBuilder::program(const std::string& path) {
+  if (program_ == nullptr) program_ = std::make_shared<const ScriptProgram>(path);
+  return program_;
 }
 
 LayerFunction LayerBuilder::projection(const std::string& name, bool has_bias) {

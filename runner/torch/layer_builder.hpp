@@ -13,6 +13,8 @@
 
 namespace stepcast {
 
+class ScriptProgram;
+
 /// Turns the layers of a Model into functions over tensors and creates the tensors that they use.
 class LayerBuilder {
  public:
@@ -58,6 +60,9 @@ class LayerBuilder {
   [[nodiscard]] std::function<torch::Tensor()> summed(const std::string& name,
                                                       const torch::Tensor& parameter);
 
+  /// The TorchScript file, loaded once.
+  std::shared_ptr<const ScriptProgram> program(const std::string& path);
+
   /// Linear layer with normal weights.
   LayerFunction projection(const std::string& name, bool has_bias = false);
   /// x / sqrt(mean(x^2) + epsilon) * weight, over the last dimension.
@@ -71,13 +76,14 @@ class LayerBuilder {
   std::shared_ptr<FreedInput> freed_input_ = std::make_shared<FreedInput>();
   at::Generator generator_;
   std::map<std::string, std::size_t> parameter_index_, buffer_index_;
-  std::set<std::size_t> made_;                                    ///< parameters
+  std::set<std::size_t> made_;  ///< parameters
+  std::shared_ptr<const ScriptProgram> program_;
   std::map<std::pair<std::string, bool>, int> collective_index_;  ///< by name, and true for the backward
 };
 
 /// Builders of layers by kind: one table per file.
 using LayerTable = std::map<std::string, LayerFunction (*)(LayerBuilder&, const Layer&)>;
-extern const LayerTable kImageLayers, kTokenLayers, kExpertLayers, kAttentionLayers;
+extern const LayerTable kImageLayers, kTokenLayers, kExpertLayers, kAttentionLayers, kScriptLayers;
 
 /// Applies the functions one after another.
 torch::Tensor run(const std::vector<LayerFunction>& layers, torch::Tensor value);

@@ -27,6 +27,7 @@ const Registration<TorchEngine> kLibTorch{torch_engines(),
                                                      .require_reference = require_reference,
                                                      .run_reference = run_reference,
                                                      .measure_trace = measure_trace,
+                                                     .describe_script = describe_script,
                                                      .prepare_scaled_copy = prepare_scaled_copy,
                                                      .prepare_product = prepare_product},
                                            .order = 10}};

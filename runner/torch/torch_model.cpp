@@ -147,8 +147,11 @@ torch::Tensor TorchModel::loss(const torch::Tensor& stored, const torch::Tensor&
                              : torch::cross_entropy_loss(output, target);
   if (model_.loss.kind == "binary_cross_entropy")
     return torch::binary_cross_entropy_with_logits(output, target);
+  if (model_.loss.kind == "mean_square") return output.square().mean();
+  if (model_.loss.kind == "own") return output;
   throw InputError(model_.path + ": " +
-                   unknown_name("loss", model_.loss.kind, {"binary_cross_entropy", "cross_entropy"}));
+                   unknown_name("loss", model_.loss.kind,
+                                {"binary_cross_entropy", "cross_entropy", "mean_square", "own"}));
 }
 
 void TorchModel::zero_grad(std::optional<std::size_t> segment) {

@@ -126,11 +126,18 @@ std::set<int> numbers_option(const po::variables_map& values, const std::string&
   return numbers;
 }
 
+namespace {
+
+bool is_folder(const std::string& place) { return place.ends_with('/'); }
+
+}  // namespace
+
 void declare_timeline(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("timeline", text_value(),
-       "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz")
+       "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz; a folder, DIR/, "
+       "as files for Holistic Trace Analysis, one of each rank")
       ("timeline-ranks", text_value(), "of these ranks alone, as 0,4-7")
       ("timeline-steps", text_value(),
        "of these steps, counted from 0 after the warm-up, as 0,4-7; default: the one whose time is the "
@@ -147,7 +154,7 @@ void check_timeline(const po::variables_map& values) {
       throw UsageError("--timeline-steps: found '{}', expected numbers from 0 to {}: --steps is {}",
                        text_option(values, "timeline-steps"), all - 1, all);
   }
-  if (values.count("timeline") != 0)
+  if (values.count("timeline") != 0 && !is_folder(text_option(values, "timeline")))
     check_writable(text_option(values, "timeline"), flag_option(values, "force"));
   else
     for (const char* name : {"timeline-ranks", "timeline-steps"})
@@ -155,9 +162,13 @@ void check_timeline(const po::variables_map& values) {
 }
 
 void write_timeline_option(const po::variables_map& values, const Result& result) {
-  if (values.count("timeline") != 0)
-    write_timeline(text_option(values, "timeline"), {&result}, numbers_option(values, "timeline-ranks"),
-                   flag_option(values, "force"));
+  if (values.count("timeline") == 0) return;
+  const std::string place = text_option(values, "timeline");
+  const std::set<int> ranks = numbers_option(values, "timeline-ranks");
+  if (is_folder(place))
+    write_hta_timelines(place, result, ranks, flag_option(values, "force"));
+  else
+    write_timeline(place, {&result}, ranks, flag_option(values, "force"));
 }
 
 void declare_output(po::options_description& options, const std::string& content) {

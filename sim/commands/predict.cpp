@@ -64,6 +64,9 @@ void declare(po::options_description& options) {
   declare_forecast_options(options);
   declare_collectives(options);
   declare_memory(options);
+  options.add_options()("chakra", text_value()->value_name("PREFIX"),
+                        "write the step as execution traces of MLCommons Chakra, PREFIX.RANK.et; --model "
+                        "PREFIX.0.et replays such traces");
   declare_timeline(options);
   declare_output(options, "the prediction");
 }
@@ -128,6 +131,8 @@ ExitCode predict_step(const po::variables_map& values) {
   result.context.threads = result.configuration.threads;
   const bool printed = write_output(values, [&] { return to_file_text(result); });
   write_timeline_option(values, result);
+  if (values.count("chakra") != 0)
+    write_chakra(text_option(values, "chakra"), result, flag_option(values, "force"));
   if (!printed) print_summary(result, values["memory"].as<bool>());
   return ExitCode::kDone;
 }

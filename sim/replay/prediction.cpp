@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/table.hpp"
+#include "models/chakra.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/device_notes.hpp"
 #include "sim/replay/device_scaling.hpp"
@@ -15,6 +16,7 @@
 #include "sim/replay/recording.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
+#include "sim/strategies/chakra.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/token_bucket.hpp"
 
@@ -323,6 +325,7 @@ Schedule resolve_schedule(const PredictionRequest& request, const Workload& work
   if (1.0 * training.micro_batches * static_cast<double>(segments) > kMaxOperations)
     throw UsageError("--micro-batches {} of {} segments are more than 10000000 operations; take fewer",
                      training.micro_batches, segments);
+  if (is_chakra(workload.model.path)) return chakra_schedule(workload.model, training.world_size);
   Schedule schedule = build_schedule(request.strategy, workload.model, training);
   if (request.gradients_freed) free_gradients(schedule, workload.model);
   check_outputs(workload.model, schedule);
@@ -364,6 +367,14 @@ Result predict(const PredictionRequest& request) {
     }
   }
 
+  if (is_chakra(request.costs.model) && request.strategy != "ddp") {
+    if (!request.strategy.empty())
+      throw UsageError("--strategy has no effect with --model {}, whose traces are replayed",
+                       request.costs.model);
+    PredictionRequest resolved = request;
+    resolved.strategy = "ddp";  // which trains, and needs no options
+    return predict(resolved);
+  }
   check_size(request);
   const bool trains = strategies().find(request.strategy).trains;  // before any file is read
   if (!trains && request.gradients_freed)
@@ -384,7 +395,9 @@ Result predict(const PredictionRequest& request) {
     add_lineage(request, environment->cluster, trains, workload);
   }
   const std::shared_ptr<const Schedule> schedule = planned_schedule(request, workload);
-  return replay_schedule(request, std::move(workload), *environment, *schedule);
+  Result result = replay_schedule(request, std::move(workload), *environment, *schedule);
+  result.forecast.schedule = schedule;
+  return result;
 }
 
 }  // namespace stepcast

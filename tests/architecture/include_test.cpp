@@ -112,6 +112,7 @@ const std::vector<Library>& library_table() {
         "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
+      {"zip.h", {"models"}, true},
       {"Eigen/", {"calibration", "sim/evidence"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
       {"boost/container/", {"sim/study"}},

@@ -1,0 +1,65 @@
+#include <zip.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "core/error.hpp"
+#include "models/exported_program.hpp"
+
+namespace stepcast {
+namespace {
+
+using Archive = std::unique_ptr<zip_t, decltype(&zip_discard)>;
+
+Archive open_archive(const std::string& path) {
+  int code = 0;
+  Archive archive(zip_open(path.c_str(), ZIP_RDONLY, &code), &zip_discard);
+  if (archive != nullptr) return archive;
+  zip_error_t error;
+  zip_error_init_with_code(&error, code);
+  const std::string text = zip_error_strerror(&error);
+  zip_error_fini(&error);
+  throw InputError("{}: is no zip archive that can be read: {}", path, text);
+}
+
+std::vector<std::string> member_names(zip_t* archive) {
+  std::vector<std::string> names;
+  for (zip_int64_t i = 0; i < zip_get_num_entries(archive, 0); ++i)
+    if (const char* name = zip_get_name(archive, static_cast<zip_uint64_t>(i), 0)) names.emplace_back(name);
+  return names;
+}
+
+bool is_program_member(const std::string& member) {
+  return member == "serialized_exported_program.json" ||
+         member.ends_with("/serialized_exported_program.json") ||
+         (member.find("models/") != std::string::npos && member.ends_with(".json"));
+}
+
+}  // namespace
+
+std::vector<std::string> archive_members(const std::string& path) {
+  return member_names(open_archive(path).get());
+}
+
+std::string exported_json(const std::string& path) {
+  constexpr zip_uint64_t kMost = zip_uint64_t{1} << 30;
+  const Archive archive = open_archive(path);
+  const std::vector<std::string> names = member_names(archive.get());
+  const auto program = std::ranges::find_if(names, is_program_member);
+  if (program == names.end())
+    throw InputError(
+        "{}: contains no program of torch.export; torch.export.save of PyTorch 2.4 and later writes one",
+        path);
+  zip_stat_t about;
+  const auto index = static_cast<zip_uint64_t>(program - names.begin());
+  if (zip_stat_index(archive.get(), index, 0, &about) != 0 || about.size > kMost)
+    throw InputError("{}: {} cannot be read, or has more than 1 GiB", path, *program);
+  std::string text(about.size, '\0');
+  zip_file_t* file = zip_fopen_index(archive.get(), index, 0);
+  const zip_int64_t read = file == nullptr ? -1 : zip_fread(file, text.data(), about.size);
+  if (file == nullptr || zip_fclose(file) != 0 || read != static_cast<zip_int64_t>(about.size))
+    throw InputError("{}: {} is cut or damaged", path, *program);
+  return text;
+}
+
+}  // namespace stepcast

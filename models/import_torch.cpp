@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include "core/importer.hpp"
+#include "core/table.hpp"
+#include "models/exported_program.hpp"
+#include "models/model.hpp"
+#include "models/model_file.hpp"
+
+/// Imports archives of PyTorch: programs of torch.export become model files; TorchScript is described by
+/// `stepcast measure`, which runs it.
+namespace stepcast {
+namespace {
+
+bool is_archive(const std::string& head) { return head.starts_with("PK\x03\x04"); }
+
+Imported import_archive(const std::vector<std::string>& paths, const ImportTexts& /*none*/) {
+  if (paths.size() > 1) throw UsageError("a model is imported from one file, got {}", paths.size());
+  const std::string& path = paths.front();
+  const std::vector<std::string> members = archive_members(path);
+  const auto has = [&](const char* part) {
+    return std::ranges::any_of(members,
+                               [&](const std::string& name) { return name.find(part) != std::string::npos; });
+  };
+  Imported imported;
+  if (has("/code/")) {
+    imported.understood.emplace_back("TorchScript, which LibTorch runs");
+    imported.obstacles.push_back(fmt::format(
+        "'stepcast measure --model {} --input 32x3x224x224' describes it in {}.yaml, and measures it", path,
+        path));
+    return imported;
+  }
+  if (has("data.pkl"))
+    throw InputError(
+        "{}: contains tensors without a program, from torch.save; torch.export.save and torch.jit.save keep "
+        "one",
+        path);
+  const ExportedProgram program = read_exported(exported_json(path), path);
+  imported.text = to_text(program.model);
+  const Model model = model_from(YamlNode::parse(imported.text, path), {.file = path});
+  imported.understood.push_back(fmt::format("{}: {:.4g} flop forward and {} of parameters per sample",
+                                            program.model.description, model.forward_flop().count(),
+                                            to_text(model.parameter_bytes())));
+  std::vector<std::string> parts;
+  for (const Segment& segment : model.segments) parts.push_back(segment.name);
+  imported.understood.push_back("parts " + joined(parts));
+  imported.assumed = program.assumed;
+  return imported;
+}
+
+const Registration<Importer> kTorch{importers(),
+                                    {.name = "torch",
+                                     .description = "archive of torch.export (.pt2), PyTorch 2.4 and later",
+                                     .value = {.makes = "model",
+                                               .use = "--model FILE; without import --model net.pt2",
+                                               .example = "net.pt2 -o net.yaml",
+                                               .options = {},
+                                               .recognises = is_archive,
+                                               .read = import_archive},
+                                     .order = 65}};
+
+}  // namespace
+}  // namespace stepcast

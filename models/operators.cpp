@@ -1,0 +1,214 @@
+#include "models/operators.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "models/layer_kinds.hpp"
+
+namespace stepcast {
+namespace {
+
+enum class Form : std::uint8_t {
+  kMoves,
+  kView,
+  kLinear,
+  kMatrix,
+  kBatched,
+  kConvolution,
+  kTransposed,
+  kAttention
+};
+
+struct Row {
+  Form form = Form::kMoves;
+  double flop = 0.0;  ///< per element of the output
+  PerElement forward{}, backward{};
+  Kept kept = Kept::kNothing;
+};
+
+using Rows = std::map<std::string, Row>;
+
+void add_rows(const Row& row, std::initializer_list<const char*> names, Rows& rows) {
+  for (const char* name : names) rows[name] = row;
+}
+
+Rows make_rows() {
+  Rows rows;
+  add_rows(
+      {.form = Form::kView},
+      {"view",    "_unsafe_view",    "reshape",   "flatten", "unflatten",  "transpose",  "swapaxes",
+       "t",       "permute",         "movedim",   "expand",  "expand_as",  "view_as",    "slice",
+       "select",  "narrow",          "unsqueeze", "squeeze", "chunk",      "split",      "split_with_sizes",
+       "unbind",  "detach",          "alias",     "numpy_T", "empty",      "empty_like", "contiguous_view",
+       "getitem", "lift_fresh_copy", "sym_size",  "size",    "as_strided", "identity"},
+      rows);
+  const Row product{.forward = kGemmForward, .backward = kGemmBackward, .kept = Kept::kInput};
+  const auto multiply = [&](Form form, std::initializer_list<const char*> names) {
+    Row row = product;
+    row.form = form;
+    add_rows(row, names, rows);
+  };
+  multiply(Form::kLinear, {"linear"});
+  multiply(Form::kMatrix, {"mm", "addmm", "mv"});
+  multiply(Form::kBatched, {"bmm", "baddbmm", "matmul"});
+  multiply(Form::kConvolution, {"conv1d", "conv2d", "conv3d", "convolution", "_convolution"});
+  multiply(Form::kTransposed, {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"});
+  multiply(Form::kAttention, {"scaled_dot_product_attention"});
+  const auto moves = [&](double flop, PerElement forward, PerElement backward, Kept kept,
+                         std::initializer_list<const char*> names) {
+    add_rows({Form::kMoves, flop, forward, backward, kept}, names, rows);
+  };
+  moves(4, {0, 3}, {0, 5}, Kept::kInput,
+        {"batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+         "cudnn_batch_norm", "instance_norm"});
+  moves(8, {0, 2}, {0, 5}, Kept::kInput,
+        {"layer_norm", "native_layer_norm", "group_norm", "native_group_norm"});
+  moves(4, {0, 2}, {0, 5}, Kept::kInput, {"rms_norm", "_fused_rms_norm"});
+  moves(1, {0, 2}, {0, 3}, Kept::kOutput,
+        {"relu", "relu6", "hardtanh", "tanh", "sigmoid", "exp", "sqrt", "rsqrt", "leaky_relu", "threshold"});
+  moves(1, {0, 2}, {0, 3}, Kept::kInput,
+        {"gelu", "silu", "mish", "elu", "hardswish", "hardsigmoid", "softplus", "pow", "square", "abs", "log",
+         "sin", "cos", "clamp", "erf"});
+  moves(1, {0, 3}, {0, 5}, Kept::kInput, {"mul", "div"});
+  moves(0, {0, 3}, {0, 3}, Kept::kNothing, {"add", "sub", "rsub", "masked_fill", "where"});
+  moves(0, {0, 2}, {0, 2}, Kept::kNothing,
+        {"clone", "contiguous", "copy", "to", "_to_copy", "cat", "stack", "pad", "constant_pad_nd", "neg"});
+  moves(0, {0, 2}, {0, 3}, Kept::kOutput, {"softmax", "_softmax", "log_softmax", "_log_softmax"});
+  moves(0, {0, 6}, {0, 3}, Kept::kOutput, {"dropout", "native_dropout", "feature_dropout"});
+  moves(0, {0, 2}, {0, 3}, Kept::kNothing, {"embedding", "index_select", "gather", "index"});
+  moves(0, {1, 1}, {1, 1}, Kept::kInput,
+        {"max_pool1d", "max_pool2d", "max_pool2d_with_indices", "max_pool3d"});
+  moves(0, {1, 1}, {1, 1}, Kept::kNothing,
+        {"avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+         "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "mean", "sum", "amax"});
+  return rows;
+}
+
+const Row* row_named(std::string name) {
+  static const Rows kRows = make_rows();
+  while (name.size() > 1 && name.ends_with('_')) name.pop_back();  // in place
+  const auto found = kRows.find(name);
+  return found == kRows.end() ? nullptr : &found->second;
+}
+
+double product(const Shape& shape, std::size_t from = 0) {
+  return std::accumulate(shape.begin() + static_cast<std::ptrdiff_t>(std::min(from, shape.size())),
+                         shape.end(), 1.0, std::multiplies());
+}
+double last(const Shape& shape, std::size_t place = 1) {
+  return shape.size() < place ? 1.0 : static_cast<double>(shape[shape.size() - place]);
+}
+
+/// Batched product of two activations, or of an activation and a weight.
+Gemm batched(const OperatorCall& call, const OperatorTensor& a, const OperatorTensor& b, double batch) {
+  const double columns = last(call.output.shape), depth = last(a.shape);
+  if (b.weight || b.shape.size() < 3)
+    return {.rows = product(call.output.shape) / columns / batch, .columns = columns, .depth = depth};
+  const double rows = last(call.output.shape, 2);
+  return {.rows = rows,
+          .columns = columns,
+          .depth = depth,
+          .heads = product(call.output.shape) / (rows * columns) / batch};
+}
+
+Gemm gemm_of(const OperatorCall& call, Form form, double batch) {
+  const std::vector<OperatorTensor>& in = call.inputs;
+  const double outputs = product(call.output.shape);
+  switch (form) {
+    case Form::kConvolution: {
+      const double channels = static_cast<double>(in.at(1).shape.at(0));
+      return {outputs / channels / batch, channels, product(in[1].shape, 1)};
+    }
+    case Form::kTransposed: {
+      const double channels = static_cast<double>(in.at(1).shape.at(0));
+      return {product(in[0].shape) / channels / batch, product(in[1].shape, 1), channels};
+    }
+    case Form::kLinear:
+      return {outputs / last(call.output.shape) / batch, last(call.output.shape), last(in.at(1).shape)};
+    case Form::kMatrix:
+    default:
+      break;
+  }
+  const std::size_t first = in.size() > 2 ? 1 : 0;  // of addmm and baddbmm behind what is added
+  return batched(call, in.at(first), in.at(first + 1), batch);
+}
+
+FusedAttention attention_of(const OperatorCall& call, double batch) {
+  const Shape &q = call.inputs.at(0).shape, &k = call.inputs.at(1).shape, &v = call.inputs.at(2).shape;
+  const auto heads = [&](const Shape& shape) {
+    return product(shape) / last(shape) / last(shape, 2) / batch;
+  };
+  return {.heads = heads(q),
+          .kv_heads = heads(k),
+          .rows = last(q, 2),
+          .keys = last(k, 2),
+          .head_size = last(q),
+          .value_size = last(v),
+          .causal = call.causal};
+}
+
+}  // namespace
+
+bool knows_operator(const std::string& name) { return row_named(name) != nullptr; }
+
+bool has_operands(const OperatorCall& call) {
+  const Row* known = row_named(call.name);
+  if (known == nullptr || known->form == Form::kMoves || known->form == Form::kView) return true;
+  const std::size_t first =
+      known->form == Form::kMatrix || known->form == Form::kBatched ? (call.inputs.size() > 2 ? 1 : 0) : 0;
+  const std::size_t count = known->form == Form::kAttention ? 3 : 2;
+  if (call.inputs.size() < first + count) return false;
+  const bool deep =
+      known->form != Form::kLinear && known->form != Form::kMatrix && known->form != Form::kBatched;
+  const auto fits = [&](const OperatorTensor& tensor) {
+    return tensor.shape.size() >= (deep ? 2U : 1U) &&
+           std::ranges::all_of(tensor.shape, [](auto extent) { return extent > 0; });
+  };
+  for (std::size_t i = first; i < first + count; ++i)
+    if (!fits(call.inputs[i])) return false;
+  return std::ranges::all_of(call.output.shape, [](auto extent) { return extent > 0; });
+}
+
+OperatorCost cost_of(const OperatorCall& call, double batch) {
+  const Row* known = row_named(call.name);
+  OperatorCost cost;
+  double in = 0.0, all = 0.0, weights = 0.0;
+  for (const OperatorTensor& tensor : call.inputs) (tensor.weight ? weights : all) += tensor.numbers;
+  if (!call.inputs.empty() && !call.inputs.front().weight) in = call.inputs.front().numbers;
+  const double out = call.output.numbers;
+  cost.weights = float32_bytes(weights);
+  if (known == nullptr) {
+    cost.kernel = moves((all + out) / batch, 2.0 * (all + out) / batch);
+    return cost;
+  }
+  cost.view = known->form == Form::kView;
+  cost.kept = known->kept;
+  if (cost.view) return cost;
+  cost.kernel = moves((known->forward.in * in + known->forward.out * out) / batch,
+                      (known->backward.in * in + known->backward.out * out) / batch);
+  cost.kernel.flop = Flop(known->flop * out / batch);
+  if (known->form == Form::kMoves) {
+    cost.kernel.norm = call.name.find("norm") != std::string::npos;
+    return cost;
+  }
+  if (known->form == Form::kAttention) {
+    const FusedAttention attention = attention_of(call, batch);
+    cost.kernel.flop = Flop(2.0 * attention.heads * attention.rows * attention.seen() *
+                            (attention.head_size + attention.value_size));
+    cost.kernel.computes = attention;
+    cost.kernel.core = true;
+    return cost;
+  }
+  const Gemm gemm = gemm_of(call, known->form, batch);
+  if (gemm.heads > 0.0) {
+    cost.kernel.forward = float32_bytes((all + out) / batch);
+    cost.kernel.backward = 2.0 * cost.kernel.forward;
+  }
+  cost.kernel.flop = Flop(gemm.flop());
+  cost.kernel.computes = gemm;
+  return cost;
+}
+
+}  // namespace stepcast

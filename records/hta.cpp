@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "records/result.hpp"
+
+/// Timelines in the form of PyTorch's profiler on a GPU.
+namespace stepcast {
+namespace {
+
+constexpr int kComputeStream = 7, kCommunicationStream = 20, kCopyStream = 21;  // 0 is left out by HTA
+constexpr double kMicroseconds = 1e6;
+
+long long micros(double seconds) { return std::llround(seconds * kMicroseconds); }
+
+/// A name by whose beginning HTA tells what the kernel is.
+std::string kernel_name(const Span& span) {
+  if (span.stream == Stream::kComm) return "ncclDevKernel_" + span.name;
+  if (span.stream == Stream::kCopy) return "Memcpy " + span.name;
+  return span.name;
+}
+
+int stream_of(const Span& span) {
+  if (span.stream == Stream::kComm) return kCommunicationStream;
+  return span.stream == Stream::kCopy ? kCopyStream : kComputeStream;
+}
+
+/// Events of one rank.
+class HtaTimeline {
+ public:
+  HtaTimeline(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+
+  /// Spans of a hook lie inside their parent's, and kernels of a stream do not overlap: the parent's kernel
+  /// is divided.
+  void add(std::vector<const Span*> spans) {
+    std::ranges::stable_sort(spans, [](const Span* a, const Span* b) {
+      return std::pair(a->start_s, -a->end_s) < std::pair(b->start_s, -b->end_s);
+    });
+    std::vector<std::pair<const Span*, long long>> open;  // with the time up to which it is written
+    const auto close_until = [&](long long time) {
+      while (!open.empty() && micros(open.back().first->end_s) <= time) {
+        kernel(*open.back().first, open.back().second, micros(open.back().first->end_s));
+        const long long end = micros(open.back().first->end_s);
+        open.pop_back();
+        if (!open.empty()) open.back().second = std::max(open.back().second, end);
+      }
+    };
+    for (const Span* span : spans) {
+      if (span->stream != Stream::kCompute) {
+        kernel(*span, micros(span->start_s), micros(span->end_s));
+        continue;
+      }
+      const long long start = micros(span->start_s);
+      close_until(start);
+      if (!open.empty()) kernel(*open.back().first, std::exchange(open.back().second, start), start);
+      open.emplace_back(span, start);
+    }
+    close_until(std::numeric_limits<long long>::max());
+  }
+
+  void add_step(int number, double start_s, double end_s) {
+    events_.push_back({{"ph", "X"},
+                       {"cat", "user_annotation"},
+                       {"name", "ProfilerStep#" + std::to_string(number)},
+                       {"pid", kHost + rank_},
+                       {"tid", 1},
+                       {"ts", micros(start_s)},
+                       {"dur", std::max<long long>(1, micros(end_s) - micros(start_s))},
+                       {"args", nlohmann::json::object()}});
+  }
+
+  [[nodiscard]] std::string text() const {
+    const nlohmann::json timeline{
+        {"schemaVersion", 1},
+        {"distributedInfo", {{"backend", "nccl"}, {"rank", rank_}, {"world_size", ranks_}}},
+        {"traceEvents", events_}};
+    return timeline.dump(1) + "\n";  // HTA finds the rank by the space behind `"rank":`
+  }
+
+ private:
+  static constexpr int kHost = 1'000'000;  // process number
+
+  /// A kernel, and its launch on the host at the same time.
+  void kernel(const Span& span, long long start, long long end) {
+    if (end <= start) return;
+    ++correlation_;
+    nlohmann::json args{
+        {"stream", stream_of(span)}, {"device", 0}, {"correlation", correlation_}, {"name", span.name}};
+    if (span.bytes > 0.0) args["bytes"] = span.bytes;
+    events_.push_back({{"ph", "X"},
+                       {"cat", "cuda_runtime"},
+                       {"name", "cudaLaunchKernel"},
+                       {"pid", kHost + rank_},
+                       {"tid", 1},
+                       {"ts", start},
+                       {"dur", 1},
+                       {"args", {{"correlation", correlation_}}}});
+    events_.push_back({{"ph", "X"},
+                       {"cat", "kernel"},
+                       {"name", kernel_name(span)},
+                       {"pid", 0},
+                       {"tid", stream_of(span)},
+                       {"ts", start},
+                       {"dur", end - start},
+                       {"args", std::move(args)}});
+  }
+
+  int rank_, ranks_;
+  long long correlation_ = 0;
+  nlohmann::json events_ = nlohmann::json::array();
+};
+
+}  // namespace
+
+std::map<int, std::string> hta_timelines(const Result& result, const std::set<int>& ranks) {
+  const std::vector<Span>& all = result.shown.spans.empty() ? result.spans : result.shown.spans;
+  std::map<int, std::map<int, std::vector<const Span*>>> by_rank;  // and step
+  double end_s = 0.0;
+  for (const Span& span : all) {
+    if (ranks.empty() || ranks.contains(span.rank))
+      by_rank[span.rank][std::max(span.step, 0)].push_back(&span);
+    end_s = std::max(end_s, span.end_s);
+  }
+  if (by_rank.empty()) throw InputError("no timeline: there are no spans of the requested ranks");
+  std::map<int, std::string> texts;
+  for (const auto& [rank, steps] : by_rank) {
+    HtaTimeline timeline(rank, result.configuration.world_size);
+    for (const auto& [step, spans] : steps) {
+      double from = spans.front()->start_s, to = 0.0;
+      for (const Span* span : spans) {
+        from = std::min(from, span->start_s);
+        to = std::max(to, span->end_s);
+      }
+      timeline.add_step(step + 1, from, to);
+      timeline.add(spans);
+    }
+    timeline.add_step(steps.rbegin()->first + 2, end_s + 1e-6, end_s + 2e-6);
+    texts[rank] = timeline.text();
+  }
+  return texts;
+}
+
+void write_hta_timelines(const std::filesystem::path& folder, const Result& result,
+                         const std::set<int>& ranks, bool force) {
+  const std::map<int, std::string> texts = hta_timelines(result, ranks);
+  std::filesystem::create_directories(folder);
+  for (const auto& [rank, text] : texts) write_file(folder / fmt::format("rank{}.json", rank), text, force);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,152 @@
+#include "sim/strategies/chakra.hpp"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+#include "core/error.hpp"
+#include "models/chakra.hpp"
+
+namespace stepcast {
+namespace {
+
+CollectiveKind collective_of(const ChakraNode& node) {
+  static const std::map<ChakraCollective, CollectiveKind> kKinds{
+      {ChakraCollective::kAllReduce, CollectiveKind::kAllReduce},
+      {ChakraCollective::kAllGather, CollectiveKind::kAllGather},
+      {ChakraCollective::kGather, CollectiveKind::kGather},
+      {ChakraCollective::kScatter, CollectiveKind::kScatter},
+      {ChakraCollective::kBroadcast, CollectiveKind::kBroadcast},
+      {ChakraCollective::kAllToAll, CollectiveKind::kAllToAll},
+      {ChakraCollective::kReduceScatter, CollectiveKind::kReduceScatter},
+      {ChakraCollective::kReduceScatterBlock, CollectiveKind::kReduceScatter}};
+  const auto type = node.numbers.find("comm_type");
+  const auto kind = type == node.numbers.end() || type->second < 0 || type->second > 9
+                        ? kKinds.end()
+                        : kKinds.find(static_cast<ChakraCollective>(type->second));
+  if (kind == kKinds.end())
+    throw InputError("node {} ({}): comm_type {} is not replayed; 0, 2 to 8 are", node.id, node.name,
+                     type == node.numbers.end() ? "is missing and" : std::to_string(type->second));
+  return kind->second;
+}
+
+/// Programs of Chakra's traces: nodes that compute run in the order of in_order(), collectives and messages
+/// start when what they wait for is done.
+class ChakraSchedule {
+ public:
+  ChakraSchedule(const ChakraStep& step, const Model& model, Schedule& schedule)
+      : step_(step), model_(model), schedule_(schedule) {}
+
+  void add_all() {
+    std::vector<int> all(step_.ranks.size());
+    for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
+    schedule_.groups = {{"world", all}};
+    for (const auto& [name, ranks] : step_.groups) add_group(name, ranks);
+    schedule_.program_of_rank = all;
+    schedule_.data_index.assign(all.size(), 0);
+    for (const int rank : all) add_program(rank);
+    if (segment_ != static_cast<int>(model_.segments.size()))
+      throw InputError("the traces have changed since the model was read");
+  }
+
+ private:
+  void add_group(const std::string& name, const std::vector<int>& ranks) {
+    for (const int rank : ranks)
+      if (rank < 0 || rank >= static_cast<int>(step_.ranks.size()))
+        throw InputError("group '{}' names rank {}, and there are {}", name, rank, step_.ranks.size());
+    if (ranks.empty()) throw InputError("group '{}' has no ranks", name);
+    group_of_[name] = static_cast<int>(schedule_.groups.size());
+    schedule_.groups.push_back({name, ranks});
+  }
+
+  void add_program(int rank) {
+    Program& program = schedule_.programs.emplace_back();
+    std::map<std::uint64_t, std::vector<int>> done;  ///< operations to wait for, by node
+    for (const ChakraNode& node : in_order(step_.ranks[static_cast<std::size_t>(rank)], model_.path)) {
+      Op op{.name = fmt::format("{}#{}", node.name, node.id)};
+      for (const std::uint64_t before : node.after)
+        op.after.insert(op.after.end(), done[before].begin(), done[before].end());
+      std::ranges::sort(op.after);
+      op.after.erase(std::unique(op.after.begin(), op.after.end()), op.after.end());
+      if (!add_action(rank, node, op)) {
+        done[node.id] = op.after;
+        continue;
+      }
+      done[node.id] = {static_cast<int>(program.ops.size())};
+      program.ops.push_back(std::move(op));
+    }
+  }
+
+  /// \returns false for a node that takes no time
+  bool add_action(int rank, const ChakraNode& node, Op& op) {
+    if (node.type <= ChakraType::kCompute) {
+      if (!computes(node)) return false;
+      op.action = Compute{.phase = Phase::kForward, .segment = segment_++};
+      return true;
+    }
+    op.stream = Stream::kComm;
+    const Bytes size(static_cast<double>(number(node, "comm_size")));
+    if (node.type == ChakraType::kCollective) {
+      const auto group = node.group.empty() || node.group == "0" ? 0 : group_named(node);
+      op.action =
+          Collective{.kind = collective_of(node), .message = size, .group = group, .payload = BufferArray{}};
+      return true;
+    }
+    const bool sends = node.type == ChakraType::kSend;
+    const std::int64_t peer = number(node, sends ? "comm_dst" : "comm_src");
+    if (peer >= static_cast<std::int64_t>(step_.ranks.size()) || peer == rank)
+      throw InputError("node {} ({}) of rank {}: the other rank is {}, and there are {}", node.id, node.name,
+                       rank, peer, step_.ranks.size());
+    const auto tag = static_cast<int>(number(node, "comm_tag") & 0x7FFFFFFF);
+    const int offset = static_cast<int>(peer) - rank;
+    if (sends)
+      op.action = Send{.offset = offset, .message = size, .tag = tag};
+    else
+      op.action = Recv{.offset = offset, .message = size, .tag = tag};
+    return true;
+  }
+
+  [[nodiscard]] int group_named(const ChakraNode& node) const {
+    const auto found = group_of_.find(node.group);
+    if (found == group_of_.end())
+      throw InputError("node {} ({}): PREFIX.groups.json does not list the ranks of group '{}'", node.id,
+                       node.name, node.group);
+    return found->second;
+  }
+
+  static std::int64_t number(const ChakraNode& node, const char* key) {
+    const auto found = node.numbers.find(key);
+    if (found == node.numbers.end() || found->second < 0)
+      throw InputError("node {} ({}): attribute '{}' is missing or below 0", node.id, node.name, key);
+    return found->second;
+  }
+
+  const ChakraStep& step_;
+  const Model& model_;
+  Schedule& schedule_;
+  std::map<std::string, int> group_of_;
+  int segment_ = 0;
+};
+
+}  // namespace
+
+Schedule chakra_schedule(const Model& model, int world_size) {
+  const ChakraStep step = load_chakra(model.path);
+  if (world_size != static_cast<int>(step.ranks.size()))
+    throw UsageError("{} and its like are traces of {} ranks; --world-size is {}", model.path,
+                     step.ranks.size(), world_size);
+  Schedule schedule;
+  schedule.strategy = schedule.label = "chakra";
+  schedule.world_size = world_size;
+  try {
+    ChakraSchedule(step, model, schedule).add_all();
+    validate(schedule);
+  } catch (const std::logic_error& error) {
+    throw InputError("{}: the traces of the ranks do not fit each other: {}", model.path, error.what());
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", model.path, error.what());
+  }
+  return schedule;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,242 @@
+#include "tests/fuzz/targets.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/csv.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/importer.hpp"
+#include "core/yaml.hpp"
+#include "models/exported_program.hpp"
+#include "models/model.hpp"
+#include "models/settings.hpp"
+#include "records/bench.hpp"
+#include "records/calibration.hpp"
+#include "records/result.hpp"
+#include "records/trace.hpp"
+#include "sim/evidence/accuracy.hpp"
+#include "sim/evidence/compare.hpp"
+#include "sim/evidence/rows.hpp"
+#include "sim/plan/launch_reader.hpp"
+#include "sim/plan/user_plans.hpp"
+#include "sim/replay/convention.hpp"
+#include "sim/replay/profile.hpp"
+#include "sim/study/study.hpp"
+#include "sim/train/failures.hpp"
+#include "tests/fuzz/mutate.hpp"
+#include "topologies/cluster.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+using Seeds = std::vector<std::string>;
+
+fs::path source() { return STEPCAST_SOURCE_DIR; }
+
+/// Arrays cut to so many elements.
+void shorten(nlohmann::json& json, std::size_t most) {
+  if (json.is_array())
+    while (json.size() > most) json.erase(json.size() - 1);
+  for (auto& inner : json)
+    if (json.is_structured()) shorten(inner, most);
+}
+
+/// At most 8 kB of a text: JSON with shorter arrays, others whole lines.
+std::string short_form(const std::string& text) {
+  if (text.size() <= kLongest) return text;
+  if (const auto json = nlohmann::json::parse(text, nullptr, false); !json.is_discarded())
+    for (const std::size_t most : {8, 4, 2, 1}) {
+      nlohmann::json shorter = json;
+      shorten(shorter, most);
+      if (const std::string result = shorter.dump(); result.size() <= kLongest) return result;
+    }
+  return text.substr(0, text.rfind('\n', kLongest) + 1);
+}
+
+/// Short forms of files of the repository: a path, or all files of a folder with one of these endings.
+Seeds seeds_of(const std::vector<std::string>& places, const Seeds& endings = {""}) {
+  Seeds seeds;
+  const auto add = [&](const fs::path& file) {
+    if (std::string text = short_form(read_file(file)); !text.empty()) seeds.push_back(std::move(text));
+  };
+  for (const std::string& place : places) {
+    const fs::path path = source() / place;
+    if (!fs::is_directory(path)) {
+      add(path);
+      continue;
+    }
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(path)) files.push_back(entry.path());
+    std::ranges::sort(files);
+    for (const fs::path& file : files)
+      if (fs::is_regular_file(file) && std::ranges::any_of(endings, [&](const std::string& ending) {
+            return file.string().ends_with(ending);
+          }))
+        add(file);
+  }
+  return seeds;
+}
+
+/// Configurations and launch files that tests hold in one file each.
+Seeds configurations() {
+  Seeds seeds;
+  for (const auto& one :
+       nlohmann::json::parse(read_file(source() / "tests/models/reference/configurations.json")))
+    seeds.push_back(one.at("config").dump());
+  return seeds;
+}
+
+Seeds launch_files() {
+  Seeds seeds;
+  for (const auto& program : nlohmann::json::parse(read_file(source() / "tests/plan/launch_files.json")))
+    for (const auto& file : program.at("files")) {
+      std::string text;
+      for (const auto& line : file.at("lines")) text += line.get<std::string>() + "\n";
+      if (text.size() <= kLongest) seeds.push_back(std::move(text));
+    }
+  return seeds;
+}
+
+/// Valid inputs of an importer: those of the repository that it recognises.
+Seeds recognised_by(const Importer& importer) {
+  Seeds all = seeds_of({"tests/topologies/reference", "tests/evidence/nccl_tests", "tests/fuzz/seeds"});
+  for (const Seeds& more : {configurations(), launch_files()})
+    all.insert(all.end(), more.begin(), more.end());
+  std::erase_if(all, [&](const std::string& text) { return !importer.recognises(text); });
+  return all;
+}
+
+/// Reads with every device that a person may name, and what was made of it, as another command would.
+void import(const Importer& importer, const std::string& path) {
+  ImportTexts options;
+  const auto understands = [&](const char* name) {
+    return std::ranges::any_of(importer.options,
+                               [&](const ImportOption& option) { return option.name == name; });
+  };
+  if (understands("device")) options["device"] = "h100-sxm";
+  const Imported imported = importer.read({path}, options);
+  if (!imported.obstacles.empty() || imported.text.empty()) return;
+  const std::string made = path + ".made.yaml";
+  std::ofstream(made) << imported.text;
+  if (importer.makes == "cluster") load_cluster(made);
+  if (importer.makes == "model") load_model(made);
+}
+
+std::vector<Target> import_targets() {
+  std::vector<Target> all;
+  for (const auto& entry : importers().entries()) {
+    Target target{
+        .name = "import " + entry.name, .ending = ".txt", .seeds = recognised_by(entry.value), .read = {}};
+    target.read = [&importer = entry.value](const std::string& path) {
+      if (importer.recognises(file_head(path))) import(importer, path);
+    };
+    if (!target.seeds.empty()) all.push_back(std::move(target));
+  }
+  return all;
+}
+
+Target json_target(const std::string& name, const Seeds& seeds,
+                   std::function<void(const std::string&)> read) {
+  return {.name = name, .ending = ".json", .seeds = seeds, .read = std::move(read)};
+}
+Target yaml_target(const std::string& name, const Seeds& seeds,
+                   std::function<void(const std::string&)> read) {
+  return {.name = name, .ending = ".yaml", .seeds = seeds, .read = std::move(read)};
+}
+
+std::vector<Target> record_targets() {
+  const std::string inputs = "tests/golden/inputs";
+  return {
+      json_target("trace", seeds_of({inputs}, {".trace.json"}),
+                  [](const std::string& path) { load_trace(path); }),
+      json_target("calibration", seeds_of({inputs}, {".calibration.json"}),
+                  [](const std::string& path) { load_calibration(path); }),
+      json_target("result", seeds_of({"tests/fuzz/seeds"}, {".result.json"}),
+                  [](const std::string& path) { load_result_file(path); }),
+      json_target("bench", seeds_of({"tests/fuzz/seeds"}, {".bench.json"}),
+                  [](const std::string& path) { load_bench(path); }),
+      json_target("profile", seeds_of({"studies/measured/sailor_opt-350m.profile.json"}),
+                  [model = load_model("opt-350m")](const std::string& path) {
+                    if (is_profile(path)) trace_of_profile(path, model);
+                  }),
+      json_target("hugging face", configurations(),
+                  [](const std::string& path) { load_model("hf:" + path); }),
+  };
+}
+
+/// Options of a study that name any word.
+StudyVocabulary vocabulary() {
+  return {.options = {"strategy", "model", "device", "batch", "cluster", "world-size", "bucket-cap", "mesh",
+                      "micro-batches"},
+          .switches = {"exact"},
+          .matters = [](const std::string&, const Assignment&) { return true; },
+          .model_of_rank = [](const Assignment& point) { return point.value_or("model", ""); }};
+}
+
+std::vector<Target> description_targets() {
+  const std::string inputs = "tests/golden/inputs";
+  return {
+      yaml_target("model", seeds_of({"models"}, {".yaml"}),
+                  [](const std::string& path) { load_model(path); }),
+      yaml_target("own model", seeds_of({"tests/fuzz/seeds"}, {".model.yaml"}),
+                  [](const std::string& path) { load_model(path); }),
+      json_target("exported program", seeds_of({"tests/fuzz/seeds"}, {".exported.json"}),
+                  [](const std::string& path) { to_text(read_exported(read_file(path), path).model); }),
+      yaml_target("cluster", seeds_of({"topologies", inputs}, {".yaml"}),
+                  [](const std::string& path) { load_cluster(path); }),
+      yaml_target(
+          "study", seeds_of({"studies"}, {".yaml"}),
+          [words = vocabulary()](const std::string& path) { load_study(path, words, {"step_time_s"}); }),
+      yaml_target("rows",
+                  seeds_of({"studies/published", "studies/measured/torchao_fsdp.yaml",
+                            "studies/measured/ibm_fsdp.yaml"}),
+                  [](const std::string& path) { read_rows(path); }),
+      {.name = "rows csv",
+       .ending = ".csv",
+       .seeds = seeds_of({"studies/measured"}, {".csv"}),
+       .read = [](const std::string& path) { read_rows(path); }},
+      {.name = "csv",
+       .ending = ".csv",
+       .seeds = seeds_of({"studies/measured"}, {".csv"}),
+       .read = [](const std::string& path) { read_csv(path); }},
+      yaml_target(
+          "convention", seeds_of({"conventions"}, {".yaml"}),
+          [](const std::string& path) {
+            static_cast<void>(Convention(path).added_to({{"strategy", "ddp"}, {"model", "gpt2-small"}}));
+          }),
+      yaml_target("device", seeds_of({"tests/fuzz/seeds"}, {".device.yaml"}),
+                  [](const std::string& path) { add_device(path); }),
+      yaml_target("failures", seeds_of({"reliability"}, {".yaml"}),
+                  [](const std::string& path) { load_failures(path); }),
+      yaml_target("accuracy", seeds_of({"studies/measured/accuracy.yaml"}),
+                  [](const std::string& path) { read_accuracy(path); }),
+      yaml_target("launch options", launch_files(),
+                  [](const std::string& path) { read_launch_file(path, {}); }),
+  };
+}
+
+}  // namespace
+
+Registry<std::function<Target()>>& more_targets() {
+  static Registry<std::function<Target()>> registry("target");
+  return registry;
+}
+
+std::vector<Target> targets() {
+  std::vector<Target> all;
+  for (const auto& entry : more_targets().entries()) all.push_back(entry.value());
+  for (auto* part : {import_targets, record_targets, description_targets})
+    for (Target& target : part()) {
+      if (target.seeds.empty()) throw InputError("target '{}' has no seeds", target.name);
+      all.push_back(std::move(target));
+    }
+  return all;
+}
+
+}  // namespace stepcast::fuzz
