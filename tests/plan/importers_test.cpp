@@ -23,7 +23,8 @@ std::vector<std::pair<std::string, std::string>> known_texts() {
   std::vector<std::pair<std::string, std::string>> texts{
       {"kineto", profile.json().dump()},
       {"torch-costs",
-       R"({"torch_costs": "2.6.0", "backend": "gloo", "world_size": 2, "ranks_on_machine": 2, "cores": 2, "samples": [
+       R"({"torch_costs": "2.6.0", "backend": "gloo", "world_size": 2, "ranks_on_machine": 2, "cores": 2,
+          "samples": [
           {"probe": "ping_pong", "bytes": 4, "time_s": [2e-5, 3e-5, 4e-5], "cpu_s": [2e-5, 2e-5, 2e-5]},
           {"probe": "exchange", "bytes": 4, "time_s": [2e-5, 3e-5, 4e-5], "cpu_s": [2e-5, 2e-5, 2e-5]}]})"},
       {"rocm-smi",
