@@ -190,7 +190,7 @@ OperatorCost cost_of(const OperatorCall& call, double batch) {
                       (known->backward.in * in + known->backward.out * out) / batch);
   cost.kernel.flop = Flop(known->flop * out / batch);
   if (known->form == Form::kMoves) {
-    cost.kernel.norm = call.name.find("norm") != std::string::npos;
+    if (call.name.find("norm") != std::string::npos) cost.kernel.role = KernelRole::kNorm;
     return cost;
   }
   if (known->form == Form::kAttention) {
@@ -198,7 +198,7 @@ OperatorCost cost_of(const OperatorCall& call, double batch) {
     cost.kernel.flop = Flop(2.0 * attention.heads * attention.rows * attention.seen() *
                             (attention.head_size + attention.value_size));
     cost.kernel.computes = attention;
-    cost.kernel.core = true;
+    cost.kernel.role = KernelRole::kCoreAttention;
     return cost;
   }
   const Gemm gemm = gemm_of(call, known->form, batch);
