@@ -28,6 +28,7 @@
 #include "sim/study/study.hpp"
 #include "sim/train/failures.hpp"
 #include "tests/fuzz/mutate.hpp"
+#include "tests/kineto/written_profile.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/devices.hpp"
 
@@ -39,10 +40,13 @@ using Seeds = std::vector<std::string>;
 
 fs::path source() { return STEPCAST_SOURCE_DIR; }
 
-/// Arrays cut to so many elements.
+/// Arrays thinned to so many elements.
 void shorten(nlohmann::json& json, std::size_t most) {
-  if (json.is_array())
-    while (json.size() > most) json.erase(json.size() - 1);
+  if (json.is_array() && json.size() > most) {
+    nlohmann::json thin = nlohmann::json::array();
+    for (std::size_t i = 0; i < most; ++i) thin.push_back(json[i * json.size() / most]);
+    json = std::move(thin);
+  }
   for (auto& inner : json)
     if (json.is_structured()) shorten(inner, most);
 }
@@ -51,7 +55,7 @@ void shorten(nlohmann::json& json, std::size_t most) {
 std::string short_form(const std::string& text) {
   if (text.size() <= kLongest) return text;
   if (const auto json = nlohmann::json::parse(text, nullptr, false); !json.is_discarded())
-    for (const std::size_t most : {8, 4, 2, 1}) {
+    for (const std::size_t most : {32, 16, 8, 4, 2, 1}) {
       nlohmann::json shorter = json;
       shorten(shorter, most);
       if (const std::string result = shorter.dump(); result.size() <= kLongest) return result;
@@ -63,7 +67,8 @@ std::string short_form(const std::string& text) {
 Seeds seeds_of(const std::vector<std::string>& places, const Seeds& endings = {""}) {
   Seeds seeds;
   const auto add = [&](const fs::path& file) {
-    if (std::string text = short_form(read_file(file)); !text.empty()) seeds.push_back(std::move(text));
+    if (std::string text = short_form(file_head(file.string())); !text.empty())
+      seeds.push_back(std::move(text));
   };
   for (const std::string& place : places) {
     const fs::path path = source() / place;
@@ -105,9 +110,14 @@ Seeds launch_files() {
 
 /// Valid inputs of an importer: those of the repository that it recognises.
 Seeds recognised_by(const Importer& importer) {
-  Seeds all = seeds_of({"tests/topologies/reference", "tests/evidence/nccl_tests", "tests/fuzz/seeds"});
+  Seeds all = seeds_of({"tests/topologies/reference", "tests/evidence/nccl_tests", "tests/kineto/profiles",
+                        "tests/fuzz/seeds"},
+                       {".txt", ".xml", ".json", ".gz", ".pt", ".csv"});
   for (const Seeds& more : {configurations(), launch_files()})
     all.insert(all.end(), more.begin(), more.end());
+  const tests::WrittenProfile profile{.layers = {{{32, 16}, 100.0, 200.0}, {{8, 32}, 300.0, 400.0}},
+                                      .steps = 2};
+  all.push_back(short_form(profile.json().dump()));
   std::erase_if(all, [&](const std::string& text) { return !importer.recognises(text); });
   return all;
 }

@@ -27,6 +27,7 @@ std::vector<std::pair<std::string, std::string>> known_texts() {
           "samples": [
           {"probe": "ping_pong", "bytes": 4, "time_s": [2e-5, 3e-5, 4e-5], "cpu_s": [2e-5, 2e-5, 2e-5]},
           {"probe": "exchange", "bytes": 4, "time_s": [2e-5, 3e-5, 4e-5], "cpu_s": [2e-5, 2e-5, 2e-5]}]})"},
+      {"torch", read_file(kTests + "models/reference/residual.pt2")},
       {"rocm-smi",
        "=== Weight between two GPUs ===\n       GPU0   GPU1\nGPU0   0      15\nGPU1   15     0\n"}};
   for (const auto& file : std::filesystem::directory_iterator(kTests + "topologies/reference"))
