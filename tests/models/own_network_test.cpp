@@ -131,7 +131,7 @@ TEST_CASE("a program of torch.export has PyTorch's parameters and flop") {
 
 TEST_CASE("archives that are no program of torch.export are refused with what they are") {
   using Catch::Contains;
-  const auto& importer = importers().find("torch").value;
+  const Importer& importer = importers().find("torch");
   const std::string script = std::string(STEPCAST_SOURCE_DIR) + "/tests/fuzz/seeds/linear.pt";
   REQUIRE(importer.recognises(file_head(script)));
   REQUIRE(importer.read({script}, {}).obstacles.size() == 1);
