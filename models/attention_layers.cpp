@@ -311,14 +311,15 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const bool engine = flag(layer, kTransformerEngine);
   const double values = engine ? heads * w : heads * (n + w);
   const double sharers = engine && layer.sizes.contains("sharers") ? number(layer, "sharers") : 1.0;
-  keep(s * (latents + r) / sharers, cost.kernels.front());
-  keep_in_float32(s * norms / sharers, cost.kernels.front());
+  Kernel& down = *std::ranges::find(cost.kernels, KernelRole::kOther, &Kernel::role);
+  keep(s * (latents + r) / sharers, down);
+  keep_in_float32(s * norms / sharers, down);
   keep(s * (latents / sharers + 2.0 * heads * d + values), up);
   const FusedAttention form{heads, heads, s, s, d, w, flash};
   cost.kernels.push_back(up);
   if (flash) return add_flash(form, 0.0, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
-  keep(s * heads * (2.0 * d + w), cost.kernels.front());
+  keep(s * heads * (2.0 * d + w), cost.kernels.back());
   add_stored({.form = form, .copied = 4.0 * vectors, .vectors = 2.0 * vectors, .causal = true, .copies = 4},
              cost);
 }

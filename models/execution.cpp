@@ -17,7 +17,8 @@ const std::vector<ExecutionOption>& execution_options() {
        {"flash2", "flash3", "flash4", "cudnn", "ck"},
        "kinds of fused attention in order of preference, as cudnn+flash2; the first one counts that has "
        "rates on "
-       "the device"},
+       "the device",
+       true},
       {"experts",
        &Execution::experts,
        {"loop", "streams", "grouped"},
@@ -39,13 +40,16 @@ const std::vector<ExecutionOption>& execution_options() {
       {"dispatch",
        &Execution::dispatch,
        {"alltoall", "flex4", "flex8", "flex32", "flex64", "flex72"},
-       "of tokens to experts: alltoall sends each copy, and receivers sort them; flexN (DeepEP, HybridEP) "
+       "how tokens reach experts: alltoall sends each copy, and receivers sort them; flexN (DeepEP, "
+       "HybridEP) "
        "sends a token once to each rank, or to each NVLink domain of N ranks, sorted"},
       {"gradient-passes",
        &Execution::gradient_passes,
        {"none", "norm", "scale", "nan"},
-       "over the gradients before the optimizer, as norm+scale: norm reads a rank's part (clipping); scale "
-       "reads and writes it (PyTorch's clipping, always); nan reads whole gradients (Megatron's check)"},
+       "memory passes over the gradients before the optimizer, joined by +: norm reads a rank's part "
+       "(clipping); "
+       "scale reads and writes it (PyTorch's clipping, always); nan reads whole gradients (Megatron's check)",
+       true},
       {"gathered",
        &Execution::gathered,
        {"views", "copied"},
@@ -70,6 +74,8 @@ void set_execution(const ExecutionOption& option, const std::string& text, Execu
   for (const std::string& part : parts)
     if (std::ranges::find(option.known, part) == option.known.end())
       throw InputError(unknown_name("value", part, option.known));
+  if (parts.size() > 1 && (!option.joins || has_choice(text, "none")))
+    throw InputError("takes one value, found '{}'; known are {}", text, joined(option.known));
   if (parts.empty()) throw InputError("a value is missing; known are {}", joined(option.known));
   execution.*option.member = text;
 }

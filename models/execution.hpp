@@ -30,6 +30,7 @@ struct ExecutionOption {
   std::string Execution::*member;
   std::vector<std::string> known;  ///< values, or the parts of a list
   std::string help;
+  bool joins = false;  ///< several values, joined by `+`
 };
 
 const std::vector<ExecutionOption>& execution_options();

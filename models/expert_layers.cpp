@@ -8,6 +8,10 @@ namespace {
 
 Shape experts_output(const Layer& layer) {
   const std::int64_t experts = size(layer, "experts"), active = size(layer, "active");
+  if (const std::int64_t ranks = size(layer, "ranks"), most = 100 * ranks;
+      ranks > 1 && size(layer, "imbalance") > most)
+    throw InputError("imbalance {}: of {} ranks one has at most {} percent of the mean",
+                     size(layer, "imbalance"), ranks, most);
   if (size(layer, "imbalance") > 100 && size(layer, "capacity") > 0)
     throw InputError("imbalance {} has no effect with capacity {}, which bounds every expert's tokens",
                      size(layer, "imbalance"), size(layer, "capacity"));
@@ -97,8 +101,8 @@ void add_weighted_bias(double elements, int experts, LayerCost& cost) {
 /// expert and back, 4 h each. With t ranks that divide every expert, each computes f/t of the rows of all t,
 /// which are gathered before (and saved) and summed after: x and these 4 h count t times.
 ///
-/// With `imbalance` the rank is the one with the most tokens, for which the others wait; it counts K for what
-/// experts do that many times, but tokens beyond the mean are no useful flop.
+/// With `imbalance` the costs are those of the rank with the most tokens: rows, messages and saved bytes are
+/// multiplied by imbalance / 100. Flop of tokens beyond the mean do not count in MFU.
 void add_experts(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const auto h = static_cast<double>(layer.input[1]);
@@ -126,7 +130,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const auto add_activation = [&](double elements, int launches, KernelRole role) {
     Kernel& kernel = cost.kernels.emplace_back(moves(5.0 * elements, 10.0 * elements, launches));
     kernel.role = role;
-    if (engine) keep(elements, kernel);
+    if (engine) keep((role == KernelRole::kSharedExpert ? 3.0 : 1.0) * elements, kernel);
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
   add_activation(s * active * routed, engine ? 5 : static_cast<int>(own) * 5, KernelRole::kExpertActivation);
@@ -139,7 +143,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
       cost.kernels.emplace_back(moves(moved, 2.0 * moved, 3 + (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
   if (engine) {
     const double rows = s * active;
-    keep(tensor * rows * h + s * 2.0 * wide, rest);
+    keep(tensor * rows * h + s * 2.0 * active * routed, rest);
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {

@@ -72,7 +72,7 @@ enum class KernelRole : std::uint8_t {
 struct Kernel {
   std::variant<std::monostate, Gemm, FusedAttention> computes{};  ///< first: a memory-bound kernel
   Flop flop{};                                                    ///< of the forward
-  double useful = 1.0;  ///< part of these that counts as the model's: not that of tokens beyond the mean
+  double useful = 1.0;  ///< fraction that counts in MFU; below 1 with tokens beyond the mean (imbalance)
   Bytes forward{}, backward{};  ///< activations read and written
   int launches = 1;
   int backward_launches = -1;  ///< -1: as many, twice as many in a layer with weights (dx and dw)

@@ -178,8 +178,8 @@ enum class RecomputedPart : std::uint8_t {
 std::string to_text(RecomputedPart part);
 /// The part of these texts; empty if it is not known.
 std::optional<RecomputedPart> recomputed_part(const std::string& text);
-/// `none`, `selective`, `per-op` and the modules.
-std::vector<std::string> recomputed_part_names();
+/// Names of Megatron's modules.
+std::vector<std::string> recomputed_modules();
 
 struct ModelInput {
   Shape shape;         ///< per sample
@@ -200,7 +200,7 @@ struct Loss {
   bool in_place = false;  ///< softmax and gradient overwrite the fp32 copy of the outputs
   bool eager = false;     ///< PyTorch's kernels one by one, not compiled or fused
   bool fused = false;     ///< no copy of the outputs; the gradient overwrites them (Transformer Engine)
-  int chunks = 1;  ///< of the positions, whose outputs and loss exist one after the other (torchtitan, Liger)
+  int chunks = 1;  ///< parts of the positions; outputs and loss of one exist at a time (torchtitan, Liger)
 };
 
 /// Ranks that share one copy of a model. Everything in a Model is one rank's part; the others' parts are

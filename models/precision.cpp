@@ -82,7 +82,11 @@ Precision Precision::parse(const std::string& text) {
   const bool gathers =
       recipe != nullptr && (result.gather == "fp8" ? recipe->bytes == 1.0 : recipe->name == result.gather);
   if (result.gather != "none" && !gathers)
-    throw InputError("precision '{}': gather={} needs products={}", text, result.gather, result.gather);
+    throw InputError(
+        "precision '{}': gather={} does not fit products={}; valid are fp8 with fp8, fp8-delayed or "
+        "fp8-current, "
+        "mxfp8 with mxfp8, nvfp4 with nvfp4",
+        text, result.gather, result.products);
   return result;
 }
 

@@ -35,8 +35,8 @@ namespace stepcast {
 /// forward. Inputs that only GEMMs need are saved in 1 B per element; all-gathers of tensor parallelism move
 /// 1 B. A rank with whole weights keeps 2 B of copies. `gather=fp8` casts weights after their update, so that
 /// all-gathers (FSDP's, ZeRO's) move 1 B and forwards cast none. Transformer Engine's recipes then keep
-/// weights in 8 or 4 bit alone, by rows and, where GEMMs need it, by columns. `gather=mxfp8` still sends 2 B
-/// and casts after it. Left out: collectives of scales, histories of largest elements, casts that are fused
+/// weights in 8 or 4 bit alone, by rows and, where GEMMs need it, by columns. `gather=mxfp8` sends bf16
+/// and casts after the all-gather. Left out: collectives of scales, histories of largest elements, casts that are fused
 /// with the kernel that computes the input.
 struct Precision {
   std::string compute = "fp32", parameters = "fp32", gradients = "fp32", reduction = "fp32", master = "none",

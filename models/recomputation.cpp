@@ -17,16 +17,16 @@ void add_recomputed(std::vector<Kernel> kernels, Bytes weights, Segment& segment
 }
 
 struct Module {
-  const char* name;
+  const char *name, *needs;
   RecomputedPart part;
   KernelRole role;
 };
 constexpr std::array<Module, 5> kModules{
-    {{"core_attn", RecomputedPart::kCoreAttention, KernelRole::kCoreAttention},
-     {"layernorm", RecomputedPart::kNorm, KernelRole::kNorm},
-     {"mla_up_proj", RecomputedPart::kUpProjection, KernelRole::kUpProjection},
-     {"moe_act", RecomputedPart::kExpertActivation, KernelRole::kExpertActivation},
-     {"shared_experts", RecomputedPart::kSharedExpert, KernelRole::kSharedExpert}}};
+    {{"core_attn", "", RecomputedPart::kCoreAttention, KernelRole::kCoreAttention},
+     {"layernorm", "has neither experts nor latent attention", RecomputedPart::kNorm, KernelRole::kNorm},
+     {"mla_up_proj", "has no latent attention", RecomputedPart::kUpProjection, KernelRole::kUpProjection},
+     {"moe_act", "has no experts", RecomputedPart::kExpertActivation, KernelRole::kExpertActivation},
+     {"shared_experts", "has no shared expert", RecomputedPart::kSharedExpert, KernelRole::kSharedExpert}}};
 
 bool contains(RecomputedPart parts, RecomputedPart one) {
   return (static_cast<unsigned>(parts) & static_cast<unsigned>(one)) != 0;
@@ -58,8 +58,8 @@ bool recompute_kernels(KernelRole role, Segment& segment) {
   return any;
 }
 
-/// Recomputes norms whose output only the next layer saves, if that are experts or latent attention.
-/// Transformer Engine computes others in one module with the GEMM after them.
+/// Recomputes norms whose output only experts or latent attention save. Transformer Engine computes other norms
+/// in one module with the next GEMM.
 bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
   bool any = false;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -180,8 +180,8 @@ std::optional<RecomputedPart> recomputed_part(const std::string& text) {
   return static_cast<RecomputedPart>(sum);
 }
 
-std::vector<std::string> recomputed_part_names() {
-  std::vector<std::string> names{"none", "selective", "per-op"};
+std::vector<std::string> recomputed_modules() {
+  std::vector<std::string> names;
   for (const Module& module : kModules) names.emplace_back(module.name);
   return names;
 }
@@ -193,14 +193,16 @@ Model recomputing(Model model, RecomputedPart part) {
     throw InputError("--recompute " + name + ": '" + model.specification + "' " + why);
   };
   if (model.has_fixed_times()) refuse("of a part", "declares times of whole segments, not of their parts");
-  if (model.parallel.ulysses) refuse("of a part", "splits heads by all-to-alls, which only full recomputes");
-  if (model.parallel.ring) refuse("of a part", "uses ring attention, which only full recomputes");
+  if (part == RecomputedPart::kOperations || contains(part, RecomputedPart::kCoreAttention)) {
+    if (model.parallel.ulysses) refuse(to_text(part), "splits heads by all-to-alls; take full");
+    if (model.parallel.ring) refuse(to_text(part), "uses ring attention; take full");
+  }
   if (part != RecomputedPart::kOperations) {
     for (const Module& module : kModules) {
       if (!contains(part, module.part)) continue;
       const bool is_attention = module.part == RecomputedPart::kCoreAttention;
       if (!is_attention && !model.transformer_engine())
-        refuse(module.name, "has no modules of Megatron, as with transformer_engine=1");
+        refuse(module.name, "has no modules of Megatron; it needs transformer_engine=1");
       bool any = false;
       for (Segment& segment : model.segments)
         any = (module.part == RecomputedPart::kNorm ? recompute_norms(segment.layers, segment)
@@ -208,7 +210,7 @@ Model recomputing(Model model, RecomputedPart part) {
               any;
       if (!any)
         refuse(is_attention ? "selective" : module.name,
-               is_attention ? "has no attention that could be recomputed" : "has no such layers");
+               is_attention ? "has no attention that could be recomputed" : module.needs);
     }
     return model;
   }

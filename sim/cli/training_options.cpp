@@ -30,7 +30,8 @@ void declare_training_options(po::options_description& options) {
       "none, full (every block keeps its input alone, and its forward is recomputed before its backward), "
       "every:N blocks, selective (Megatron's: attention keeps q, k, v and its output, no scores and "
       "probabilities) or per-op (torchtitan's: a block keeps attention's output and that of every second "
-      "GEMM with weights)");
+      "GEMM with weights), or modules of Megatron joined by +: core_attn, layernorm, mla_up_proj, moe_act, "
+      "shared_experts");
   for (const KnownOption& known : known_options())
     options.add_options()(known.option.name.c_str(), value_of(known.option), describe(known).c_str());
 }

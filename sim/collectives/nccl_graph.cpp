@@ -158,7 +158,8 @@ class GraphOfGroup {
     graph_.same_channels = cyclic.size() == 1;
   }
 
-  /// Host after host in the order of the first, without GPUs that a host lacks, and with its others behind.
+  /// Ring over all hosts. Each follows the order of the first, skips GPUs that it lacks, and ends with its
+  /// other GPUs.
   [[nodiscard]] std::vector<int> over_all_hosts(const std::vector<int>& order) const {
     std::vector<int> ring;
     for (const std::vector<int>& ranks : hosts_) {
@@ -317,6 +318,13 @@ void check_nccl_places(const Cluster& cluster, const std::vector<int>& place_of_
   for (const int place : place_of_rank)
     if (cluster.node(place).kind != NodeKind::kDevice)
       throw UsageError("{}a rank on '{}'", needs, cluster.node_name(place));
+  std::set<bool> vendors;  // true: NVIDIA
+  for (const int place : place_of_rank)
+    vendors.insert(device_model(cluster.node(place).device).compute_capability > 0);
+  if (vendors.size() > 1)
+    throw UsageError(
+        "cluster '{}' has GPUs of NVIDIA and others, which no library of collectives joins; take one kind",
+        cluster.name);
 }
 
 }  // namespace stepcast

@@ -248,6 +248,8 @@ class TableReader {
         values_.set("layers", std::to_string(layers->second));
       if (const auto sequence = model.settings.find("sequence"); sequence != model.settings.end())
         values_.set("model-sequence", std::to_string(sequence->second));
+      if (const auto experts = model.settings.find("experts"); experts != model.settings.end())
+        values_.set("experts", std::to_string(experts->second));
     }
     std::vector<int> stages;
     if (const std::string layout = values_.value_or("layout", ""); !layout.empty()) {

@@ -105,8 +105,7 @@ Values experts(PlanModels& models, const Plan& plan) {
   return all;
 }
 
-/// Whether the tensor-parallel ranks divide the matrices of each expert, as Megatron does unless told
-/// otherwise.
+/// Whether the tensor-parallel ranks divide the matrices of each expert (Megatron's default).
 Values expert_tensors(PlanModels& models, Plan plan) {
   if (!models.whole().has_experts() || plan.number("tensor") == 1) return kDoesNotApply;
   const std::string all = plan.text("tensor");
@@ -255,7 +254,7 @@ void set(PlanModels& models, Plan& plan, const std::string& name, const std::str
 void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
             const std::function<void(const Plan&)>& visit) {
   if (index == plan_dimensions().size()) {
-    if (models.part(plan) != nullptr) visit(plan);  // what a convention set later may exclude it
+    if (models.part(plan) != nullptr) visit(plan);  // settings of a convention, applied last, may exclude it
     return;
   }
   const PlanDimension& dimension = plan_dimensions()[index];

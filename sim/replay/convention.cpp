@@ -10,6 +10,7 @@
 #include "models/model.hpp"
 #include "sim/replay/prediction_options.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
@@ -28,6 +29,8 @@ Assignment conditions_of(const OptionTexts& options) {
                     {"forward-only", "no"}, {"ulysses", "0"},      {"trace", "none"},
                     {"device", "none"}};
   for (const auto& [name, value] : options) values.set(name, value);
+  if (const std::string device = values.value_or("device", ""); device != "none")
+    values.set("device", device_model(device).hardware);  // without its settings
   for (const auto& [name, value] : settings_of(options))
     if (name == "ulysses") values.set(name, value);
   const std::string strategy = values.value_or("strategy", "");

@@ -43,7 +43,9 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
     lines.push_back("attention is " + attention_kind(device, model.execution.attention));
   if (model.has_experts()) {
     const auto given = model.settings.find("imbalance");
-    const double most = given == model.settings.end() ? 1.0 : static_cast<double>(given->second) / 100.0;
+    const bool shares = model.parallel.expert > 1;
+    const double most =
+        given == model.settings.end() || !shares ? 1.0 : static_cast<double>(given->second) / 100.0;
     lines.push_back(most == 1.0 ? "routing is even"
                                 : fmt::format("the fullest rank has {:.2f} times the mean tokens", most));
   }
@@ -72,7 +74,8 @@ std::string known_errors_note(const DeviceModel& device) {
     text.append(row.world_size > 1 ? ", " + row.strategy + " on " + std::to_string(row.world_size) : "");
     text.append(row.remark.empty() ? "" : ", " + row.remark).append(" (").append(row.source).append(")");
   }
-  return text.empty() ? "not known: no estimate for " + device.name + " was ever held against a measurement"
+  return text.empty() ? "not known: no single estimate for " + device.name +
+                            " was compared with a measurement; see docs/measured.md"
                       : text;
 }
 

@@ -389,6 +389,7 @@ Result predict(const PredictionRequest& request) {
                                                 .threads = workload.threads,
                                                 .needs_devices = !trains},
                                                request.scale, workload.scaled != nullptr, request.known);
+  check_execution(request.costs, request.strategy);
   if (workload.device != nullptr) check_threads(workload, request.costs, environment->cluster);
   if (!request.brief) {
     if (workload.device != nullptr) check_places(environment->cluster, *workload.device);

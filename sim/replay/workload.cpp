@@ -271,6 +271,12 @@ Workload resolve_workload(const CostRequest& request, const TrainingConfig& trai
   return WorkloadResolver(request, training, scales, brief, known).run();
 }
 
+void check_execution(const CostRequest& request, const std::string& strategy) {
+  if (request.execution.gathered != Execution().gathered && strategy != "fsdp")
+    throw UsageError("--gathered {} has no effect with strategy '{}'; fsdp takes it",
+                     request.execution.gathered, strategy);
+}
+
 Workload resolve_no_workload(const CostRequest& request, const std::string& strategy) {
   for (const auto& [option, given] :
        {std::pair{"model", !request.model.empty()}, std::pair{"trace", !request.trace.empty()},

@@ -65,6 +65,9 @@ Workload resolve_workload(const CostRequest& request, const TrainingConfig& trai
 /// Workload of a strategy that trains no model. \throws UsageError for options of a model
 Workload resolve_no_workload(const CostRequest& request, const std::string& strategy);
 
+/// \throws UsageError for --gathered copied with a strategy that gathers no parameters
+void check_execution(const CostRequest& request, const std::string& strategy);
+
 /// \throws UsageError if --threads exceeds the cores of a CPU, or is given for a GPU
 void check_threads(const Workload& workload, const CostRequest& request, const Cluster& cluster);
 

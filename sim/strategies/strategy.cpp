@@ -161,9 +161,10 @@ Recomputation parse_recompute(const std::string& text) {
   if (text.starts_with(every))
     if (const auto blocks = positive_number(text.substr(every.size()))) return {.blocks = *blocks};
   throw UsageError(
-      "--recompute {}: must be full, every:N, which keeps the input of every Nth block, or one of {}; "
-      "modules after per-op can be joined, as layernorm+moe_act",
-      text, joined(recomputed_part_names()));
+      "--recompute {}: must be none, full, every:N, which keeps the input of every Nth block, selective, "
+      "per-op, "
+      "or modules joined by +: {}",
+      text, joined(recomputed_modules()));
 }
 
 std::string to_text(const Recomputation& recomputation) {

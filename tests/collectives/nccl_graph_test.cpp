@@ -7,6 +7,8 @@
 
 #include "core/error.hpp"
 #include "tests/collectives/nccl_reference.hpp"
+#include "topologies/devices.hpp"
+#include "topologies/nccl_tables.hpp"
 
 namespace stepcast::nccl_graph_test {
 namespace {
@@ -115,6 +117,13 @@ TEST_CASE("rings enter a host with fewer GPUs by all of its adapters") {
   };
   CHECK(bus(12) >= 0.5 * bus(16));  // four of eight
   CHECK(bus(10) >= 0.25 * bus(16));
+}
+
+TEST_CASE("RCCL has rings over pairs of links, without LL128 and NVLink SHARP") {
+  const NcclGraph graph = graph_of(cluster_named("mi300x8"));
+  CHECK(graph.channels * graph.bandwidth.count() > 0.9 * 7 * 48e9);
+  CHECK(graph.nvls.channels == 0);
+  CHECK(nccl_tables(device_model("mi300x").collectives_as()).ring_ll128_most[0] == 0.0);
 }
 
 TEST_CASE("ranks without a GPU of their own are refused, and the cluster is named") {

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "models/layer.hpp"
+#include "sim/replay/device_estimate.hpp"
 
 /// What layers keep where Transformer Engine computes, against formulas for RMSNorm, SwiGLU and fused
 /// attention in 16 bit that meet measured peaks (studies/measured/simumax_b200.yaml). n tokens, width h, keys
@@ -79,6 +80,8 @@ TEST_CASE("A fused loss overwrites the outputs, and the head's gradient is whole
   CHECK((whole.segments.back().saved.size - chunked.segments.back().saved.size).count() ==
         Approx(7.0 / 8.0 * logits));
   CHECK(chunked.segments.back().output_size.count() == Approx(logits / 8.0));
+  CHECK(chunked.segments.back().saved.size > Bytes(0));
+  CHECK(loss_bytes(chunked, 1) == Approx(loss_bytes(whole, 1) / 8.0));
   CHECK(chunked.forward_flop() == whole.forward_flop());
 }
 

@@ -130,6 +130,20 @@ TEST_CASE("a convention sets its options in all plans, and plans do not vary the
   CHECK(count > 200);
 }
 
+TEST_CASE("tensor-parallel ranks have whole experts or divide each", "[plan]") {
+  PlanProblem given = problem();
+  given.model = "moe:layers=4,hidden=512,heads=8,vocabulary=8192,sequence=512,experts=4";
+  PlanModels models(given);
+  std::map<std::string, int> counts;
+  enumerate_plans(models, [&](const Plan& plan) {
+    const std::string& divided = plan.text("expert_tensor");
+    CHECK((divided.empty() || divided == plan.text("tensor")));
+    ++counts[divided];
+  });
+  CHECK(counts.at("") > 50);
+  CHECK(counts.at("2") > 10);
+}
+
 TEST_CASE("plans that a convention's setting excludes are left out", "[plan]") {
   PlanProblem given = problem();
   given.like = "megatron";  // a ring for context parallelism, which windows exclude

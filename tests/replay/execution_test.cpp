@@ -5,6 +5,7 @@
 
 #include "core/error.hpp"
 #include "sim/replay/device_estimate.hpp"
+#include "sim/replay/device_scaling.hpp"
 #include "sim/replay/kernels.hpp"
 #include "sim/replay/prediction_options.hpp"
 
@@ -163,6 +164,7 @@ TEST_CASE("the rank with the most tokens computes, keeps and sends more, but no 
         Approx(1.25 * even.collectives.front().per_sample.count()));
   CHECK(model_of(kMoe + ",imbalance=125", {}).segments[1].saved.size ==
         model_of(kMoe, {}).segments[1].saved.size);  // one rank has all experts
+  CHECK_THROWS_WITH(load_model(shared + ",imbalance=401"), Catch::Contains("at most 400 percent"));
   CHECK_THROWS_WITH(load_model(shared + ",imbalance=125,capacity=125"),
                     Catch::Contains("imbalance 125 has no effect with capacity 125"));
 }
@@ -180,6 +182,10 @@ TEST_CASE("passes over gradients and copies of gathered parameters move the byte
   CHECK(added({.gradient_passes = "norm"}, update) == Approx(2.0));
   CHECK(added({.gradient_passes = "norm+scale"}, update) == Approx(6.0));
   CHECK(added({.gradient_passes = "nan"}, update) == Approx(0.0).margin(1e-9));
+  const Model checked = model_of(kLlama, {.gradient_passes = "nan"}), unchecked = model_of(kLlama, {});
+  const DeviceRates rates{.memory = BytesPerSecond(1e9)};
+  CHECK(roofline_time(checked, 1, Phase::kZeroGrad, 1, rates).count() ==
+        Approx(2.0 * roofline_time(unchecked, 1, Phase::kZeroGrad, 1, rates).count()));
   CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.forward; }) == Approx(4.0));
   CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.backward; }) == Approx(4.0));
 }
@@ -191,8 +197,7 @@ TEST_CASE("a weighted bias of experts moves 28 bytes per element of their output
   const auto moved = [&](const char* bias, const char* experts, bool forward) {
     const Model model = model_of(base + bias, {.experts = experts});
     double bytes = 0.0;
-    for (const LayerWork& work : model.segments[1].work)
-      bytes += work.traffic(forward).count();
+    for (const LayerWork& work : model.segments[1].work) bytes += work.traffic(forward).count();
     return bytes;
   };
   constexpr double kElements = 2048.0 * 2 * 1024;
