@@ -54,6 +54,7 @@ class ExportReader {
     read_tensors();
     read_signature();
     read_steps();
+    leave_unread_out();
     const std::vector<ProgramPiece> pieces = modules_of(smallest(), sizes_);
     const std::vector<std::string> names = names_of_parts(pieces, order_);
     for (std::size_t i = 0; i < pieces.size(); ++i)
@@ -168,6 +169,19 @@ class ExportReader {
       steps_.push_back(std::move(step));
     }
     if (steps_.empty()) throw InputError("{}: no operator reads the input", file_);
+  }
+
+  /// Parameters that no operator reads are other names of tied ones.
+  void leave_unread_out() {
+    std::set<std::string> read;
+    for (const Step& step : steps_)
+      for (const std::string& input : step.inputs) read.insert(parameter_of(input));
+    const auto dropped = std::erase_if(order_, [&](const std::string& name) { return !read.contains(name); });
+    std::erase_if(sizes_, [&](const auto& size) { return !read.contains(size.first); });
+    if (dropped > 0)
+      result_.assumed.push_back(counted(dropped, "parameter") +
+                                " that no operator reads: other names of tied ones");
+    if (order_.empty()) throw InputError("{}: no operator reads a parameter", file_);
   }
 
   [[nodiscard]] std::string parameter_of(const std::string& tensor) const {

@@ -56,7 +56,7 @@ const Registration<Importer> kTorch{importers(),
                                                .options = {},
                                                .recognises = is_archive,
                                                .read = import_archive},
-                                     .order = 65}};
+                                     .order = 1}};
 
 }  // namespace
 }  // namespace stepcast

@@ -21,21 +21,21 @@ enum class Form : std::uint8_t {
   kAttention
 };
 
-struct Row {
+struct OperatorRow {
   Form form = Form::kMoves;
   double flop = 0.0;  ///< per element of the output
   PerElement forward{}, backward{};
   Kept kept = Kept::kNothing;
 };
 
-using Rows = std::map<std::string, Row>;
+using OperatorRows = std::map<std::string, OperatorRow>;
 
-void add_rows(const Row& row, std::initializer_list<const char*> names, Rows& rows) {
+void add_rows(const OperatorRow& row, std::initializer_list<const char*> names, OperatorRows& rows) {
   for (const char* name : names) rows[name] = row;
 }
 
-Rows make_rows() {
-  Rows rows;
+OperatorRows make_rows() {
+  OperatorRows rows;
   add_rows(
       {.form = Form::kView},
       {"view",    "_unsafe_view",    "reshape",   "flatten", "unflatten",  "transpose",  "swapaxes",
@@ -44,9 +44,9 @@ Rows make_rows() {
        "unbind",  "detach",          "alias",     "numpy_T", "empty",      "empty_like", "contiguous_view",
        "getitem", "lift_fresh_copy", "sym_size",  "size",    "as_strided", "identity"},
       rows);
-  const Row product{.forward = kGemmForward, .backward = kGemmBackward, .kept = Kept::kInput};
+  const OperatorRow product{.forward = kGemmForward, .backward = kGemmBackward, .kept = Kept::kInput};
   const auto multiply = [&](Form form, std::initializer_list<const char*> names) {
-    Row row = product;
+    OperatorRow row = product;
     row.form = form;
     add_rows(row, names, rows);
   };
@@ -86,8 +86,8 @@ Rows make_rows() {
   return rows;
 }
 
-const Row* row_named(std::string name) {
-  static const Rows kRows = make_rows();
+const OperatorRow* row_named(std::string name) {
+  static const OperatorRows kRows = make_rows();
   while (name.size() > 1 && name.ends_with('_')) name.pop_back();  // in place
   const auto found = kRows.find(name);
   return found == kRows.end() ? nullptr : &found->second;
@@ -154,7 +154,7 @@ FusedAttention attention_of(const OperatorCall& call, double batch) {
 bool knows_operator(const std::string& name) { return row_named(name) != nullptr; }
 
 bool has_operands(const OperatorCall& call) {
-  const Row* known = row_named(call.name);
+  const OperatorRow* known = row_named(call.name);
   if (known == nullptr || known->form == Form::kMoves || known->form == Form::kView) return true;
   const std::size_t first =
       known->form == Form::kMatrix || known->form == Form::kBatched ? (call.inputs.size() > 2 ? 1 : 0) : 0;
@@ -172,7 +172,7 @@ bool has_operands(const OperatorCall& call) {
 }
 
 OperatorCost cost_of(const OperatorCall& call, double batch) {
-  const Row* known = row_named(call.name);
+  const OperatorRow* known = row_named(call.name);
   OperatorCost cost;
   double in = 0.0, all = 0.0, weights = 0.0;
   for (const OperatorTensor& tensor : call.inputs) (tensor.weight ? weights : all) += tensor.numbers;

@@ -367,14 +367,6 @@ Result predict(const PredictionRequest& request) {
     }
   }
 
-  if (is_chakra(request.costs.model) && request.strategy != "ddp") {
-    if (!request.strategy.empty())
-      throw UsageError("--strategy has no effect with --model {}, whose traces are replayed",
-                       request.costs.model);
-    PredictionRequest resolved = request;
-    resolved.strategy = "ddp";  // which trains, and needs no options
-    return predict(resolved);
-  }
   check_size(request);
   const bool trains = strategies().find(request.strategy).trains;  // before any file is read
   if (!trains && request.gradients_freed)

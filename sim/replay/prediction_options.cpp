@@ -7,6 +7,7 @@
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
+#include "models/chakra.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "sim/replay/convention.hpp"
 #include "sim/strategies/training_config.hpp"
@@ -231,6 +232,16 @@ std::vector<PredictionOption> replay_options() {
 }
 // clang-format on
 
+/// Traces of Chakra are replayed as they are. DDP, which trains and needs no options, takes the place of a
+/// strategy.
+OptionTexts with_strategy(OptionTexts options) {
+  const auto model = options.find("model");
+  if (model == options.end() || !is_chakra(model->second)) return options;
+  if (!options.emplace("strategy", "ddp").second)
+    throw UsageError("--strategy has no effect with --model {}, whose traces are replayed", model->second);
+  return options;
+}
+
 }  // namespace
 
 const std::vector<PredictionOption>& prediction_options() {
@@ -247,7 +258,7 @@ PredictionRequest prediction_request(const OptionTexts& given) {
   const auto convention = given.find("like");
   const LikeOptions all =
       convention == given.end() ? LikeOptions{given, ""} : Convention(convention->second).added_to(given);
-  const OptionTexts& options = all.options;
+  const OptionTexts options = with_strategy(all.options);
   PredictionRequest request;
   request.costs.convention = all.note;
   request.training = training_config(options);
