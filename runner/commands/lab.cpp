@@ -18,8 +18,8 @@ void declare(po::options_description& options) {
   options.add_options()
       ("words", po::value<Words>(),
        "action:\nup: build the hosts, switches and links of --cluster\n"
-       "run -- COMMAND ...: start 'stepcast run', 'bench' or 'calibrate' on the hosts of the lab that is "
-       "up, or of --cluster for this run only\n"
+       "run -- COMMAND ...: start 'stepcast run', 'bench', 'calibrate' or any program, as python3 train.py, "
+       "with torchrun's variables on the hosts of the lab that is up, or of --cluster for this run only\n"
        "status: list hosts, links and processes of a lab\n"
        "down: end its processes and remove it\n"
        "validate: predict a matrix of trainings from messages between two hosts, run it, and compare")
@@ -96,15 +96,21 @@ ExitCode status(const po::variables_map& values, const Words& /*words*/) {
   return ExitCode::kDone;
 }
 
+/// A command of stepcast, or any program.
 Words program_of(const Words& words) {
   static const Words kPrograms{"run", "bench", "calibrate"};
   if (words.size() < 2)
     throw UsageError(
         "the command for the ranks is missing: stepcast lab run --cluster FILE -- run --strategy ddp ...");
-  if (std::ranges::find(kPrograms, words[1]) == kPrograms.end())
-    throw UsageError(unknown_name("command", words[1], kPrograms));
-  Words program{command_line().front()};
-  program.insert(program.end(), words.begin() + 1, words.end());
+  Words program(words.begin() + 1, words.end());
+  if (std::ranges::find(kPrograms, words[1]) != kPrograms.end()) {
+    program.insert(program.begin(), command_line().front());
+    return program;
+  }
+  if (words[1].find('/') == std::string::npos) program.front() = find_program(words[1]);
+  if (program.front().empty())
+    throw UsageError("{}, or a program: none of this name is in PATH",
+                     unknown_name("command", words[1], kPrograms));
   return program;
 }
 

@@ -277,6 +277,7 @@ std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_pe
       RankStart start{rank_variables(context), kNamespaceFolder + ("/" + hosts[host].space),
                       cores_of_rank(cores, static_cast<int>(host), static_cast<int>(hosts.size()))};
       start.variables[kHostNameVariable] = hosts[host].name;
+      start.variables["GLOO_SOCKET_IFNAME"] = "eth0";  // PyTorch's Gloo would choose the loopback
       start.variables[kLabCoresVariable] = std::to_string(cores.size());
       start.variables[kHostSpeedVariable] = std::to_string(hosts[host].speed);
       ranks.push_back(std::move(start));

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 costs.py gloo.json && stepcast import gloo.json -o gloo.calibration.json
 """
-import json, os, socket, sys, time, torch, torch.distributed as dist
+import json, os, sys, time, torch, torch.distributed as dist
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

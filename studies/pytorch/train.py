@@ -79,7 +79,7 @@ def main():
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--profile")
     parser.add_argument("--times")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--bucket-cap", type=float, default=25.0, help="MiB")
     options = parser.parse_args()
     torch.set_num_threads(1)
