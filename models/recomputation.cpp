@@ -58,8 +58,8 @@ bool recompute_kernels(KernelRole role, Segment& segment) {
   return any;
 }
 
-/// Recomputes norms whose output only experts or latent attention save. Transformer Engine computes other norms
-/// in one module with the next GEMM.
+/// Recomputes norms whose output only experts or latent attention save. Transformer Engine computes other
+/// norms in one module with the next GEMM.
 bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
   bool any = false;
   for (std::size_t i = 0; i < layers.size(); ++i) {

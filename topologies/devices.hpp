@@ -122,8 +122,8 @@ struct DeviceModel {
   DeviceEstimate estimate;
   KernelParameters kernels{};  ///< of a GPU
 
-  /// Compute capability that selects model parameters and tables of collectives. AMD (RCCL): 900, above all of
-  /// NVIDIA.
+  /// Compute capability that selects model parameters and tables of collectives. AMD (RCCL): 900, above all
+  /// of NVIDIA.
   [[nodiscard]] int collectives_as() const { return compute_capability > 0 ? compute_capability : 900; }
   /// True if GEMMs of fp8 need operands transposed in memory (before Blackwell).
   [[nodiscard]] bool transposes() const { return compute_capability > 0 && compute_capability < 100; }
