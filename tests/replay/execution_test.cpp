@@ -183,7 +183,8 @@ TEST_CASE("passes over gradients and copies of gathered parameters move the byte
   CHECK(added({.gradient_passes = "norm+scale"}, update) == Approx(6.0));
   CHECK(added({.gradient_passes = "nan"}, update) == Approx(0.0).margin(1e-9));
   const Model checked = model_of(kLlama, {.gradient_passes = "nan"}), unchecked = model_of(kLlama, {});
-  const DeviceRates rates{.memory = BytesPerSecond(1e9)};
+  DeviceRates rates;
+  rates.memory = BytesPerSecond(1e9);
   CHECK(roofline_time(checked, 1, Phase::kZeroGrad, 1, rates).count() ==
         Approx(2.0 * roofline_time(unchecked, 1, Phase::kZeroGrad, 1, rates).count()));
   CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.forward; }) == Approx(4.0));
