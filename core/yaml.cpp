@@ -42,7 +42,9 @@ std::vector<std::string> YamlNode::keys() const {
   if (!node_.IsMap()) fail("expected keys and values");
   std::vector<std::string> result;
   for (const auto& pair : node_) {
-    result.push_back(pair.first.as<std::string>());
+    if (!pair.first.IsScalar())
+      YamlNode(pair.first, file_, where_).fail("a key must be one word, not a list, a map or nothing");
+    result.push_back(pair.first.Scalar());
     if (std::ranges::count(result, result.back()) > 1)
       YamlNode(pair.first, file_, where_).fail("key '" + result.back() + "' is repeated");
   }
@@ -89,7 +91,7 @@ std::string YamlNode::one_of(const std::string& what, const std::vector<std::str
 void YamlNode::allow_only(const std::vector<std::string>& known) const {
   static_cast<void>(keys());  // none is repeated
   for (const auto& pair : node_) {
-    const auto key = pair.first.as<std::string>();
+    const std::string& key = pair.first.Scalar();
     if (std::ranges::find(known, key) != known.end()) continue;
     YamlNode(pair.first, file_, where_).fail(unknown_name("key", key, known));
   }

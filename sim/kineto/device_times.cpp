@@ -136,7 +136,7 @@ void DeviceTimes::add(const Placed& placed, double duration) {
   }
   const bool from_host = file_.name(event).find("HtoD") != std::string::npos;
   if (from_host && part == StepPart::kForward) part = StepPart::kInput;
-  if (placed.place.operation >= 0 && (part == StepPart::kForward || part == StepPart::kBackward)) {
+  if (step.has(placed.place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
     ProfiledOperation& operation = step.operations[static_cast<std::size_t>(placed.place.operation)];
     (part == StepPart::kForward ? operation.forward : operation.backward).device += duration;
     if (part == StepPart::kBackward) operation.launched.emplace_back(placed.launched, duration);

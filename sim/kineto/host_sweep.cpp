@@ -181,11 +181,11 @@ void HostSweep::add(const Place& place, double duration, bool gap) {
     step.blocked += duration;
   } else if (place.owner != Owner::kModel) {
     (gap ? step.waited : step.strategy.host) += duration;
-    if (place.part == StepPart::kBackward && place.operation >= 0)
+    if (place.part == StepPart::kBackward && step.has(place.operation))
       step.operations[static_cast<std::size_t>(place.operation)].strategy += duration;
   } else {
     StepPart part = place.part;
-    if (place.operation >= 0 && (part == StepPart::kForward || part == StepPart::kBackward)) {
+    if (step.has(place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
       ProfiledOperation& operation = step.operations[static_cast<std::size_t>(place.operation)];
       (part == StepPart::kForward ? operation.forward : operation.backward).host += duration;
       if (operation.is_loss) part = StepPart::kLoss;
@@ -207,7 +207,7 @@ void HostSweep::note_gradient(const Track& track, const KinetoEvent& event) {
   if (step < 0) return;
   ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
   ++own.gradients;
-  if (track.current < 0 || track.current >= static_cast<int>(own.operations.size())) return;
+  if (!own.has(track.current)) return;
   ReadyGradient ready{.at = event.begin, .dtype = first_type(file_, event)};
   if (const auto dims = dims_of(file_, event); !dims.empty()) ready.elements = elements(dims.front());
   ProfiledOperation& operation = own.operations[static_cast<std::size_t>(track.current)];

@@ -83,6 +83,10 @@ struct ProfiledStep {
   [[nodiscard]] double duration() const { return end - begin; }
   [[nodiscard]] PartTime& part(StepPart which) { return parts[static_cast<std::size_t>(which)]; }
   [[nodiscard]] const PartTime& part(StepPart which) const { return parts[static_cast<std::size_t>(which)]; }
+  /// False for an operation of another step, into which a damaged profile's backward may reach.
+  [[nodiscard]] bool has(int operation) const {
+    return operation >= 0 && operation < static_cast<int>(operations.size());
+  }
 };
 
 struct RankProfile {

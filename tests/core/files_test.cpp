@@ -129,6 +129,10 @@ TEST_CASE("YAML errors name file, line, key and the nearest known key") {
   CHECK_THROWS_WITH(node.at("list").items()[1].integer(),
                     Catch::Contains("list[1]") && Catch::Contains("whole number, found 'x'"));
   CHECK_THROWS_WITH(YamlNode::parse("a: [1", "c.yaml"), Catch::Contains("not valid YAML"));
+  CHECK_THROWS_WITH(YamlNode::parse("[a, b]: 1", "c.yaml").keys(),
+                    Catch::Contains("c.yaml:1") && Catch::Contains("a key must be one word"));
+  CHECK_THROWS_WITH(YamlNode::parse("? {a: 1}\n: 2", "c.yaml").allow_only({"b"}),
+                    Catch::Contains("one word"));
 }
 
 TEST_CASE("a registry keeps its order and answers an unknown name with the nearest") {

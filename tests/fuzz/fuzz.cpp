@@ -57,7 +57,9 @@ class Fuzzer {
       if (target.name.find(options_.only) != std::string::npos) targets_.push_back(std::move(target));
     shared_ = static_cast<Shared*>(
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-    place_ = std::filesystem::temp_directory_path() / fmt::format("stepcast-fuzz-{}", getpid());
+    place_ = (std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
+                                                  : std::filesystem::temp_directory_path()) /
+             fmt::format("stepcast-fuzz-{}", getpid());
     std::filesystem::create_directories(place_);
   }
   ~Fuzzer() {

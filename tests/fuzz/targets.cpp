@@ -176,7 +176,7 @@ std::vector<Target> record_targets() {
                     if (is_profile(path)) trace_of_profile(path, model);
                   }),
       json_target("hugging face", configurations(),
-                  [](const std::string& path) { load_model("hf:" + path); }),
+                  [](const std::string& path) { load_model("hf:" + path + ":sequence=16"); }),
   };
 }
 
