@@ -96,7 +96,7 @@ ExitCode status(const po::variables_map& values, const Words& /*words*/) {
   return ExitCode::kDone;
 }
 
-/// A command of stepcast, or any program.
+/// A command of stepcast, or any program, whose file is the first word.
 Words program_of(const Words& words) {
   static const Words kPrograms{"run", "bench", "calibrate"};
   if (words.size() < 2)
@@ -114,17 +114,24 @@ Words program_of(const Words& words) {
   return program;
 }
 
+/// Starts `program` on the hosts.
+ExitCode start_ranks(const std::vector<LabHost>& hosts, int ranks_per_host, const Words& program) {
+  constexpr std::chrono::milliseconds kGrace{10'000};
+  std::vector<RankStart> ranks = lab_ranks(hosts, ranks_per_host);
+  if (program.front() != command_line().front())
+    for (RankStart& rank : ranks) rank.program = program.front();
+  return launch_ranks(ranks, program, kGrace);
+}
+
 ExitCode run_ranks(const po::variables_map& values, const Words& words) {
   const Words program = program_of(words);
   const int ranks_per_host = int_option(values, "ranks-per-host", 1);
   require_lab_capabilities();
-  constexpr std::chrono::milliseconds kGrace{10'000};
-  if (values.count("cluster") == 0)
-    return launch_ranks(lab_ranks(lab_hosts(lab_name(values)), ranks_per_host), program, kGrace);
+  if (values.count("cluster") == 0) return start_ranks(lab_hosts(lab_name(values)), ranks_per_host, program);
   const LabPlan plan = plan_of(values);
   warn_of_latency(plan, load_cluster(plan.cluster));
   const LabScope lab(plan);
-  return launch_ranks(lab_ranks(plan.hosts, ranks_per_host), program, kGrace);
+  return start_ranks(plan.hosts, ranks_per_host, program);
 }
 
 /// Runs the study of the lab by `stepcast`.

@@ -51,6 +51,7 @@ struct RankStart {
   std::map<std::string, std::string> variables;  ///< of the environment; they override inherited ones
   std::string network_namespace;                 ///< a file such as /run/netns/NAME; "": that of this process
   std::vector<int> cores;                        ///< that it may use; empty: those of this process
+  std::string program{};                         ///< file that runs; "": this program
 };
 
 /// Runs `argv` once per entry on this machine, and waits for all of them. They share a JobFolder. Rank 0

@@ -106,7 +106,7 @@ class LocalJob {
     };
     ranks_.emplace_back(
         ProgramStart{.words = argv_,
-                     .file = kOwnProgram,
+                     .file = own.program.empty() ? kOwnProgram : own.program,
                      .variables = own.variables,
                      .captured = ranks_.empty() ? Captured::kNothing : Captured::kOutputWithErrors,
                      .prepare = enter});
