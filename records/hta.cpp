@@ -15,7 +15,7 @@ constexpr double kMicroseconds = 1e6;
 
 long long micros(double seconds) { return std::llround(seconds * kMicroseconds); }
 
-/// A name by whose beginning HTA tells what the kernel is.
+/// A name whose beginning HTA maps to a kind of kernel.
 std::string kernel_name(const Span& span) {
   if (span.stream == Stream::kComm) return "ncclDevKernel_" + span.name;
   if (span.stream == Stream::kCopy) return "Memcpy " + span.name;

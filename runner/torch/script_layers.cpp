@@ -29,7 +29,7 @@ struct PartTensors {
 void copy_into(const torch::Tensor& to, const torch::Tensor& from, const std::string& name,
                const std::string& path) {
   if (to.sizes() != from.sizes())
-    throw InputError("{}: '{}' has the shape {}, {}.yaml says another; measure it again", path, name,
+    throw InputError("{}: '{}' has the shape {}, {}.yaml contains another; measure it again", path, name,
                      fmt::format("{}", fmt::join(from.sizes(), "x")), path);
   to.copy_(from);
 }

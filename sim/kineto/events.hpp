@@ -67,7 +67,7 @@ struct KinetoTrack {
   int process = 0, thread = 0;  ///< of KinetoFile::texts
 };
 
-/// What a file says about itself.
+/// What a file contains about itself.
 struct KinetoMetadata {
   std::vector<std::string> devices{};
   int rank = -1, world_size = 0;  ///< -1 and 0: not stated

@@ -105,7 +105,7 @@ struct RankProfile {
   std::vector<std::string> notes{};       ///< steps that were left out, cut files
 };
 
-/// Reads a profile's steps. \throws InputError that says what was found if there is no training step
+/// Reads a profile's steps. \throws InputError with what was found if there is no training step
 RankProfile read_rank_profile(const std::string& path);
 
 /// Dtype of a tensor as precisions name it: `float`, `Float`, `c10::BFloat16`; "" for others.

@@ -71,10 +71,9 @@ TEST_CASE("on a device a measured step has what it computes and what its host is
     REQUIRE(entry.pace == StepContext::kContinuous);
     CHECK(entry.native_step_s.size() == entry.steps());
     for (std::size_t i = 0; i < model.segments.size(); ++i) {
-      // The issue is the shorter one of a blocked and a free device's, within the same microseconds.
+      // As long on the blocked device; the issue is the shorter one of a blocked and a free device's.
       const double issued = SlowDevice::kSlower * median(entry.segments[i].backward_issue_s);
-      CHECK(median(entry.segments[i].backward_s) > 0.8 * issued);
-      CHECK(median(entry.segments[i].backward_s) < 10.0 * issued);
+      CHECK(median(entry.segments[i].backward_s) > 0.95 * issued);
       CHECK(entry.segments[i].grad_ready_fraction.size() == model.segments[i].parameters.size());
     }
     // fc1 leaves relu's output.

@@ -1,6 +1,6 @@
 """Programs of torch.export for tests, without weights: python3 make_exported.py (PyTorch 2.4 and later).
 
-residual.pt2: two residual blocks and a tied pair of linear layers; residual.json says what PyTorch counts:
+residual.pt2: two residual blocks and a tied pair of linear layers; residual.json contains what PyTorch counts:
 parameters, and flop of the products by torch.utils.flop_counter. ../../fuzz/seeds/small.exported.json: the JSON of a
 convolution and a linear layer.
 """
