@@ -198,8 +198,10 @@ struct Loss {
   /// position.
   int classes = 0;
   bool in_place = false;  ///< softmax and gradient overwrite the fp32 copy of the outputs
-  bool eager = false;     ///< PyTorch's kernels one by one, not compiled or fused
-  bool fused = false;     ///< no copy of the outputs; the gradient overwrites them (Transformer Engine)
+  bool compiled =
+      false;  ///< the same by a compiler, which copies what is overwritten (Megatron's native fusion)
+  bool eager = false;  ///< PyTorch's kernels one by one, not compiled or fused
+  bool fused = false;  ///< no copy of the outputs; the gradient overwrites them (Transformer Engine)
   int chunks = 1;  ///< parts of the positions; outputs and loss of one exist at a time (torchtitan, Liger)
 };
 

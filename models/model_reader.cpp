@@ -15,7 +15,7 @@
 /// input: {kind: features, shape: [30]}      # image, features or tokens (with `vocabulary`); or just `none`
 /// loss: binary_cross_entropy                # cross_entropy (with `classes`), binary_cross_entropy, none,
 ///                                           # or traced: its time is a trace's
-/// loss_in_place: true                       # see Loss for this, loss_eager, loss_fused, loss_chunks
+/// loss_in_place: true                       # see Loss for this, loss_compiled, _eager, _fused, _chunks
 /// optimizer: {kind: adam, learning_rate: 0.001}   # sgd (momentum, weight_decay), adam (weight_decay), none
 /// segments:
 ///   - name: fc1
@@ -52,7 +52,7 @@ class ModelReader {
   /// \throws InputError naming file, line and key
   Model read(const YamlNode& file) {
     file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "loss_fused",
-                     "loss_chunks", "classes", "optimizer", "per", "program", "segments"});
+                     "loss_chunks", "loss_compiled", "classes", "optimizer", "per", "program", "segments"});
     if (file.has("program")) program_ = file.at("program").one_of("program", {"TorchScript"});
     model_.settings = settings_.values();
     read_input(file);
@@ -95,10 +95,12 @@ class ModelReader {
         "loss", {"cross_entropy", "binary_cross_entropy", "mean_square", "own", "traced", "none"});
     const bool has_classes = loss.kind == "cross_entropy";
     loss.in_place = is_set(file, "loss_in_place");
+    loss.compiled = is_set(file, "loss_compiled");
     loss.eager = is_set(file, "loss_eager");
     loss.fused = is_set(file, "loss_fused");
     for (const auto& [key, given] : {std::pair{"classes", file.has("classes")},
                                      {"loss_in_place", loss.in_place},
+                                     {"loss_compiled", loss.compiled},
                                      {"loss_eager", loss.eager},
                                      {"loss_fused", loss.fused}})
       if (given && !has_classes) file.at(key).fail("only loss cross_entropy has classes");

@@ -11,9 +11,9 @@
 namespace stepcast {
 namespace {
 
-/// Replicas of the pipeline stage of `rank`.
+/// Replicas of the pipeline stage of `rank`, or the ranks that share one.
 StridedRanks replicas_of(const PlanView& view, int rank) {
-  return {rank * view.stage_stride, view.replicas(), view.batch_stride};
+  return {rank * view.stage_stride, view.zero > 0 ? view.sharers() : view.replicas(), view.batch_stride};
 }
 
 /// Ranks with different experts, tensor-parallel ones first, unless these divide each expert; one if they are
@@ -260,6 +260,8 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
   const double tail = std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas),
                                links_.pieces_s(kind, Bytes(held.dense.of(range)), replicas) - backward_s);
   if (view.zero == 0) return tail + updates_s;
+  if (view.zero == 3)
+    return tail + updates_s / view.most_shards(replicas.count);  // gathered before the forward
   // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
   // not.
   const double last_gather =

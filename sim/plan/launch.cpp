@@ -63,6 +63,8 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
        {"tensor", "pipeline", "context", "expert", "data", "virtual-stages", "micro-batches"})
     set(count, plan.number(count));
   set("copies", plan.copies());
+  if (plan.text("strategy") == "pipeline" && !plan.text("shard").empty())
+    values.set("sharding", "shard_grad_op");
   values.set("has-experts", model.has_experts() ? "yes" : "no");
   set("shards", plan.number("data") / plan.copies());
   set("replicas", plan.number("data") * plan.number("context"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "sim/replay/costs.hpp"
 #include "sim/strategies/fsdp_units.hpp"
@@ -57,6 +58,12 @@ LocalProgram local_program(const PlanView& view, SegmentRange range) {
     if (step.has(phase, segment)) step.backward(segment, 0, {}, phase);
   result.program = step.take();
   return result;
+}
+
+/// Gradients of a range without experts, no wider than they are reduced.
+double dense_gradients(const SegmentBytes& held, SegmentRange range) {
+  return std::min(1.0, held.gradient.of(range) / std::max(1.0, held.reduced.of(range))) *
+         held.dense.of(range);
 }
 
 bool runs_after_forward(const Op& op) {
@@ -116,19 +123,17 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   const Model& model = view.model;
   const SegmentBytes& held = segment_bytes(model);
   const int sharers = view.sharers();
-  double bytes = held.size.of(range);
+  double bytes = view.zero == 3 ? 0.0 : held.size.of(range);
   const bool in_place = model.transformer_engine();  // no array for reduced gradients
   if (sharers > 1) {
     // Experts are left out: how many ranks share them differs.
     const double copy = model.precision.master == "none" ? held.gathered.of(range) : 0.0;
-    const double dense = held.dense.of(range);
-    const double narrower = std::min(1.0, held.gradient.of(range) / std::max(1.0, held.reduced.of(range)));
-    bytes += (copy + (in_place ? 0.0 : narrower * dense)) / sharers;
+    bytes += (copy + (in_place ? 0.0 : dense_gradients(held, range))) / sharers;
   } else if (view.replicas() > 1 && !view.is_sharded() && !in_place) {
     bytes += held.reduced.of(range);
   }
   if (model.optimizer.kind != "none")
-    bytes += (view.zero == 2 ? 0.0 : held.gradient.of(range)) +
+    bytes += (view.zero > 1 ? 0.0 : held.gradient.of(range)) +
              model.optimizer_bytes(held.count.of(range) / view.most_shards(sharers)).count();
   const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
   if (has_ends) bytes += input_bytes(view);
@@ -173,17 +178,29 @@ double MemoryBounds::pipelined_bytes(const PlanView& view) {
   double bound = 0.0;
   for (int rank = 0; rank < shape.ranks; ++rank) {
     double resident = process_bytes(), live = 0.0, most = passing_gradients(view, chunks[rank]);
+    // Of a stage in shards: parameters from the first forward on, and gradients from the first backward on.
+    std::vector<double> whole(chunks.size()), gradients(chunks.size());
     for (auto chunk = static_cast<std::size_t>(rank); chunk < chunks.size();
-         chunk += static_cast<std::size_t>(shape.ranks))
+         chunk += static_cast<std::size_t>(shape.ranks)) {
       resident += resident_bytes(view, chunks[chunk]);
+      if (view.zero != 3) continue;
+      live += whole[chunk] = segment_bytes(view.model).gathered.of(chunks[chunk]);
+      gradients[chunk] = dense_gradients(segment_bytes(view.model), chunks[chunk]);
+    }
     for (const PipelineAction& action : first_actions(shape, rank)) {
       const Activations& held = activations(view, chunks[action.chunk]);
       const bool forward = action.phase == Phase::kForward;
+      const bool last = action.micro_batch + 1 == shape.micro_batches;
+      if (!forward && last) live -= std::exchange(whole[action.chunk], 0.0);  // freed one after the other
       if (action.phase != Phase::kBackwardWeight)
         most = std::max(most, live + (forward ? held.forward_peak : held.backward_peak - held.kept));
       live += forward ? held.kept : -held.kept;
       if (action.phase == Phase::kBackwardInput) live += held.waiting;
       if (action.phase == Phase::kBackwardWeight) live += held.kept - held.waiting;
+      if (!forward && !last && action.phase != Phase::kBackwardInput) {
+        const double taken = std::exchange(gradients[action.chunk], 0.0);
+        whole[action.chunk] += taken, live += taken;
+      }
     }
     bound = std::max(bound, resident + most);
   }

@@ -30,6 +30,7 @@ PlanView view_of(PlanModels& models, const Plan& plan) {
                           .virtual_stages = virtual_stages},
                 .chunks = models.chunks(split.empty() ? "even" : split, stages * virtual_stages)};
   if (!pipelined) return view;
+  if (!plan.text("shard").empty()) view.zero = 3;
   if (plan.stages_inside())
     view.batch_stride *= stages;
   else

@@ -31,7 +31,7 @@ struct PlanView {
   const PhaseCosts& costs;    ///< of one micro-batch
   int samples;                ///< per micro-batch
   int recompute;              ///< blocks per recomputation unit; 0: no recomputation
-  int zero;                   ///< ZeRO stage
+  int zero;                   ///< ZeRO stage; 3: the stages of a pipeline are in shards
   int tensor, context;        ///< ranks
   int expert, expert_tensor;  ///< ranks with different experts, and with parts of each
   int batches;                ///< data-parallel degree
@@ -42,7 +42,7 @@ struct PlanView {
 
   [[nodiscard]] int replicas() const { return batches * context; }
   /// Ranks that share one optimizer; 1 without ZeRO.
-  [[nodiscard]] int sharers() const { return zero > 0 ? replicas() : 1; }
+  [[nodiscard]] int sharers() const { return zero > 0 ? replicas() / plan.copies() : 1; }
   [[nodiscard]] bool is_sharded() const { return plan.text("strategy") == "fsdp"; }
   /// True if FSDP reduces the gradients of every micro-batch.
   [[nodiscard]] bool reduces_each() const {

@@ -132,6 +132,11 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
                                        : "no plan divides " + counted(models.problem().samples, "sequence") +
                                              " among " + counted(models.problem().ranks, "rank") + "\n";
   const double limit = bounds.memory_limit();
+  if (std::ranges::any_of(outcome.plans, [&](const PlanRecord& record) {
+        return record.error.empty() && !record.forecast && record.bound.memory_bytes <= limit;
+      }))
+    return "no plan that fits was found before the search ended; others may: raise --time-limit or "
+           "--replays\n";
   std::string text = "nothing fits: of " + to_text(models.device().memory) + " of " + models.device().name +
                      ", " + to_text(Bytes(limit)) + " may be used (--memory-reserve " +
                      percent_text(models.problem().reserve, 0) + "). Least of all needs " +

@@ -274,7 +274,8 @@ class PlanSearch {
   /// If no plan fits, replays the plan with the least memory.
   void replay_smallest() {
     const auto key = [](const PlanRecord& one) {
-      return std::pair(!one.error.empty(), one.bound.memory_bytes);
+      const bool bounded = one.error.empty() && one.bound.memory_bytes > 0.0;
+      return std::pair(!bounded, one.bound.memory_bytes);
     };
     const auto smallest = std::ranges::min_element(kept_, {}, key);
     if (smallest != kept_.end() && !smallest->forecast && smallest->error.empty()) replay_all({&*smallest});

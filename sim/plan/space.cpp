@@ -130,17 +130,35 @@ bool gathers(const Plan& plan) {
   return plan.text("strategy") == "fsdp" && plan.text("sharding") != "no_shard";
 }
 
-/// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas. Each copy has all
-/// experts.
-Values shards(PlanModels&, const Plan& plan) {
-  if (!gathers(plan)) return kDoesNotApply;
+/// Numbers of data-parallel ranks, fewer than all, that may share one copy: each copy has all experts.
+Values fewer_shards(const Plan& plan) {
   Values all = divisors(plan.number("data"));
   all.pop_back();
   std::erase_if(all, [&](const std::string& value) {
     return value == "1" || sharing_ranks(plan, std::stoi(value)) % plan.expert_ranks() != 0;
   });
+  return all;
+}
+
+/// Whether the stages of a pipeline may be in shards: not if a convention sets what replicas share.
+bool shards_stages(PlanModels& models, const Plan& plan) {
+  return plan.text("strategy") == "pipeline" && plan.number("data") > 1 &&
+         models.whole().optimizer.kind != "none" && !models.is_set("zero");
+}
+
+/// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas. Stages of a pipeline are
+/// whole ("") or in shards among all.
+Values shards(PlanModels& models, const Plan& plan) {
+  if (shards_stages(models, plan)) return {"", plan.text("data")};
+  if (!gathers(plan)) return kDoesNotApply;
+  Values all = fewer_shards(plan);
   all.insert(all.begin(), "");
   return all;
+}
+
+/// Replicas of stages in shards.
+Values hybrid_stages(PlanModels& models, const Plan& plan) {
+  return shards_stages(models, plan) && !plan.text("shard").empty() ? fewer_shards(plan) : Values{};
 }
 
 Values micro_batches(PlanModels& models, const Plan& plan) {
@@ -221,7 +239,8 @@ Values adjacent_splits(PlanModels&, const Plan& plan) {
 
 bool averages_in_buckets(const Plan& plan) {
   return plan.text("strategy") == "ddp" ||
-         (plan.text("strategy") == "pipeline" && plan.number("data") * plan.number("context") > 1);
+         (plan.text("strategy") == "pipeline" && plan.text("shard").empty() &&
+          plan.number("data") * plan.number("context") > 1);
 }
 
 /// With several micro-batches whole gradients stay: stage 2 only adds waits to stage 1.
@@ -237,7 +256,7 @@ Values bucket_caps(PlanModels&, const Plan& plan) {
 
 /// Adjacent ranks, after those of tensor parallelism: replicas of a stage, or stages of a replica.
 Values rank_orders(PlanModels&, const Plan& plan) {
-  const bool both = plan.number("pipeline") > 1 && plan.number("data") > 1;
+  const bool both = plan.number("pipeline") > 1 && plan.number("data") > 1 && plan.text("shard").empty();
   return both && plan.number("context") * plan.expert_ranks() == 1 ? Values{"", kStagesInside}
                                                                    : kDoesNotApply;
 }
@@ -314,7 +333,7 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"expert_tensor", "expert tensor", kMesh, expert_tensors},
       {"strategy", "", kOption, strategies_for},
       {"sharding", "", kOption, shardings},
-      {"shard", "shard", kMesh, shards},
+      {"shard", "shard", kMesh, shards, nullptr, hybrid_stages},
       {"forward-prefetch", "forward prefetch", kOption,
        [](PlanModels&, const Plan& plan) { return gathers(plan) ? Values{"yes"} : kDoesNotApply; }, nullptr,
        [](PlanModels&, const Plan&) { return kDoesNotApply; }},

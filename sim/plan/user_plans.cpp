@@ -29,12 +29,11 @@ void read_mesh(const YamlNode& node, int ranks, Plan& plan) {
     const Mesh given = node.has("mesh") ? mesh_of(strategy, node.at("mesh").text()) : Mesh();
     return given.resolved(ranks, strategies().find(strategy).open);
   });
-  if (strategy != "fsdp" && mesh.size("shard") > 1)
-    node.fail("'shard' is a dimension of plans of fsdp alone, not of '{}'", strategy);
   for (const char* name : {"pipeline", "context", "tensor", "expert", "expert_tensor"})
     if (mesh.size(name) > 1) plan.values[name] = std::to_string(mesh.size(name));
   plan.values["data"] = std::to_string(mesh.size("data") * mesh.size("shard"));
-  if (mesh.size("data") > 1 && mesh.has("shard")) plan.values["shard"] = std::to_string(mesh.size("shard"));
+  if (mesh.has("shard") && (mesh.size("data") > 1 || strategy != "fsdp"))
+    plan.values["shard"] = std::to_string(mesh.size("shard"));
   if (mesh_of(plan).text() != mesh.text()) plan.values["rank-order"] = kStagesInside;
   if (mesh_of(plan).text() != mesh.text())
     node.fail(

@@ -93,12 +93,20 @@ std::string conventions_text() {
   return text;
 }
 
-Convention::Convention(const std::string& name) : name_(name) {
+Convention::Convention(const std::string& name) : name_(name) { read(name); }
+
+void Convention::read(const std::string& name) {
   const std::vector<std::string> known = resource_names("conventions", ".yaml");
   if (!name.ends_with(".yaml") && std::ranges::find(known, name) == known.end())
     throw UsageError("--like: " + unknown_name("convention", name, known));
   const YamlNode file = YamlNode::load(find_resource("conventions", name, ".yaml").string());
-  file.allow_only({"convention", "options", "model"});
+  file.allow_only({"convention", "like", "options", "model"});
+  if (file.has("like")) {
+    const std::string parent = file.at("like").text();
+    if (std::ranges::find(known, parent) == known.end() || parent == name)
+      file.at("like").fail(unknown_name("shipped convention", parent, known));
+    read(parent);
+  }
   const std::vector<std::string> names = condition_names();
   for (const char* key : {"options", "model"})
     for (const YamlNode& entry : file.items(key))

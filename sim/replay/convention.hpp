@@ -23,6 +23,7 @@ struct LikeOptions {
 /// What each convention sets, for `help conventions`.
 std::string conventions_text();
 
+/// A file with the key `like` begins with the entries of the shipped convention of that name.
 class Convention {
  public:
   /// \param name in conventions/, or a file \throws UsageError for an unknown one \throws InputError for a
@@ -38,6 +39,8 @@ class Convention {
   [[nodiscard]] LikeOptions added_to(const OptionTexts& options) const;
 
  private:
+  void read(const std::string& name);
+
   struct Entry {
     std::string name;
     YamlNode value;

@@ -18,8 +18,10 @@ namespace {
 /// Arrays of a cross entropy in fp32, each as large as the outputs: log-softmax and the gradients of its
 /// output and of its input. If ranks share the classes: log-softmax, zeros with the targets, their sum with
 /// the softmax, and its product with the gradient (`_nll_loss_and_log_softmax_backward` in
-/// torch/distributed/tensor/parallel/loss.py); in place one.
-constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace = 1.0;
+/// torch/distributed/tensor/parallel/loss.py); in place one, and compiled two, since a graph that overwrites
+/// its input computes the new values beside it and copies them (megatron/core/fusions/fused_cross_entropy.py).
+constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace = 1.0,
+                 kLossCopiesCompiled = 2.0;
 
 /// Time of one layer's forward, its backward, or the weight gradients of its backward.
 using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
@@ -164,7 +166,8 @@ DeviceModel slowest_of(DeviceModel device, int count) {
 
 double loss_bytes(const Model& model, int samples) {
   if (model.loss.kind != "cross_entropy" || model.loss.fused) return 0.0;
-  const double copies = model.loss.in_place      ? kLossCopiesInPlace
+  const double copies = model.loss.compiled      ? kLossCopiesCompiled
+                        : model.loss.in_place    ? kLossCopiesInPlace
                         : model.shares_classes() ? kSharedLossCopies
                                                  : kLossCopies;
   return copies * kFloat32Bytes * samples * static_cast<double>(numel(model.segments.back().output)) /

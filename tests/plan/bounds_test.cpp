@@ -107,6 +107,8 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
       CHECK(bounds.step_s(fastest(models, plans[i])) <= (1.0 + kRounding) * result.median_step_time_s());
       for (const char* name : {"recompute", "gather_again", "virtual-stages", "accumulate"})
         ++values[name + (" " + plans[i].text(name))];
+      if (plans[i].text("strategy") == "pipeline" && !plans[i].text("shard").empty())
+        ++values["stages in shards"];
       double memory = 0.0;
       for (const MemoryUse& use : result.memory) memory = std::max(memory, use.peak_bytes);
       CHECK(bound.step_s <= (1.0 + kRounding) * result.median_step_time_s());
@@ -122,7 +124,7 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
   }
   CHECK(count > 2000);
   for (const char* value : {"recompute selective", "recompute per-op", "gather_again 1", "virtual-stages 3",
-                            "accumulate every", "accumulate shard-then-replicas"})
+                            "accumulate every", "accumulate shard-then-replicas", "stages in shards"})
     CHECK(values[value] > 10);
   // Bounds that prune nothing would be lower bounds too.
   INFO("bounds are " << tightness / count << " of the forecasts in the mean of " << count);

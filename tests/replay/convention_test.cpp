@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "sim/replay/prediction_options.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace stepcast::convention_test {
 namespace {
@@ -96,6 +97,21 @@ TEST_CASE("torchtitan reduces every micro-batch of FSDP, hf the last one in bf16
   const PredictionRequest request = prediction_request(options);
   CHECK(request.training.options.at("accumulate") == "every");
   CHECK(request.costs.convention == "torchtitan@2025: accumulate every");
+}
+
+TEST_CASE("a convention of one's own begins as another one") {
+  const TemporaryFolder folder;
+  const std::string mine = folder.file("mine.yaml");
+  const auto write = [&](const std::string& parent) {
+    folder.write("mine.yaml", "convention: ours\nlike: " + parent + "\noptions:\n  - {messages: ahead}\n");
+  };
+  write("megatron");
+  const OptionTexts options = like(mine, pipeline("pipeline=4,data=16")).options;
+  CHECK(options.at("messages") == "ahead");  // the file's own entry counts
+  CHECK(options.at("zero") == "1");
+  write(mine);
+  CHECK_THROWS_WITH(Convention(mine),
+                    Catch::Contains("mine.yaml:2:") && Catch::Contains("megatron-defaults"));
 }
 
 TEST_CASE("an unknown convention is refused with the known ones") {
