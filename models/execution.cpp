@@ -14,17 +14,17 @@ const std::vector<ExecutionOption>& execution_options() {
   static const std::vector<ExecutionOption> kOptions{
       {"attention",
        &Execution::attention,
-       {"flash2", "flash3", "flash4", "cudnn", "ck"},
+       {"flash2", "flash3", "flash4", "cudnn", "cudnn-fp8", "cudnn-mxfp8", "ck"},
        "kinds of fused attention in order of preference, as cudnn+flash2; the first one counts that has "
        "rates on "
        "the device",
        true},
       {"experts",
        &Execution::experts,
-       {"loop", "streams", "grouped"},
+       {"loop", "streams", "grouped", "fused"},
        "GEMMs of experts: loop, one after the other; streams, side by side with a launch for each "
-       "(Transformer "
-       "Engine); grouped, one kernel"},
+       "(Transformer Engine); grouped, one kernel; fused, with the activation and casts in it (Transformer "
+       "Engine's CuTe kernels for mxfp8 and nvfp4)"},
       {"graph",
        &Execution::graph,
        {"none", "layer", "full"},
@@ -102,6 +102,20 @@ double sent_part(const Execution& execution, const Model& model) {
   return reached * (1.0 - std::pow(1.0 - 1.0 / reached, copies)) / copies;
 }
 
+/// What is left of the kernels between the GEMMs of routed experts if these do their work: the first GEMM
+/// writes the cast activation beside its output, the gradient of the second one's input reads that output, and
+/// writes the cast gradient. \param written part of a cast's bytes
+void fuse(LayerWork& work, double written) {
+  constexpr double kGate = 0.2;  // reads 2 of the 10 elements that the backward of the activation moves
+  for (Kernel& kernel : work.kernels) {
+    if (!kernel.is(KernelRole::kExpertActivation)) continue;
+    const bool cast = kernel.moved == Moved::kQuantized;
+    kernel.forward = (cast ? written : 0.0) * kernel.forward;
+    kernel.backward = (cast ? written : kGate) * kernel.backward;
+    kernel.launches = kernel.backward_launches = 0;
+  }
+}
+
 }  // namespace
 
 /// The first kernel of a layer that is captured stands for the launch of its graph.
@@ -116,17 +130,23 @@ void apply(const Execution& execution, Model& model) {
   for (LayerCollective& one : model.collectives)
     if (one.group == LayerCollectiveGroup::kExpert && one.kind == LayerCollectiveKind::kAllToAll)
       one.per_sample = sent_part(execution, model) * one.per_sample;
+  const Recipe* recipe = recipe_of(model.precision.products);
+  const bool one_kernel = execution.experts == "grouped" || execution.experts == "fused";
+  if (execution.experts == "fused" &&
+      (recipe == nullptr || (recipe->name != "mxfp8" && recipe->name != "nvfp4")))
+    throw InputError("experts fused: takes precision mxfp8 or nvfp4, which the fused kernels compute in");
   for (Segment& segment : model.segments) {
+    if (execution.experts == "fused")
+      for (LayerWork& work : segment.work) fuse(work, recipe->copies / recipe->cast);
     bool first = true;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) {
         std::erase_if(work.kernels, [&](const Kernel& one) {
           return (execution.dispatch != "alltoall" && one.is(KernelRole::kSort)) ||
-                 (execution.experts == "grouped" && one.is(KernelRole::kExpertBias));
+                 (one_kernel && one.is(KernelRole::kExpertBias));
         });
         for (Kernel& kernel : work.kernels)
-          if (const Gemm* gemm = kernel.gemm();
-              gemm != nullptr && gemm->times > 1.0 && execution.experts == "grouped") {
+          if (const Gemm* gemm = kernel.gemm(); gemm != nullptr && gemm->times > 1.0 && one_kernel) {
             kernel.launches = 1;
             kernel.backward_launches = std::min(kernel.backward_launches, 2);
           }

@@ -30,6 +30,7 @@ class Casts {
   /// Adds casts of the input, of weights that do not arrive cast, and of the gradients of the outputs.
   void add(LayerWork& work) {
     std::vector<Kernel> casts;
+    int of_experts = work.has_router() ? 0 : 2;  // GEMMs so far: gate and up, down, the shared expert's
     if (recipe_.casts_weights_each_time ||
         work.any([](const Kernel& one) { return one.is(KernelRole::kNorm); }))
       last_ = {};
@@ -41,8 +42,10 @@ class Casts {
       const auto times = static_cast<int>(gemm->times);
       const double inputs = gemm->rows * gemm->depth * gemm->times;
       const bool is_cast = gemm->shares_input || last_ == std::pair(gemm->rows, gemm->depth);
+      ++of_experts;
       if (!is_cast)
         casts.push_back(cast(bytes(gemm->depth) - (after_norm_ ? recipe_.fused : 0.0), inputs, times, true));
+      if (!is_cast && of_experts == 2) casts.back().role = KernelRole::kExpertActivation;
       last_ = {};
       after_norm_ = false;
       const double weights = others_ * gemm->columns * gemm->depth * gemm->times;
@@ -53,6 +56,7 @@ class Casts {
         work.weight_casts += Bytes(weights);
       }
       casts.push_back(cast(bytes(gemm->columns), gemm->rows * gemm->columns * gemm->times, times, false));
+      if (of_experts == 1) casts.back().role = KernelRole::kExpertActivation;
     }
     // Transformer Engine joins the GEMMs of gate and value, which follow each other in two works.
     if (work.kernels.size() == 1 && work.kernels.front().gemm() != nullptr &&

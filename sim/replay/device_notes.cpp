@@ -41,6 +41,8 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
   };
   if (device.has_kernels() && std::ranges::any_of(model.segments, attends))
     lines.push_back("attention is " + attention_kind(device, model.execution.attention));
+  if (!lines.empty() && lines.back().ends_with("fp8"))
+    lines.back() += ", the casts of whose operands cost nothing";
   if (model.has_experts()) {
     const auto given = model.settings.find("imbalance");
     const bool shares = model.parallel.expert > 1;

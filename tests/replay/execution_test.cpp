@@ -208,6 +208,23 @@ TEST_CASE("a weighted bias of experts moves 28 bytes per element of their output
   CHECK(moved("1", "grouped", true) == Approx(moved("0", "grouped", true)));
 }
 
+TEST_CASE("fused experts move neither the activation nor the casts between their GEMMs", "[models]") {
+  const auto moved = [](const std::string& way, bool forward) {
+    const Model model = model_of(kMoe + ",transformer_engine=1", {.experts = way}, "mxfp8");
+    double bytes = 0.0;
+    for (const LayerWork& work : model.segments[1].work) bytes += work.traffic(forward).count();
+    return bytes;
+  };
+  // Rows of the experts times their width; bytes: SiLU and gate move 5 elements, backward 10, a cast 4.06, of
+  // which it writes 2.0625, and the gradient of gate and up is two wide.
+  const Model model = load_model(kMoe);
+  const double elements = static_cast<double>(model.settings.at("active") *
+                                              model.settings.at("feed_forward") * model.input.shape.front());
+  CHECK(moved("grouped", true) - moved("fused", true) == Approx(elements * (5 * 2 + 4.06 - 2.0625)));
+  CHECK(moved("grouped", false) - moved("fused", false) == Approx(elements * (8 * 2 + 2 * (4.06 - 2.0625))));
+  CHECK_THROWS_WITH(model_of(kMoe, {.experts = "fused"}, "bf16"), Catch::Contains("mxfp8 or nvfp4"));
+}
+
 TEST_CASE("a window as long as the sequence changes nothing, a shorter one computes less", "[models]") {
   const double whole = costs_of(kLlama, {}).segments[1].forward.device_s;
   CHECK(costs_of(kLlama + ",window=4096", {}).segments[1].forward.device_s == Approx(whole));
@@ -224,6 +241,20 @@ TEST_CASE("attention is the first kind of a preference that the device has", "[m
         costs_of(kLlama, {}).segments[1].backward.device_s);
   Execution execution;
   CHECK_THROWS_AS(set_execution(execution_options().front(), "flash9", execution), InputError);
+}
+
+TEST_CASE("attention in 8 bit is faster in the forward, and refused with windows and small heads",
+          "[models]") {
+  const auto forward = [](const std::string& heads, const std::string& kind) {
+    return costs_of("llama:layers=2,hidden=2048,sequence=8192,heads=" + heads, {.attention = kind}, "gb300")
+        .segments[1]
+        .forward.device_s;
+  };
+  CHECK(forward("16", "cudnn-mxfp8") < forward("16", "cudnn"));
+  CHECK(forward("16", "cudnn-fp8") < forward("16", "cudnn-mxfp8"));
+  CHECK_THROWS_WITH(forward("16,window=128", "cudnn-fp8"), Catch::Contains("windows"));
+  CHECK_THROWS_WITH(forward("32", "cudnn-fp8"),
+                    Catch::Contains("heads of 64") && Catch::Contains("128 to 160"));
 }
 
 }  // namespace stepcast::execution_test
