@@ -43,10 +43,6 @@ Bytes bytes_option(const po::variables_map& values, const std::string& name) {
   return parsed(values, name, parse_bytes);
 }
 
-BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name) {
-  return parsed(values, name, parse_bytes_per_second);
-}
-
 Seconds seconds_option(const po::variables_map& values, const std::string& name) {
   return parsed(values, name, parse_seconds);
 }

@@ -35,7 +35,6 @@ bool flag_option(const po::variables_map& values, const std::string& name);
 /// \throws UsageError with an example if the value is not a size such as 25MiB, a rate such as 25GB/s, or a
 /// time such as 5us
 Bytes bytes_option(const po::variables_map& values, const std::string& name);
-BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name);
 Seconds seconds_option(const po::variables_map& values, const std::string& name);
 
 /// Value of --precision. \throws UsageError that lists the known parts and dtypes

@@ -28,7 +28,8 @@ void declare_training_options(po::options_description& options) {
       "equal parts of the batch whose gradients are accumulated; a pipeline passes them on")(
       "recompute", text_value("none"),
       "none, full (every block keeps its input alone, and its forward is recomputed before its backward), "
-      "every:N blocks, selective (Megatron's: attention keeps q, k, v and its output, no scores and "
+      "every:N blocks, first:N blocks of a stage (Megatron's method block), each:N, every Nth block alone "
+      "(torchtitan's), selective (Megatron's: attention keeps q, k, v and its output, no scores and "
       "probabilities) or per-op (torchtitan's: a block keeps attention's output and that of every second "
       "GEMM with weights), or modules of Megatron joined by +: core_attn, layernorm, mla_up_proj, moe_act, "
       "shared_experts");

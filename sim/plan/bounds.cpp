@@ -225,7 +225,8 @@ double PlanBounds::forward_s(const PlanView& view, const SegmentTimes& times, Se
 }
 
 double PlanBounds::backward_s(const PlanView& view, const SegmentTimes& times, SegmentRange range) {
-  return times.backward_s.of(range) + (view.recompute > 0 ? times.recompute_s.of(range) : 0.0);
+  return times.backward_s.of(range) +
+         (view.recompute.blocks > 0 && !view.recompute.partial() ? times.recompute_s.of(range) : 0.0);
 }
 
 double PlanBounds::optimizer_s(const SegmentTimes& times, SegmentRange range) {

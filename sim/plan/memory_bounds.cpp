@@ -43,7 +43,10 @@ struct LocalProgram {
 };
 
 LocalProgram local_program(const PlanView& view, SegmentRange range) {
-  const TrainingConfig config{.batch = view.samples, .recompute = view.recompute};
+  const TrainingConfig config{.batch = view.samples,
+                              .recompute = view.recompute.blocks,
+                              .recomputed_first = view.recompute.first,
+                              .recomputed_each = view.recompute.each};
   std::vector<int> segments(range.second - range.first + 1);
   std::iota(segments.begin(), segments.end(), range.first);
   LocalStep step(view.model, config, segments);

@@ -57,8 +57,8 @@ class MemoryBounds {
   const std::vector<PipelineAction>& first_actions(const PipelineShape& shape, int rank);
 
   PlanModels& models_;
-  std::map<std::tuple<const Model*, int, int, SegmentRange, bool>, Activations> activations_;
-  std::map<std::tuple<const Model*, int, int, int, bool, bool>, double> sharded_peaks_;
+  std::map<std::tuple<const Model*, int, Recomputation, SegmentRange, bool>, Activations> activations_;
+  std::map<std::tuple<const Model*, int, Recomputation, int, bool, bool>, double> sharded_peaks_;
   std::map<const Model*, SegmentBytes> segment_bytes_;
   std::map<std::tuple<const Model*, int, bool>, std::vector<FsdpUnit>> units_;
   std::map<std::tuple<std::string, int, int, int, int>, std::vector<PipelineAction>> actions_;

@@ -16,7 +16,7 @@ PlanView view_of(PlanModels& models, const Plan& plan) {
                 .model = model,
                 .costs = models.estimate(model, plan),
                 .samples = plan.micro_batch(models.problem()),
-                .recompute = recompute.empty() ? 0 : parse_recompute(recompute).blocks,
+                .recompute = recompute.empty() ? Recomputation{} : parse_recompute(recompute),
                 .zero = plan.text("zero").empty() ? 0 : plan.number("zero"),
                 .tensor = plan.number("tensor"),
                 .context = plan.number("context"),

@@ -27,10 +27,10 @@ class SegmentSums {
 
 struct PlanView {
   const Plan& plan;
-  const Model& model;         ///< share of one rank
-  const PhaseCosts& costs;    ///< of one micro-batch
-  int samples;                ///< per micro-batch
-  int recompute;              ///< blocks per recomputation unit; 0: no recomputation
+  const Model& model;       ///< share of one rank
+  const PhaseCosts& costs;  ///< of one micro-batch
+  int samples;              ///< per micro-batch
+  Recomputation recompute;
   int zero;                   ///< ZeRO stage; 3: the stages of a pipeline are in shards
   int tensor, context;        ///< ranks
   int expert, expert_tensor;  ///< ranks with different experts, and with parts of each

@@ -298,8 +298,8 @@ std::string plan_key(const PredictionRequest& request, bool gpu) {
                     to_text(request.costs.precision) + "|" + to_text(request.costs.execution) + "|" +
                     to_text(training.recomputed_part) + (gpu ? "|gpu" : "|") +
                     (request.gradients_freed ? "|freed" : "|");
-  for (const int value :
-       {training.world_size, *request.costs.batch, training.micro_batches, training.recompute})
+  for (const int value : {training.world_size, *request.costs.batch, training.micro_batches,
+                          training.recompute, training.recomputed_first, training.recomputed_each})
     key += "|" + std::to_string(value);
   key += "|" + training.mesh.text();
   for (const auto& [name, value] : training.options) key += "|" + name + "=" + value;

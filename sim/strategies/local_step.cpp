@@ -38,10 +38,15 @@ void LocalStep::make_units() {
     for (const int member : unit) units_[member] = {unit.front(), unit.back()};
     unit.clear();
   };
+  int block = 0, previous = -2;
   for (const int index : segments()) {
     if (!unit.empty() && (unit.back() + 1 != index || static_cast<int>(unit.size()) == config_.recompute))
       close();
-    if (!repeats || segment(index).repeated)
+    const bool is_block = !repeats || segment(index).repeated;
+    if (is_block) block = previous + 1 == index ? block + 1 : 1;  // of adjacent ones
+    if (is_block) previous = index;
+    const bool chosen = config_.recomputed_first == 0 || block <= config_.recomputed_first;
+    if (is_block && chosen && block % config_.recomputed_each == 0)
       unit.push_back(index);
     else
       close();

@@ -28,7 +28,8 @@ namespace stepcast {
 ///
 /// With config.recompute N, blocks are recomputed in units of N (Chen et al., "Training Deep Nets with
 /// Sublinear Memory Cost", 2016): a unit keeps its input and reruns its forwards right before the backward of
-/// its last block.
+/// its last block. Of the blocks of a stage, recomputed_first N recomputes the first N (Megatron's method
+/// `block`), recomputed_each N every Nth (torchtitan).
 ///
 /// Memory held: parameters, gradients and optimizer state of the rank's segments (Adam two moments, SGD with
 /// momentum one) all the time. A forward saves what autograd keeps, its output included; the backward of the

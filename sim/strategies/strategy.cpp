@@ -1,7 +1,10 @@
 #include "sim/strategies/strategy.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -119,7 +122,8 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
                      config.micro_batches, config.batch, divisors(config.batch));
   if (strategy == "gather_scatter" && model.parallel.expert_ranks() > 1 && model.parallel.tensor > 1)
     throw UsageError("--mesh: gather_scatter supports expert without tensor; use ddp, fsdp or pipeline");
-  const Recomputation recomputation{config.recompute, model.recomputed_part};
+  const Recomputation recomputation{config.recompute, model.recomputed_part, config.recomputed_first,
+                                    config.recomputed_each};
   if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) && !found.trains)
     throw UsageError("--recompute has no effect with strategy '{}', which trains no model", strategy);
   StrategyOptions options = resolve_options(strategy, config.options);
@@ -154,23 +158,38 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   return schedule;
 }
 
+namespace {
+
+/// Values of --recompute with a number of blocks.
+constexpr std::array<std::pair<const char*, int Recomputation::*>, 3> kBlocks{
+    {{"every:", &Recomputation::blocks}, {"first:", &Recomputation::first}, {"each:", &Recomputation::each}}};
+
+}  // namespace
+
 Recomputation parse_recompute(const std::string& text) {
-  const std::string every = "every:";
   if (text == "full") return {.blocks = 1};
   if (const auto part = recomputed_part(text)) return {.part = *part};
-  if (text.starts_with(every))
-    if (const auto blocks = positive_number(text.substr(every.size()))) return {.blocks = *blocks};
+  for (const auto& [prefix, member] : kBlocks)
+    if (text.starts_with(prefix))
+      if (const auto blocks = positive_number(text.substr(std::strlen(prefix)))) {
+        Recomputation result{.blocks = 1};
+        result.*member = *blocks;
+        return result;
+      }
   throw UsageError(
-      "--recompute {}: must be none, full, every:N, which keeps the input of every Nth block, selective, "
-      "per-op, "
-      "or modules joined by +: {}",
+      "--recompute {}: must be none, full, every:N, which keeps the input of every Nth block, first:N (the "
+      "first N blocks of a stage), each:N (every Nth block alone), selective, per-op, or modules joined by "
+      "+: "
+      "{}",
       text, joined(recomputed_modules()));
 }
 
 std::string to_text(const Recomputation& recomputation) {
-  const int blocks = recomputation.blocks;
-  if (blocks == 0) return to_text(recomputation.part);
-  return blocks == 1 ? "full" : "every:" + std::to_string(blocks);
+  if (recomputation.blocks == 0) return to_text(recomputation.part);
+  for (const auto& [prefix, member] : kBlocks)
+    if (const int blocks = recomputation.*member; blocks != Recomputation{.blocks = 1}.*member)
+      return prefix + std::to_string(blocks);
+  return "full";
 }
 
 void require_one_of(const std::string& option, const std::string& value,

@@ -25,6 +25,8 @@ struct TrainingConfig {
   /// Blocks per recomputation unit (segments, in a model without repeated blocks): only the input of a unit
   /// is saved, and its forwards are rerun before its backwards. 0: no recomputation.
   int recompute = 0;
+  int recomputed_first = 0;  ///< recomputed blocks of each run of adjacent ones on a rank; 0: all
+  int recomputed_each = 1;   ///< every this many-th block is recomputed
   RecomputedPart recomputed_part = RecomputedPart::kNothing;  ///< the loaded model contains it
   OptionTexts options{};                                      ///< as given; missing ones have their defaults
   /// Measured forward plus backward time of every segment, for strategies that cut the model by it.
@@ -79,9 +81,13 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
 struct Recomputation {
   int blocks = 0;
   RecomputedPart part = RecomputedPart::kNothing;
-  bool operator==(const Recomputation&) const = default;
+  int first = 0, each = 1;  ///< see TrainingConfig
+  /// True if some blocks are recomputed and others are not.
+  [[nodiscard]] bool partial() const { return first > 0 || each > 1; }
+  auto operator<=>(const Recomputation&) const = default;
 };
-/// `none`, `full` (1 block), `every:N`, `selective` or `per-op`. \throws UsageError for anything else
+/// `none`, `full` (1 block), `every:N`, `first:N`, `each:N`, `selective`, `per-op` or modules. \throws UsageError
+/// for anything else
 Recomputation parse_recompute(const std::string& text);
 std::string to_text(const Recomputation& recomputation);
 

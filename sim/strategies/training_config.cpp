@@ -19,6 +19,8 @@ TrainingConfig training_config(const OptionTexts& options) {
   if (const auto text = options.find("recompute"); text != options.end()) {
     const Recomputation recomputation = parse_recompute(text->second);
     config.recompute = recomputation.blocks;
+    config.recomputed_first = recomputation.first;
+    config.recomputed_each = recomputation.each;
     config.recomputed_part = recomputation.part;
   }
   for (const KnownOption& known : known_options())

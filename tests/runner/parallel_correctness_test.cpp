@@ -69,16 +69,19 @@ TEST_CASE("decoders after Llama, and experts, train on ranks as in one process: 
 TEST_CASE("blocks that are recomputed train as those that keep everything, with every strategy") {
   const Model model = small_bert();
   const Values expected = train_natively(model, 8);
-  for (const int blocks : {1, 2, 3})
+  for (const char* text : {"full", "every:2", "every:3", "first:1", "each:2"})
     for (const char* strategy : {"single", "ddp", "fsdp", "all_reduce", "pipeline"}) {
       const std::string name = strategy;
-      if (name == "fsdp" && blocks > 1) continue;
-      INFO(name << ", every " << blocks);
+      const Recomputation recomputation = parse_recompute(text);
+      if (name == "fsdp" && recomputation.blocks > 1) continue;
+      INFO(name << ", " << text);
       TrainingConfig config;
       config.world_size = name == "single" ? 1 : 2;
       config.batch = name == "single" || name == "pipeline" ? 8 : 4;
       config.micro_batches = 2;
-      config.recompute = blocks;
+      config.recompute = recomputation.blocks;
+      config.recomputed_first = recomputation.first;
+      config.recomputed_each = recomputation.each;
       check_equal(model, train_on_ranks(name, model, config), expected);
     }
   TrainingConfig config;

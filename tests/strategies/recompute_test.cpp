@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,34 @@ Activations activations(const Schedule& schedule, const Model& model) {
 }
 
 }  // namespace
+
+TEST_CASE("the first blocks of a stage, or every Nth block, are recomputed alone") {
+  const Model model = load_model("gpt:layers=6,hidden=64,heads=4,sequence=32,vocabulary=64");
+  const auto again = [&](const std::string& text, const std::string& strategy, int ranks) {
+    const Recomputation recomputation = parse_recompute(text);
+    CHECK(to_text(recomputation) == text);
+    TrainingConfig config;
+    config.world_size = ranks;
+    config.batch = kRecomputeBatch;
+    config.recompute = recomputation.blocks;
+    config.recomputed_first = recomputation.first;
+    config.recomputed_each = recomputation.each;
+    const Schedule schedule = build_schedule(strategy, model, config);
+    CHECK(activations(schedule, model).left == Approx(0.0).margin(1e-6));
+    std::set<int> blocks;
+    for (const Program& program : schedule.programs)
+      for (const Op& op : program.ops)
+        if (const auto* compute = std::get_if<Compute>(&op.action);
+            compute != nullptr && compute->phase == Phase::kRecompute)
+          blocks.insert(compute->segment);
+    return blocks;
+  };
+  CHECK(again("full", "single", 1) == std::set{1, 2, 3, 4, 5, 6});
+  CHECK(again("first:2", "single", 1) == std::set{1, 2});
+  CHECK(again("first:1", "pipeline", 2) == std::set{1, 4});
+  CHECK(again("each:2", "single", 1) == std::set{2, 4, 6});
+  CHECK_THROWS_WITH(parse_recompute("each:0"), Catch::Contains("each:N"));
+}
 
 TEST_CASE("recomputed blocks keep one input for each unit, and one unit whole at a time") {
   constexpr int kBlocks = 6;
