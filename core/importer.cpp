@@ -16,17 +16,19 @@ Registry<Importer>& importers() {
 }
 
 std::string file_head(const std::string& path) {
-  constexpr std::size_t kHead = std::size_t{1} << 20;
+  constexpr std::uintmax_t kHead = 1U << 20U;
   std::ifstream file(path, std::ios::binary);
-  std::string head(kHead, '\0');
   if (std::filesystem::is_directory(path) || !file) throw InputError("{}: cannot be read", path);
   const bool zipped = file.get() == 0x1f && file.get() == 0x8b;
+  std::error_code no_size;  // of a pipe
+  const std::uintmax_t size = std::filesystem::file_size(path, no_size);
+  std::string head(zipped || no_size ? kHead : std::min(kHead, size), '\0');
   file.clear();
   file.seekg(0);
   boost::iostreams::filtering_istream text;
   if (zipped) text.push(boost::iostreams::gzip_decompressor());
   text.push(file);
-  text.read(head.data(), static_cast<std::streamsize>(kHead));
+  text.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<std::size_t>(text.gcount()));
   return head;
 }

@@ -30,8 +30,8 @@ struct ImportOption {
 };
 
 struct Importer {
-  std::string makes;    ///< `cluster`
-  std::string use;      ///< where the new file is an input: `--cluster FILE`
+  std::string makes;    ///< `cluster`; "": nothing, because files of the kind are refused or read as they are
+  std::string use;      ///< where the new file is an input: `--cluster FILE`; "": the kind is refused
   std::string example;  ///< a command
   std::vector<ImportOption> options{};
   /// True if a text that starts like this is of this kind, well-formed or not.

@@ -154,6 +154,7 @@ void read_after(const Reader::Field& field, const std::string& name, ChakraNode&
 
 ChakraNode read_node(std::string_view bytes, const std::string& name) {
   ChakraNode node;
+  node.type = ChakraType{};
   double micros = 0.0;
   Reader reader(bytes, name);
   while (!reader.done()) {
@@ -202,6 +203,18 @@ std::vector<ChakraNode> read_chakra(const std::string& bytes, const std::string&
   }
   if (nodes.empty()) throw InputError("{}: is no Chakra trace: it has no nodes", name);
   return nodes;
+}
+
+bool starts_chakra(const std::string& head) {
+  try {
+    const std::string name;
+    Reader reader(head, name);
+    std::string_view message = reader.bytes();
+    if (is_metadata(message)) message = reader.bytes();
+    return !read_node(message, name).name.empty();
+  } catch (const InputError&) {
+    return false;
+  }
 }
 
 ChakraStep load_chakra(const std::string& path) {

@@ -75,6 +75,9 @@ struct ChakraStep {
 /// example `step.0.et` \throws InputError that names the file
 ChakraStep load_chakra(const std::string& path);
 
+/// True for a text that begins with whole messages of Chakra.
+bool starts_chakra(const std::string& head);
+
 /// True for a trace of one rank.
 inline bool is_chakra(const std::string& path) { return path.ends_with(".et"); }
 

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "core/error.hpp"
+#include "core/number.hpp"
 #include "core/table.hpp"
 #include "models/model.hpp"
 
@@ -39,7 +40,7 @@ const std::vector<ExecutionOption>& execution_options() {
        "rings"},
       {"dispatch",
        &Execution::dispatch,
-       {"alltoall", "flex4", "flex8", "flex32", "flex64", "flex72"},
+       {"alltoall", "flexN"},
        "how tokens reach experts: alltoall sends each copy, and receivers sort them; flexN (DeepEP, "
        "HybridEP) "
        "sends a token once to each rank, or to each NVLink domain of N ranks, sorted"},
@@ -69,10 +70,21 @@ bool has_choice(const std::string& list, const std::string& choice) {
   return std::ranges::count(choices_of(list), choice) > 0;
 }
 
+namespace {
+
+/// True if `text` is the known value, whose `N` represents a whole number above 0.
+bool is_value(const std::string& text, const std::string& known) {
+  const std::size_t start = known.size() - 1;
+  return text == known || (known.ends_with('N') && text.starts_with(known.substr(0, start)) &&
+                           number_in<int>(text.substr(start)).value_or(0) > 0);
+}
+
+}  // namespace
+
 void set_execution(const ExecutionOption& option, const std::string& text, Execution& execution) {
   const std::vector<std::string> parts = choices_of(text);
   for (const std::string& part : parts)
-    if (std::ranges::find(option.known, part) == option.known.end())
+    if (std::ranges::none_of(option.known, [&](const std::string& known) { return is_value(part, known); }))
       throw InputError(unknown_name("value", part, option.known));
   if (parts.size() > 1 && (!option.joins || has_choice(text, "none")))
     throw InputError("takes one value, found '{}'; known are {}", text, joined(option.known));

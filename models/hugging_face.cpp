@@ -358,7 +358,7 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
         "{}: field 'model_type' is missing, and 'architectures' names no known type; known types: {}",
         path.string(), joined(configuration_types()));
   if (!named) assumed.push_back("model_type " + type + ", from field 'architectures'");
-  const std::vector<std::string> known = configuration_types();
+  const std::vector<std::string>& known = configuration_types();
   if (std::ranges::find(known, type) == known.end())
     throw InputError("{}: {}", path.string(), unknown_name("model_type", type, known));
   HuggingFaceModel model = ConfigurationReader(path.string(), fields, type, given).read();

@@ -15,14 +15,16 @@ std::vector<std::string> texts(const YamlNode& node) {
   return result;
 }
 
-YamlNode table_named(const std::string& name) {
-  return YamlNode::load((home_folder() / "models" / "hugging_face" / (name + ".yaml")).string());
-}
-
-std::vector<std::string> table_names() {
-  std::vector<std::string> names = resource_names("models/hugging_face", ".yaml");
-  std::erase(names, "fields");
-  return names;
+/// Tables by name, each read once.
+const std::map<std::string, YamlNode>& tables() {
+  static const std::map<std::string, YamlNode> kTables = [] {
+    std::map<std::string, YamlNode> all;
+    for (const std::string& name : resource_names("models/hugging_face", ".yaml"))
+      all.emplace(name,
+                  YamlNode::load((home_folder() / "models" / "hugging_face" / (name + ".yaml")).string()));
+    return all;
+  }();
+  return kTables;
 }
 
 /// Adds the rules of one map; a setting's earlier rule of another kind goes.
@@ -118,18 +120,21 @@ std::set<std::string> ConfigurationRules::known_fields() const {
   return known;
 }
 
-std::vector<std::string> configuration_types() {
-  std::vector<std::string> names;
-  for (const std::string& table : table_names())
-    for (const std::string& type : table_named(table).at("types").keys()) names.push_back(type);
-  std::ranges::sort(names);
-  return names;
+const std::vector<std::string>& configuration_types() {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names;
+    for (const auto& [name, table] : tables())
+      if (table.has("types"))
+        for (const std::string& type : table.at("types").keys()) names.push_back(type);
+    std::ranges::sort(names);
+    return names;
+  }();
+  return kNames;
 }
 
 ConfigurationRules rules_of(const std::string& type, const Assignment& fields) {
-  for (const std::string& name : table_names()) {
-    const YamlNode table = table_named(name);
-    if (!table.at("types").has(type)) continue;
+  for (const auto& [name, table] : tables()) {
+    if (!table.has("types") || !table.at("types").has(type)) continue;
     table.allow_only({"model", "common", "types"});
     ConfigurationRules rules;
     rules.model = table.text_or("model", "");
@@ -150,7 +155,7 @@ bool FieldEffects::usual(const std::string& field) const { return matches_any(of
 
 const FieldEffects& field_effects() {
   static const FieldEffects kEffects = [] {
-    const YamlNode file = table_named("fields");
+    const YamlNode& file = tables().at("fields");
     return FieldEffects{texts(file.at("without")), texts(file.at("with")), texts(file.at("of_every_file"))};
   }();
   return kEffects;

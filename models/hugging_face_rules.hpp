@@ -53,7 +53,7 @@ struct ConfigurationRules {
 };
 
 /// Names of all types, sorted.
-std::vector<std::string> configuration_types();
+const std::vector<std::string>& configuration_types();
 
 /// Rules of a type. \param fields their values, which conditions read \pre `type` is one of
 /// configuration_types()

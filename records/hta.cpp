@@ -61,14 +61,8 @@ class HtaTimeline {
   }
 
   void add_step(int number, double start_s, double end_s) {
-    events_.push_back({{"ph", "X"},
-                       {"cat", "user_annotation"},
-                       {"name", "ProfilerStep#" + std::to_string(number)},
-                       {"pid", kHost + rank_},
-                       {"tid", 1},
-                       {"ts", micros(start_s)},
-                       {"dur", std::max<long long>(1, micros(end_s) - micros(start_s))},
-                       {"args", nlohmann::json::object()}});
+    slice("user_annotation", "ProfilerStep#" + std::to_string(number), kHost + rank_, 1, micros(start_s),
+          micros(end_s), nlohmann::json::object());
   }
 
   [[nodiscard]] std::string text() const {
@@ -89,21 +83,20 @@ class HtaTimeline {
     nlohmann::json args{
         {"stream", stream_of(span)}, {"device", 0}, {"correlation", correlation_}, {"name", span.name}};
     if (span.bytes > 0.0) args["bytes"] = span.bytes;
+    slice("cuda_runtime", "cudaLaunchKernel", kHost + rank_, 1, start, start + 1,
+          {{"correlation", correlation_}});
+    slice("kernel", kernel_name(span), 0, stream_of(span), start, end, std::move(args));
+  }
+
+  void slice(const char* category, const std::string& name, int process, int thread, long long start,
+             long long end, nlohmann::json args) {
     events_.push_back({{"ph", "X"},
-                       {"cat", "cuda_runtime"},
-                       {"name", "cudaLaunchKernel"},
-                       {"pid", kHost + rank_},
-                       {"tid", 1},
+                       {"cat", category},
+                       {"name", name},
+                       {"pid", process},
+                       {"tid", thread},
                        {"ts", start},
-                       {"dur", 1},
-                       {"args", {{"correlation", correlation_}}}});
-    events_.push_back({{"ph", "X"},
-                       {"cat", "kernel"},
-                       {"name", kernel_name(span)},
-                       {"pid", 0},
-                       {"tid", stream_of(span)},
-                       {"ts", start},
-                       {"dur", end - start},
+                       {"dur", std::max<long long>(1, end - start)},
                        {"args", std::move(args)}});
   }
 

@@ -79,8 +79,9 @@ std::string kinds_text() {
   std::string text = "Kinds of files:\n";
   for (const auto& [name, description, value, order] : importers().entries())
     text += fmt::format("  {}: {}\n      {}\n      stepcast import {}\n", name, description,
-                        value.makes.empty() ? "refused with the reason"
-                                            : fmt::format("makes a {} ({})", value.makes, value.use),
+                        !value.makes.empty() ? fmt::format("makes a {} ({})", value.makes, value.use)
+                        : value.use.empty()  ? "refused with the reason"
+                                             : "read as it is (" + value.use + ")",
                         value.example);
   return text;
 }

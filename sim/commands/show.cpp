@@ -93,7 +93,7 @@ bool show_own_yaml(const std::string& file) {
 ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& kind,
                       const ImportTexts& options) {
   print(file, kind.name + ", " + kind.description,
-        kind.value.makes.empty() ? "nothing yet"
+        kind.value.makes.empty() ? kind.value.use.empty() ? "nothing yet" : kind.value.use
                                  : fmt::format("'stepcast import', which makes a {} of it, for {}",
                                                kind.value.makes, kind.value.use));
   const Imported imported = kind.value.read({file}, options);

@@ -80,7 +80,11 @@ void DeviceTimes::place_events() {
       if (!placed.collective.empty()) unlinked.push_back(placed);
     }
     if (placed.place.step < 0) continue;
-    if (placed.collective.empty()) busy[event.track] += event.duration();
+    if (placed.collective.empty()) {
+      busy[event.track] += event.duration();
+      if (event.category == KinetoCategory::kKernel)
+        devices_.insert(file_.tracks[static_cast<std::size_t>(event.track)].process);
+    }
     linked = linked || !placed.collective.empty();
     events_.push_back(placed);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ class DeviceTimes {
   [[nodiscard]] std::size_t unlinked() const { return unlinked_; }
   /// Name of the GPU that ran most of the kernels; "": none, or not stated.
   [[nodiscard]] const std::string& name() const { return name_; }
+  /// GPUs with kernels that are no collectives.
+  [[nodiscard]] std::size_t count() const { return devices_.size(); }
   /// From each step to the next: median distance of kernels with equal names and places in their order.
   [[nodiscard]] const std::vector<double>& periods() const { return periods_; }
   /// True if the device ends its steps later and later after the host.
@@ -43,6 +46,7 @@ class DeviceTimes {
   std::vector<ProfiledStep>& steps_;
   std::vector<Placed> events_;  ///< sorted by track and begin
   int busiest_ = -1;            ///< stream
+  std::set<int> devices_;
   std::size_t unlinked_ = 0;
   std::string name_;
   std::vector<double> periods_;

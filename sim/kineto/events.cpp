@@ -55,6 +55,12 @@ std::optional<KinetoCategory> category_of(const std::string& text) {
   return found == kCategories.end() ? std::nullopt : std::optional(found->second);
 }
 
+/// Before PyTorch 1.9 annotations have the category of operations.
+bool is_annotation(std::string_view name) {
+  return name.starts_with("ProfilerStep#") || name.starts_with("Optimizer.") ||
+         name.starts_with("enumerate(DataLoader)");
+}
+
 /// Receives JSON token by token. Depth 1 is the file, 3 an event, 4 its arguments.
 class KinetoReader final : public nlohmann::json_sax<json> {
  public:
@@ -208,7 +214,7 @@ class KinetoReader final : public nlohmann::json_sax<json> {
     const auto category = category_of(category_);
     if (!is_slice_ || !category || duration_ < 0.0 || duration_ > kLongestEvent) return;
     if (category_ == "python_function" && !name_.starts_with("nn.Module: ")) return;
-    event_.category = *category;
+    event_.category = is_annotation(name_) ? KinetoCategory::kAnnotation : *category;
     event_.end = event_.begin + duration_;
     event_.name = file_.names.add(name_);
     event_.track = track();

@@ -86,13 +86,19 @@ bool HostSweep::nodes_follow(double time, int step) const {
   return next != nodes_.end() && next->begin < steps_[static_cast<std::size_t>(step)].end;
 }
 
+bool HostSweep::holds_nodes(const KinetoEvent& event) const {
+  const auto next = std::ranges::lower_bound(nodes_, event.begin, {}, &NodeTime::begin);
+  return next != nodes_.end() && next->begin < event.end;
+}
+
 bool HostSweep::inside(const Track& track, NameKind kind) const {
   return std::ranges::any_of(track.frames, [&](const Frame& frame) { return frame.kind == kind; });
 }
 
 void HostSweep::enter(Track& track, int index) {
   const KinetoEvent& event = file_.events[static_cast<std::size_t>(index)];
-  const NameKind kind = kinds_[static_cast<std::size_t>(event.name)];
+  NameKind kind = kinds_[static_cast<std::size_t>(event.name)];
+  if (kind == NameKind::kOptimizer && holds_nodes(event)) kind = NameKind::kOther;  // around a closure
   leave(track, event.begin + kTolerance);
   if (kind == NameKind::kStep && track.is_main) {
     gap_begin(track, event.begin);
@@ -238,6 +244,8 @@ int HostSweep::note_collective(const KinetoEvent& event, const std::string& name
   if (call.kind.empty()) return -1;
   call.bytes *= element_bytes(call.dtype);
   ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+  call.in_forward =
+      !own.operations.empty() && nodes_follow(event.begin, step) && !nodes_since(own, event.begin);
   own.collectives.push_back(call);
   return static_cast<int>(own.collectives.size()) - 1;
 }

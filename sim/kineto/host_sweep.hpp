@@ -26,7 +26,8 @@ struct Place {
 /// - forward: differentiable operations of the main thread before the last autograd node of the step
 /// - backward: inside `autograd::engine::evaluate_function`, on any thread; its operation is the one that
 ///   created the node with this sequence number. `AccumulateGrad` has none: it follows its node.
-/// - optimizer: `Optimizer.step#`, and what the main thread runs between the backward and it (clipping)
+/// - optimizer: `Optimizer.step#`, and what the main thread runs between the backward and it (clipping); of one
+///   around a closure with the backward, what follows that
 /// - input: `enumerate(DataLoader)`, and what runs before the first operation of the forward
 class HostSweep {
  public:
@@ -83,6 +84,8 @@ class HostSweep {
   [[nodiscard]] bool nodes_since(const ProfiledStep& step, double time) const;
   [[nodiscard]] bool holds_sequences(int index) const;
   [[nodiscard]] bool nodes_follow(double time, int step) const;
+  /// True if nodes of autograd begin inside.
+  [[nodiscard]] bool holds_nodes(const KinetoEvent& event) const;
   [[nodiscard]] bool inside(const Track& track, NameKind kind) const;
 
   const KinetoFile& file_;

@@ -56,10 +56,10 @@ std::vector<std::string> collective_lines(const ProfiledRun& run) {
       if (sum.known && shown++ < kMostSizes)
         sizes += fmt::format("{}{:g} x {}", sizes.empty() ? "" : ", ", count, size);
     if (sum.sizes.size() > kMostSizes) sizes += ", ...";
-    lines.push_back(fmt::format("collectives in a step: {:g} {} of {:.0f} B{} over {} ranks, {}", sum.calls,
-                                key.first, sum.bytes,
-                                sum.known ? " (" + sizes + ")" : " as far as known: sizes were not recorded",
-                                key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time)));
+    lines.push_back(fmt::format(
+        "collectives in a step: {:g} {} of {} over {} ranks, {}", sum.calls, key.first,
+        sum.known ? fmt::format("{:.0f} B ({})", sum.bytes, sizes) : "sizes that were not recorded",
+        key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time)));
   }
   return lines;
 }
@@ -154,6 +154,19 @@ void report_model(const ProfiledRun& run, Imported& imported) {
   if (blocks > 0) imported.understood.push_back(counted(blocks, "repeated block"));
 }
 
+/// Collectives of the layers, such as those of tensor parallelism.
+void report_own_collectives(const RankProfile& any, Imported& imported) {
+  if (any.strategy == "fsdp") return;
+  std::map<std::string, std::size_t> counts;
+  for (const ProfiledCollective& call : any.steps.front().collectives)
+    if (call.in_forward) ++counts[call.kind];
+  for (const auto& [kind, count] : counts)
+    imported.assumed.push_back(fmt::format(
+        "{} {} between operations of the forward, as of tensor parallelism, experts or synchronised norms: "
+        "forecasts leave such collectives out",
+        count, kind));
+}
+
 void report_checks(const ProfiledRun& run, const std::map<std::string, double>& summary, Imported& imported) {
   const RankProfile& any = run.ranks.front();
   const double other = summary.at("host_other") / summary.at("host_step");
@@ -162,6 +175,12 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
   if (other > kMostOther)
     imported.assumed.push_back(
         fmt::format("{:.0f} % of a step is in no part; it counts as host time", 100.0 * other));
+  report_own_collectives(any, imported);
+  if (!any.on_device && !any.metadata.devices.empty())
+    imported.assumed.push_back(
+        fmt::format("it ran on CPUs: no kernel was recorded, although there is {}; kernels need "
+                    "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+                    any.metadata.devices.front()));
   if (any.metadata.world_size > 1 && run.ranks.size() == 1)
     imported.assumed.push_back("collectives contain waits for other ranks, whose profiles were not given");
   for (const RankProfile& rank : run.ranks) {

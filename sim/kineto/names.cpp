@@ -65,7 +65,8 @@ NameKind name_kind(const std::string& name) {
       (name.starts_with("aten::") && name.find("_loss") != std::string::npos))
     return NameKind::kLoss;
   if (name.find("Synchronize") != std::string::npos || name == "cudaMemcpy" || name == "hipMemcpy" ||
-      name == "cudaEventQuery" || name == "hipMemcpyWithStream")
+      name == "cudaEventQuery" || name == "hipMemcpyWithStream" || name == "urEventWait" ||
+      name == "urQueueFinish")
     return NameKind::kBlocking;
   return NameKind::kOther;
 }

@@ -146,6 +146,20 @@ void share_buckets(ProfiledStep& step) {
   }
 }
 
+/// Leaves out steps that another rank lacks: collectives of several ranks are compared within a step.
+void keep_common_steps(std::vector<RankProfile>& ranks) {
+  std::map<std::string, std::size_t> counts;
+  for (const RankProfile& rank : ranks)
+    for (const ProfiledStep& step : rank.steps) ++counts[step.name];
+  for (RankProfile& rank : ranks) {
+    const auto dropped =
+        std::erase_if(rank.steps, [&](const ProfiledStep& step) { return counts[step.name] < ranks.size(); });
+    if (rank.steps.empty())
+      throw InputError("{}: has no step that all other ranks have, too; import ranks one by one", rank.path);
+    if (dropped > 0) rank.notes.push_back(counted(dropped, "step") + " that another rank lacks: left out");
+  }
+}
+
 void check_ranks(const std::vector<RankProfile>& ranks) {
   std::set<int> seen;
   for (const RankProfile& rank : ranks) {
@@ -308,6 +322,7 @@ ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::
   }
   std::ranges::stable_sort(run.ranks, {}, [](const RankProfile& each) { return each.metadata.rank; });
   check_ranks(run.ranks);
+  keep_common_steps(run.ranks);
   const RankProfile& any = run.ranks.front();
   const ProfiledStep& step = any.steps.front();
   run.shared_buckets =

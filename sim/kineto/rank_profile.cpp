@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 
 #include "core/error.hpp"
@@ -24,6 +25,12 @@ std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file
     if (event.category == KinetoCategory::kAnnotation && kinds[static_cast<std::size_t>(event.name)] == kind)
       by_track[event.track].push_back({.name = file.name(event), .begin = event.begin, .end = event.end});
   if (by_track.empty()) return {-1, {}};
+  std::set<int> processes;
+  for (const auto& [track, steps] : by_track)
+    processes.insert(file.tracks[static_cast<std::size_t>(track)].process);
+  if (processes.size() > 1)
+    throw InputError("{}: contains steps of {} processes; give the file of each rank", file.path,
+                     processes.size());
   const auto total = [](const auto& track) {
     double sum = 0.0;
     for (const ProfiledStep& step : track.second) sum += step.duration();
@@ -34,28 +41,78 @@ std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file
   return {track, steps};
 }
 
-/// Without `ProfilerStep#`: from the end of one `Optimizer.step#` to the end of the next.
+/// Joins the steps up to each one with an `Optimizer.step#` if others have a backward alone, because step() of
+/// the profiler was called after every micro-batch. Joins of fewer steps than others were cut by the window.
+void join_micro_batches(const KinetoFile& file, const std::vector<NameKind>& kinds,
+                        std::vector<ProfiledStep>& steps, std::vector<std::string>& notes) {
+  std::map<NameKind, std::vector<double>> begins;
+  for (const KinetoEvent& event : file.events)
+    if (const NameKind kind = kinds[static_cast<std::size_t>(event.name)];
+        kind == NameKind::kNode || kind == NameKind::kOptimizer)
+      begins[kind].push_back(event.begin);
+  for (auto& [kind, all] : begins) std::ranges::sort(all);
+  const auto has = [&](NameKind kind, const ProfiledStep& step) {
+    const auto next = std::ranges::lower_bound(begins[kind], step.begin);
+    return next != begins[kind].end() && *next < step.end;
+  };
+  const auto is_part = [&](const ProfiledStep& step) {
+    return has(NameKind::kNode, step) && !has(NameKind::kOptimizer, step);
+  };
+  if (begins[NameKind::kOptimizer].empty() || std::ranges::none_of(steps, is_part)) return;
+  std::vector<std::pair<ProfiledStep, int>> joins;
+  bool is_open = false;
+  for (const ProfiledStep& step : steps) {
+    if (is_open)
+      joins.back().first.end = step.end, ++joins.back().second;
+    else
+      joins.emplace_back(step, 1);
+    is_open = is_part(step);
+  }
+  if (is_open) joins.pop_back();
+  const int most = joins.empty() ? 0 : std::ranges::max(joins | std::views::values);
+  if (joins.size() < 2 && most < 3) {  // may as well be an event that was lost
+    notes.push_back("not every ProfilerStep# with a backward has an Optimizer.step");
+    return;
+  }
+  notes.push_back(fmt::format("{} end with an Optimizer.step; {} ProfilerStep# were joined to each",
+                              counted(joins.size(), "step"), most));
+  steps.clear();
+  for (const auto& [step, parts] : joins)
+    if (parts == most) steps.push_back(step);
+}
+
+/// Without `ProfilerStep#`: from the end of one `Optimizer.step#` to the end of the next; of one alone, from
+/// the thread's first event.
 std::pair<int, std::vector<ProfiledStep>> steps_of(const KinetoFile& file, const std::vector<NameKind>& kinds,
                                                    std::vector<std::string>& notes) {
   auto steps = annotated_steps(file, kinds, NameKind::kStep);
-  if (steps.first >= 0) return steps;
-  std::vector<ProfiledStep> between;
-  auto [track, updates] = annotated_steps(file, kinds, NameKind::kOptimizer);
+  if (steps.first >= 0) {
+    join_micro_batches(file, kinds, steps.second, notes);
+    return steps;
+  }
+  const int track = annotated_steps(file, kinds, NameKind::kOptimizer).first;
   std::vector<double> ends;
-  for (const KinetoEvent& event : file.events)
-    if (event.track == track && kinds[static_cast<std::size_t>(event.name)] == NameKind::kOptimizer)
-      ends.push_back(event.end);
+  double first = 1e300;
+  for (const KinetoEvent& event : file.events) {
+    if (event.track != track) continue;
+    first = std::min(first, event.begin);
+    if (kinds[static_cast<std::size_t>(event.name)] == NameKind::kOptimizer) ends.push_back(event.end);
+  }
+  if (ends.empty()) return {-1, {}};
+  if (ends.size() == 1) ends.insert(ends.begin(), first);
+  std::vector<ProfiledStep> between;
   for (std::size_t i = 0; i + 1 < ends.size(); ++i)
     between.push_back({.name = fmt::format("step {}", i + 1), .begin = ends[i], .end = ends[i + 1]});
-  if (!between.empty())
-    notes.push_back(
-        "no ProfilerStep#: a step lasts from the end of one Optimizer.step to the end of the next");
-  return {between.empty() ? -1 : track, between};
+  notes.push_back(
+      between.front().begin == first
+          ? "no ProfilerStep#: one step, from the first event to the end of Optimizer.step"
+          : "no ProfilerStep#: a step lasts from the end of one Optimizer.step to the end of the next");
+  return {track, between};
 }
 
-/// What a file without training steps contains.
+/// What a file without training steps contains, and what its profiler left out.
 std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kinds) {
-  std::size_t operations = 0, kernels = 0, collectives = 0, nodes = 0, compiled = 0;
+  std::size_t operations = 0, kernels = 0, collectives = 0, nodes = 0, compiled = 0, graphs = 0;
   double begin = 1e300, end = 0.0;
   for (const KinetoEvent& event : file.events) {
     begin = std::min(begin, event.begin);
@@ -64,15 +121,20 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
     kernels += event.category == KinetoCategory::kKernel ? 1 : 0;
     nodes += kinds[static_cast<std::size_t>(event.name)] == NameKind::kNode ? 1 : 0;
     compiled += file.name(event).starts_with("## Call CompiledFxGraph") ? 1 : 0;
+    graphs += file.name(event).ends_with("GraphLaunch") ? 1 : 0;
     collectives +=
         event.category == KinetoCategory::kKernel && !collective_kernel(file.name(event)).empty() ? 1 : 0;
   }
   return fmt::format(
-      "{} of {}{}: {}, {}, {} of collectives, {} of autograd{}", counted(file.events.size(), "event"),
+      "{} of {}{}: {}, {}, {} of collectives, {} of autograd{}{}{}", counted(file.events.size(), "event"),
       to_text(Seconds(std::max(0.0, end - begin) * 1e-6)),
       file.metadata.devices.empty() ? "" : " on " + file.metadata.devices.front(),
       counted(operations, "operation"), counted(kernels, "kernel"), collectives, counted(nodes, "node"),
-      compiled > 0 ? fmt::format(", {} of compiled graphs", counted(compiled, "call")) : "");
+      compiled > 0 ? fmt::format(", {} of compiled graphs", counted(compiled, "call")) : "",
+      graphs > 0 ? fmt::format(", {} of CUDA graphs, which hide operations; profile without them",
+                               counted(graphs, "launch"))
+                 : "",
+      operations == 0 ? "; operations need activities=[ProfilerActivity.CPU, ...]" : "");
 }
 
 /// Leaves out steps without a backward, and those that took much longer than the others.
@@ -184,26 +246,32 @@ void choose_step(const DeviceTimes& device, RankProfile& profile) {
 
 }  // namespace
 
+namespace {
+
+/// Bytes of an element, and how precisions name it; PyTorch's and NCCL's names.
+const std::map<std::string, std::pair<double, const char*>>& element_types() {
+  // clang-format off
+  static const std::map<std::string, std::pair<double, const char*>> kTypes{
+      {"float", {4, "fp32"}}, {"Float", {4, "fp32"}}, {"c10::BFloat16", {2, "bf16"}}, {"BFloat16", {2, "bf16"}},
+      {"c10::Half", {2, "fp16"}}, {"Half", {2, "fp16"}}, {"double", {8, ""}}, {"Double", {8, ""}},
+      {"long int", {8, ""}}, {"long", {8, ""}}, {"Long", {8, ""}}, {"int", {4, ""}}, {"Int", {4, ""}},
+      {"Byte", {1, ""}}, {"unsigned char", {1, ""}}, {"Char", {1, ""}}, {"signed char", {1, ""}}, {"Bool", {1, ""}},
+      {"bool", {1, ""}}, {"Short", {2, ""}}, {"c10::Float8_e4m3fn", {1, ""}}, {"Float8_e4m3fn", {1, ""}},
+      {"Float8_e5m2", {1, ""}}};
+  // clang-format on
+  return kTypes;
+}
+
+}  // namespace
+
 std::string precision_dtype(const std::string& type) {
-  static const std::map<std::string, std::string> kTypes{{"float", "fp32"},         {"Float", "fp32"},
-                                                         {"c10::BFloat16", "bf16"}, {"BFloat16", "bf16"},
-                                                         {"c10::Half", "fp16"},     {"Half", "fp16"}};
-  const auto found = kTypes.find(type);
-  return found == kTypes.end() ? "" : found->second;
+  const auto found = element_types().find(type);
+  return found == element_types().end() ? "" : found->second.second;
 }
 
 double element_bytes(const std::string& type) {
-  static const std::map<std::string, double> kBytes{
-      {"float", 4},         {"Float", 4},       {"c10::BFloat16", 2},
-      {"BFloat16", 2},      {"c10::Half", 2},   {"Half", 2},
-      {"double", 8},        {"Double", 8},      {"long int", 8},
-      {"long", 8},          {"Long", 8},        {"int", 4},
-      {"Int", 4},           {"Byte", 1},        {"unsigned char", 1},
-      {"Char", 1},          {"signed char", 1}, {"Bool", 1},
-      {"bool", 1},          {"Short", 2},       {"c10::Float8_e4m3fn", 1},
-      {"Float8_e4m3fn", 1}, {"Float8_e5m2", 1}};
-  const auto found = kBytes.find(type);
-  return found == kBytes.end() ? 0.0 : found->second;
+  const auto found = element_types().find(type);
+  return found == element_types().end() ? 0.0 : found->second.first;
 }
 
 RankProfile read_rank_profile(const std::string& path) {
@@ -218,7 +286,7 @@ RankProfile read_rank_profile(const std::string& path) {
   auto [track, steps] = steps_of(file, kinds, profile.notes);
   if (track < 0)
     throw InputError(
-        "{}: has no training step: no ProfilerStep# and no two Optimizer.step#{}; found {}. Pass "
+        "{}: has no training step: no ProfilerStep# and no Optimizer.step#{}; found {}. Pass "
         "schedule=torch.profiler.schedule(...) and call step() after every training step",
         path,
         std::ranges::find(kinds, NameKind::kNode) == kinds.end() ? ", and no backward pass: it is inference"
@@ -237,12 +305,20 @@ RankProfile read_rank_profile(const std::string& path) {
   profile.on_device = device.any();
   profile.unlinked = device.unlinked();
   profile.device = device.name();
+  if (device.count() > 1)
+    profile.notes.push_back(
+        fmt::format("kernels ran on {} GPUs of one process; their times are added up", device.count()));
+  if (!profile.on_device && file.metadata.backend == "nccl")
+    throw InputError(
+        "{}: has no kernels, although its ranks use NCCL; profile with activities=[ProfilerActivity.CPU, "
+        "ProfilerActivity.CUDA]",
+        path);
   add_rests(steps);
   profile.steps = std::move(steps);
   drop_steps(profile.steps, device, profile.notes);
   if (profile.steps.empty())
     throw InputError(
-        "{}: has no training step: none of {} of {} has a backward pass, so it is inference; found {}", path,
+        "{}: has no training step: none of {} of {} has a backward pass, as in inference; found {}", path,
         counted(all, "step"), longest, contents_of(file, kinds));
   choose_step(device, profile);
   find_strategy(file, profile);

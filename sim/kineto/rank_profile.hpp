@@ -57,6 +57,7 @@ struct ProfiledCollective {
   double bytes = 0.0;   ///< whole array, as in nccl-tests; 0: unknown
   int ranks = 0;
   std::string group{};
+  bool in_forward = false;        ///< between operations of the forward
   double called = 0.0;            ///< on the host
   double begin = 0.0, end = 0.0;  ///< on the device, or of the transport thread; 0: no kernel was recorded
   [[nodiscard]] double duration() const { return end - begin; }

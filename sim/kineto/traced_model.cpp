@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/expression.hpp"
 #include "core/file.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
@@ -15,10 +16,13 @@ namespace {
 
 constexpr double kLargestInput = 1e6;  // elements of an input that a model file may have
 
-/// `aten::conv2d` is `conv2d`, `nn.Module: Conv2d_3` is `Conv2d_3`.
+/// `aten::conv2d` is `conv2d`, `nn.Module: Conv2d_3` is `Conv2d_3`, `Torch-Compiled Region: 0/1` is
+/// `Torch-Compiled`.
 std::string short_name(const std::string& name) {
   const auto cut = name.find_last_of(": ");
-  std::string result = cut == std::string::npos ? name : name.substr(cut + 1);
+  const bool numbered = std::ranges::none_of(
+      name.substr(cut + 1), [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; });
+  std::string result = numbered ? name.substr(0, name.find_first_of(": ")) : name.substr(cut + 1);
   std::erase_if(result, [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.';
   });
@@ -193,11 +197,11 @@ std::string described_model(const RankProfile& profile, const std::vector<Profil
 }
 
 std::vector<std::string> models_with(double parameters) {
+  static const Assignment kKnown =
+      assignment_of(YamlNode::load((home_folder() / "models" / "parameter_counts" / "known.yaml").string()));
   std::vector<std::string> names;
-  const YamlNode known =
-      YamlNode::load((home_folder() / "models" / "parameter_counts" / "known.yaml").string());
-  for (const std::string& name : known.keys())
-    if (std::abs(known.at(name).number() - parameters) < 0.5) names.push_back(name);
+  for (const auto& [name, count] : kKnown.values())
+    if (count == fmt::format("{:.0f}", parameters)) names.push_back(name);
   return names;
 }
 

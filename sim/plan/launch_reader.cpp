@@ -11,10 +11,12 @@
 #include "core/file.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
+#include "models/execution.hpp"
 #include "models/model.hpp"
 #include "sim/plan/launch_syntax.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
+#include "topologies/cluster.hpp"
 
 namespace stepcast {
 namespace {
@@ -59,6 +61,7 @@ std::string program_of(const std::string& text) {
 ///   model: {hidden-size: hidden} # the same, of the model; without effect if --model is given
 ///   defaults: {tensor: 1}        # values of missing keys
 ///   only: {optimizer: [adam]}    # values that are modelled
+///   lists: [recompute-modules]   # keys with several such values, which `+` joins
 ///   refused: {fp4-format: why}   # keys that change the step and are not modelled
 ///   ignored: [log-*]             # patterns of keys without effect
 ///   set: [{data: "{world-size/tensor}", if: {tensor: "> 1"}}]     # further values, in order
@@ -69,8 +72,8 @@ class TableReader {
  public:
   TableReader(const std::string& program, std::string name, const OptionTexts& given)
       : table_(table_of(program)), read_(table_.at("read")), name_(std::move(name)), given_(given) {
-    read_.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "refused", "ignored",
-                      "set", "settings", "options"});
+    read_.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "lists", "refused",
+                      "ignored", "set", "settings", "options"});
     result_.program = table_.at("name").text();
   }
 
@@ -86,9 +89,11 @@ class TableReader {
     values_.set("model-given", words_.contains("model") ? "yes" : "no");
     add_layers();
     evaluate("set", [&](const std::string& name, const std::string& value) { values_.set(name, value); });
+    add_domain();
     values_.set("mesh", mesh());
     OptionTexts& options = result_.options;
     evaluate("options", [&](const std::string& name, const std::string& value) { options[name] = value; });
+    if (words_.contains("trace")) leave_out_kernels();
     for (const auto& [option, value] : words_) options[option] = value;
     add_settings();
     std::erase_if(options, [](const auto& option) { return option.second.empty(); });
@@ -108,7 +113,7 @@ class TableReader {
     static const std::map<std::string, LaunchSyntax> kSyntaxes{{"arguments", LaunchSyntax::kArguments},
                                                                {"python", LaunchSyntax::kPython},
                                                                {"toml", LaunchSyntax::kToml},
-                                                               {"json", LaunchSyntax::kJson},
+                                                               {"json", LaunchSyntax::kYaml},
                                                                {"yaml", LaunchSyntax::kYaml}};
     const bool script = text.starts_with("#!/") && text.find("python") > text.find('\n');
     return script || name_.ends_with(".sh") ? LaunchSyntax::kArguments
@@ -146,6 +151,7 @@ class TableReader {
     if (entry.key == "world-size") return values_.set("world-size", entry.value);
     const std::string key = normal(entry.key), value = normal_value(entry.value);
     const bool absent = value == "null" || value == "None";
+    const std::vector<std::string> parts = matches("lists", key) ? parts_of(value) : std::vector{value};
     const bool of_model = read_.has("model") && read_.at("model").has(key);
     if (of_model && words_.contains("model")) {
       if (!absent) ignored_.push_back(entry.key + " (the model is given)");
@@ -155,8 +161,9 @@ class TableReader {
     if (read_.has("only") && read_.at("only").has(key)) {
       std::vector<std::string> modelled;
       for (const YamlNode& one : read_.at("only").at(key).one_or_more()) modelled.push_back(one.text());
-      if (!absent && std::ranges::find(modelled, value) == modelled.end())
-        fail(entry, "this value is not modelled; known: " + joined(modelled));
+      for (const std::string& part : parts)
+        if (!absent && std::ranges::find(modelled, part) == modelled.end())
+          fail(entry, "this value is not modelled; known: " + joined(modelled));
       if (!known) return;
     }
     if (!known && matches("ignored", key)) {
@@ -168,7 +175,18 @@ class TableReader {
     if (known && entry.value.find(kNotLiteral) != std::string::npos)
       fail(entry,
            "the value is not literal; only literal assignments, arrays and variables of these are read");
-    if (known) values_.set((of_model ? read_.at("model") : read_.at("keys")).at(key).text(), value);
+    if (known)
+      values_.set((of_model ? read_.at("model") : read_.at("keys")).at(key).text(), joined(parts, "+"));
+  }
+
+  /// Values of `a b`, `a,b` and `[a, "b"]`.
+  static std::vector<std::string> parts_of(std::string text) {
+    std::ranges::replace_if(
+        text, [](char c) { return std::string_view("[]\"',").find(c) != std::string_view::npos; }, ' ');
+    std::vector<std::string> parts;
+    std::istringstream stream(text);
+    for (std::string part; stream >> part;) parts.push_back(part);
+    return parts;
   }
 
   [[nodiscard]] bool matches(const char* list, const std::string& key) const {
@@ -231,6 +249,31 @@ class TableReader {
     }
   }
 
+  /// GPUs of an NVLink domain, to each of which a flexible dispatcher sends a token once: those of a host of
+  /// --cluster, or of a node of the file.
+  void add_domain() {
+    if (values_.value_or("dispatcher", "") != "flex" || words_.contains("dispatch")) return;
+    std::string from = "the GPUs of a node";
+    int domain = positive_number(values_.value_or("gpus-per-node", "")).value_or(0);
+    if (const auto cluster = words_.find("cluster"); cluster != words_.end()) {
+      domain = static_cast<int>(load_cluster(cluster->second).hosts.front().devices.size());
+      from = "the GPUs of a host of --cluster";
+    }
+    if (domain == 0) from = "as the file contains no number of GPUs per node";
+    constexpr int kUsual = 8;  // of HGX boards
+    domain = domain == 0 ? kUsual : domain;
+    values_.set("domain", std::to_string(domain));
+    result_.assumed.push_back(
+        fmt::format("NVLink domains of {}, {}: --dispatch flex{}", domain, from, domain));
+  }
+
+  /// A trace is of the kernels that it measured.
+  void leave_out_kernels() {
+    for (const ExecutionOption& option : execution_options())
+      if (result_.options.erase(option.name) > 0)
+        ignored_.push_back("--" + option.name + " (--trace has it)");
+  }
+
   /// The key whose value has this name.
   [[nodiscard]] std::string key_of(const std::string& name) const {
     for (const char* map : {"keys", "model"})
@@ -242,15 +285,11 @@ class TableReader {
 
   /// Blocks of a given model, and stages by a layout such as `Et*9|t*10L` or `"layers.9","norm"`.
   void add_layers() {
-    if (words_.contains("model")) {
-      const Model model = load_model(words_.at("model"));
-      if (const auto layers = model.settings.find("layers"); layers != model.settings.end())
-        values_.set("layers", std::to_string(layers->second));
-      if (const auto sequence = model.settings.find("sequence"); sequence != model.settings.end())
-        values_.set("model-sequence", std::to_string(sequence->second));
-      if (const auto experts = model.settings.find("experts"); experts != model.settings.end())
-        values_.set("experts", std::to_string(experts->second));
-    }
+    if (words_.contains("model")) model_settings_ = load_model(words_.at("model")).settings;
+    for (const auto& [setting, name] :
+         {std::pair{"layers", "layers"}, {"sequence", "model-sequence"}, {"experts", "experts"}})
+      if (const auto found = model_settings_.find(setting); found != model_settings_.end())
+        values_.set(name, std::to_string(found->second));
     std::vector<int> stages;
     if (const std::string layout = values_.value_or("layout", ""); !layout.empty()) {
       std::istringstream parts(layout);
@@ -318,7 +357,8 @@ class TableReader {
     const auto model = result_.options.find("model");
     if (model == result_.options.end()) return;
     const Specification given = Specification::parse("model", model->second);
-    const std::map<std::string, std::int64_t> known = load_model(model->second).settings;
+    if (!words_.contains("model")) model_settings_ = load_model(model->second).settings;
+    const auto& known = model_settings_;
     evaluate("settings", [&](const std::string& name, const std::string& value) {
       const bool set =
           std::ranges::find(given.overrides, name, &std::pair<std::string, std::string>::first) !=
@@ -346,6 +386,7 @@ class TableReader {
   const OptionTexts given_;
   OptionTexts words_{};  ///< of comments and of the command line
   Assignment values_{};
+  std::map<std::string, std::int64_t> model_settings_{};
   std::vector<std::string> ignored_{};
   LaunchReading result_{};
 };

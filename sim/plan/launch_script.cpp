@@ -73,14 +73,10 @@ class ScriptReader {
     if (first == std::string::npos) return;
     const std::string text = line.text.substr(first);
     static const std::regex kSlurm(R"(^#SBATCH\s+--([a-z-]+)[= ]([^\s]+))");
-    static const std::regex kWorld(R"(^# (?:torchrun|deepspeed) with (\d+) processes)");
-    constexpr std::string_view kOwn = "# stepcast:";
     std::smatch found;
-    if (text.starts_with(kOwn)) file_.words.push_back(text.substr(kOwn.size()));
+    read_comment(text, line.line, file_);
     if (text.size() < 1'000 && std::regex_search(text, found, kSlurm))
       file_.entries.push_back({"sbatch-" + found[1].str(), found[2], line.line});
-    if (text.size() < 1'000 && std::regex_search(text, found, kWorld))
-      file_.entries.push_back({"world-size", found[1], line.line});
     if (text.front() == '#') return;
     if (assignment(text, line.line)) return;
     const std::vector<ShellWord> words = words_of(text, line.line);

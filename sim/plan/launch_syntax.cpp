@@ -1,7 +1,6 @@
 #include "sim/plan/launch_syntax.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -70,27 +69,6 @@ std::string without_comment(const std::string& line) {
   return line;
 }
 
-/// Comments of plans: the number of processes, and options that the program's own do not express.
-void read_comment(const std::string& line, int number, LaunchFile& file) {
-  static const std::regex kWorld(R"(^\s*# (?:torchrun|deepspeed) with (\d+) processes)");
-  static const std::regex kTrainer(R"(^\s*# Trainer: ([a-z_0-9]+): (\S+))");
-  static const std::regex kCall(R"(^\s*# GradientAccumulationPlugin\(.*(sync_each_batch)=(True))");
-  constexpr std::string_view kOwn = "# stepcast:";
-  std::smatch found;
-  const std::string text = trimmed(line);
-  if (text.starts_with(kOwn)) file.words.push_back(text.substr(kOwn.size()));
-  if (line.size() > kLongestLine || !text.starts_with("#")) return;
-  if (std::regex_search(line, found, kWorld)) file.entries.push_back({"world-size", found[1], number});
-  if (std::regex_search(line, found, kTrainer) || std::regex_search(line, found, kCall))
-    file.entries.push_back({"trainer." + found[1].str(), found[2], number});
-}
-
-void read_comments(const std::string& text, LaunchFile& file) {
-  std::istringstream lines(text);
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) read_comment(line, ++number, file);
-}
-
 LaunchFile read_toml(const std::string& text, const std::string& name) {
   LaunchFile file;
   std::istringstream lines(text);
@@ -125,29 +103,12 @@ LaunchFile read_toml(const std::string& text, const std::string& name) {
   return file;
 }
 
-void add_json(const nlohmann::json& json, const std::string& prefix, const std::string& text,
-              LaunchFile& file) {
-  for (const auto& [key, value] : json.items()) {
-    if (value.is_object()) {
-      add_json(value, prefix + key + ".", text, file);
-      continue;
-    }
-    file.entries.push_back({prefix + key, value.is_string() ? value.get<std::string>() : value.dump(),
-                            line_of(text, "\"" + key + "\"")});
-  }
-}
-
-LaunchFile read_json(const std::string& text, const std::string& name) {
-  LaunchFile file;
-  read_comments(text, file);
-  std::string plain;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);)
-    plain += (trimmed(line).starts_with("#") ? "" : line) + "\n";
-  const nlohmann::json json = parse_loose_json(plain, name);
-  if (!json.is_object()) throw InputError("{}:1: expected an object of keys", name);
-  add_json(json, "", text, file);
-  return file;
+/// Number of the first line with a key of YAML or JSON, from 1; 0: none.
+int line_of(const std::string& text, const std::string& key) {
+  const auto at = std::min(text.find(key + ":"), text.find("\"" + key + "\""));
+  return at == std::string::npos
+             ? 0
+             : static_cast<int>(1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'));
 }
 
 void add_yaml(const YamlNode& node, const std::string& prefix, const std::string& text, LaunchFile& file) {
@@ -159,13 +120,16 @@ void add_yaml(const YamlNode& node, const std::string& prefix, const std::string
     }
     std::vector<std::string> items;
     for (const YamlNode& item : value.one_or_more()) items.push_back(item.is_scalar() ? item.text() : "null");
-    file.entries.push_back({prefix + key, joined(items, ","), line_of(text, key + ":")});
+    file.entries.push_back({prefix + key, joined(items, ","), line_of(text, key)});
   }
 }
 
+/// JSON, too, which is YAML.
 LaunchFile read_yaml(const std::string& text, const std::string& name) {
   LaunchFile file;
-  read_comments(text, file);
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) read_comment(line, ++number, file);
   const YamlNode yaml = YamlNode::parse(text, name);
   if (!yaml.is_map()) throw InputError("{}:1: expected a map of keys", name);
   add_yaml(yaml, "", text, file);
@@ -173,6 +137,20 @@ LaunchFile read_yaml(const std::string& text, const std::string& name) {
 }
 
 }  // namespace
+
+void read_comment(const std::string& line, int number, LaunchFile& file) {
+  static const std::regex kWorld(R"(^\s*# (?:torchrun|deepspeed) with (\d+) processes)");
+  static const std::regex kTrainer(R"(^\s*# Trainer: ([a-z_0-9]+): (\S+))");
+  static const std::regex kCall(R"(^\s*# GradientAccumulationPlugin\(.*(sync_each_batch)=(True))");
+  constexpr std::string_view kOwn = "# stepcast:";
+  std::smatch found;
+  const std::string text = trimmed(line);
+  if (text.starts_with(kOwn)) file.words.push_back(text.substr(kOwn.size()));
+  if (line.size() > kLongestLine || !text.starts_with("#")) return;
+  if (std::regex_search(line, found, kWorld)) file.entries.push_back({"world-size", found[1], number});
+  if (std::regex_search(line, found, kTrainer) || std::regex_search(line, found, kCall))
+    file.entries.push_back({"trainer." + found[1].str(), found[2], number});
+}
 
 LaunchFile read_recipe(const std::string& text, const std::string& name) {
   static const std::regex kRefused(
@@ -220,14 +198,6 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
   return file;
 }
 
-int line_of(const std::string& text, const std::string& what) {
-  const auto at = text.find(what);
-  return at == std::string::npos
-             ? 0
-             : 1 + static_cast<int>(
-                       std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
-}
-
 LaunchFile read_launch_syntax(const std::string& text, const std::string& name, LaunchSyntax syntax) {
   switch (syntax) {
     case LaunchSyntax::kArguments:
@@ -236,8 +206,6 @@ LaunchFile read_launch_syntax(const std::string& text, const std::string& name, 
       return read_recipe(text, name);
     case LaunchSyntax::kToml:
       return read_toml(text, name);
-    case LaunchSyntax::kJson:
-      return read_json(text, name);
     case LaunchSyntax::kYaml:
       break;
   }

@@ -20,7 +20,7 @@ struct LaunchFile {
   std::vector<std::string> ignored;  ///< one sentence each
 };
 
-enum class LaunchSyntax : unsigned char { kArguments, kPython, kToml, kJson, kYaml };
+enum class LaunchSyntax : unsigned char { kArguments, kPython, kToml, kYaml };
 
 /// Reads the entries of a text.
 ///
@@ -28,8 +28,7 @@ enum class LaunchSyntax : unsigned char { kArguments, kPython, kToml, kJson, kYa
 ///                 arguments alone
 ///     python      `a.b.c = literal`, `key=literal` in calls, and variables of literals; or Hydra's overrides
 ///     toml        sections, scalars and lists
-///     json        objects, with comments
-///     yaml        maps; comments `# Trainer: key: value`
+///     yaml        maps, also as JSON; comments `# Trainer: key: value`
 ///
 /// \param name the text's name in errors \throws InputError with the line of what is not literal
 LaunchFile read_launch_syntax(const std::string& text, const std::string& name, LaunchSyntax syntax);
@@ -38,7 +37,8 @@ LaunchFile read_launch_syntax(const std::string& text, const std::string& name, 
 LaunchFile read_script(const std::string& text, const std::string& name);
 LaunchFile read_recipe(const std::string& text, const std::string& name);
 
-/// Number of the first line that contains `what`, from 1; 0: none.
-int line_of(const std::string& text, const std::string& what);
+/// Adds what a comment of a plan contains: the number of processes, and options that the program's own do not
+/// express. Other lines contain nothing.
+void read_comment(const std::string& line, int number, LaunchFile& file);
 
 }  // namespace stepcast

@@ -232,13 +232,15 @@ std::vector<PredictionOption> replay_options() {
 }
 // clang-format on
 
-/// Traces of Chakra are replayed as they are. DDP, which trains and needs no options, takes the place of a
-/// strategy.
+/// Traces of Chakra are replayed as they are, also as --strategy chakra. DDP, which trains and needs no
+/// options, takes the place of a strategy.
 OptionTexts with_strategy(OptionTexts options) {
   const auto model = options.find("model");
   if (model == options.end() || !is_chakra(model->second)) return options;
-  if (!options.emplace("strategy", "ddp").second)
-    throw UsageError("--strategy has no effect with --model {}, whose traces are replayed", model->second);
+  if (const auto given = options.emplace("strategy", "chakra").first; given->second != "chakra")
+    throw UsageError("--strategy {} has no effect with --model {}, whose traces are replayed; leave it out",
+                     given->second, model->second);
+  options["strategy"] = "ddp";
   return options;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/commands/shell.hpp"
+#include "tests/kineto/written_profile.hpp"
 
 /// README.md and docs/: code is that of the files it is taken from, commands exist with all their options,
 /// and those of blocks marked `sh runs` are run, one after the other.
@@ -135,7 +136,8 @@ TEST_CASE("every command in the documents exists, with all its options", "[comma
   CHECK(commands > 20);
 }
 
-/// Traces and calibrations of tests/golden replace those that `measure` and `calibrate` would write.
+/// Traces and calibrations of tests/golden replace those that `measure` and `calibrate` would write, a written
+/// profile of a GPU that of the reader.
 TEST_CASE("the examples of the documents that need no measurement run in their order",
           "[commands][documents]") {
   int runs = 0;
@@ -148,6 +150,9 @@ TEST_CASE("the examples of the documents that need no measurement run in their o
       if (fs::exists(inputs / from)) fs::copy_file(inputs / from, shell.path(to));
     fs::copy_file(kSource / "calibration/data/two-cores.calibration.json",
                   shell.path("here.calibration.json"));
+    const WrittenProfile profile{.layers = {{{512, 512}, 1e3, 2e3}, {{512, 512}, 1e3, 2e3}}};
+    shell.write("rank0.trace.json", profile.json().dump());
+    REQUIRE(shell.run("gzip rank0.trace.json").exit_code == 0);
     for (const Block& block : blocks_of(file)) {
       if (block.info != "sh runs") continue;
       const Outcome outcome = shell.run("set -e\n" + block.text);

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/commands/shell.hpp"
@@ -76,6 +77,25 @@ TEST_CASE("explain compares a measured step with its forecast", "[commands]") {
   CHECK_THAT(shell.read("gap.svg"), Catch::Contains("<svg"));
   CHECK_THAT(shell.run("stepcast explain measured.json").err, Catch::Contains("--against FORECAST"));
   CHECK(shell.run("stepcast explain forecast.json --against measured.json").exit_code == 3);
+}
+
+TEST_CASE("explain compares a profile of PyTorch with its forecast", "[commands]") {
+  const Shell shell;
+  const std::string profiles = STEPCAST_SOURCE_DIR "/tests/kineto/profiles/";
+  for (const auto& [name, ranks] :
+       std::map<std::string, std::string>{{"cnn-2.15.0", "1"}, {"cnn-ddp-2.7.1-rank0", "2"}}) {
+    INFO(name);
+    const std::string profile = profiles + name + ".json.gz";
+    const Outcome outcome = shell.run(
+        "set -e\nstepcast import " + profile + " -o mine.trace.json --force\n" +
+        "stepcast predict --trace mine.trace.json --cluster laptop --calibration " STEPCAST_SOURCE_DIR
+        "/calibration/data/two-cores.calibration.json --world-size " +
+        ranks + (ranks == "1" ? " --strategy single" : " --strategy ddp") +
+        " -o forecast.json --force\nstepcast explain " + profile + " --against forecast.json");
+    INFO(outcome.err);
+    REQUIRE(outcome.exit_code == 0);
+    CHECK_THAT(outcome.out, Catch::Contains("of the difference is in") && Catch::Contains("conv2d"));
+  }
 }
 
 TEST_CASE("explain rejects forecasts whose inputs changed or are missing, and names them", "[commands]") {

@@ -75,6 +75,27 @@ TEST_CASE("a lab is built, shown, used and removed without a trace", "[commands]
   CHECK_THAT(shell.run("stepcast lab down --name ta").out, Contains("there was none"));
 }
 
+TEST_CASE("a lab starts any program on its hosts, with torchrun's variables and over its links",
+          "[commands][lab]") {
+  const Shell shell;
+  if (!lab_is_possible(shell)) return;
+  shell.write("rank.sh",
+              "[[ $RANK != 0 ]] || ip -brief address > hosts.txt\n"
+              "echo \"$RANK $LOCAL_RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT\" > said.$RANK\n"
+              "exit $((RANK == 3 ? ${1:-0} : 0))\n");
+  const std::string lab =
+      "stepcast lab run --name tg --cluster lab-star:hosts=2 --ranks-per-host 2 -- bash rank.sh ";
+  const Outcome run = shell.run(lab);
+  INFO(run.err);
+  REQUIRE(run.exit_code == 0);
+  for (int rank = 0; rank < 4; ++rank)
+    CHECK_THAT(shell.read("said." + std::to_string(rank)),
+               Contains(std::to_string(rank) + " " + std::to_string(rank % 2) + " of 4 at 10."));
+  CHECK_THAT(shell.read("hosts.txt"), Contains("eth0"));
+  CHECK(shell.run(lab + "7").exit_code != 0);
+  CHECK(spaces(shell, "tg").empty());
+}
+
 /// Median rate at which one rank's part of each collective crossed its link. \pre the lab is possible
 std::vector<double> median_rates(const Shell& shell) {
   const Outcome outcome = shell.run(

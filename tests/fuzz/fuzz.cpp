@@ -19,9 +19,10 @@
 #include "tests/fuzz/mutate.hpp"
 #include "tests/fuzz/targets.hpp"
 
-/// Reads mutated inputs with every reader of the product. A finding is a crash, a report of a sanitizer, an
-/// input that takes longer than 2 s, or an exception that is no stepcast::Error, which commands could not
-/// turn into a documented exit code. Findings are kept as files, and the exit status is then 1.
+/// Reads every target's seeds as they are, then mutated inputs. A finding is a crash, a report of a sanitizer,
+/// an input that takes longer than 2 s, an exception that is no stepcast::Error, which commands could not turn
+/// into a documented exit code, or a seed that is refused. Findings are kept as files, and the exit status is
+/// then 1.
 namespace stepcast::fuzz {
 namespace {
 
@@ -77,13 +78,19 @@ class Fuzzer {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       const auto left = static_cast<double>(targets_.size() - i);
       const double until = options_.seconds > 0.0 ? spent() + (options_.seconds - spent()) / left : 0.0;
-      Count& count = counts_[targets_[i].name];
+      const Target& target = targets_[i];
+      Count seeds;
+      while (seeds.inputs < static_cast<long long>(target.seeds.size()) && seeds.findings < kMostFindings)
+        work(target, seeds, 0.0, true);
+      Count& count = counts_[target.name];
       while (count.inputs < options_.each && (until == 0.0 || spent() < until) &&
              count.findings < kMostFindings)
-        work(targets_[i], count, until == 0.0 ? 0.0 : until - spent());
+        work(target, count, until == 0.0 ? 0.0 : until - spent(), false);
       const auto& [inputs, refused, findings, crashed] = count;
-      fmt::print("{:24} {:8} inputs, {:8} refused, {} findings{}\n", targets_[i].name, inputs, refused,
-                 findings, crashed == 0 ? "" : fmt::format(", {} crashes of the child process", crashed));
+      fmt::print("{:24} {:3} of {:3} seeds accepted{}, {:8} inputs, {:8} refused, {} findings{}\n",
+                 target.name, seeds.inputs - seeds.refused - seeds.findings, seeds.inputs,
+                 target.refuses ? " (it explains refusals)" : "", inputs, refused, seeds.findings + findings,
+                 crashed == 0 ? "" : fmt::format(", {} crashes of the child process", crashed));
       std::fflush(stdout);
     }
     return summary();
@@ -113,13 +120,17 @@ class Fuzzer {
   }
 
   /// Lets a worker read inputs until it crashes or is done. \param seconds 0: until all inputs were read
-  void work(const Target& target, Count& count, double seconds) {
+  /// \param unchanged read the target's seeds instead of mutated ones
+  void work(const Target& target, Count& count, double seconds, bool unchanged) {
     std::memset(static_cast<void*>(shared_), 0, sizeof(Shared));
     const std::uint64_t seed = options_.seed + static_cast<std::uint64_t>(count.inputs) * 1'000'003;
     std::cout.flush();
     const pid_t worker = fork();
     if (worker == 0) {
-      read_inputs(target, options_.each - count.inputs, seed, seconds);
+      if (unchanged)
+        read_seeds(target, static_cast<std::size_t>(count.inputs));
+      else
+        read_inputs(target, options_.each - count.inputs, seed, seconds);
       _exit(0);
     }
     int status = 0;
@@ -140,22 +151,40 @@ class Fuzzer {
     std::mt19937_64 random(seed);
     const auto begin = Clock::now();
     for (long long i = 0; i < most; ++i) {
-      const std::string text = mutated(target.seeds, random);
-      std::memcpy(shared_->text, text.data(), text.size());
-      shared_->length = text.size();
-      ++shared_->inputs;
-      limit(kLongestSeconds);
-      try {
-        read(target, text);
-      } catch (const Error&) {
-        ++shared_->refused;
-      } catch (const std::exception& error) {
-        complain(fmt::format("not an error of stepcast: {}", error.what()));
-        _exit(kUndocumented);
-      }
-      limit(0);
+      static_cast<void>(accepts(target, mutated(target.seeds, random)));
       if (seconds > 0.0 && std::chrono::duration<double>(Clock::now() - begin).count() > seconds) return;
     }
+  }
+
+  /// Seeds from `first` on. Ends the process at one that is refused.
+  void read_seeds(const Target& target, std::size_t first) const {
+    silence();
+    for (std::size_t i = first; i < target.seeds.size(); ++i)
+      if (const std::string reason = accepts(target, target.seeds[i]); !reason.empty() && !target.refuses) {
+        --shared_->refused;
+        complain("a seed is refused: " + reason);
+        _exit(kUndocumented);
+      }
+  }
+
+  /// Reads an input within its time. \returns why it is refused; "": it is accepted
+  std::string accepts(const Target& target, const std::string& text) const {
+    std::memcpy(shared_->text, text.data(), text.size());
+    shared_->length = text.size();
+    ++shared_->inputs;
+    std::string reason;
+    limit(kLongestSeconds);
+    try {
+      read(target, text);
+    } catch (const Error& error) {
+      ++shared_->refused;
+      reason = printable(error.what());
+    } catch (const std::exception& error) {
+      complain(fmt::format("not an error of stepcast: {}", error.what()));
+      _exit(kUndocumented);
+    }
+    limit(0);
+    return reason;
   }
   static constexpr int kUndocumented = 99;
 

@@ -24,7 +24,9 @@
 #include "sim/plan/launch_reader.hpp"
 #include "sim/plan/user_plans.hpp"
 #include "sim/replay/convention.hpp"
+#include "sim/replay/prediction_options.hpp"
 #include "sim/replay/profile.hpp"
+#include "sim/study/rows.hpp"
 #include "sim/study/study.hpp"
 #include "sim/train/failures.hpp"
 #include "tests/fuzz/mutate.hpp"
@@ -51,23 +53,24 @@ void shorten(nlohmann::json& json, std::size_t most) {
     if (json.is_structured()) shorten(inner, most);
 }
 
-/// At most 8 kB of a text: JSON with shorter arrays, others whole lines.
-std::string short_form(const std::string& text) {
+/// At most 8 kB of a text: JSON with shorter arrays, whole lines of a table; "" if others are longer.
+std::string short_form(const std::string& text, bool is_table = false) {
   if (text.size() <= kLongest) return text;
+  if (is_table) return text.substr(0, text.rfind('\n', kLongest) + 1);
   if (const auto json = nlohmann::json::parse(text, nullptr, false); !json.is_discarded())
     for (const std::size_t most : {32, 16, 8, 4, 2, 1}) {
       nlohmann::json shorter = json;
       shorten(shorter, most);
-      if (const std::string result = shorter.dump(); result.size() <= kLongest) return result;
+      if (std::string result = shorter.dump(); result.size() <= kLongest) return result;
     }
-  return text.substr(0, text.rfind('\n', kLongest) + 1);
+  return "";
 }
 
 /// Short forms of files of the repository: a path, or all files of a folder with one of these endings.
 Seeds seeds_of(const std::vector<std::string>& places, const Seeds& endings = {""}) {
   Seeds seeds;
   const auto add = [&](const fs::path& file) {
-    if (std::string text = short_form(file_head(file.string())); !text.empty())
+    if (std::string text = short_form(file_head(file.string()), file.extension() == ".csv"); !text.empty())
       seeds.push_back(std::move(text));
   };
   for (const std::string& place : places) {
@@ -88,12 +91,13 @@ Seeds seeds_of(const std::vector<std::string>& places, const Seeds& endings = {"
   return seeds;
 }
 
-/// Configurations and launch files that tests hold in one file each.
+/// Configurations and accepted launch files that tests hold in one file each. Options of the command line are
+/// a comment of the launch file.
 Seeds configurations() {
   Seeds seeds;
   for (const auto& one :
        nlohmann::json::parse(read_file(source() / "tests/models/reference/configurations.json")))
-    seeds.push_back(one.at("config").dump());
+    if (std::string text = one.at("config").dump(); text.size() <= kLongest) seeds.push_back(std::move(text));
   return seeds;
 }
 
@@ -101,37 +105,47 @@ Seeds launch_files() {
   Seeds seeds;
   for (const auto& program : nlohmann::json::parse(read_file(source() / "tests/plan/launch_files.json")))
     for (const auto& file : program.at("files")) {
+      if (file.contains("refused")) continue;
       std::string text;
       for (const auto& line : file.at("lines")) text += line.get<std::string>() + "\n";
+      for (const auto& [option, value] : file.at("given").items())
+        text += "# stepcast: --" + option + "=" + value.get<std::string>() + "\n";
       if (text.size() <= kLongest) seeds.push_back(std::move(text));
     }
   return seeds;
 }
 
-/// Valid inputs of an importer: those of the repository that it recognises.
-Seeds recognised_by(const Importer& importer) {
-  Seeds all = seeds_of({"tests/topologies/reference", "tests/evidence/nccl_tests", "tests/kineto/profiles",
+/// Valid inputs of an importer: those of the repository that are recognised as its kind.
+Seeds recognised_as(const std::string& kind) {
+  Seeds all = seeds_of({"tests/topologies/reference", "tests/evidence/nccl_tests", "tests/models/reference",
                         "tests/fuzz/seeds"},
-                       {".txt", ".xml", ".json", ".gz", ".pt", ".csv"});
+                       {".txt", ".xml", ".json", ".pt2", ".csv", ".et"});
   for (const Seeds& more : {configurations(), launch_files()})
     all.insert(all.end(), more.begin(), more.end());
-  const tests::WrittenProfile profile{.layers = {{{32, 16}, 100.0, 200.0}, {{8, 32}, 300.0, 400.0}},
-                                      .steps = 2};
-  all.push_back(short_form(profile.json().dump()));
-  std::erase_if(all, [&](const std::string& text) { return !importer.recognises(text); });
+  tests::WrittenProfile profile{.layers = {{{32, 16}, 100.0, 200.0}, {{8, 32}, 300.0, 400.0}}, .steps = 1};
+  for (const double all_reduce : {0.0, 80.0}) {
+    profile.all_reduce = all_reduce;
+    profile.ranks = all_reduce > 0.0 ? 2 : 1;
+    all.push_back(profile.json().dump());
+  }
+  std::erase_if(all, [&](const std::string& text) {
+    const auto* found = recognised_importer(text);
+    return found == nullptr || found->name != kind;
+  });
   return all;
 }
 
-/// Reads with every device that a person may name, and what was made of it, as another command would.
+/// Reads as `import --as KIND` does, and where that error message names --device with one; then what was made
+/// of it, as another command would.
 void import(const Importer& importer, const std::string& path) {
-  ImportTexts options;
-  const auto understands = [&](const char* name) {
-    return std::ranges::any_of(importer.options,
-                               [&](const ImportOption& option) { return option.name == name; });
-  };
-  if (understands("device")) options["device"] = "h100-sxm";
-  const Imported imported = importer.read({path}, options);
-  if (!imported.obstacles.empty() || imported.text.empty()) return;
+  Imported imported;
+  try {
+    imported = importer.read({path}, {});
+  } catch (const InputError& error) {
+    if (std::string_view(error.what()).find("--device") == std::string_view::npos) throw;
+    imported = importer.read({path}, {{"device", "h100-sxm"}});
+  }
+  if (!imported.obstacles.empty()) throw InputError("{}", imported.obstacles.front());
   const std::string made = path + ".made.yaml";
   std::ofstream(made) << imported.text;
   if (importer.makes == "cluster") load_cluster(made);
@@ -142,11 +156,10 @@ std::vector<Target> import_targets() {
   std::vector<Target> all;
   for (const auto& entry : importers().entries()) {
     Target target{
-        .name = "import " + entry.name, .ending = ".txt", .seeds = recognised_by(entry.value), .read = {}};
-    target.read = [&importer = entry.value](const std::string& path) {
-      if (importer.recognises(file_head(path))) import(importer, path);
-    };
-    if (!target.seeds.empty()) all.push_back(std::move(target));
+        .name = "import " + entry.name, .ending = ".txt", .seeds = recognised_as(entry.name), .read = {}};
+    target.read = [&importer = entry.value](const std::string& path) { import(importer, path); };
+    target.refuses = entry.value.makes.empty();
+    all.push_back(std::move(target));
   }
   return all;
 }
@@ -171,8 +184,8 @@ std::vector<Target> record_targets() {
                   [](const std::string& path) { load_result_file(path); }),
       json_target("bench", seeds_of({"tests/fuzz/seeds"}, {".bench.json"}),
                   [](const std::string& path) { load_bench(path); }),
-      json_target("profile", seeds_of({"studies/measured/sailor_opt-350m.profile.json"}),
-                  [model = load_model("opt-350m")](const std::string& path) {
+      json_target("profile", seeds_of({"tests/fuzz/seeds"}, {".layers.json"}),
+                  [model = load_model("opt:layers=2")](const std::string& path) {
                     if (is_profile(path)) trace_of_profile(path, model);
                   }),
       json_target("hugging face", configurations(),
@@ -180,13 +193,22 @@ std::vector<Target> record_targets() {
   };
 }
 
-/// Options of a study that name any word.
+/// Options of `predict`, all of which matter.
 StudyVocabulary vocabulary() {
-  return {.options = {"strategy", "model", "device", "batch", "cluster", "world-size", "bucket-cap", "mesh",
-                      "micro-batches"},
-          .switches = {"exact"},
-          .matters = [](const std::string&, const Assignment&) { return true; },
-          .model_of_rank = [](const Assignment& point) { return point.value_or("model", ""); }};
+  StudyVocabulary words{.options = {},
+                        .switches = {"exact", "extrapolate"},
+                        .matters = [](const std::string&, const Assignment&) { return true; },
+                        .model_of_rank = [](const Assignment& point) { return point.value_or("model", ""); }};
+  for (const KnownOption& known : known_options()) words.options.push_back(known.option.name);
+  for (const PredictionOption& option : prediction_options()) words.options.push_back(option.name);
+  return words;
+}
+
+/// Studies that are like no other: that one would have to be in the same folder.
+Seeds studies() {
+  Seeds seeds = seeds_of({"studies"}, {".yaml"});
+  std::erase_if(seeds, [](const std::string& text) { return text.find("\nlike:") != std::string::npos; });
+  return seeds;
 }
 
 std::vector<Target> description_targets() {
@@ -201,15 +223,17 @@ std::vector<Target> description_targets() {
       yaml_target("cluster", seeds_of({"topologies", inputs}, {".yaml"}),
                   [](const std::string& path) { load_cluster(path); }),
       yaml_target(
-          "study", seeds_of({"studies"}, {".yaml"}),
-          [words = vocabulary()](const std::string& path) { load_study(path, words, {"step_time_s"}); }),
-      yaml_target("rows",
-                  seeds_of({"studies/published", "studies/measured/torchao_fsdp.yaml",
-                            "studies/measured/ibm_fsdp.yaml"}),
+          "study", studies(),
+          [words = vocabulary()](const std::string& path) { load_study(path, words, study_column_names()); }),
+      yaml_target("rows", seeds_of({"studies/published"}, {".yaml"}),
                   [](const std::string& path) { read_rows(path); }),
+      yaml_target("rows of a table", seeds_of({"studies/measured/torchtitan.yaml"}),
+                  [](const std::string& path) {
+                    read_rows(path, (source() / "studies/measured/torchtitan.csv").string());
+                  }),
       {.name = "rows csv",
        .ending = ".csv",
-       .seeds = seeds_of({"studies/measured"}, {".csv"}),
+       .seeds = seeds_of({"tests/fuzz/seeds"}, {".rows.csv"}),
        .read = [](const std::string& path) { read_rows(path); }},
       {.name = "csv",
        .ending = ".csv",

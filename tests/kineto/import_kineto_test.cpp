@@ -1,15 +1,18 @@
 #include <sys/resource.h>
 
+#include <array>
 #include <boost/iostreams/filter/gzip.hpp>
 #include <boost/iostreams/filtering_stream.hpp>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/error.hpp"
 #include "core/importer.hpp"
 #include "core/statistics.hpp"
+#include "core/table.hpp"
 #include "records/trace.hpp"
 #include "sim/kineto/profile_trace.hpp"
 #include "tests/kineto/written_profile.hpp"
@@ -238,7 +241,7 @@ TEST_CASE("what is no profile of a training is refused with what was found") {
   std::erase_if(
       inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
       [](const nlohmann::json& event) { return event["name"].get<std::string>().starts_with("autograd"); });
-  refused({folder.write("inference.json", inference.dump())}, "it is inference");
+  refused({folder.write("inference.json", inference.dump())}, "as in inference");
   std::erase_if(inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
                 [](const nlohmann::json& event) { return event["cat"] == "user_annotation"; });
   refused({folder.write("loose.json", inference.dump())}, "no ProfilerStep#");
@@ -258,6 +261,157 @@ TEST_CASE("without ProfilerStep# steps last from one optimizer to the next") {
   });
   const Trace trace = imported_trace({folder.write("loose.json", json.dump())});
   CHECK(trace.profile.at("step") == Approx(1050e-6).epsilon(0.02));
+}
+
+TEST_CASE("steps of the profiler that are micro-batches are joined up to each update", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.steps = 7;  // the last one and what the window cut are left out
+  profile.accumulate = 2;
+  profile.all_reduce = 80.0;
+  profile.ranks = 2;
+  const ProfiledRun run = read_profiled_run({folder.write("parts.json", profile.json().dump())});
+  CHECK(run.micro_batches == 2);
+  REQUIRE(run.ranks.front().steps.size() == 3);
+  CHECK(run.ranks.front().step_us == Approx(2 * 1000.0 + 80.0 + 50.0).epsilon(0.02));
+  CHECK_THAT(joined(run.ranks.front().notes), Catch::Contains("2 ProfilerStep# were joined to each"));
+  REQUIRE(run.collectives.size() == 1);
+  CHECK(run.collectives.front().per_step == 1.0);
+  const TraceEntry entry = traced_entry(run, 16);
+  CHECK(entry.segments[0].forward_s[0] == Approx(100e-6));
+  CHECK(entry.segments[0].optimizer_s[0] + entry.segments[1].optimizer_s[0] == Approx(50e-6));
+}
+
+TEST_CASE("the forward and backward of a closure inside the optimizer's step are the layers'", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json();
+  for (nlohmann::json& event : json["traceEvents"]) {
+    if (event["name"] != "Optimizer.step#SGD.step") continue;
+    double begin = 0.0;  // of its step
+    for (const nlohmann::json& other : json["traceEvents"])
+      if (other["name"].get<std::string>().starts_with("ProfilerStep#") && other["ts"] < event["ts"])
+        begin = std::max(begin, other["ts"].get<double>());
+    event["dur"] = event["ts"].get<double>() + event["dur"].get<double>() - begin;
+    event["ts"] = begin;
+  }
+  const TraceEntry own =
+      imported_trace({folder.write("plain.json", two_layers().json().dump())}).entries.front();
+  const TraceEntry entry = imported_trace({folder.write("closure.json", json.dump())}).entries.front();
+  REQUIRE(entry.segments.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(entry.segments[i].forward_s == own.segments[i].forward_s);
+    CHECK(entry.segments[i].backward_s == own.segments[i].backward_s);
+    CHECK(entry.segments[i].optimizer_s == own.segments[i].optimizer_s);
+  }
+}
+
+TEST_CASE("steps are compared with those of the same number on other ranks", "[kineto]") {
+  const TemporaryFolder folder;
+  std::vector<std::string> paths;
+  for (int rank = 0; rank < 2; ++rank) {
+    WrittenProfile profile = two_layers();
+    profile.all_reduce = 80.0;
+    profile.rank = rank;
+    profile.ranks = 2;
+    nlohmann::json json = profile.json();
+    for (nlohmann::json& event : json["traceEvents"])  // rank 1 lacks the first step
+      if (rank == 1 && event["name"] == "ProfilerStep#3") event["name"] = "warm-up";
+    paths.push_back(folder.write(fmt::format("rank{}.json", rank), json.dump()));
+  }
+  const ProfiledRun run = read_profiled_run(paths);
+  for (const RankProfile& rank : run.ranks) {
+    REQUIRE(rank.steps.size() == 2);
+    CHECK(rank.steps.front().name == "ProfilerStep#4");
+  }
+  CHECK_THAT(joined(run.ranks[0].notes), Catch::Contains("1 step that another rank lacks"));
+}
+
+TEST_CASE("profiles of other runtimes and older versions are read by their names of categories", "[kineto]") {
+  const TemporaryFolder folder;
+  const std::string cuda = two_layers().json().dump();
+  using Names = std::vector<std::pair<std::string, std::string>>;
+  for (const Names& names : {Names{{"cudaLaunchKernel", "hipLaunchKernel"}, {"cudaStream", "hipStream"}},
+                             Names{{"cuda_runtime", "cuda_driver"}, {"cudaLaunchKernel", "cuLaunchKernel"}},
+                             Names{{"cuda_runtime", "xpu_runtime"},
+                                   {"cudaLaunchKernel", "urEnqueueKernelLaunch"},
+                                   {"cudaStreamSynchronize", "urQueueFinish"}},
+                             Names{{"cuda_runtime", "Runtime"},
+                                   {"cpu_op", "Operator"},
+                                   {"user_annotation", "Operator"},
+                                   {"\"kernel\"", "\"Kernel\""}}}) {
+    INFO(names.front().second);
+    std::string text = cuda;
+    for (const auto& [from, to] : names)
+      for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+        text.replace(at, from.size(), to);
+    const ProfiledRun run = read_profiled_run({folder.write("other.json", text)});
+    REQUIRE(run.segments.size() == 2);
+    CHECK(traced_entry(run, 16).segments[1].backward_s[0] == Approx(400e-6));
+    CHECK(run.ranks.front().steps.front().blocked > 500.0);
+  }
+}
+
+TEST_CASE("what a profile lacks, and collectives of layers, are reported", "[kineto]") {
+  const TemporaryFolder folder;
+  using Events = nlohmann::json::array_t;
+  const nlohmann::json whole = two_layers().json();
+  const auto without = [&](const std::function<bool(const nlohmann::json&)>& left_out) {
+    nlohmann::json json = whole;
+    std::erase_if(json["traceEvents"].get_ref<Events&>(), left_out);
+    return json;
+  };
+  const auto refused = [&](const nlohmann::json& json, const std::string& text) {
+    INFO(text);
+    CHECK_THROWS_WITH(import_files({folder.write("refused.json", json.dump())}), Catch::Contains(text));
+  };
+  refused(without([](const auto& event) { return event["cat"] == "kernel"; }), "activities=");
+  refused(without([](const auto& event) { return event["cat"] == "cpu_op"; }), "activities=");
+  nlohmann::json graphs = without([](const auto& event) { return event["cat"] == "cpu_op"; });
+  for (nlohmann::json& event : graphs["traceEvents"])
+    if (event["name"] == "cudaLaunchKernel") event["name"] = "cudaGraphLaunch";
+  refused(graphs, "of CUDA graphs, which hide operations");
+  nlohmann::json merged = whole;
+  for (nlohmann::json event : whole["traceEvents"]) {
+    event["pid"] = event["pid"].get<int>() + 1;
+    merged["traceEvents"].push_back(event);
+  }
+  refused(merged, "steps of 2 processes");
+
+  int updates = 0;
+  const nlohmann::json once = without([&](const auto& event) {
+    const auto name = event["name"].template get<std::string>();
+    return name.starts_with("ProfilerStep#") || (name.starts_with("Optimizer.step#") && updates++ > 0);
+  });
+  const ProfiledRun one = read_profiled_run({folder.write("once.json", once.dump())});
+  CHECK(one.ranks.front().steps.size() == 1);
+  CHECK_THAT(joined(one.ranks.front().notes), Catch::Contains("from the first event"));
+
+  nlohmann::json shared = whole, second = whole, processor = whole;
+  for (const nlohmann::json& event : whole["traceEvents"])
+    if (event["name"] == "aten::linear" && event["args"]["Input Dims"][0][1] == 32)
+      shared["traceEvents"].push_back({{"ph", "X"},
+                                       {"cat", "cpu_op"},
+                                       {"name", "record_param_comms"},
+                                       {"pid", event["pid"]},
+                                       {"tid", event["tid"]},
+                                       {"ts", event["ts"].get<double>() - 0.6},
+                                       {"dur", 0.4},
+                                       {"args",
+                                        {{"Collective name", "allreduce"},
+                                         {"dtype", "Float"},
+                                         {"In msg nelems", 128},
+                                         {"Group size", 2},
+                                         {"Process Group Name", "tensor"}}}});
+  CHECK_THAT(joined(import_files({folder.write("shared.json", shared.dump())}).assumed),
+             Catch::Contains("1 all_reduce between operations of the forward"));
+  for (nlohmann::json& event : second["traceEvents"])
+    if (event["cat"] == "kernel" && event["name"] == "gemm_backward") event["pid"] = 1;
+  CHECK_THAT(joined(import_files({folder.write("second.json", second.dump())}).ignored),
+             Catch::Contains("kernels ran on 2 GPUs of one process"));
+  processor = without([](const auto& event) { return event["cat"] == "kernel"; });
+  processor["distributedInfo"]["backend"] = "gloo";
+  CHECK_THAT(joined(import_files({folder.write("processor.json", processor.dump())}).assumed),
+             Catch::Contains("no kernel was recorded"));
 }
 
 TEST_CASE("a cut file gives the steps before the cut, and control characters do no harm") {

@@ -72,7 +72,8 @@ class Writer {
       now += launch;
     }
     double end = compute_free_;
-    if (profile_.all_reduce > 0.0) {
+    const bool updates = (step + 1) % profile_.accumulate == 0;
+    if (profile_.all_reduce > 0.0 && updates) {
       slice("cpu_op", "record_param_comms", kEngine, now, launch - 1.0,
             {{"Collective name", "allreduce"},
              {"dtype", "Float"},
@@ -86,9 +87,11 @@ class Writer {
       compute_free_ = std::max(compute_free_, end);
       now += launch;
     }
-    slice("user_annotation", "Optimizer.step#SGD.step", kMain, now, launch - 1.0);
-    end = kernel("sgd", kMain, kCompute, now + 1.0, profile_.optimizer);
-    now += launch;
+    if (updates) {
+      slice("user_annotation", "Optimizer.step#SGD.step", kMain, now, launch - 1.0);
+      end = kernel("sgd", kMain, kCompute, now + 1.0, profile_.optimizer);
+      now += launch;
+    }
     slice("cuda_runtime", "cudaStreamSynchronize", kMain, now, end - now + 1.0,
           {{"correlation", ++correlation_}});
     now = end + 2.0;
