@@ -140,7 +140,7 @@ class SegmentAccount {
     // Its input goes into GEMMs with weights, none of which is a router's.
     if (cost.saves_input)
       (multiplies && !chooses ? activations_[input].multiplied : activations_[input].kept) = true;
-    if (layer.kind == "tied_linear") segment_.tied.push_back(parameter_index(layer.texts.at("to")));
+    if (layer.texts.contains("to")) segment_.tied.push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;
     activations_.push_back({float32_bytes(layer.output), !cost.regathers, cost.saves_output});
     return static_cast<int>(activations_.size()) - 1;
@@ -150,7 +150,8 @@ class SegmentAccount {
   /// forward reads the rows that are looked up, which are in its traffic, and backward makes a gradient of
   /// the whole table.
   void add_work(const Layer& layer, const LayerCost& cost, double gradients, std::int64_t elements) {
-    if (layer.kind == "tied_linear") elements = size(layer, "rows") * size(layer, "columns");
+    if (layer.kind == "tied_linear" || layer.kind == kOwnHead)
+      elements = size(layer, "rows") * size(layer, "columns");
     const Bytes weights = float32_bytes(static_cast<double>(elements));
     LayerWork work{.kernels = cost.kernels, .gradients = gradients};
     if (layer.kind != "embedding") work.forward_weights = weights;
@@ -222,6 +223,7 @@ class SegmentAccount {
     const bool in_parts = number_or(layer, "sequence", 0) != 0;
     const Kind sum = in_parts ? Kind::kReduceScatter : Kind::kAllReduce;
     if (layer.kind == "tensor_enter") {
+      if (!open_.empty()) note(open_ + kRegather, Kind::kAllGather, true, gathered_);  // of an own_head
       if (in_parts) note(layer.name, Kind::kAllGather, false, output);
       if (needs_gradient_) note(layer.name, sum, true, output);
       gathered_ = output;

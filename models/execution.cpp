@@ -44,6 +44,12 @@ const std::vector<ExecutionOption>& execution_options() {
        "how tokens reach experts: alltoall sends each copy, and receivers sort them; flexN (DeepEP, "
        "HybridEP) "
        "sends a token once to each rank, or to each NVLink domain of N ranks, sorted"},
+      {"dispatch-overlap",
+       &Execution::dispatch_overlap,
+       {"none", "shared", "micro-batches"},
+       "what runs beside the all-to-alls of tokens: none; shared, the shared expert (Megatron's "
+       "--moe-shared-expert-overlap), its first GEMM beside the way there, its second beside the way back; "
+       "micro-batches, the forward of one and the backward of another (--overlap-moe-expert-parallel-comm)"},
       {"gradient-passes",
        &Execution::gradient_passes,
        {"none", "norm", "scale", "nan"},
@@ -133,6 +139,15 @@ void fuse(LayerWork& work, double written) {
 /// The first kernel of a layer that is captured stands for the launch of its graph.
 void apply(const Execution& execution, Model& model) {
   model.execution = execution;
+  const auto shares = [](const Segment& one) {
+    return std::ranges::any_of(one.work, [](const LayerWork& work) {
+      return work.any([](const Kernel& kernel) { return kernel.is(KernelRole::kSharedExpert); });
+    });
+  };
+  if (execution.dispatch_overlap == "shared" &&
+      (execution.dispatch != "alltoall" || std::ranges::none_of(model.segments, shares)))
+    throw InputError("--dispatch-overlap shared: needs a shared expert, which {} {}, and --dispatch alltoall",
+                     model.specification, std::ranges::any_of(model.segments, shares) ? "has" : "lacks");
   const auto capture = [&](LayerWork& work, bool& first) {
     for (Kernel& kernel : work.kernels) {
       kernel.captured = execution.graph == "full" || (execution.graph == "layer" && !first);

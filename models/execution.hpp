@@ -17,7 +17,8 @@ struct Execution {
   std::string graph = "none";  ///< kernels that a CUDA graph launches: none, those of `layer`, or all
 
   std::string tensor_overlap = "none";
-  std::string dispatch = "alltoall";  ///< of tokens to experts
+  std::string dispatch = "alltoall";      ///< of tokens to experts
+  std::string dispatch_overlap = "none";  ///< what runs beside their all-to-alls
 
   std::string gradient_passes = "none";  ///< over the gradients before the optimizer
   std::string gathered = "views";  ///< parameters of FSDP's units: in the buffer of the all-gather, or copied

@@ -358,6 +358,12 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
         "{}: field 'model_type' is missing, and 'architectures' names no known type; known types: {}",
         path.string(), joined(configuration_types()));
   if (!named) assumed.push_back("model_type " + type + ", from field 'architectures'");
+  if (const Json modules = fields.value("num_nextn_predict_layers", Json());
+      modules.is_number_integer() && modules > 0 &&
+      std::ranges::find(given.overrides, "mtp", &std::pair<std::string, std::string>::first) ==
+          given.overrides.end())
+    assumed.push_back("multi-token prediction is left out, as transformers' classes do; mtp=" +
+                      modules.dump() + " trains it, in the families that have the setting");
   const std::vector<std::string>& known = configuration_types();
   if (std::ranges::find(known, type) == known.end())
     throw InputError("{}: {}", path.string(), unknown_name("model_type", type, known));

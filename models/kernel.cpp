@@ -13,9 +13,10 @@ double total_with_weights(const LayerWork& work, const auto& part) {
 }  // namespace
 
 double FusedAttention::seen() const {
-  const double before = causal ? keys / 2.0 : keys;
-  if (window <= 0.0 || window >= keys) return before;
-  return window - window * window / (2.0 * keys);
+  const double all = keys / documents;
+  const double before = causal ? all / 2.0 : all;
+  if (window <= 0.0 || window >= all) return before;
+  return window - window * window / (2.0 * all);
 }
 
 Flop LayerWork::forward() const {

@@ -35,6 +35,7 @@ struct FusedAttention {
   double head_size = 0.0, value_size = 0.0;  ///< d, w
   bool causal = false;                       ///< half of the products are computed
   double window = 0.0;  ///< keys that a position of causal attention sees, its own included; 0: all before it
+  double documents = 1.0;  ///< equal ones in a sequence; rows see keys of their own alone
   /// Mean number of keys that a row sees.
   [[nodiscard]] double seen() const;
 };

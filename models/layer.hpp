@@ -50,6 +50,11 @@
 /// |                        | `up`, `down`                                           |                   |
 /// | `first_token`          | -                                                      | a view            |
 /// | `tied_linear`          | `to`: the weight of an earlier segment, y = x weight^T | Linear            |
+/// | `next_tokens`          | `to`: the embedding's weight, `out` = 2 width: norms   | RMSNorm, twice    |
+/// |                        | of x and of the next tokens' embeddings, joined        |                   |
+/// | `own_head`             | `rows`, `columns` of the head's weight, `times` = 1,   | -                 |
+/// |                        | `chunks` = 1, `fused` = false, `tensor` = 1,           |                   |
+/// |                        | `sequence` = false: head and loss once more, y = x     |                   |
 /// | `operators`            | tensors and costs: models/given_layer.hpp              | somebody's own    |
 ///
 /// `tensor_parallel` contains `layers` that `ranks` share: attention by heads, the others by columns, the
@@ -130,6 +135,12 @@ inline constexpr const char* kShared = "shared by";
 /// Dimension of a parameter along which these ranks, or those of an expert, divide it; -1: each rank has it
 /// whole.
 int shared_dimension(const Layer& layer, const LayerTensor& tensor);
+
+/// Kinds of multi-token prediction: the input of a module, and its use of the head.
+inline constexpr const char *kNextTokens = "next_tokens", *kOwnHead = "own_head";
+
+/// Suffix of the all-to-all that takes tokens to their experts.
+inline constexpr const char* kDispatch = ".dispatch";
 
 /// Suffix of the collective that gathers the input of shared layers again in the backward.
 inline constexpr const char* kRegather = ".regather";

@@ -14,6 +14,7 @@ std::vector<LayerKind> image_kinds();
 std::vector<LayerKind> general_kinds();
 std::vector<LayerKind> embedding_kinds();
 std::vector<LayerKind> norm_kinds();
+std::vector<LayerKind> prediction_kinds();
 std::vector<LayerKind> attention_kinds();
 std::vector<LayerKind> expert_kinds();
 std::vector<LayerKind> parallel_kinds();

@@ -25,6 +25,10 @@ auto total(const Things& things, Part part) {
 
 }  // namespace
 
+bool Segment::predicts_later_tokens() const {
+  return std::ranges::any_of(layers, [](const Layer& layer) { return layer.kind == kNextTokens; });
+}
+
 double Segment::weight_part(bool hands_on) const {
   if (!hands_on) return 1.0;
   if (fixed || layers.front().kind == "traced") return trains() ? 0.5 : 0.0;
@@ -164,6 +168,34 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks, boo
       }
   }
   if (precision.products != "none") quantize(model, transposes);
+  return model;
+}
+
+Model in_documents(Model model, int length) {
+  if (length == 0) return model;
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError("--documents {}: {} {}", length, model.specification, why);
+  };
+  if (model.input.kind != "tokens") refuse("has no sequences of tokens");
+  const double sequence = static_cast<double>(model.input.shape.front()) * model.parallel.context;
+  if (length > sequence) refuse(fmt::format("has sequences of {:.0f} tokens; take at most these", sequence));
+  model.input.documents = length;
+  bool masks = false;
+  for (Segment& segment : model.segments)
+    for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
+      for (LayerWork& work : *works)
+        for (Kernel& kernel : work.kernels) {
+          auto* fused = std::get_if<FusedAttention>(&kernel.computes);
+          if (fused == nullptr) continue;
+          const double before = fused->seen();
+          fused->documents = sequence / length;
+          const Flop flop = std::exchange(kernel.flop, fused->seen() / before * kernel.flop);
+          masks = true;
+          if (works != &segment.work) continue;
+          segment.forward += kernel.useful * (kernel.flop - flop);
+          segment.backward += work.gradients * kernel.useful * (kernel.flop - flop);
+        }
+  if (!masks) refuse("has no attention in one kernel, which skips other documents; set flash=1");
   return model;
 }
 

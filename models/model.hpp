@@ -145,6 +145,8 @@ struct Segment {
   SavedBytes saved;
   std::optional<FixedTimes> fixed{};
 
+  /// True for a module of multi-token prediction, which belongs to the last stage of a pipeline.
+  [[nodiscard]] bool predicts_later_tokens() const;
   /// True if its backward computes gradients of parameters, its own or an earlier segment's.
   [[nodiscard]] bool trains() const { return !parameters.empty() || !tied.empty(); }
   /// Share of the backward that computes weights' gradients and can be deferred: 1 if no gradient is passed
@@ -188,6 +190,7 @@ struct ModelInput {
   /// Unit of declared times and outputs: `sample`, `batch` (of one rank, whatever its samples), or empty: not
   /// declared.
   std::string declared_per;
+  int documents = 0;  ///< tokens of each of the documents in a sequence, see in_documents(); 0: one document
 };
 
 struct Loss {
@@ -295,6 +298,14 @@ Model declared_for(const Model& model, int batch, int micro_batches);
 /// byte if `byte_masks`, as in PyTorch's GPU kernels. \pre model.precision is fp32 throughout, and times are
 /// not declared \param transposes the device needs a transposed copy of operands in fp8 (before Blackwell)
 Model in_precision(Model model, const Precision& precision, bool byte_masks = false, bool transposes = true);
+
+/// Returns the model for sequences of packed documents, whose tokens attend to their own document alone. All
+/// have `length` tokens: of d = sequence / length documents attention computes 1/d of the products. Of
+/// documents of several lengths that is the sum of their squares over their sum. Context-parallel ranks have
+/// equal parts of every document. Saved bytes and messages are those of whole sequences.
+/// \pre no precision yet \throws UsageError for models whose attention is not in one kernel, and documents
+/// longer than a sequence
+Model in_documents(Model model, int length);
 
 /// Marks the GEMMs that a recipe runs in 8 or 4 bit, and adds their casts. \pre bytes are those of the other
 /// parts, and `products` names a recipe

@@ -258,7 +258,7 @@ class ModelReader {
       read_attributes(place, layer);
     const LayerKind& kind = layer_kind(layer.kind);
     if (layer.kind == "embedding") check_embedding(place, layer);
-    if (layer.kind == "tied_linear") tie(place, layer);
+    if (layer.texts.contains("to")) tie(place, layer);
     if (layer.kind == "self_attention") note_context(place, layer);
     if (layer.kind == "experts") {
       const auto ranks = static_cast<int>(size(layer, "ranks"));

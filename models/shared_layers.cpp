@@ -21,6 +21,12 @@ void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
   } else if (kind == "tied_linear") {
     if (is_last) node.fail("ranks share a tied_linear only with `output: split`");
     by = "columns";  // as the rows of its weight are
+  } else if (kind == kNextTokens) {
+    by = "columns";
+    divide("out", "outputs");
+  } else if (kind == kOwnHead) {
+    by = "columns";
+    divide("rows", "classes");
   } else if (kind == "self_attention") {
     if (flag(layer, "fused")) node.fail("ranks cannot share a fused projection of q, k and v");
     if (!flag(layer, "head_size")) layer.sizes["head_size"] = layer.input[1] / size(layer, "heads");

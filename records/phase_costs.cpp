@@ -74,14 +74,14 @@ double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentC
   };
   return std::visit(Overloaded{
                         [&](const LoadInput&) { return schedule.micro_batches * value(input); },
-                        [&](const Compute& which) { return compute(which); },
+                        [&](const Compute& which) { return which.part * compute(which); },
                         [&](const UnitMemory& memory) {
                           return memory.what == UnitMemory::What::kZeroGradients
                                      ? unit_sum(memory.unit, &SegmentCosts::zero_grad)
                                      : 0.0;
                         },
                         [&](const UpdateUnit& update) {
-                          return unit_sum(update.unit, &SegmentCosts::optimizer) /
+                          return update.part * unit_sum(update.unit, &SegmentCosts::optimizer) /
                                  schedule.units[update.unit].shards;
                         },
                         [](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit, Collective, Send, Recv, Copy,

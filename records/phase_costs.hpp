@@ -39,6 +39,7 @@ struct SegmentCosts {
 /// as long as the GEMMs beside it take.
 struct Overlap {
   double hidden_s = 0.0, most = 1.0, gain = 1.0;
+  bool paired = false;  ///< the other micro-batch of a pair computes meanwhile
   [[nodiscard]] double credit_s(double waited_s) const { return gain * std::min(hidden_s, most * waited_s); }
 };
 
@@ -79,9 +80,12 @@ struct PhaseCosts {
   [[nodiscard]] double hook_fraction(const Op& hook) const {
     return hook.exchange >= 0 ? exchange_fraction[hook.exchange] : ready_fraction[hook.ready_tensor];
   }
-  /// Part of the time that a hook waited for a collective in which the parent has computed.
-  [[nodiscard]] double credit_s(const Op& hook, double waited_s) const {
-    return overlaps.empty() || hook.exchange < 0 ? 0.0 : overlaps[hook.exchange].credit_s(waited_s);
+  /// Part of the time that a hook waited for a collective in which the parent has computed. \param paired two
+  /// micro-batches compute by turns
+  [[nodiscard]] double credit_s(const Op& hook, double waited_s, bool paired) const {
+    if (overlaps.empty() || hook.exchange < 0) return 0.0;
+    const Overlap& one = overlaps[hook.exchange];
+    return one.paired && !paired ? 0.0 : one.credit_s(waited_s);
   }
   /// Most bytes above what the operation finds and leaves, while it runs. \param units of its schedule
   [[nodiscard]] double workspace_bytes(const std::vector<FsdpUnit>& units, const Op& op) const;

@@ -17,6 +17,15 @@ constexpr Operation kMessage{Stream::kComm, SpanKind::kWait, Start::kWhenReady, 
 constexpr Operation kCopy{Stream::kCopy, SpanKind::kOptimizerAndCopies, Start::kLaunched,
                           TimeSource::kTransfer, kBuffers};
 
+/// Copies to and from the own socket run beside compute; what they hold up is idle.
+Operation copy_of(const Copy& copy) {
+  Operation result = kCopy;
+  if (copy.from.kind != copy.to.kind &&
+      (copy.from.kind == MemoryLocation::Kind::kSocket || copy.to.kind == MemoryLocation::Kind::kSocket))
+    result.span = SpanKind::kWait;
+  return result;
+}
+
 Operation computation(Phase phase) {
   if (phase == Phase::kOptimizer) return kUpdate;
   return {.span = phase == Phase::kZeroGrad ? SpanKind::kOptimizerAndCopies : SpanKind::kCompute};
@@ -37,7 +46,8 @@ Operation operation_of(const Action& action) {
                  [](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit> auto&) { return kPass; },
                  [](const Collective&) { return kCollective; }, [](const UnitMemory&) { return kUnit; },
                  [](const UpdateUnit&) { return kUpdate; },
-                 [](const OneOf<Send, Recv> auto&) { return kMessage; }, [](const Copy&) { return kCopy; },
+                 [](const OneOf<Send, Recv> auto&) { return kMessage; },
+                 [](const Copy& copy) { return copy_of(copy); },
                  [](const Synchronize& wait) { return synchronisation(wait); }},
       action);
 }

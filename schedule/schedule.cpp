@@ -65,7 +65,8 @@ void check_program(const Schedule& schedule, const Program& program) {
 void check_copies(const Schedule& schedule) {
   for_each_action<Copy>(schedule, [&](int rank, const Op& op, const Copy& copy) {
     if (op.stream != Stream::kCopy || op.within >= 0) violated("is a copy outside of the copy stream", op);
-    if (copy.from == copy.to) violated("copies a location to itself", op);
+    if (copy.from == copy.to && copy.from.kind != MemoryLocation::Kind::kSocket)
+      violated("copies a location to itself", op);
     if (copy.message <= Bytes(0)) violated("copies nothing", op);
     for (const MemoryLocation& place : {copy.from, copy.to})
       if (!place.is_host() && (rank + place.offset < 0 || rank + place.offset >= schedule.world_size))

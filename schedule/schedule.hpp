@@ -36,6 +36,7 @@ struct Compute {
   /// follows
   bool checkpointed = false;
   bool keeps_input = false;
+  double part = 1.0;  ///< optimizer only: share of the parameters; the host updates the others
 };
 
 /// Copies the gradient of parameter `tensor` into `bucket`, multiplied by `scale` and converted to the
@@ -120,6 +121,7 @@ struct UnitMemory {
 /// Runs the optimizer on the own shard of an FSDP unit.
 struct UpdateUnit {
   int unit = 0;
+  double part = 1.0;  ///< share of its parameters; the host updates the others
 };
 
 /// Array between two segments: the output of `segment` in one micro-batch, or the gradient of that output.
@@ -145,17 +147,18 @@ struct Recv {
   Boundary payload{};
 };
 
-/// Memory of the host that the own rank's device belongs to (of its first socket), or of the device of the
-/// rank that is `offset` above the own one.
+/// Memory of the host that the own rank's device belongs to (of its first socket), of the socket that is next
+/// to this device, or of the device of the rank that is `offset` above the own one.
 struct MemoryLocation {
-  enum class Kind : std::uint8_t { kHost, kDevice };
+  enum class Kind : std::uint8_t { kHost, kDevice, kSocket };
   Kind kind = Kind::kHost;
   int offset = 0;  ///< of a device only
-  [[nodiscard]] bool is_host() const { return kind == Kind::kHost; }
+  [[nodiscard]] bool is_host() const { return kind != Kind::kDevice; }
   friend auto operator<=>(const MemoryLocation&, const MemoryLocation&) = default;
 };
 
-/// Copy between two memories of one host: host to device, device to host, or device to device. One process
+/// Copy between two memories of one host: host to device, device to host, or device to device. From a socket
+/// to itself: bytes that an update of parameters on the host reads and writes in its memory. One process
 /// may drive several devices, so that both locations may belong to other ranks, which then do nothing. Copies
 /// do not queue: each starts when it has been issued and what it comes after is done. The order within a CUDA
 /// stream is written as `after`.
@@ -172,7 +175,7 @@ struct Copy {
   [[nodiscard]] bool staged() const { return touches_host() && !pinned; }
   /// True between pinned host memory and the own device: ranks with such copies can be replayed as one.
   [[nodiscard]] bool is_local() const {
-    return touches_host() && pinned && from.offset == 0 && to.offset == 0 && from != to;
+    return touches_host() && pinned && from.offset == 0 && to.offset == 0;
   }
 };
 
@@ -220,6 +223,7 @@ struct Program {
   std::vector<Op> ops;
   std::vector<int> segments{};           ///< with parameters on this rank, in model order
   std::vector<MemoryChange> resident{};  ///< held from the first step to the last
+  Bytes host_memory{};                   ///< most that the rank holds in memory of the host
 };
 
 /// The ranks of a process group, in group order.

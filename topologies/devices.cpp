@@ -223,8 +223,8 @@ void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
 DeviceModel read_device(const std::string& name, const YamlNode& node) {
   if (node.has("like")) return read_variant(name, node);
   allow_keys(node, {"description", "reported_as", "kind", "compute_capability", "kernels", "multiprocessors",
-                    "peak", "memory", "memory_bandwidth", "nvlink", "pcie_generation", "power", "fitted",
-                    "source", "assumed"});
+                    "peak", "memory", "memory_bandwidth", "nvlink", "pcie_generation", "c2c", "power",
+                    "fitted", "source", "assumed"});
   DeviceModel device;
   device.name = device.specification = device.hardware = name;
   device.about.summary = node.at("description").text();
@@ -243,6 +243,7 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   device.memory_bandwidth = node.at("memory_bandwidth").bytes_per_second();
   if (node.has("nvlink")) read_nvlink(node.at("nvlink"), device.links);
   device.links.pcie_generation = static_cast<int>(node.at("pcie_generation").integer());
+  if (node.has("c2c")) device.links.c2c = node.at("c2c").bytes_per_second();
   if (node.has("power")) device.power = node.at("power").watts();
   device.about.source = node.at("source").text();
   if (node.has("assumed")) device.about.assumed = node.at("assumed").text();

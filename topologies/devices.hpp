@@ -74,6 +74,7 @@ struct DeviceLinks {
   BytesPerSecond nvlink_raw;        ///< of one link and direction
   BytesPerSecond nvlink_bandwidth;  ///< of one link and direction, as NCCL counts it
   int pcie_generation = 0;
+  BytesPerSecond c2c;  ///< copies from and to the CPU beside it, each way, over NVLink-C2C; 0 B/s: over PCIe
 };
 
 /// Launch overhead of a GPU: CPU time of the thread that launches kernels.

@@ -231,6 +231,9 @@ Model model_to_run(const po::variables_map& values, bool replayed) {
         "--recompute {}: runs recompute whole blocks (full, every:N) or attention only (selective); "
         "other parts can only be forecast, for --device",
         to_text(part));
+  if (training.offload != Offload{})
+    throw CapabilityError("--offload {}: runs keep every array where it is; it can only be forecast",
+                          to_text(training.offload));
   Model model =
       recomputing(load_model(shared_by(required(values, "model"), training.mesh)), training.recomputed_part);
   model =

@@ -37,8 +37,10 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   if (model.transformer_engine())
     throw CapabilityError("{}: transformer_engine=1 is forecast, and not trained: layers here are PyTorch's",
                           model.specification);
-  if (const auto window = model.settings.find("window"); window != model.settings.end() && window->second > 0)
-    throw CapabilityError("{}: attention in a window is forecast, and not trained", model.specification);
+  for (const auto& [setting, what] :
+       {std::pair{"window", "attention in a window"}, {"mtp", "multi-token prediction"}})
+    if (const auto given = model.settings.find(setting); given != model.settings.end() && given->second > 0)
+      throw CapabilityError("{}: {} is forecast, and not trained", model.specification, what);
   if (model.loss.chunks > 1)
     throw CapabilityError("{}: a loss in chunks is forecast, and not trained", model.specification);
   LayerBuilder builder(*this, seed);

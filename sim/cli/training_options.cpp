@@ -32,7 +32,12 @@ void declare_training_options(po::options_description& options) {
       "(torchtitan's), selective (Megatron's: attention keeps q, k, v and its output, no scores and "
       "probabilities) or per-op (torchtitan's: a block keeps attention's output and that of every second "
       "GEMM with weights), or modules of Megatron joined by +: core_attn, layernorm, mla_up_proj, moe_act, "
-      "shared_experts");
+      "shared_experts")(
+      "offload", text_value("none"),
+      "forecasts: what GPUs hold in memory of their hosts, joined by +: activations (of all blocks; =8 of "
+      "the first 8 of a rank, =0.5 of half of them; with --recompute the inputs of units), optimizer "
+      "(states, "
+      "updated by the host; =0.5 half of them) or, with fsdp, parameters (shards, too)");
   for (const KnownOption& known : known_options())
     options.add_options()(known.option.name.c_str(), value_of(known.option), describe(known).c_str());
 }

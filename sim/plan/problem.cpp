@@ -144,6 +144,9 @@ const Model& PlanModels::whole() {
 
 const Model* PlanModels::part(const Plan& plan) {
   std::string key = plan.text("sequence_parallel") + "/" + plan.text("gather_again");
+  if (plan.text("dispatch-overlap") == "micro-batches")
+    throw UsageError(
+        "--dispatch-overlap micro-batches has no bounds here; forecast single plans with predict");
   const std::string& recompute = plan.text("recompute");
   const RecomputedPart recomputed =
       recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/sorted.hpp"
+#include "sim/replay/copies.hpp"
 #include "sim/replay/symmetry.hpp"
 
 namespace stepcast {
@@ -61,7 +62,7 @@ class Colouring {
     std::vector<Collective> calls;         ///< the different ones
     std::vector<int> groups;               ///< as they are named, each once
     std::map<int, Colour> sent_by_offset;  ///< messages to the rank so far above, all together
-    std::map<bool, Colour> copied;  ///< copies to the own device (false) or to the host (true), all together
+    std::map<std::pair<MemoryLocation, MemoryLocation>, Colour> copied;  ///< all together, by ends
   };
 
   template <std::integral Number>
@@ -88,7 +89,7 @@ class Colouring {
         if (const auto* send = std::get_if<Send>(&program.ops[i].action))
           part.sent_by_offset[send->offset] += mixed(mixed(i, send->message.count()), send->tag);
         if (const auto* copy = std::get_if<Copy>(&program.ops[i].action))
-          part.copied[copy->to.is_host()] += mixed(i, copy->message.count());
+          part.copied[{copy->from, copy->to}] += mixed(i, copy->message.count());
       }
     }
   }
@@ -137,13 +138,16 @@ class Colouring {
   }
 
   void add_copies() {
+    if (!has_action<Copy>(schedule_)) return;
+    const SocketMemory sockets(*input_.cluster);
     for (int rank = 0; rank < schedule_.world_size; ++rank)
-      for (const auto& [to_host, colour] : part(rank).copied) {
-        const int device = input_.node_of_rank[rank];
-        const int host = input_.cluster->host_of(device).node;
-        const FlowEnds ends = to_host ? FlowEnds{device, host} : FlowEnds{host, device};
-        const Load load = path_load(*input_.cluster, routes_.between(ends.from, ends.to));
-        add({rank, rank, ends, 0, -1, load}, mixed(mixed(Colour{16}, colour), to_host ? 1 : 0));
+      for (const auto& [places, colour] : part(rank).copied) {
+        const auto [from, to] = sockets.ends(*input_.cluster, input_.node_of_rank[rank],
+                                             {places.first, places.second, Bytes(0), true});
+        const Load load = path_load(*input_.cluster, routes_.between(from, to));
+        add({rank, rank, {from, to}, 0, -1, load},
+            mixed(mixed(Colour{16}, colour),
+                  2 * (places.second.is_host() ? 1 : 0) + (places.first.is_host() ? 1 : 0)));
       }
   }
 

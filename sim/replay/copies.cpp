@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "topologies/devices.hpp"
+#include "topologies/host_parts.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast {
@@ -45,7 +47,9 @@ const Host& host_of_rank(const ReplayInput& input, int rank) {
 }
 
 /// Nodes of the cluster with staging between which a copy of `rank` moves.
-std::pair<int, int> ends_of(const ReplayInput& input, const Cluster& cluster, int rank, const Copy& copy) {
+std::pair<int, int> ends_of(const ReplayInput& input, const Cluster& cluster, const SocketMemory& sockets,
+                            int rank, const Copy& copy) {
+  if (copy.is_local()) return sockets.ends(cluster, input.node_of_rank[rank], copy);
   const auto node = [&](const MemoryLocation& place) {
     if (!place.is_host()) return input.node_of_rank[rank + place.offset];
     const Host& host = host_of_rank(input, rank);
@@ -70,14 +74,75 @@ void check(const Cluster& cluster, const Op& op, const std::pair<int, int>& ends
         what, from.name, to.name, from.devices.size());
 }
 
+constexpr const char* kMemory = "/memory";
+
 }  // namespace
 
+SocketMemory::SocketMemory(const Cluster& cluster)
+    : socket(cluster.nodes.size(), -1), memory(cluster.nodes.size(), -1) {
+  for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
+    if (cluster.nodes[i].kind == NodeKind::kSocket) socket[i] = static_cast<int>(i);
+  for (bool more = true; std::exchange(more, false);)  // down the trees of PCIe
+    for (const Link& link : cluster.links)
+      for (const auto& [above, below] : {std::pair(link.a, link.b), std::pair(link.b, link.a)})
+        if (link.kind == LinkKind::kPcie && socket[above] >= 0 && socket[below] < 0) {
+          socket[below] = socket[above];
+          more = true;
+        }
+  for (const Link& link : cluster.links)
+    if (cluster.node_name(link.b) == cluster.node_name(link.a) + kMemory) memory[link.a] = link.b;
+}
+
+std::pair<int, int> SocketMemory::ends(const Cluster& cluster, int device, const Copy& copy) const {
+  const int host = cluster.host_of(device).node;
+  const int near = socket[device] >= 0 ? socket[device] : host;
+  const auto node = [&](const MemoryLocation& place) {
+    if (!place.is_host()) return device;
+    return place.kind == MemoryLocation::Kind::kHost ? host : near;
+  };
+  return {node(copy.from), copy.from == copy.to ? memory[near] : node(copy.to)};
+}
+
+bool uses_sockets(const Schedule& schedule) {
+  bool uses = false;
+  for (const Program& program : schedule.programs)
+    for (const Op& op : program.ops)
+      if (const auto* copy = std::get_if<Copy>(&op.action))
+        uses = uses || copy->from.kind == MemoryLocation::Kind::kSocket ||
+               copy->to.kind == MemoryLocation::Kind::kSocket;
+  return uses;
+}
+
+Cluster with_socket_memory(const Cluster& cluster, BytesPerSecond rate) {
+  const SocketMemory sockets(cluster);
+  Cluster result = cluster;
+  const auto add = [&](int socket) {
+    const std::string name = cluster.node_name(socket) + kMemory;
+    const int node = result.add_node({name, NodeKind::kSocket, cluster.node(socket).host, ""});
+    result.links.push_back({name, socket, node, rate, Seconds(0), LinkKind::kSmp});
+  };
+  for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
+    const auto node = static_cast<int>(i);
+    if (cluster.nodes[i].kind == NodeKind::kSocket) add(node);
+    if (cluster.nodes[i].kind != NodeKind::kDevice || sockets.socket[i] < 0) continue;
+    const BytesPerSecond c2c = device_model(cluster.nodes[i].device).links.c2c;
+    if (c2c > BytesPerSecond(0))
+      result.links.push_back({cluster.node_name(node) + "-c2c", node, sockets.socket[i], c2c, kNvLinkLatency,
+                              LinkKind::kNvLink});
+  }
+  return result;
+}
+
 Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_staging)
-    : network_(network), cluster_(with_staging), input_(input), bytes_moved_(input.schedule->world_size) {
-  check_hooks(*input.schedule);
+    : network_(network),
+      cluster_(with_staging),
+      sockets_(with_staging),
+      input_(input),
+      bytes_moved_(input.schedule->world_size) {
+  if (!input.compute.launch) check_hooks(*input.schedule);
   std::map<int, int> rank_at;  // by node
   for_each_action<Copy>(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
-    check(cluster_, op, ends_of(input, cluster_, rank, copy));
+    check(cluster_, op, ends(rank, copy));
     for (const MemoryLocation& place : {copy.from, copy.to}) {
       if (place.is_host()) continue;
       const int owner = rank + place.offset;
@@ -104,10 +169,11 @@ Cluster Copies::with_staging(const ReplayInput& input) {
 
 Seconds Copies::one_by_one(const ReplayInput& input) {
   const Cluster cluster = with_staging(input);
+  const SocketMemory sockets(cluster);
   const Paths paths(cluster);
   Seconds total(0);
   for_each_action<Copy>(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
-    const auto [from, to] = ends_of(input, cluster, rank, copy);
+    const auto [from, to] = ends_of(input, cluster, sockets, rank, copy);
     const Path path = paths.between(from, to);
     total += input.copies.launch / host_of_rank(input, rank).speed + latency(cluster, path) +
              copy.message / bandwidth(cluster, path);
@@ -117,8 +183,9 @@ Seconds Copies::one_by_one(const ReplayInput& input) {
 
 std::vector<int> Copies::nodes(const ReplayInput& input, const Cluster& with_staging) {
   std::vector<int> result;
+  const SocketMemory sockets(with_staging);
   for_each_action<Copy>(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
-    const auto [from, to] = ends_of(input, with_staging, rank, copy);
+    const auto [from, to] = ends_of(input, with_staging, sockets, rank, copy);
     result.insert(result.end(), {from, to});
   });
   return result;
@@ -129,7 +196,7 @@ double Copies::launch_s(int rank) const {
 }
 
 std::pair<int, int> Copies::ends(int rank, const Copy& copy) const {
-  return ends_of(input_, cluster_, rank, copy);
+  return ends_of(input_, cluster_, sockets_, rank, copy);
 }
 
 void Copies::start(int rank, const Copy& copy, Callback done) {

@@ -8,6 +8,23 @@
 
 namespace stepcast {
 
+/// Sockets and their memory in a cluster.
+struct SocketMemory {
+  explicit SocketMemory(const Cluster& cluster);
+  std::vector<int> socket;  ///< by node of a host: the socket above it over PCIe; -1: none
+  std::vector<int> memory;  ///< by socket: the node of its memory; -1: none
+
+  /// Nodes at the ends of a copy that is_local(), of the rank on `device`.
+  [[nodiscard]] std::pair<int, int> ends(const Cluster& cluster, int device, const Copy& copy) const;
+};
+
+/// True if a rank copies from or to the memory of its socket.
+bool uses_sockets(const Schedule& schedule);
+
+/// The cluster with a node for the memory of each socket, which `rate` limits, and NVLink-C2C between devices
+/// and sockets. Other nodes and links keep their numbers.
+Cluster with_socket_memory(const Cluster& cluster, BytesPerSecond rate);
+
 /// Copies between the memories of a host and its devices: flows over the links of the host, shared with each
 /// other and with all other traffic. A copy of n bytes alone takes
 ///
@@ -15,7 +32,8 @@ namespace stepcast {
 ///
 /// The path of a staged copy begins or ends with the staging rate of the host. Between devices it prefers
 /// NVLink to PCIe; devices at one PCIe switch share its uplink. Copy engines are not counted: a copy that
-/// must wait for another one is ordered by `after`.
+/// must wait for another one is ordered by `after`. Asynchronous launch: a pinned copy occupies the launch
+/// thread, not the device.
 class Copies {
  public:
   /// \throws UsageError if a rank of a copy has no device of its own, or is on another host; std::logic_error
@@ -42,6 +60,7 @@ class Copies {
  private:
   Network& network_;
   const Cluster& cluster_;
+  const SocketMemory sockets_;
   const ReplayInput& input_;
   std::vector<double> bytes_moved_;
 };

@@ -23,9 +23,6 @@ namespace {
 constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace = 1.0,
                  kLossCopiesCompiled = 2.0;
 
-/// Time of one layer's forward, its backward, or the weight gradients of its backward.
-using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
-
 struct LayerTimes {
   LayerTime layer;
   GemmTime gemms;  ///< unset: shapes of kernels are not heeded
@@ -138,6 +135,21 @@ Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, cons
   return waits;
 }
 
+/// Part of a shared expert that is computed only after the second collective of its experts has started.
+Seconds behind(const LayerCollective& one, const Segment& segment, const Model& model,
+               const LayerTime& time) {
+  const bool last = one.name.ends_with(one.backward ? kDispatch : ".combine") ||
+                    one.name.ends_with(one.backward ? ".gather" : ".sum");
+  const bool experts =
+      one.group == LayerCollectiveGroup::kExpert || one.group == LayerCollectiveGroup::kExpertTensor;
+  if (model.execution.dispatch_overlap != "shared" || !experts || !last) return Seconds(0);
+  for (const LayerWork& work : segment.work)
+    if (work.has_router())
+      return one.backward ? time(shared_expert_of(work).first, Phase::kBackward)
+                          : time(shared_expert_of(work).second, Phase::kForward);
+  return Seconds(0);
+}
+
 /// Part of its phase that has passed when each collective of the model starts.
 std::vector<double> exchange_fractions(const Model& model, const LayerTime& layer_time) {
   constexpr double kForwardOfLoss = 0.5;
@@ -160,6 +172,7 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
       all += time;
       if (is_earlier != exchange.backward) before += time;
     }
+    before = std::max(Seconds(0), before - behind(exchange, segment, model, layer_time));
     fractions.push_back(all > Seconds(0) ? before / all : 1.0);
   }
   return fractions;
@@ -221,7 +234,10 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   costs.loss = cost(-1, Phase::kLoss);
   costs.loss_peak_bytes = loss_bytes(model, samples);
   costs.exchange_fraction = exchange_fractions(model, layer);
-  if (gemms) costs.overlaps = tensor_overlaps(model, gemms, device.multiprocessors);
+  if (gemms) {
+    costs.overlaps = tensor_overlaps(model, gemms, device.multiprocessors);
+    add_dispatch_overlaps(model, layer, device.multiprocessors, costs.overlaps);
+  }
   const double activations = device.estimate.activations * samples;
   for (std::size_t i = 0; i < costs.segments.size(); ++i) {
     const Segment& segment = model.segments[i];

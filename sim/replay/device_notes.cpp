@@ -43,6 +43,7 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
     lines.push_back("attention is " + attention_kind(device, model.execution.attention));
   if (!lines.empty() && lines.back().ends_with("fp8"))
     lines.back() += ", the casts of whose operands cost nothing";
+  if (model.input.documents > 0) lines.push_back("all documents are equally long");
   if (model.has_experts()) {
     const auto given = model.settings.find("imbalance");
     const bool shares = model.parallel.expert > 1;
@@ -51,6 +52,8 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
     lines.push_back(most == 1.0 ? "routing is even"
                                 : fmt::format("the fullest rank has {:.2f} times the mean tokens", most));
   }
+  if (model.execution.dispatch_overlap != "none")
+    lines.push_back("an all-to-all takes 16 multiprocessors from what runs beside it");
   if (!device.about.assumed.empty()) lines.push_back(device.about.assumed);
   return joined(lines, "; ");
 }

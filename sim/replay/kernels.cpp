@@ -90,6 +90,17 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates) {
+  if (attention.documents > 1.0) {  // blocks are skipped, so that a mask never costs
+    FusedAttention one = attention;
+    one.keys /= std::exchange(one.documents, 1.0);
+    FusedAttention all = attention;
+    all.documents = 1.0;
+    return std::min(
+        std::max(attention_time(one, forward, samples, rates),
+                 rates.parameters->start +
+                     Seconds(attention_traffic(attention, forward, samples, rates) / rates.memory.count())),
+        attention_time(all, forward, samples, rates));
+  }
   using Rates = AttentionParameters;
   constexpr double kHalfBlock = 64.0;
   const double size = (attention.head_size + attention.value_size) / 2.0;

@@ -119,6 +119,7 @@ double single_step_time_s(const PredictionRequest& request, const Workload& work
                           PredictionEnvironment& environment, TrainingConfig alone) {
   alone.world_size = 1;
   alone.mesh = {};
+  alone.offload = {};
   alone.options.clear();
   Model part = workload.model;  // of ranks that share layers: one rank's part
   part.parallel.tensor = part.parallel.context = part.parallel.expert = part.parallel.expert_tensor = 1;
@@ -247,13 +248,42 @@ void add_baselines(const PredictionRequest& request, const Workload& workload,
   add_utilisation(workload, schedule, training.batch, result);
 }
 
+/// Bytes between the rank that moves most and its host, and what the host holds.
+void add_offload(const EnvironmentRequest& asked, const Cluster& cluster, const Schedule& schedule,
+                 Result& result) {
+  Bytes most, sent, held;
+  for (const Program& program : schedule.programs) {
+    Bytes out, back;
+    for (const Op& op : program.ops)
+      if (const auto* copy = std::get_if<Copy>(&op.action); copy != nullptr && copy->from != copy->to)
+        (copy->to.is_host() ? out : back) += copy->message;
+    held = std::max(held, program.host_memory);
+    if (out + back <= most) continue;
+    most = out + back;
+    sent = out;
+  }
+  const Host& host = cluster.hosts.front();
+  const int ranks = std::min(schedule.world_size, static_cast<int>(host.devices.size()));
+  result.notes["offload"] = fmt::format("{} to the host and {} back per step; {} of its memory per rank",
+                                        to_text(sent), to_text(most - sent), to_text(held));
+  if (host.memory > Bytes(0) && ranks * held > host.memory)
+    result.notes["offload"] += fmt::format(", more than the {} of {} have: the step does not fit",
+                                           to_text(host.memory), counted(ranks, "rank"));
+  result.notes["assumed"] += fmt::format(
+      "{}copies run at the rate of links in both directions at once, two blocks ahead; a socket "
+      "updates parameters at {} of its memory",
+      result.notes["assumed"].empty() ? "" : "; ", to_text(asked.copies.host_memory));
+}
+
 /// Configuration and notes of the request and its environment.
 void describe(const PredictionRequest& request, const Workload& workload,
               const PredictionEnvironment& environment, const Schedule& schedule, Result& result) {
   const EnvironmentRequest& asked = request.environment;
   if (workload.model.input.declared_per == "batch" && request.costs.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";
-  if (has_action<Copy>(schedule))
+  if (request.training.offload != Offload{})
+    add_offload(asked, environment.cluster, schedule, result);
+  else if (has_action<Copy>(schedule))
     result.notes["copies"] = fmt::format("pageable memory at {}, {} to issue one",
                                          to_text(asked.copies.pageable), to_text(asked.copies.launch));
   if (asked.pcie) result.notes["pcie"] = to_text(*asked.pcie) + " per link";
@@ -296,10 +326,11 @@ std::string plan_key(const PredictionRequest& request, bool gpu) {
     return "";
   std::string key = request.strategy + "|" + shared_by(request.costs.model, training.mesh) + "|" +
                     to_text(request.costs.precision) + "|" + to_text(request.costs.execution) + "|" +
-                    to_text(training.recomputed_part) + (gpu ? "|gpu" : "|") +
-                    (request.gradients_freed ? "|freed" : "|");
-  for (const int value : {training.world_size, *request.costs.batch, training.micro_batches,
-                          training.recompute, training.recomputed_first, training.recomputed_each})
+                    to_text(training.recomputed_part) + "|" + to_text(training.offload) +
+                    (gpu ? "|gpu" : "|") + (request.gradients_freed ? "|freed" : "|");
+  for (const int value :
+       {training.world_size, request.costs.documents, *request.costs.batch, training.micro_batches,
+        training.recompute, training.recomputed_first, training.recomputed_each})
     key += "|" + std::to_string(value);
   key += "|" + training.mesh.text();
   for (const auto& [name, value] : training.options) key += "|" + name + "=" + value;
@@ -346,8 +377,8 @@ Result replay_schedule(const PredictionRequest& request, Workload workload,
   if (workload.device != nullptr && workload.device->gpu)
     add_process_totals(schedule, states_process(*workload.device), result);
   if (!request.brief) add_baselines(request, workload, environment, schedule, result);
-  describe(request, workload, environment, schedule, result);
   result.notes.merge(workload.notes);
+  describe(request, workload, environment, schedule, result);
   result.lineage = std::move(workload.lineage);
   return result;
 }
@@ -381,7 +412,10 @@ Result predict(const PredictionRequest& request) {
                                                 .threads = workload.threads,
                                                 .needs_devices = !trains},
                                                request.scale, workload.scaled != nullptr, request.known);
-  check_execution(request.costs, request.strategy);
+  check_execution(request.costs, request.strategy, request.training);
+  if (request.training.offload != Offload{} && (workload.device == nullptr || !workload.device->gpu))
+    throw UsageError("--offload {} requires --device with a GPU, whose memory is not the host's",
+                     to_text(request.training.offload));
   if (workload.device != nullptr) check_threads(workload, request.costs, environment->cluster);
   if (!request.brief) {
     if (workload.device != nullptr) check_places(environment->cluster, *workload.device);

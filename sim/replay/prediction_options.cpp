@@ -101,6 +101,7 @@ std::vector<PredictionOption> cost_options() {
       {"strategy", kTraining, kText, "", "", [](Request& r, const Text& v) { r.strategy = v; }},
       {"micro-batches", kTraining, kWhole},
       {"recompute", kTraining},
+      {"offload", kTraining},
       {"model", kRun, kText, "the trace's", "NAME[:KEY=VALUE,...] or a YAML file",
        stores(&CostRequest::model)},
       {"trace", kForecast, kText, "none",
@@ -114,6 +115,11 @@ std::vector<PredictionOption> cost_options() {
       {"device-file", kForecast, kText, "none",
        "a device of your own, as 'stepcast fit' writes it; --device is then this one, with optional settings",
        take_device_file},
+      {"documents", kForecast, kWhole, "0",
+       "with --device: tokens of a document, of which sequences are packed; attention computes nothing "
+       "between two. All count as equally long: of several lengths give the sum of squares over the sum. 0: "
+       "one per sequence",
+       [](Request& r, const Text& v) { r.costs.documents = whole("documents", v, 0); }},
       {"phase-times", kForecast, kText, "none",
        "without --trace: known times of one rank's step and micro-batch, as forward=120ms,backward=130ms; "
        "also compute (both), optimizer, input and host (each on one core), stage (of a pipeline, whatever "
@@ -226,6 +232,9 @@ std::vector<PredictionOption> replay_options() {
       {"nvlink-rate", kForecast, kText, "the cluster's",
        "usable bandwidth of all NVLinks between a GPU and a switch or another GPU, in each direction",
        [](Request& r, const Text& v) { r.environment.nvlink = rate("nvlink-rate", v); }},
+      {"host-memory-rate", kForecast, kText, "150GB/s",
+       "--offload: rate at which updates on the host move bytes of one socket's memory",
+       [](Request& r, const Text& v) { r.environment.copies.host_memory = rate("host-memory-rate", v); }},
       {"copy-launch", kForecast, kText, "5us", "copies: launch overhead of one",
        [](Request& r, const Text& v) { r.environment.copies.launch = launch_time(v); }},
   };

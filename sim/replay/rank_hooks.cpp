@@ -46,16 +46,18 @@ bool RankRun::run_paced(const Job& job, double issue, int index, const Callback&
   return true;
 }
 
-/// Calls all-gathers of the next unit's parameters, which depend on nothing that is computed.
+/// Calls all-gathers of the next unit's parameters and copies of its shard from the host, which depend on
+/// nothing that is computed.
 void RankRun::call_ahead() {
   if (!world_.input.compute.launch) return;
   for (std::size_t i = static_cast<std::size_t>(main_.next); i < index_.program.ops.size(); ++i) {
     const Op& each = index_.program.ops[i];
     if (std::holds_alternative<Compute>(each.action)) return;
     const auto* collective = std::get_if<Collective>(&each.action);
-    if (collective == nullptr || now_.called_early[i] != 0 || !each.after.empty() ||
-        collective->kind != CollectiveKind::kAllGather ||
-        !std::holds_alternative<UnitParameters>(collective->payload))
+    const bool gathers = collective != nullptr && collective->kind == CollectiveKind::kAllGather &&
+                         std::holds_alternative<UnitParameters>(collective->payload);
+    if ((!gathers && !is_launched_ahead(static_cast<int>(i))) || now_.called_early[i] != 0 ||
+        std::ranges::any_of(each.after, [&](int before) { return now_.called_early[before] == 0; }))
       continue;
     issue(static_cast<int>(i));
     now_.called_early[i] = 1;
@@ -65,7 +67,8 @@ void RankRun::call_ahead() {
 void RankRun::begin_parent(int index) {
   parent_.op = index;
   parent_.job = job(index);
-  parent_.done = parent_.credit = 0.0;
+  parent_.done = 0.0;
+  begin_credit(index);
   begin_phase(op(index));
   call_ahead();
   if (EventFreeGroup* group = event_free_group(index); group != nullptr) meet(*group, index);
@@ -130,11 +133,20 @@ void RankRun::perform_call(const EventFreeGroup& group, const EventFreeGroup::Ca
                                                   times[part]);
     member.now_.record.times[hook].end = member.now_.record.times[hook + 1].start = member.parent_.time =
         times[part];
-    member.parent_.credit +=
-        world_.costs.phases().credit_s(member.op(hook + 1), member.parent_.time - reached);
+    member.add_credit(hook + 1, member.parent_.time - reached);
     member.pass(0.0, world_.costs.launch_s(member.op(hook + 1)), hook + 1);
     member.now_.record.times[hook + 1].end = member.parent_.time;
   }
+}
+
+void RankRun::begin_credit(int index) {
+  const int pair = index_.pairs.empty() ? -1 : index_.pairs[index];
+  if (pair < 0 || pair != parent_.pair) parent_.credit = 0.0;
+  parent_.pair = pair;
+}
+
+void RankRun::add_credit(int hook, double waited) {
+  parent_.credit += world_.costs.phases().credit_s(op(hook), waited, parent_.pair >= 0);
 }
 
 double RankRun::left_of(double seconds) {
@@ -194,7 +206,7 @@ void RankRun::advance_parent() {
   const double reached = *std::exchange(parent_.hook_reached, std::nullopt);
   if (const auto* wait = std::get_if<Synchronize>(&op(hook).action)) {
     if (wait->exposed) now_.record.times[hook].waited = world_.clock.now() - reached;
-    parent_.credit += world_.costs.phases().credit_s(op(hook), world_.clock.now() - reached);
+    add_credit(hook, world_.clock.now() - reached);
   }
   main_.busy = true;
   perform(hook);

@@ -6,8 +6,40 @@
 
 namespace stepcast {
 
-ProgramIndex::ProgramIndex(const Program& which)
+namespace {
+
+/// Pairs neighbouring runs of a forward and a backward of two micro-batches.
+std::vector<int> pairs_of(const Program& program) {
+  std::vector<int> pairs(program.ops.size(), -1);
+  struct Run {
+    bool backward = false;
+    int micro_batch = -1;
+    int pair = -1;
+  };
+  std::vector<int> run_of(program.ops.size(), -1);
+  std::vector<Run> runs;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const auto* compute = std::get_if<Compute>(&program.ops[i].action);
+    if (compute == nullptr || compute->segment < 0) continue;
+    const bool backward = is_backward(compute->phase) || compute->phase == Phase::kRecompute;
+    if (runs.empty() || runs.back().backward != backward || runs.back().micro_batch != compute->micro_batch)
+      runs.push_back({backward, compute->micro_batch, -1});
+    run_of[i] = static_cast<int>(runs.size()) - 1;
+  }
+  for (std::size_t i = 0; i + 1 < runs.size(); ++i)
+    if (runs[i].pair < 0 && runs[i].backward != runs[i + 1].backward &&
+        runs[i].micro_batch != runs[i + 1].micro_batch)
+      runs[i].pair = runs[i + 1].pair = static_cast<int>(i);
+  for (std::size_t i = 0; i < pairs.size(); ++i)
+    if (run_of[i] >= 0) pairs[i] = runs[run_of[i]].pair;
+  return pairs;
+}
+
+}  // namespace
+
+ProgramIndex::ProgramIndex(const Program& which, bool overlaps)
     : program(which), follows(stepcast::followers(which)), followers(which.ops.size()) {
+  if (overlaps) pairs = pairs_of(which);
   const auto waits_in_queue = [](const Op& op) {
     return op.stream != Stream::kCompute && op.exchange < 0 && operation_of(op).start == Start::kInTurn;
   };
@@ -123,7 +155,7 @@ void RankRun::advance_main() {
     }
     if (main_.next == count()) return;
     const int index = main_.next;
-    if (starts(index) == Start::kLaunched) {
+    if (starts(index) == Start::kLaunched && !is_launched_ahead(index)) {
       if (!launch_copy(index)) return;
       continue;
     }
@@ -140,14 +172,21 @@ void RankRun::advance_main() {
       continue;
     }
     main_.busy = true;
+    begin_credit(index);
     begin_phase(op(index));
     call_ahead();
     perform(index);
   }
 }
 
+bool RankRun::is_launched_ahead(int index) const {
+  const auto* copy = std::get_if<Copy>(&op(index).action);
+  return copy != nullptr && !copy->staged() && world_.input.compute.launch.has_value();
+}
+
 void RankRun::issue(int index) {
   if (now_.called_early[index] != 0) return;
+  if (is_launched_ahead(index)) spend(world_.copies.launch_s(rank_), world_.clock.now());
   if (!now_.record.causes.empty()) now_.record.causes[index].issued = world_.clock.now();
   if (starts(index) == Start::kInTurn) {
     queue_of(op(index)).issued.push_back(index);
@@ -226,7 +265,9 @@ void RankRun::perform(int index) {
                  [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
                  [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory,
                                  UpdateUnit, Synchronize> auto&) {
-                   if (!run_paced(job(index), world_.costs.launch_s(op(index)), index, done)) finish(index);
+                   Job one = job(index);
+                   if (parent_.pair >= 0 && op(index).within < 0) one.seconds = left_of(one.seconds);
+                   if (!run_paced(one, world_.costs.launch_s(op(index)), index, done)) finish(index);
                  },
              },
              op(index).action);

@@ -18,12 +18,14 @@ namespace stepcast {
 
 /// A program and what its ranks derive from it once.
 struct ProgramIndex {
-  explicit ProgramIndex(const Program& program);
+  /// \param pairs a forward overlaps with the backward of another micro-batch next to it
+  explicit ProgramIndex(const Program& program, bool pairs = false);
   const Program& program;
   std::vector<Start> starts;                ///< by operation
   std::vector<char> follows;                ///< by operation: its phase and segment ran before in the step
   std::vector<std::vector<int>> followers;  ///< by operation: messages and copies that come after it
-  int first_queued = 0;                     ///< first operation that waits in the queue of another stream
+  std::vector<int> pairs;  ///< by operation: number of its pair of micro-batches; -1: none; empty: no pairs
+  int first_queued = 0;    ///< first operation that waits in the queue of another stream
 };
 
 /// The simulated world that ranks share.
@@ -137,6 +139,7 @@ class RankRun {
     std::optional<double> hook_reached{};  ///< time at which it came to a hook that waits
     double time = 0.0;                     ///< time that an event-free group's member has reached
     double credit = 0.0;                   ///< computed beside collectives, in seconds
+    int pair = -1;                         ///< of micro-batches that compute by turns
   };
   struct Launches {
     double busy_until = 0.0;                             ///< time until which the launch thread is busy
@@ -162,6 +165,8 @@ class RankRun {
   void advance_queue(Queue& queue);
   void start_due();
   bool launch_copy(int index);
+  /// True for a pinned copy of a launch thread that runs ahead of the device.
+  [[nodiscard]] bool is_launched_ahead(int index) const;
   void issue(int index);
   void begin(int index);
   void perform(int index);
@@ -182,6 +187,9 @@ class RankRun {
   void pass(double seconds, double launch, int index);
   void perform_rest(int end);
   bool run_piece(double until);
+  /// Keeps what was computed beside collectives for operations of the same pair of micro-batches.
+  void begin_credit(int index);
+  void add_credit(int hook, double waited);
   /// Rest of the parent's next `seconds`, of which it may have computed a part beside a collective.
   double left_of(double seconds);
 

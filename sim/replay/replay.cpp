@@ -58,7 +58,8 @@ struct ReplaySetup {
   [[nodiscard]] bool oracle() const { return input.exact && input.simgrid && backend == "nccl"; }
   /// Routes of NCCL's graphs, which several replays share, over the same cluster.
   [[nodiscard]] Routes& routes() {
-    return folds && nccl_graphs() != nullptr ? nccl_graphs()->routes() : own_routes;
+    const bool shared = nccl_graphs() != nullptr && &nccl_graphs()->routes().cluster() == &cluster;
+    return folds && shared ? nccl_graphs()->routes() : own_routes;
   }
   [[nodiscard]] std::unique_ptr<Network> make_network(Clock& clock) {
     if (!fluid()) return std::make_unique<SimGridNetwork>(*platform, routes());
@@ -164,7 +165,8 @@ class Replay {
                point_to_point_, copies_, event_free_groups_, costs_,     recorded_steps()},
         runs_(input.schedule->world_size) {
     world_.programs.reserve(input.schedule->programs.size());
-    for (const Program& program : input.schedule->programs) world_.programs.emplace_back(program);
+    for (const Program& program : input.schedule->programs)
+      world_.programs.emplace_back(program, input.model->execution.dispatch_overlap == "micro-batches");
     for (const int rank : symmetry_.replayed()) runs_[rank] = std::make_unique<RankRun>(world_, rank);
   }
 
@@ -431,7 +433,11 @@ Result replay(const ReplayInput& input) {
   assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);
   assert(input.node_of_rank.size() == static_cast<std::size_t>(input.schedule->world_size));
   assert(input.run.steps >= 1 && input.run.warmup_steps >= 0);
-  return Replay(input).run();
+  if (!uses_sockets(*input.schedule)) return Replay(input).run();
+  const Cluster cluster = with_socket_memory(*input.cluster, input.copies.host_memory);
+  ReplayInput with_memory = input;
+  with_memory.cluster = &cluster;
+  return Replay(with_memory).run();
 }
 
 }  // namespace stepcast

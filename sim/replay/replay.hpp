@@ -40,6 +40,9 @@ struct CopyCosts {
   /// empties a staging buffer. Copies from pinned memory go as fast as the links.
   BytesPerSecond pageable{10e9};
   Seconds launch{5e-6};  ///< launch overhead of one copy: a call of cudaMemcpyAsync takes 5 to 10 us
+  /// Rate at which updates on the host move bytes of one socket's memory: half of eight channels of
+  /// DDR5-4800.
+  BytesPerSecond host_memory{150e9};
 };
 
 /// Asynchronous kernel launch: the thread that launches a GPU's kernels runs ahead of the device.

@@ -89,6 +89,61 @@ class SegmentOverlap {
 
 }  // namespace
 
+SharedExpert shared_expert_of(const LayerWork& work) {
+  SharedExpert expert;
+  expert.first.gradients = expert.second.gradients = work.gradients;
+  int gemms = 0;
+  for (const Kernel& kernel : work.kernels) {
+    if (!kernel.is(KernelRole::kSharedExpert)) continue;
+    const bool second = kernel.gemm() != nullptr && ++gemms == 2;
+    (second ? expert.second : expert.first).kernels.push_back(kernel);
+  }
+  return expert;
+}
+
+namespace {
+
+void add_other_micro_batch(const Model& model, const Segment& segment, const LayerTime& time, double gain,
+                           std::vector<Overlap>& result) {
+  for (const bool backward : {false, true}) {
+    Bytes all;
+    Seconds other(0);
+    for (const LayerWork& work : segment.work)
+      other += time(work, backward ? Phase::kForward : Phase::kBackward);
+    const auto visit = [&](const auto& each) {
+      for (const int index : segment.collectives)
+        if (const LayerCollective& one = model.collectives[index];
+            one.group == LayerCollectiveGroup::kExpert && one.backward == backward)
+          each(index, one.per_sample);
+    };
+    visit([&](int, Bytes size) { all += size; });
+    visit([&](int index, Bytes size) { result[index] = {size / all * other.count(), 1.0, gain, true}; });
+  }
+}
+
+}  // namespace
+
+void add_dispatch_overlaps(const Model& model, const LayerTime& time, int multiprocessors,
+                           std::vector<Overlap>& result) {
+  const std::string& mode = model.execution.dispatch_overlap;
+  const double gain = 1.0 - kBlocks / multiprocessors;
+  for (const Segment& segment : model.segments) {
+    if (mode == "micro-batches") add_other_micro_batch(model, segment, time, gain, result);
+    if (mode != "shared") continue;
+    for (const LayerWork& work : segment.work) {
+      if (!work.has_router()) continue;
+      const SharedExpert expert = shared_expert_of(work);
+      for (const int index : segment.collectives) {
+        const LayerCollective& one = model.collectives[index];
+        if (one.group != LayerCollectiveGroup::kExpert) continue;
+        const LayerWork& beside = one.name.ends_with(kDispatch) ? expert.first : expert.second;
+        const Seconds hidden = time(beside, one.backward ? Phase::kBackward : Phase::kForward);
+        result[index] = {hidden.count(), 1.0, gain};
+      }
+    }
+  }
+}
+
 std::vector<Overlap> tensor_overlaps(const Model& model, const GemmTime& gemms, int multiprocessors) {
   std::vector<Overlap> result(model.collectives.size());
   if (model.execution.tensor_overlap == "none" || model.parallel.tensor == 1) return result;

@@ -54,8 +54,9 @@ class WorkloadResolver {
     check_sources();
     choose_device();
     if (!request_.model.empty())
-      result_.model =
-          recomputing(known_model(shared_by(request_.model, training_.mesh)), training_.recomputed_part);
+      result_.model = in_documents(
+          recomputing(known_model(shared_by(request_.model, training_.mesh)), training_.recomputed_part),
+          request_.documents);
     if (!request_.trace.empty()) {
       read_trace();
       return std::move(result_);
@@ -88,6 +89,9 @@ class WorkloadResolver {
     if (request_.execution != Execution{} && (traced || request_.device.empty()))
       throw UsageError("--{}: requires --device without --trace, whose kernels are estimated",
                        to_text(request_.execution));
+    if (request_.documents > 0 && (traced || request_.device.empty()))
+      throw UsageError("--documents {}: requires --device without --trace, whose kernels are estimated",
+                       request_.documents);
     if (traced && !request_.phases.empty())
       throw UsageError("--phase-times cannot be combined with --trace, which contains the phases");
     if (!traced && !request_.batch && (!request_.device.empty() || !request_.phases.empty()))
@@ -271,7 +275,16 @@ Workload resolve_workload(const CostRequest& request, const TrainingConfig& trai
   return WorkloadResolver(request, training, scales, brief, known).run();
 }
 
-void check_execution(const CostRequest& request, const std::string& strategy) {
+void check_execution(const CostRequest& request, const std::string& strategy,
+                     const TrainingConfig& training) {
+  const auto schedule = training.options.find("schedule");
+  const bool interleaved = schedule != training.options.end() && schedule->second == "interleaved";
+  if (request.execution.dispatch_overlap == "micro-batches" &&
+      (training.micro_batches == 1 || training.recompute > 0 || training.mesh.size("expert") == 1 ||
+       (strategy == "pipeline" && !interleaved)))
+    throw UsageError(
+        "--dispatch-overlap micro-batches needs --mesh expert=N, several --micro-batches, no recomputed "
+        "blocks and, in a pipeline, --schedule interleaved");
   if (request.execution.gathered != Execution().gathered && strategy != "fsdp")
     throw UsageError("--gathered {} has no effect with strategy '{}'; fsdp takes it",
                      request.execution.gathered, strategy);

@@ -23,6 +23,7 @@ struct CostRequest {
   std::string trace_device;    ///< that was traced; "": recognised from the trace
   Precision precision{};       ///< of an estimate without a trace
   Execution execution{};       ///< of an estimate without a trace
+  int documents = 0;           ///< mean tokens of a document, see in_documents(); 0: whole sequences
   std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
   std::optional<int> threads;  ///< unset: the trace's only thread count
   PhaseTimes phases{};         ///< known times of one rank's phases without a trace
@@ -65,8 +66,9 @@ Workload resolve_workload(const CostRequest& request, const TrainingConfig& trai
 /// Workload of a strategy that trains no model. \throws UsageError for options of a model
 Workload resolve_no_workload(const CostRequest& request, const std::string& strategy);
 
-/// \throws UsageError for --gathered copied with a strategy that gathers no parameters
-void check_execution(const CostRequest& request, const std::string& strategy);
+/// \throws UsageError for --gathered copied with a strategy that gathers no parameters, and for overlap of
+/// micro-batches where Megatron has none
+void check_execution(const CostRequest& request, const std::string& strategy, const TrainingConfig& training);
 
 /// \throws UsageError if --threads exceeds the cores of a CPU, or is given for a GPU
 void check_threads(const Workload& workload, const CostRequest& request, const Cluster& cluster);

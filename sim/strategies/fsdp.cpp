@@ -134,7 +134,8 @@ class Fsdp {
     if (!sharded_) return;
     step_.forget_resident();
     for (const FsdpUnit& each : schedule_.units)
-      for (const MemoryChange& held : resident_shard(model_, each)) step_.hold(held.category, held.size);
+      for (const MemoryChange& held : resident_shard(model_, each, config_.offload, true))
+        step_.hold(held.category, held.size);
   }
 
   /// Issues the all-gather of a unit that is not there.
@@ -142,7 +143,8 @@ class Fsdp {
     if (!sharded_ || states_[index].gathered >= 0) return;
     for (const std::size_t each : with_experts(index)) {
       if (unit(each).alone()) continue;
-      states_[each].gathered = units_.gather(each, true);
+      states_[each].gathered =
+          config_.offload.parameters ? units_.fetch_shard(each) : units_.gather(each, true);
     }
     states_[index].in_flight = unit(index).name != "root";
   }
@@ -239,7 +241,7 @@ class Fsdp {
         reduced_.push_back(reduce_over_replicas(each, false, after.front()));
       if (unit(each).shards == 1) continue;
       Reduction one{.unit = each, .adds = accumulate_ != "last" && micro_batch > 0, .last = last};
-      one.call = units_.reduce(each, after, one.adds);
+      one.call = units_.reduce(each, after, one.adds || config_.offload.parameters);
       if (replicas_ > 1 && accumulate_ != kShardThenReplicas)
         one.call = reduce_over_replicas(each, one.adds, one.call);
       reducing_.push_back(one);
@@ -260,10 +262,11 @@ class Fsdp {
       units_.free_gradients(one.unit, one.call);
       states_[one.unit].gradients = false;
       const double factor = predivide_factor() / config_.world_size;
-      if (one.adds)
+      if (one.adds && !config_.offload.parameters)
         units_.add_incoming(one.unit, factor);
       else
         units_.scale(one.unit, factor, true);
+      if (config_.offload.parameters) units_.send_shard(one.unit, one.adds);
       if (one.last && accumulate_ == kShardThenReplicas)
         reduced_.push_back(reduce_over_replicas(one.unit, false, step_.latest().front()));
     }
@@ -330,6 +333,10 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     options.refuse({"accumulate"}, "with --mesh shard=1, where nothing is sharded");
   if (replicas && options.text("sharding") == "no_shard")
     throw UsageError("{}: --sharding no_shard shards nothing", given);
+  if (config.offload.parameters &&
+      (options.text("sharding") == "no_shard" ||
+       (options.resolved().contains("accumulate") && options.text("accumulate") == kShardThenReplicas)))
+    throw UsageError("--offload parameters needs shards, reduced over replicas as often as over shards");
   if (const int copy = shards * model.parallel.tensor; copy % model.parallel.expert_ranks() != 0)
     throw UsageError(
         "{}: expert x expert_tensor of {} does not divide the {} ranks of one copy (shard x context x "

@@ -62,15 +62,20 @@ std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wra
   return units;
 }
 
-std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& unit) {
+std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& unit, const Offload& offload,
+                                         bool gathers) {
+  if (offload.parameters && !unit.alone()) return {};
   const double own = static_cast<double>(unit.elements) / unit.shards;
   std::vector<MemoryChange> held;
-  // In mixed precision the shard is the master copy; an all-gather casts it to the precision of compute.
-  if (model.precision.master == "none" || unit.alone())
-    held.push_back({.category = MemoryCategory::kParameters, .size = Bytes(unit.parameter * own)});
+  // In mixed precision the shard is the master copy; an all-gather casts it to the precision of compute. Of a
+  // master copy on the host the device keeps parameters to gather.
+  const bool whole = model.precision.master == "none" || unit.alone();
+  if (const double part = whole ? 1.0 : gathers ? offload.optimizer : 0.0; part > 0.0)
+    held.push_back({.category = MemoryCategory::kParameters, .size = Bytes(part * unit.parameter * own)});
   held.push_back({.category = MemoryCategory::kGradients,
                   .size = unit.alone() ? unit.gradients() : unit.gradient_shard()});
-  held.push_back({.category = MemoryCategory::kOptimizerState, .size = model.optimizer_bytes(own)});
+  held.push_back({.category = MemoryCategory::kOptimizerState,
+                  .size = (1.0 - offload.optimizer) * model.optimizer_bytes(own)});
   return held;
 }
 

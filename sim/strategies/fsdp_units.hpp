@@ -5,6 +5,7 @@
 
 #include "models/model.hpp"
 #include "schedule/schedule.hpp"
+#include "sim/strategies/offload.hpp"
 
 /// Units of FSDP: parameters that are gathered, freed and reduced together.
 namespace stepcast {
@@ -25,7 +26,9 @@ FsdpUnit make_unit(const Model& model, const std::string& name, const std::vecto
 std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wrap, int ranks, int group,
                                       bool sharded);
 
-/// Memory of a sharded unit between steps, per rank: parameters, gradients and optimizer state.
-std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& unit);
+/// Device memory of a sharded unit between steps, per rank: parameters, gradients and optimizer state.
+/// \param gathers its shards are gathered in every micro-batch
+std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& unit,
+                                         const Offload& offload = {}, bool gathers = false);
 
 }  // namespace stepcast

@@ -27,31 +27,29 @@ LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vect
   for (const int index : this->segments())
     for (const int tensor : copies(index)) tied_.push_back(tensor);
   hold_model();
-  if (config.recompute > 0 && !forward_only) make_units();
+  if (forward_only) return;
+  if (config.recompute > 0)
+    for (const auto& unit : units_of(config.recompute, config.recomputed_first, config.recomputed_each))
+      for (int member = unit.first; member <= unit.second; ++member) units_[member] = unit;
+  if (!config.offload.has_activations()) return;
+  const std::vector<std::pair<int, int>> units = units_of(std::max(1, config.recompute));
+  leaving_ = {units.begin(), units.begin() + config.offload.units(static_cast<int>(units.size()))};
 }
 
-/// Makes units of adjacent blocks on the rank; of all segments if the model repeats no block.
-void LocalStep::make_units() {
+std::vector<std::pair<int, int>> LocalStep::units_of(int size, int first, int each) const {
   const bool repeats = repeats_blocks(model_);
-  std::vector<int> unit;
-  const auto close = [&] {
-    for (const int member : unit) units_[member] = {unit.front(), unit.back()};
-    unit.clear();
-  };
+  std::vector<std::pair<int, int>> units;
   int block = 0, previous = -2;
   for (const int index : segments()) {
-    if (!unit.empty() && (unit.back() + 1 != index || static_cast<int>(unit.size()) == config_.recompute))
-      close();
-    const bool is_block = !repeats || segment(index).repeated;
-    if (is_block) block = previous + 1 == index ? block + 1 : 1;  // of adjacent ones
-    if (is_block) previous = index;
-    const bool chosen = config_.recomputed_first == 0 || block <= config_.recomputed_first;
-    if (is_block && chosen && block % config_.recomputed_each == 0)
-      unit.push_back(index);
-    else
-      close();
+    if (repeats && !segment(index).repeated) continue;
+    block = previous + 1 == index ? block + 1 : 1;  // of adjacent ones
+    previous = index;
+    if ((first > 0 && block > first) || block % each != 0) continue;
+    if (units.empty() || units.back().second + 1 != index || index - units.back().first == size)
+      units.emplace_back(index, index);
+    units.back().second = index;
   }
-  close();
+  return units;
 }
 
 void LocalStep::hold_model() {
@@ -72,7 +70,7 @@ void LocalStep::hold_model() {
   hold(MemoryCategory::kParameters, parameters + buffers);
   if (model_.optimizer.kind == "none" || forward_only_) return;
   hold(MemoryCategory::kGradients, gradients);
-  hold(MemoryCategory::kOptimizerState, model_.optimizer_bytes(count));
+  hold(MemoryCategory::kOptimizerState, (1.0 - offload().optimizer) * model_.optimizer_bytes(count));
 }
 
 void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {
@@ -80,6 +78,13 @@ void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {
 }
 
 Program LocalStep::take() {
+  program_.host_memory += most_host_activations_;
+  if (model_.execution.dispatch_overlap == "micro-batches") {
+    Bytes most;
+    for (const int index : segments())
+      if (segment(index).repeated) most = std::max(most, samples() * segment(index).saved.size);
+    hold(MemoryCategory::kActivations, most, "a block of the other micro-batch");
+  }
   if (model_.transformer_engine() && !forward_only_) {
     const EngineBuffers buffers = engine_buffers(model_, segments());
     hold(MemoryCategory::kGradients, buffers.weight_gradients, "arrays in place of weight gradients");
@@ -111,7 +116,7 @@ int LocalStep::add_compute(Compute compute, Bytes traffic, std::vector<int> afte
   std::string name = to_text(compute.phase);
   if (compute.segment >= 0) name += "/" + segment(compute.segment).name;
   const bool of_step = compute.phase == Phase::kZeroGrad || compute.phase == Phase::kOptimizer;
-  if (config_.micro_batches > 1 && !of_step) name += "/mb" + std::to_string(compute.micro_batch);
+  if (!of_step) name = numbered(std::move(name), compute.micro_batch);
   return add({.name = std::move(name),
               .action = compute,
               .after = std::move(after),
@@ -119,10 +124,19 @@ int LocalStep::add_compute(Compute compute, Bytes traffic, std::vector<int> afte
               .memory = std::move(memory)});
 }
 
+std::string LocalStep::numbered(std::string name, int micro_batch) const {
+  return config_.micro_batches > 1 ? name + "/mb" + std::to_string(micro_batch) : name;
+}
+
 std::vector<int> LocalStep::copies(int index) const {
   std::vector<int> found;
-  for (const int tensor : segment(index).tied)
-    if (!holds(model_.parameters[tensor].segment)) found.push_back(tensor);
+  for (const int tensor : segment(index).tied) {
+    const auto uses = [&](int other) {
+      return other < index && std::ranges::count(segment(other).tied, tensor) > 0;
+    };
+    if (!holds(model_.parameters[tensor].segment) && std::ranges::none_of(segments(), uses))
+      found.push_back(tensor);
+  }
   return found;
 }
 
@@ -143,21 +157,104 @@ void LocalStep::load_input() {
 
 void LocalStep::update(Phase phase, std::vector<int> after) {
   if (model_.optimizer.kind == "none") return;
+  const double host = phase == Phase::kOptimizer ? offload().optimizer : 0.0;
   const auto traffic = [&](Bytes gradients, std::int64_t parameters) {
-    return phase == Phase::kZeroGrad ? gradients : model_.update_traffic(static_cast<double>(parameters));
+    return phase == Phase::kZeroGrad ? gradients
+                                     : (1.0 - host) * model_.update_traffic(static_cast<double>(parameters));
   };
-  if (segments().size() == model_.segments.size()) {
-    add_compute({.phase = phase}, traffic(model_.gradient_bytes(), model_.parameter_count()),
-                std::move(after));
-    return;
-  }
   std::vector<int> updated = segments();
   for (const int tensor : tied_) updated.push_back(model_.parameters[tensor].segment);
+  if (host > 0.0) {
+    Bytes gradients, parameters;
+    double count = 0.0;
+    for (const int index : updated) {
+      gradients += model_.gradient_bytes(segment(index));
+      parameters += model_.parameter_bytes(segment(index));
+      count += static_cast<double>(model_.parameter_count(segment(index)));
+    }
+    update_on_host("", {host * count, host * gradients, host * parameters}, after);
+    if (host == 1.0) return;
+  }
+  if (segments().size() == model_.segments.size()) {
+    add_compute({.phase = phase, .part = 1.0 - host},
+                traffic(model_.gradient_bytes(), model_.parameter_count()), std::move(after));
+    return;
+  }
   for (const int index : updated)
     if (!segment(index).parameters.empty())
-      add_compute({.phase = phase, .segment = index},
+      add_compute({.phase = phase, .segment = index, .part = 1.0 - host},
                   traffic(model_.gradient_bytes(segment(index)), model_.parameter_count(segment(index))),
                   std::exchange(after, {}));
+}
+
+int LocalStep::add_copy(const std::string& name, bool to_host, Bytes message, std::vector<int> after,
+                        std::vector<MemoryChange> memory) {
+  const MemoryLocation socket{.kind = MemoryLocation::Kind::kSocket};
+  const MemoryLocation device{.kind = MemoryLocation::Kind::kDevice};
+  return add({.name = name,
+              .action = Copy{.from = to_host ? device : socket,
+                             .to = to_host ? socket : device,
+                             .message = message,
+                             .pinned = true},
+              .after = std::move(after),
+              .memory = std::move(memory)});
+}
+
+int LocalStep::work_on_host(const std::string& name, Bytes traffic, std::vector<int> after) {
+  const MemoryLocation socket{.kind = MemoryLocation::Kind::kSocket};
+  return add({.name = name,
+              .action = Copy{.from = socket, .to = socket, .message = traffic, .pinned = true},
+              .after = std::move(after)});
+}
+
+int LocalStep::update_on_host(const std::string& name, const HostUpdate& update, std::vector<int> after) {
+  program_.host_memory += model_.optimizer_bytes(update.count) + update.gradients + update.parameters;
+  if (update.copies) after = {add_copy("offload_gradients" + name, true, update.gradients, std::move(after))};
+  if (updated_on_host_ >= 0) after.push_back(updated_on_host_);
+  updated_on_host_ =
+      work_on_host("host_optimizer" + name, model_.update_traffic(update.count), std::move(after));
+  if (!update.copies) return updated_on_host_;
+  return add_copy("fetch_parameters" + name, false, update.parameters, {updated_on_host_});
+}
+
+MemoryChange LocalStep::moved(int first, int last, double sign) const {
+  MemoryChange change{.size = sign * (first > 0 ? output_bytes(first - 1) : Bytes(0))};
+  if (recomputes(first)) return change;
+  change.size += -sign * output_bytes(last);
+  change.segment = last;
+  change.saved = sign;
+  return change;
+}
+
+void LocalStep::send_away(int first, int micro_batch, int forward) {
+  const int last = leaving_.at(first);
+  MemoryChange freed = moved(first, last, -1.0);
+  freed.at_end = true;
+  Away away{.size = -1.0 * freed.size};
+  if (freed.segment >= 0) away.size += samples() * segment(last).saved.size;
+  if (away.size <= Bytes(0)) return;
+  std::vector<int> after{forward};
+  if (!sent_away_.empty()) after.push_back(sent_away_.back());
+  away.out = add_copy(numbered("offload/" + segment(first).name, micro_batch), true, away.size,
+                      std::move(after), {freed});
+  sent_away_.push_back(away.out);
+  host_activations_ += away.size;
+  most_host_activations_ = std::max(most_host_activations_, host_activations_);
+  away_[{last, micro_batch}] = away;
+}
+
+std::optional<int> LocalStep::fetch(int last, int micro_batch) {
+  const auto found = away_.find({last, micro_batch});
+  if (found == away_.end()) return {};
+  Away& away = found->second;
+  if (away.in >= 0) return away.in;
+  const auto unit = std::ranges::find(leaving_, last, &std::pair<const int, int>::second);
+  std::vector<int> after{away.out};
+  if (fetched_ >= 0) after.push_back(fetched_);
+  for (const int op : latest_compute()) after.push_back(op);
+  host_activations_ += -1.0 * away.size;
+  return away.in = fetched_ = add_copy(numbered("fetch/" + segment(unit->first).name, micro_batch), false,
+                                       away.size, std::move(after), {moved(unit->first, last, 1.0)});
 }
 
 void LocalStep::zero_grad() { update(Phase::kZeroGrad); }
@@ -180,8 +277,12 @@ int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool 
   } else {
     memory.push_back({.segment = index, .saved = 1.0});
   }
-  return add_compute({Phase::kForward, index, micro_batch, keeps_nothing, keeps_input}, traffic,
-                     std::move(after), std::move(memory));
+  const bool leaves = leaving_.contains(index) && !checkpointed;
+  if (const std::size_t sent = sent_away_.size(); leaves && sent >= 2) after.push_back(sent_away_[sent - 2]);
+  const int forward = add_compute({Phase::kForward, index, micro_batch, keeps_nothing, keeps_input}, traffic,
+                                  std::move(after), std::move(memory));
+  if (leaves) send_away(index, micro_batch, forward);
+  return forward;
 }
 
 int LocalStep::loss(int micro_batch, bool checkpointed) {
@@ -214,7 +315,12 @@ bool LocalStep::has(Phase phase, int index) const {
 int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phase phase) {
   const bool begins = phase != Phase::kBackwardWeight || !has(Phase::kBackwardInput, index);
   const bool ends = phase != Phase::kBackwardInput || !has(Phase::kBackwardWeight, index);
-  if (begins && recomputes(index) && units_.at(index).second == index)
+  const bool ends_unit = !recomputes(index) || units_.at(index).second == index;
+  if (begins && ends_unit) {
+    if (const auto own = fetch(index, micro_batch)) after.push_back(*own);
+    fetch((recomputes(index) ? units_.at(index).first : index) - 1, micro_batch);
+  }
+  if (begins && ends_unit && recomputes(index))
     for (int member = units_.at(index).first; member <= index; ++member)
       recompute(member, micro_batch, std::exchange(after, {}));
   Bytes traffic = samples() * segment(index).traffic.backward + 2.0 * moved_parameters(segment(index));
@@ -263,8 +369,9 @@ void LocalStep::train() {
 void LocalStep::optimizer(std::vector<int> after) { update(Phase::kOptimizer, std::move(after)); }
 
 std::vector<int> LocalStep::latest() const {
-  if (program_.ops.empty()) return {};
-  return {static_cast<int>(program_.ops.size()) - 1};
+  for (auto i = static_cast<int>(program_.ops.size()); i-- > 0;)
+    if (program_.ops[i].stream != Stream::kCopy) return {i};
+  return {};
 }
 
 std::vector<int> LocalStep::latest_compute() const {

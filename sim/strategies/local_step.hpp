@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,13 @@
 
 /// Local part of a training step, which all strategies share.
 namespace stepcast {
+
+/// Update of `count` parameters on the host: gradients go there and parameters return.
+struct HostUpdate {
+  double count = 0.0;
+  Bytes gradients{}, parameters{};
+  bool copies = true;  ///< false: both stay on the host
+};
 
 /// Builds the program of one rank, operation by operation, in program order. With one micro-batch:
 ///
@@ -30,6 +38,10 @@ namespace stepcast {
 /// Sublinear Memory Cost", 2016): a unit keeps its input and reruns its forwards right before the backward of
 /// its last block. Of the blocks of a stage, recomputed_first N recomputes the first N (Megatron's method
 /// `block`), recomputed_each N every Nth (torchtitan).
+///
+/// With config.offload.activations a unit's input, without recomputation what a block saved, is copied to the
+/// host after its first forward (`offload/<segment>`) and back (`fetch/<segment>`) while the backward before
+/// its own runs. A block's output stays for the next one and leaves with that one's copy. See Offload.
 ///
 /// Memory held: parameters, gradients and optimizer state of the rank's segments (Adam two moments, SGD with
 /// momentum one) all the time. A forward saves what autograd keeps, its output included; the backward of the
@@ -80,6 +92,14 @@ class LocalStep {
   [[nodiscard]] int last_micro_batch() const { return config_.micro_batches - 1; }
   /// Adds the optimizer after `after`; segment by segment if the rank holds a part of the model.
   void optimizer(std::vector<int> after = {});
+  /// Adds an update on the host after the one before. Returns the last operation.
+  int update_on_host(const std::string& name, const HostUpdate& update, std::vector<int> after);
+  /// Adds work that moves so many bytes in the host's memory.
+  int work_on_host(const std::string& name, Bytes traffic, std::vector<int> after);
+  /// Adds a copy between the own device and its socket.
+  int add_copy(const std::string& name, bool to_host, Bytes message, std::vector<int> after,
+               std::vector<MemoryChange> memory = {});
+  [[nodiscard]] const Offload& offload() const { return config_.offload; }
 
   /// Adds a memory change to an operation.
   void change_memory(int op, const MemoryChange& change) { program_.ops[op].memory.push_back(change); }
@@ -88,7 +108,7 @@ class LocalStep {
   /// Drops the memory held so far, for a strategy that shards it.
   void forget_resident() { program_.resident.clear(); }
 
-  /// Index of the latest operation; empty if there is none.
+  /// Index of the latest operation, copies to and from the host left out; empty if there is none.
   [[nodiscard]] std::vector<int> latest() const;
   /// The same for the compute stream.
   [[nodiscard]] std::vector<int> latest_compute() const;
@@ -97,7 +117,7 @@ class LocalStep {
   /// Parameters that segments of this rank use and other ranks own (a head tied to an embedding). The rank
   /// has a copy of each, with its own gradient and optimizer state.
   [[nodiscard]] const std::vector<int>& copies() const { return tied_; }
-  /// The same of one segment.
+  /// The same of one segment, the first one that uses them: its backward completes their gradients.
   [[nodiscard]] std::vector<int> copies(int segment) const;
   /// True if a segment is recomputed, so that its output is freed early.
   [[nodiscard]] bool recomputes(int segment) const { return units_.contains(segment); }
@@ -119,7 +139,15 @@ class LocalStep {
   /// Bytes of the outputs of GEMMs with weights in one micro-batch, and so of their gradients.
   [[nodiscard]] Bytes product_output_bytes(int segment) const;
   void hold_model();
-  void make_units();
+  /// Runs of `size` adjacent blocks on the rank; of all segments if the model repeats no block. \param first
+  /// blocks of adjacent ones that count; 0: all \param each every this many-th
+  [[nodiscard]] std::vector<std::pair<int, int>> units_of(int size, int first = 0, int each = 1) const;
+  [[nodiscard]] std::string numbered(std::string name, int micro_batch) const;
+  /// Change of the device's memory if the array of an offloaded unit leaves (-1) or returns (1).
+  [[nodiscard]] MemoryChange moved(int first, int last, double sign) const;
+  void send_away(int first, int micro_batch, int forward);
+  /// Adds the copy that brings back the unit that ends at `last`, once. Returns it; empty if it is here.
+  std::optional<int> fetch(int last, int micro_batch);
   /// True if it is the first of its unit.
   [[nodiscard]] bool begins_unit(int segment) const { return units_.at(segment).first == segment; }
 
@@ -129,6 +157,16 @@ class LocalStep {
   Program program_;
   std::vector<int> tied_;                     ///< copies()
   std::map<int, std::pair<int, int>> units_;  ///< by recomputed segment: first and last of its unit
+  /// A copy to the host and the one back; -1: not yet.
+  struct Away {
+    int out = -1, in = -1;
+    Bytes size{};
+  };
+  std::map<int, int> leaving_;                      ///< offloaded units: last segment by first
+  std::map<std::pair<int, int>, Away> away_;        ///< by last segment and micro-batch
+  std::vector<int> sent_away_;                      ///< copies of activations to the host
+  int fetched_ = -1, updated_on_host_ = -1;         ///< the latest
+  Bytes host_activations_, most_host_activations_;  ///< in the host's memory
 };
 
 /// True if the model has repeated segments, its blocks.

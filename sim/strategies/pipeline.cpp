@@ -18,7 +18,9 @@ void find_ties(Pipeline& pipeline) {
     for (const int tensor : pipeline.model.segments[i].tied) {
       const int owner = pipeline.stage_of(pipeline.model.parameters[tensor].segment);
       const int user = pipeline.stage_of(static_cast<int>(i));
-      if (owner != user) pipeline.ties.emplace_back(tensor, std::pair(owner, user));
+      const std::pair tie(tensor, std::pair(owner, user));
+      if (owner != user && std::ranges::find(pipeline.ties, tie) == pipeline.ties.end())
+        pipeline.ties.push_back(tie);
     }
 }
 
@@ -58,6 +60,9 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
             ? "--recompute has no effect with --forward-only: there is no backward to recompute for"
             : "--recompute and --checkpoint " + pipeline.checkpoint +
                   " both recompute: blocks, or whole stages; give one of them");
+  if (pipeline.config.offload != Offload{} && (pipeline.forward_only || pipeline.checkpoint != "never"))
+    throw UsageError("--offload cannot be combined with --forward-only and --checkpoint {}; take --recompute",
+                     pipeline.checkpoint);
   options.settle("split", split_text(pipeline.model, pipeline.chunks));
   if (pipeline.shape.schedule != "interleaved") options.drop({"virtual-stages"});
   if (pipeline.forward_only) {

@@ -146,7 +146,8 @@ Order with_weights(const Order& order, std::size_t delay) {
 std::vector<int> blocks_of(const Model& model) {
   std::vector<int> blocks;
   for (std::size_t i = 0; i < model.segments.size(); ++i)
-    if (model.segments[i].repeated) blocks.push_back(static_cast<int>(i));
+    if (model.segments[i].repeated && !model.segments[i].predicts_later_tokens())
+      blocks.push_back(static_cast<int>(i));
   if (!blocks.empty()) return blocks;
   blocks.resize(model.segments.size());
   std::iota(blocks.begin(), blocks.end(), 0);

@@ -126,6 +126,11 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
                                     config.recomputed_each};
   if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) && !found.trains)
     throw UsageError("--recompute has no effect with strategy '{}', which trains no model", strategy);
+  if (config.offload != Offload{} && !found.trains)
+    throw UsageError("--offload has no effect with strategy '{}', which trains no model", strategy);
+  if (config.offload.parameters && strategy != "fsdp")
+    throw UsageError("--offload parameters requires --strategy fsdp; {} takes activations and optimizer",
+                     strategy);
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
   part.mesh = mesh_of_ranks(found, model, config);
@@ -141,19 +146,17 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
     schedule.label += ", mesh " + part.mesh.text();
   }
   for (const std::string& text : options.changed()) schedule.label += ", " + text;
-  if (recomputation != Recomputation{}) {
-    schedule.options["recompute"] = to_text(recomputation);
-    schedule.label += ", recompute " + to_text(recomputation);
-  }
-  if (model.precision != Precision{}) {
-    schedule.options["precision"] = to_text(model.precision);
-    schedule.label += ", precision " + to_text(model.precision);
-  }
+  const auto add = [&](const std::string& name, const std::string& value) {
+    schedule.options[name] = value;
+    schedule.label += ", " + name + " " + value;
+  };
+  if (recomputation != Recomputation{}) add("recompute", to_text(recomputation));
+  if (config.offload != Offload{}) add("offload", to_text(config.offload));
+  if (model.precision != Precision{}) add("precision", to_text(model.precision));
+  if (model.input.documents > 0) add("documents", std::to_string(model.input.documents));
   for (const ExecutionOption& option : execution_options())
-    if (const std::string& value = model.execution.*option.member; value != Execution().*option.member) {
-      schedule.options[option.name] = value;
-      schedule.label += ", " + option.name + " " + value;
-    }
+    if (const std::string& value = model.execution.*option.member; value != Execution().*option.member)
+      add(option.name, value);
   validate(schedule);
   return schedule;
 }

@@ -8,6 +8,7 @@
 #include "models/model.hpp"
 #include "schedule/schedule.hpp"
 #include "sim/strategies/mesh.hpp"
+#include "sim/strategies/offload.hpp"
 #include "sim/strategies/options.hpp"
 
 /// A strategy turns a model and a training configuration into a Schedule. Each has one file. `predict`,
@@ -28,7 +29,8 @@ struct TrainingConfig {
   int recomputed_first = 0;  ///< recomputed blocks of each run of adjacent ones on a rank; 0: all
   int recomputed_each = 1;   ///< every this many-th block is recomputed
   RecomputedPart recomputed_part = RecomputedPart::kNothing;  ///< the loaded model contains it
-  OptionTexts options{};                                      ///< as given; missing ones have their defaults
+  Offload offload{};
+  OptionTexts options{};  ///< as given; missing ones have their defaults
   /// Measured forward plus backward time of every segment, for strategies that cut the model by it.
   std::vector<double> segment_times{};
 };

@@ -65,6 +65,7 @@ class SharedProgram {
   Program build() {
     result_.segments = base_.segments;
     result_.resident = base_.resident;
+    result_.host_memory = base_.host_memory;
     for (std::size_t i = 0; i < base_.ops.size(); ++i) {
       const Op& op = base_.ops[i];
       if (op.stream == Stream::kCompute) add_pending(op);

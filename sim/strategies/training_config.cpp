@@ -23,6 +23,8 @@ TrainingConfig training_config(const OptionTexts& options) {
     config.recomputed_each = recomputation.each;
     config.recomputed_part = recomputation.part;
   }
+  if (const auto text = options.find("offload"); text != options.end())
+    config.offload = parse_offload(text->second);
   for (const KnownOption& known : known_options())
     if (const auto given = options.find(known.option.name); given != options.end())
       config.options.insert(*given);

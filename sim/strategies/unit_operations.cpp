@@ -85,8 +85,47 @@ int UnitOperations::reduce_shard(std::size_t index, int group, const std::vector
       after);
 }
 
-int UnitOperations::update(std::size_t index, std::vector<int> after) {
-  return add("optimizer", index, UpdateUnit{static_cast<int>(index)}, std::move(after));
+int UnitOperations::fetch_shard(std::size_t index) {
+  const std::string& master = step_.model().precision.master;
+  const double element = master == "none" ? unit(index).parameter : bytes_of(master);
+  const Bytes shard = (1.0 / unit(index).shards) * unit(index).whole(element);
+  const int copy = step_.add_copy(numbered("fetch_shard/" + unit(index).name), false, shard, {},
+                                  {{.category = MemoryCategory::kParameters, .size = shard}});
+  const int call = gather(index, true, {copy});
+  step_.change_memory(call, {.category = MemoryCategory::kParameters, .size = -1.0 * shard, .at_end = true});
+  return call;
+}
+
+void UnitOperations::send_shard(std::size_t index, bool adds) {
+  const Bytes shard = unit(index).gradient_shard();
+  const int sent =
+      step_.add_copy(numbered("offload_shard/" + unit(index).name), true, shard, step_.latest(),
+                     {{.category = MemoryCategory::kGradients, .size = -1.0 * shard, .at_end = true}});
+  // Two shards are read and their sum is written.
+  sent_[index] = !adds ? sent
+                       : step_.work_on_host(numbered("host_add/" + unit(index).name), 3.0 * shard,
+                                            {sent, sent_.at(index)});
+}
+
+std::vector<int> UnitOperations::update(std::size_t index, std::vector<int> after) {
+  const double host = step_.offload().optimizer;
+  std::vector<int> ends;
+  if (host > 0.0) {
+    const FsdpUnit& own = unit(index);
+    const double count = host * static_cast<double>(own.elements) / own.shards;
+    const auto sent = sent_.find(index);
+    if (sent != sent_.end()) after.push_back(sent->second);
+    ends = {step_.update_on_host("/" + own.name,
+                                 {.count = count,
+                                  .gradients = host * (own.alone() ? own.gradients() : own.gradient_shard()),
+                                  .parameters = Bytes(own.parameter * count),
+                                  .copies = sent == sent_.end()},
+                                 after)};
+  }
+  if (host < 1.0)
+    ends.push_back(
+        add("optimizer", index, UpdateUnit{static_cast<int>(index), 1.0 - host}, std::move(after)));
+  return ends;
 }
 
 }  // namespace stepcast

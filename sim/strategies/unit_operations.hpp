@@ -32,7 +32,13 @@ class UnitOperations {
   /// All-reduce of the shard over the ranks that have the same one. \param name `all_reduce/UNIT`
   int reduce_shard(std::size_t index, int group, const std::vector<int>& after, const std::string& name,
                    bool incoming = false);
-  int update(std::size_t index, std::vector<int> after);
+  /// Brings the shard from the host and gathers it. Returns the all-gather.
+  int fetch_shard(std::size_t index);
+  /// Sends the reduced shard of gradients to the host and frees it. \param adds the host adds it to that of
+  /// earlier micro-batches
+  void send_shard(std::size_t index, bool adds);
+  /// Updates the own shard on the device, the host, or both. Returns the last operations.
+  std::vector<int> update(std::size_t index, std::vector<int> after);
 
  private:
   [[nodiscard]] std::string numbered(const std::string& name);
@@ -42,6 +48,7 @@ class UnitOperations {
   LocalStep& step_;
   const Schedule& schedule_;
   std::map<std::string, int> named_;
+  std::map<std::size_t, int> sent_;  ///< copies of send_shard()
 };
 
 }  // namespace stepcast

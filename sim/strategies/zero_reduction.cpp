@@ -115,7 +115,7 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
     // Megatron reduces in the array of the whole gradients.
     const bool in_place =
         model.transformer_engine() && stage == 1 && !own.alone() && own.gradient == own.reduced;
-    for (const MemoryChange& held : resident_shard(model, own))
+    for (const MemoryChange& held : resident_shard(model, own, step.offload(), stage == 3))
       if (!in_place || held.category != MemoryCategory::kGradients) step.hold(held.category, held.size);
   }
 }
@@ -202,8 +202,8 @@ std::vector<int> ZeroReduction::end_reduction() {
 
 void ZeroReduction::update(std::vector<int> after) {
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
-    const int updated = units_.update(first_ + bucket, std::exchange(after, {}));
-    if (stage_ < 3) gather(bucket, {updated});
+    const std::vector<int> updated = units_.update(first_ + bucket, std::exchange(after, {}));
+    if (stage_ < 3) gather(bucket, updated);
   }
 }
 

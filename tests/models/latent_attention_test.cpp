@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "core/error.hpp"
 #include "models/layer.hpp"
 #include "models/model.hpp"
+#include "sim/strategies/strategy.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/worlds.hpp"
 
@@ -147,6 +149,54 @@ TEST_CASE("blocks before the first experts are dense, and none need be", "[model
   CHECK(kinds(load_model(model + "2")) == "-lle-");
   CHECK(load_model(model + "2").segments.at(3).name == "layer2");
   CHECK_THROWS_WITH(load_model(model + "3"), Catch::Contains("at most 2"));
+}
+
+/// The checkpoint has 671 and 14 billion; its module has copies of embedding and head, 2 x 927 million.
+TEST_CASE("a module of multi-token prediction has a block, a projection and three norms of its own") {
+  constexpr std::int64_t kHidden = 7'168, kMain = 671'026'404'352;
+  const Model without = load_model("deepseek-v3:sequence=16"),
+              with = load_model("deepseek-v3:sequence=16,mtp=1"),
+              shared = load_model("deepseek-v3:sequence=16,mtp=1,tensor=4,sequence_parallel=1");
+  const Segment &module = with.segments[with.segments.size() - 2], &block = with.segments[61];
+  CHECK(without.parameter_count() == kMain);
+  CHECK(with.parameter_count(module) == with.parameter_count(block) + 2 * kHidden * kHidden + 3 * kHidden);
+  CHECK(with.parameter_count() == kMain + with.parameter_count(module));
+  CHECK(with.parameter_count(module) == 11'610'067'968);
+  CHECK(with.parameter_count(module) + 2 * 129'280 * kHidden == 13'463'426'048);  // "14B" in the checkpoint
+  std::set<std::string> names;
+  for (const int index : module.parameters) names.insert(with.parameters[index].name);
+  for (const char* name : {"enorm", "hnorm", "eh_proj", "shared_head.norm", "self_attn.o_proj"})
+    CHECK(names.contains("model.layers.61." + std::string(name) + ".weight"));
+  CHECK(module.tied.size() == 1);
+  CHECK(with.parameters[module.tied.front()].name == "model.embed_tokens.weight");
+  // Flop of the projection, the block, and the head once more.
+  const auto forward = [](const Segment& one) { return one.forward.count(); };
+  const double gemm = 2.0 * 16 * kHidden;
+  CHECK(forward(module) == Approx(forward(block) + gemm * 2 * kHidden).epsilon(1e-4));
+  CHECK(forward(with.segments.back()) - forward(without.segments.back()) == Approx(gemm * 129'280));
+  CHECK(with.segments.back().saved.size.count() - without.segments.back().saved.size.count() >=
+        4.0 * 16 * 129'280);
+  CHECK(shared.segments.back().forward.count() == Approx(forward(with.segments.back()) / 4).epsilon(1e-3));
+}
+
+TEST_CASE(
+    "a pipeline has modules of multi-token prediction on its last stage, and sums the embedding there") {
+  const std::string small =
+      "deepseek:layers=4,dense=1,hidden=256,heads=2,kv_rank=64,nope=64,rope=32,value=64,experts=4,active=2,"
+      "feed_forward=128,sequence=16,vocabulary=512,mtp=2";
+  const Model model = load_model(small);
+  const Schedule schedule = build_schedule("pipeline", model, training(2, 2, {{"schedule", "1f1b"}}, 2));
+  CHECK(schedule.options.at("split") == "2-2");
+  const Program& last = schedule.program(1);
+  CHECK(last.segments == std::vector{3, 4, 5, 6, 7});
+  int sums = 0;
+  for (const Op& op : last.ops)
+    if (op.name == "all_reduce/model.embed_tokens.weight") ++sums;
+  CHECK(sums == 1);
+  for (const char* strategy : {"ddp", "fsdp"}) {
+    const Schedule found = build_schedule(strategy, model, training(2, 2));
+    CHECK(found.program(0).segments.size() == 8);
+  }
 }
 
 }  // namespace stepcast::latent_attention_test

@@ -233,6 +233,75 @@ TEST_CASE("a window as long as the sequence changes nothing, a shorter one compu
   CHECK(some.segments[2].forward.device_s == Approx(whole));
 }
 
+TEST_CASE("documents as long as the sequence are causal attention, shorter ones compute their part of it",
+          "[models]") {
+  const auto attention = [](const Model& model) {
+    double flop = 0.0;
+    for (const LayerWork& work : model.segments[1].work)
+      for (const Kernel& kernel : work.kernels)
+        if (kernel.attention() != nullptr) flop += kernel.flop.count();
+    return flop;
+  };
+  const DeviceModel& device = device_model("h100-sxm");
+  for (const char* setting : {"", ",window=512", ",context=2", ",context=2,ring=1", ",context=2,ulysses=1"})
+    for (const char* kind : {"flash2", "cudnn"}) {
+      const Model causal = load_model(kLlama + setting);
+      const auto seconds = [&](int length) {
+        Model model = in_precision(in_documents(causal, length), Precision::parse("bf16"), true);
+        apply({.attention = kind}, model);
+        const SegmentCosts costs = estimated_costs(model, device, 2, 1).segments[1];
+        return costs.forward.device_s + costs.backward.device_s;
+      };
+      INFO(setting << " " << kind);
+      double before = seconds(0);
+      for (const int length : {4096, 3000, 2048, 1024, 512, 100, 1}) {
+        const double now = seconds(length);
+        if (length == 4096) CHECK(now == before);
+        CHECK(now <= before);
+        before = now;
+      }
+      if (std::string(setting).find("window") != std::string::npos) continue;
+      const Model quarter = in_documents(causal, 1024);
+      CHECK(attention(quarter) == Approx(0.25 * attention(causal)));
+      const double rest = causal.forward_flop().count() - 4.0 * attention(causal);  // of 4 blocks
+      CHECK(quarter.forward_flop().count() == Approx(rest + 4.0 * attention(quarter)));
+      CHECK(quarter.segments[1].saved.size == causal.segments[1].saved.size);
+    }
+  CHECK_THROWS_WITH(in_documents(load_model(kLlama), 4097), Catch::Contains("sequences of 4096 tokens"));
+  CHECK_THROWS_WITH(in_documents(load_model(kLlama + ",flash=0"), 64), Catch::Contains("set flash=1"));
+  CHECK_THROWS_WITH(in_documents(load_model("resnet18-cifar"), 64), Catch::Contains("no sequences"));
+}
+
+TEST_CASE("experts beside all-to-alls make a step no longer, and no shorter than its parts", "[replay]") {
+  const auto step = [](const std::string& overlap, const OptionTexts& more) {
+    OptionTexts options{{"model", kMoe + ",shared=4096,transformer_engine=1"},
+                        {"mesh", "expert=8"},
+                        {"micro-batches", "4"},
+                        {"batch", "8"},
+                        {"dispatch-overlap", overlap}};
+    for (const auto& [name, value] : more) options[name] = value;
+    PredictionRequest request = eight("none", {});
+    options.insert({{"strategy", "ddp"},
+                    {"world-size", "8"},
+                    {"cluster", "h100-hosts:rate=400Gb/s,protocol=infiniband"},
+                    {"device", "h100-sxm:rate_spread=0"},
+                    {"precision", "bf16"}});
+    return predict(prediction_request(options));
+  };
+  const Result none = step("none", {});
+  const double computed = none.breakdown.front().compute_s;
+  for (const char* overlap : {"shared", "micro-batches"}) {
+    const double found = step(overlap, {}).median_step_time_s();
+    INFO(overlap << ": " << found << " of " << none.median_step_time_s());
+    CHECK(found < none.median_step_time_s());
+    CHECK(found > computed);
+  }
+  CHECK_THROWS_WITH(step("micro-batches", {{"micro-batches", "1"}}), Catch::Contains("several"));
+  CHECK_THROWS_WITH(step("micro-batches", {{"recompute", "full"}}), Catch::Contains("no recomputed blocks"));
+  CHECK_THROWS_WITH(step("shared", {{"dispatch", "flex8"}}), Catch::Contains("--dispatch alltoall"));
+  CHECK_THROWS_WITH(step("shared", {{"model", kMoe}}), Catch::Contains("lacks"));
+}
+
 TEST_CASE("attention is the first kind of a preference that the device has", "[models]") {
   CHECK(attention_kind(device_model("a100-sxm"), "cudnn+flash2") == "flash2");
   CHECK(attention_kind(device_model("h100-sxm"), "cudnn+flash2") == "cudnn");

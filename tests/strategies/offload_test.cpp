@@ -1,0 +1,219 @@
+#include "sim/strategies/offload.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "sim/replay/prediction_options.hpp"
+#include "tests/worlds.hpp"
+
+/// Arrays in memory of the host: bytes that move, memory that is freed, and time that links do not hide.
+namespace stepcast::offload_test {
+namespace {
+
+using worlds::error_of;
+using worlds::training;
+
+constexpr int kBatch = 4, kBlocks = 6;
+const std::string kGpt = "gpt:layers=6,hidden=64,heads=4,sequence=32,vocabulary=64";
+
+/// Bytes of the copies of a program, and of its activations one operation after the other.
+struct Moved {
+  double out = 0.0, back = 0.0, updated = 0.0;
+  double peak = 0.0, left = 0.0;
+};
+Moved moved(const Schedule& schedule, const Model& model) {
+  Moved result;
+  const double samples = static_cast<double>(kBatch) / schedule.micro_batches;
+  for (const Op& op : schedule.program(0).ops) {
+    if (const auto* copy = std::get_if<Copy>(&op.action))
+      (copy->from == copy->to ? result.updated
+       : copy->to.is_host()   ? result.out
+                              : result.back) += copy->message.count();
+    for (const bool at_end : {false, true})
+      for (const MemoryChange& change : op.memory) {
+        if (change.at_end != at_end || change.category != MemoryCategory::kActivations) continue;
+        result.left += change.size.count();
+        if (change.segment >= 0)
+          result.left += change.saved * samples * model.segments[change.segment].saved.size.count();
+        result.peak = std::max(result.peak, result.left);
+      }
+  }
+  return result;
+}
+
+Moved moved(const Model& model, const std::string& strategy, const std::string& offload, int recompute,
+            int ranks = 1, int micro_batches = 1, const OptionTexts& options = {}) {
+  TrainingConfig config = training(ranks, kBatch, options, micro_batches);
+  config.recompute = recompute;
+  config.offload = parse_offload(offload);
+  return moved(build_schedule(strategy, model, config), model);
+}
+
+double held(const Schedule& schedule, MemoryCategory category) {
+  double sum = 0.0;
+  for (const MemoryChange& change : schedule.program(0).resident)
+    if (change.category == category) sum += change.size.count();
+  return sum;
+}
+
+OptionTexts question(const OptionTexts& more) {
+  OptionTexts options = more;
+  options.insert({{"model", "llama:layers=6,hidden=1024,heads=8,sequence=8192,vocabulary=4096"},
+                  {"strategy", "fsdp"},
+                  {"world-size", "8"},
+                  {"cluster", "h100x8-hgx"},
+                  {"device", "h100-sxm:rate_spread=0"},
+                  {"precision", "bf16"},
+                  {"batch", "1"}});
+  return options;
+}
+
+Result predicted(const OptionTexts& more) { return predict(prediction_request(question(more))); }
+double peak(const Result& result) { return result.memory.front().peak_bytes; }
+
+}  // namespace
+
+TEST_CASE("activations leave once and return once: inputs of units, or all that blocks save") {
+  const Model model = load_model(kGpt);
+  const double output = kBatch * model.segments[1].output_size.count();
+  const double saved = kBatch * model.segments[1].saved.size.count();
+  for (const auto& [strategy, ranks] : {std::pair{"single", 1}, {"ddp", 2}, {"fsdp", 2}})
+    for (const int micro_batches : {1, 2}) {
+      INFO(strategy << " " << micro_batches);
+      const auto find = [&](const std::string& offload, int recompute) {
+        if (recompute > 1 && strategy == std::string("fsdp")) recompute = 1;
+        return moved(model, strategy, offload, recompute, ranks, micro_batches);
+      };
+      const Moved inputs = find("activations", 1), whole = find("activations", 0);
+      CHECK(inputs.out == Approx(kBlocks * output));
+      CHECK(whole.out == Approx(kBlocks * saved));
+      CHECK(find("activations=2", 0).out == Approx(2 * saved));
+      CHECK(find("activations=0.5", 0).out == Approx(kBlocks / 2 * saved));
+      for (const Moved& one : {inputs, whole}) {
+        CHECK(one.back == one.out);
+        CHECK(one.left == Approx(0.0).margin(1e-6));
+      }
+    }
+  CHECK(moved(model, "single", "activations", 2).out == Approx(kBlocks / 2 * output));
+  for (const int recompute : {0, 1})
+    CHECK(moved(model, "single", "activations", recompute).peak <
+          moved(model, "single", "none", recompute).peak);
+  for (const int recompute : {0, 1}) {
+    const Moved stage = moved(model, "pipeline", "activations", recompute, 2, 2, {{"schedule", "1f1b"}});
+    CHECK(stage.out == Approx(kBlocks / 2 * (recompute == 1 ? output : saved)));
+    CHECK(stage.back == stage.out);
+    CHECK(stage.left == Approx(moved(model, "pipeline", "none", recompute, 2, 2).left).margin(1e-6));
+  }
+}
+
+TEST_CASE("updates on the host receive gradients, and send parameters back") {
+  const Model model = in_precision(load_model(kGpt), Precision::parse("bf16"), true);
+  const auto count = static_cast<double>(model.parameter_count());
+  for (const double part : {0.25, 1.0})
+    for (const auto& [strategy, options] :
+         {std::pair{"ddp", OptionTexts{}}, {"ddp", OptionTexts{{"zero", "1"}}}, {"fsdp", OptionTexts{}}}) {
+      TrainingConfig config = training(2, kBatch, options);
+      const Schedule before = build_schedule(strategy, model, config);
+      config.offload.optimizer = part;
+      const Schedule after = build_schedule(strategy, model, config);
+      const Moved found = moved(after, model);
+      const bool shards = !options.empty() || strategy == std::string("fsdp");
+      const double own = part * count / (shards ? 2.0 : 1.0);
+      INFO(strategy << " " << part);
+      CHECK(found.out == Approx(own * (shards ? 4.0 : 2.0)).epsilon(1e-3));  // reduced in fp32, or not
+      CHECK(found.back == Approx(2.0 * own).epsilon(1e-3));
+      CHECK(found.updated == Approx(model.update_traffic(own).count()).epsilon(1e-3));
+      CHECK(held(after, MemoryCategory::kOptimizerState) ==
+            Approx((1.0 - part) * held(before, MemoryCategory::kOptimizerState)).margin(1.0));
+    }
+}
+
+TEST_CASE("shards of parameters on the host leave nothing on the device between steps") {
+  const Model model = in_precision(load_model(kGpt), Precision::parse("bf16"), true);
+  TrainingConfig config = training(4, kBatch);
+  config.offload = parse_offload("parameters");
+  const Schedule schedule = build_schedule("fsdp", model, config);
+  for (const MemoryCategory each :
+       {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kOptimizerState})
+    CHECK(held(schedule, each) == 0.0);
+  double elements = 0.0, root = 0.0;
+  for (const FsdpUnit& unit : schedule.units) {
+    elements += static_cast<double>(unit.elements) / unit.shards;
+    if (unit.name == "root") root = static_cast<double>(unit.elements) / unit.shards;
+  }
+  const Moved found = moved(schedule, model);
+  CHECK(found.out == Approx(4.0 * elements));                  // gradients
+  CHECK(found.back == Approx(4.0 * (2.0 * elements - root)));  // shards for the forward and the backward
+  CHECK(error_of<UsageError>([&] {
+          config.world_size = 1;
+          return build_schedule("fsdp", model, config);
+        }).find("needs shards") != std::string::npos);
+  CHECK(error_of<UsageError>([&] { return build_schedule("ddp", model, config); }).find("fsdp") !=
+        std::string::npos);
+}
+
+TEST_CASE("a step with copies takes no less time, and hides them beside compute as links allow") {
+  for (const OptionTexts& way : {OptionTexts{{"recompute", "full"}}, OptionTexts{}}) {
+    const Result without = predicted(way);
+    const auto with = [&](const std::string& what, const std::string& rate) {
+      OptionTexts options = way;
+      options.insert({{"offload", what}, {"pcie-rate", rate}});
+      return predicted(options);
+    };
+    double before = 0.0;
+    for (const char* rate : {"10TB/s", "50GB/s", "5GB/s"}) {
+      const Result found = with("activations", rate);
+      const double step = found.median_step_time_s();
+      INFO(rate << ": " << step << " after " << before);
+      CHECK(step >= std::max(before, without.median_step_time_s()) * (1.0 - 1e-9));
+      CHECK(peak(found) < peak(without));
+      before = step;
+    }
+    CHECK(with("activations", "10TB/s").median_step_time_s() ==
+          Approx(without.median_step_time_s()).epsilon(0.02));
+    for (const char* what : {"optimizer", "optimizer=0.5", "parameters"}) {
+      INFO(what);
+      CHECK(with(what, "50GB/s").median_step_time_s() > without.median_step_time_s());
+      CHECK(peak(with(what, "50GB/s")) < peak(without));
+    }
+    // Two GPUs share the link of a PCIe switch to its socket.
+    const Model model = in_precision(load_model(question({}).at("model")), Precision::parse("bf16"), true);
+    const Segment& block = model.segments[1];
+    const double bytes = 6.0 * (way.empty() ? block.saved.size : block.output_size).count();
+    CHECK(before > 2.0 * bytes / 5e9);
+  }
+  const OptionTexts exact{{"recompute", "full"}, {"offload", "activations"}, {"exact", "yes"}};
+  OptionTexts classes = exact;
+  classes.erase("exact");
+  CHECK(predicted(exact).median_step_time_s() ==
+        Approx(predicted(classes).median_step_time_s()).epsilon(1e-3));
+}
+
+TEST_CASE("copies of GPUs beside Grace go over NVLink-C2C") {
+  const OptionTexts grace{{"cluster", "gh200x4"}, {"device", "gh200:rate_spread=0"}, {"world-size", "4"}};
+  OptionTexts offload = grace;
+  offload.insert({{"offload", "activations"}, {"recompute", "full"}, {"pcie-rate", "100MB/s"}});
+  OptionTexts none = grace;
+  none.insert({"recompute", "full"});
+  CHECK(predicted(offload).median_step_time_s() < 1.1 * predicted(none).median_step_time_s());
+  CHECK(predicted(offload).notes.at("offload").find("to the host") != std::string::npos);
+  CHECK(predicted(offload).notes.at("assumed").find("copies run") != std::string::npos);
+}
+
+TEST_CASE("--offload names what it cannot do") {
+  for (const char* wrong :
+       {"weights", "activations=0", "activations=1.5", "optimizer=2.0", "parameters=0.5", ""})
+    CHECK(error_of<UsageError>([&] { return parse_offload(wrong); }).find("must be") != std::string::npos);
+  for (const char* right :
+       {"activations", "activations=8", "activations=0.5+optimizer=0.5", "parameters", "none"})
+    CHECK(to_text(parse_offload(right)) == right);
+  CHECK(error_of<UsageError>([&] {
+          return moved(load_model(kGpt), "single", "activations=7", 0).out;
+        }).find("a rank has 6") != std::string::npos);
+  CHECK(error_of<UsageError>([&] {
+          return predicted({{"strategy", "broadcast"}, {"offload", "optimizer"}});
+        }).find("broadcast") != std::string::npos);
+}
+
+}  // namespace stepcast::offload_test
