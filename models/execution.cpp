@@ -98,6 +98,12 @@ void set_execution(const ExecutionOption& option, const std::string& text, Execu
   execution.*option.member = text;
 }
 
+std::optional<int> nvlink_domain(const Execution& execution) {
+  const std::string_view name = execution.dispatch;
+  if (!name.starts_with("flex")) return std::nullopt;
+  return std::stoi(std::string(name.substr(4)));
+}
+
 std::string to_text(const Execution& execution) {
   std::vector<std::string> changed;
   for (const ExecutionOption& option : execution_options())
@@ -111,10 +117,9 @@ namespace {
 /// Messages of a flexible dispatcher over those of an all-to-all, which sends k copies of a token: with e
 /// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these.
 double sent_part(const Execution& execution, const Model& model) {
-  const std::string_view name = execution.dispatch;
-  if (!name.starts_with("flex")) return 1.0;
-  const double domain = std::stod(std::string(name.substr(4)));
-  const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
+  const std::optional<int> domain = nvlink_domain(execution);
+  if (!domain) return 1.0;
+  const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / *domain);
   const double reached = domains > 1.0 ? domains : ranks;
   const auto copies = static_cast<double>(model.settings.at("active"));
   return reached * (1.0 - std::pow(1.0 - 1.0 / reached, copies)) / copies;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ std::vector<std::string> choices_of(const std::string& text);
 
 /// `attention cudnn+flash2`: what differs from the defaults; "" if nothing does.
 std::string to_text(const Execution& execution);
+
+/// Ranks of an NVLink domain that a flexible dispatcher knows; none of an all-to-all.
+std::optional<int> nvlink_domain(const Execution& execution);
 
 struct Model;
 /// Sets the choices of a model and what follows for the launches of its kernels.
