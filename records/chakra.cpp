@@ -14,26 +14,10 @@ namespace {
 
 constexpr double kNanosecond = 1e-9;
 
+/// Values of ChakraCollective in the order of CollectiveKind; -1: a shift is a send and a receive.
 std::int64_t collective_type(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return static_cast<std::int64_t>(ChakraCollective::kAllReduce);
-    case CollectiveKind::kGather:
-      return static_cast<std::int64_t>(ChakraCollective::kGather);
-    case CollectiveKind::kScatter:
-      return static_cast<std::int64_t>(ChakraCollective::kScatter);
-    case CollectiveKind::kBroadcast:
-      return static_cast<std::int64_t>(ChakraCollective::kBroadcast);
-    case CollectiveKind::kAllGather:
-      return static_cast<std::int64_t>(ChakraCollective::kAllGather);
-    case CollectiveKind::kReduceScatter:
-      return static_cast<std::int64_t>(ChakraCollective::kReduceScatter);
-    case CollectiveKind::kAllToAll:
-      return static_cast<std::int64_t>(ChakraCollective::kAllToAll);
-    case CollectiveKind::kShift:
-      break;
-  }
-  return -1;  // a send and a receive
+  constexpr std::array<int, kCollectiveKinds.size()> kTypes{0, 3, 4, 5, 2, 7, 6, -1};
+  return kTypes.at(static_cast<std::size_t>(kind));
 }
 
 std::string group_name(const Schedule& schedule, int group) {
@@ -47,9 +31,15 @@ std::string group_name(const Schedule& schedule, int group) {
 class RankNodes {
  public:
   RankNodes(const Schedule& schedule, const Result& result, int rank)
-      : schedule_(schedule), program_(schedule.program(rank)), rank_(rank), done_(program_.ops.size()) {
+      : schedule_(schedule),
+        program_(schedule.program(rank)),
+        rank_(rank),
+        done_(program_.ops.size()),
+        last_hook_(program_.ops.size(), -1) {
     for (const Span& span : result.spans)
       if (span.rank == rank) spans_[span.name] = &span;
+    for (std::size_t i = 0; i < program_.ops.size(); ++i)
+      if (program_.ops[i].within >= 0) last_hook_[program_.ops[i].within] = static_cast<int>(i);
     if (rank >= static_cast<int>(result.breakdown.size())) return;
     const Breakdown& parts = result.breakdown[rank];
     step_s_ = parts.compute_s + parts.exposed_communication_s + parts.input_and_host_s +
@@ -59,7 +49,8 @@ class RankNodes {
   std::vector<ChakraNode> take() {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       const Op& op = program_.ops[i];
-      if (op.within < 0) close();
+      const bool divides = open_ >= 0 && static_cast<int>(i) < last_hook_[open_];  // starts between hooks
+      if (op.within < 0 && !divides) close();
       if (op.within >= 0 && open_ == op.within) advance(span(op).start_s);
       add(static_cast<int>(i), op);
       if (op.within >= 0 && open_ == op.within && op.stream == Stream::kCompute) open_from_ = span(op).end_s;
@@ -194,7 +185,8 @@ class RankNodes {
   const Schedule& schedule_;
   const Program& program_;
   int rank_;
-  std::vector<Done> done_;  ///< by operation
+  std::vector<Done> done_;      ///< by operation
+  std::vector<int> last_hook_;  ///< by parent
   std::map<std::string, const Span*> spans_;
   std::vector<ChakraNode> nodes_;
   std::vector<std::uint64_t> chained_;  ///< nodes that the next computing one waits for
