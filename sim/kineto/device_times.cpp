@@ -59,8 +59,7 @@ void DeviceTimes::run() {
 }
 
 void DeviceTimes::place_events() {
-  std::vector<std::string> collectives;
-  for (int i = 0; i < file_.names.size(); ++i) collectives.push_back(collective_kernel(file_.names[i]));
+  for (int i = 0; i < file_.names.size(); ++i) collectives_.push_back(collective_kernel(file_.names[i]));
   std::map<int, double> busy;
   std::vector<Placed> unlinked;
   bool linked = false;
@@ -68,24 +67,23 @@ void DeviceTimes::place_events() {
     const KinetoEvent& event = file_.events[static_cast<std::size_t>(i)];
     if (!event.on_device()) continue;
     Placed placed{.event = i};
-    if (event.category == KinetoCategory::kKernel)
-      placed.collective = collectives[static_cast<std::size_t>(event.name)];
-    const auto launch = host_.launches().find(event.correlation);
-    if (launch != host_.launches().end()) {
-      placed.place = launch->second.place;
-      placed.launched = launch->second.time;
+    const std::string& kind = collectives_[static_cast<std::size_t>(event.name)];
+    if (event.category == KinetoCategory::kKernel && !kind.empty()) placed.collective = &kind;
+    if (const HostSweep::Launch* launch = host_.launch(event.correlation)) {
+      placed.place = launch->place;
+      placed.launched = launch->time;
     } else {
       ++unlinked_;
       placed.launched = event.begin;
-      if (!placed.collective.empty()) unlinked.push_back(placed);
+      if (placed.collective != nullptr) unlinked.push_back(placed);
     }
     if (placed.place.step < 0) continue;
-    if (placed.collective.empty()) {
+    if (placed.collective == nullptr) {
       busy[event.track] += event.duration();
       if (event.category == KinetoCategory::kKernel)
         devices_.insert(file_.tracks[static_cast<std::size_t>(event.track)].process);
     }
-    linked = linked || !placed.collective.empty();
+    linked = linked || placed.collective != nullptr;
     events_.push_back(placed);
   }
   for (Placed& placed : unlinked) {  // else they were launched before the window
@@ -109,14 +107,14 @@ void DeviceTimes::add_times() {
     const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
     ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
     step.device_end = std::max(step.device_end, event.end);
-    if (!placed.collective.empty()) {
+    if (placed.collective != nullptr) {
       if (placed.place.call >= 0) {
         ProfiledCollective& call = step.collectives[static_cast<std::size_t>(placed.place.call)];
         call.begin = call.end > 0.0 ? std::min(call.begin, event.begin) : event.begin;
         call.end = std::max(call.end, event.end);
       } else if (placed.place.owner != Owner::kCollective) {
         step.collectives.push_back(
-            {.kind = placed.collective, .called = placed.launched, .begin = event.begin, .end = event.end});
+            {.kind = *placed.collective, .called = placed.launched, .begin = event.begin, .end = event.end});
       }
       continue;
     }
@@ -170,11 +168,11 @@ void DeviceTimes::add_uses() {
     const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
     Uses& own = uses[static_cast<std::size_t>(placed.place.step)];
     const bool copy = event.category == KinetoCategory::kCopy;
-    (!placed.collective.empty() ? own.collectives
-     : copy                     ? own.copies
-                                : own.compute)
+    (placed.collective != nullptr ? own.collectives
+     : copy                       ? own.copies
+                                  : own.compute)
         .emplace_back(event.begin, event.end);
-    if (placed.collective.empty()) all_work.emplace_back(event.begin, event.end);
+    if (placed.collective == nullptr) all_work.emplace_back(event.begin, event.end);
   }
   all_work = united(std::move(all_work));
   for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -191,7 +189,7 @@ void DeviceTimes::find_periods() {
   std::vector<std::vector<const KinetoEvent*>> kernels(steps_.size());
   for (const Placed& placed : events_) {
     const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
-    if (event.track == busiest_ && event.category == KinetoCategory::kKernel && placed.collective.empty())
+    if (event.track == busiest_ && event.category == KinetoCategory::kKernel && placed.collective == nullptr)
       kernels[static_cast<std::size_t>(placed.place.step)].push_back(&event);
   }
   for (std::size_t i = 0; i + 1 < steps_.size(); ++i) {

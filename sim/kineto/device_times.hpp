@@ -32,7 +32,7 @@ class DeviceTimes {
     int event = 0;
     Place place{};
     double launched = 0.0;
-    std::string collective{};
+    const std::string* collective = nullptr;  ///< its kind, of collectives_; null: another kernel
   };
   void place_events();
   void add_times();
@@ -44,8 +44,9 @@ class DeviceTimes {
   const KinetoFile& file_;
   const HostSweep& host_;
   std::vector<ProfiledStep>& steps_;
-  std::vector<Placed> events_;  ///< sorted by track and begin
-  int busiest_ = -1;            ///< stream
+  std::vector<std::string> collectives_;  ///< kinds by name of a kernel; "": none
+  std::vector<Placed> events_;            ///< sorted by track and begin
+  int busiest_ = -1;                      ///< stream
   std::set<int> devices_;
   std::size_t unlinked_ = 0;
   std::string name_;

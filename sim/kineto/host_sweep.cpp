@@ -69,6 +69,13 @@ void HostSweep::run() {
   for (const KinetoEvent& event : file_.events)
     if (!event.on_device() && std::exchange(done[static_cast<std::size_t>(event.track)], 1) == 0)
       sweep(event.track);
+  std::ranges::sort(launches_, {}, [](const Launch& each) { return std::pair(each.correlation, each.time); });
+}
+
+const HostSweep::Launch* HostSweep::launch(int correlation) const {
+  const auto after = std::ranges::upper_bound(launches_, correlation, {}, &Launch::correlation);
+  return after == launches_.begin() || std::prev(after)->correlation != correlation ? nullptr
+                                                                                    : &*std::prev(after);
 }
 
 void HostSweep::sweep(int which) {
@@ -131,7 +138,7 @@ void HostSweep::enter(Track& track, int index) {
     }
   }
   if (event.category == KinetoCategory::kRuntime && event.correlation >= 0)
-    launches_[event.correlation] = {frame.place, event.begin};
+    launches_.push_back({event.correlation, frame.place, event.begin});
   track.frames.push_back(frame);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <unordered_map>
 #include <vector>
 
@@ -26,13 +27,14 @@ struct Place {
 /// - forward: differentiable operations of the main thread before the last autograd node of the step
 /// - backward: inside `autograd::engine::evaluate_function`, on any thread; its operation is the one that
 ///   created the node with this sequence number. `AccumulateGrad` has none: it follows its node.
-/// - optimizer: `Optimizer.step#`, and what the main thread runs between the backward and it (clipping); of one
-///   around a closure with the backward, what follows that
+/// - optimizer: `Optimizer.step#`, and what the main thread runs between the backward and it (clipping); of
+///   one around a closure with the backward, what follows that
 /// - input: `enumerate(DataLoader)`, and what runs before the first operation of the forward
 class HostSweep {
  public:
   struct Launch {
-    Place place;
+    int correlation = -1;
+    Place place{};
     double time = 0.0;
   };
 
@@ -40,8 +42,8 @@ class HostSweep {
   HostSweep(const KinetoFile& file, const std::vector<NameKind>& kinds, int main_track,
             std::vector<ProfiledStep>& steps);
   void run();
-  /// By correlation.
-  [[nodiscard]] const std::unordered_map<int, Launch>& launches() const { return launches_; }
+  /// Null: the file has no launch with this correlation.
+  [[nodiscard]] const Launch* launch(int correlation) const;
   /// The last step that began before.
   [[nodiscard]] int step_at(double time) const;
 
@@ -92,7 +94,7 @@ class HostSweep {
   const std::vector<NameKind>& kinds_;
   const int main_track_;
   std::vector<ProfiledStep>& steps_;
-  std::unordered_map<int, Launch> launches_;
+  std::deque<Launch> launches_;                            ///< sorted by correlation after run()
   std::unordered_map<int, std::pair<int, int>> creators_;  ///< step and operation by sequence number
   std::vector<NodeTime> nodes_;                            ///< of all tracks, sorted
   std::vector<NodeTime> other_nodes_;                      ///< events of autograd's other threads, sorted

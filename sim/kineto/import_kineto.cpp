@@ -159,7 +159,7 @@ void report_own_collectives(const RankProfile& any, Imported& imported) {
   if (any.strategy == "fsdp") return;
   std::map<std::string, std::size_t> counts;
   for (const ProfiledCollective& call : any.steps.front().collectives)
-    if (call.in_forward) ++counts[call.kind];
+    if (call.in_forward && (any.strategy != "ddp" || call.kind != "broadcast")) ++counts[call.kind];
   for (const auto& [kind, count] : counts)
     imported.assumed.push_back(fmt::format(
         "{} {} between operations of the forward, as of tensor parallelism, experts or synchronised norms: "

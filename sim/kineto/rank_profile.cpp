@@ -41,8 +41,9 @@ std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file
   return {track, steps};
 }
 
-/// Joins the steps up to each one with an `Optimizer.step#` if others have a backward alone, because step() of
-/// the profiler was called after every micro-batch. Joins of fewer steps than others were cut by the window.
+/// Joins the steps up to each one with an `Optimizer.step#` if others have a backward alone, because step()
+/// of the profiler was called after every micro-batch. Joins of fewer steps than others were cut by the
+/// window.
 void join_micro_batches(const KinetoFile& file, const std::vector<NameKind>& kinds,
                         std::vector<ProfiledStep>& steps, std::vector<std::string>& notes) {
   std::map<NameKind, std::vector<double>> begins;
@@ -252,12 +253,13 @@ namespace {
 const std::map<std::string, std::pair<double, const char*>>& element_types() {
   // clang-format off
   static const std::map<std::string, std::pair<double, const char*>> kTypes{
-      {"float", {4, "fp32"}}, {"Float", {4, "fp32"}}, {"c10::BFloat16", {2, "bf16"}}, {"BFloat16", {2, "bf16"}},
-      {"c10::Half", {2, "fp16"}}, {"Half", {2, "fp16"}}, {"double", {8, ""}}, {"Double", {8, ""}},
+      {"float", {4, "fp32"}}, {"Float", {4, "fp32"}}, {"c10::BFloat16", {2, "bf16"}},
+      {"BFloat16", {2, "bf16"}}, {"c10::Half", {2, "fp16"}}, {"Half", {2, "fp16"}}, {"double", {8, ""}},
+      {"Double", {8, ""}},
       {"long int", {8, ""}}, {"long", {8, ""}}, {"Long", {8, ""}}, {"int", {4, ""}}, {"Int", {4, ""}},
-      {"Byte", {1, ""}}, {"unsigned char", {1, ""}}, {"Char", {1, ""}}, {"signed char", {1, ""}}, {"Bool", {1, ""}},
-      {"bool", {1, ""}}, {"Short", {2, ""}}, {"c10::Float8_e4m3fn", {1, ""}}, {"Float8_e4m3fn", {1, ""}},
-      {"Float8_e5m2", {1, ""}}};
+      {"Byte", {1, ""}}, {"unsigned char", {1, ""}}, {"Char", {1, ""}}, {"signed char", {1, ""}},
+      {"Bool", {1, ""}}, {"bool", {1, ""}}, {"Short", {2, ""}}, {"c10::Float8_e4m3fn", {1, ""}},
+      {"Float8_e4m3fn", {1, ""}}, {"Float8_e5m2", {1, ""}}};
   // clang-format on
   return kTypes;
 }

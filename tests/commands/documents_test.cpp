@@ -136,8 +136,8 @@ TEST_CASE("every command in the documents exists, with all its options", "[comma
   CHECK(commands > 20);
 }
 
-/// Traces and calibrations of tests/golden replace those that `measure` and `calibrate` would write, a written
-/// profile of a GPU that of the reader.
+/// Traces and calibrations of tests/golden replace those that `measure` and `calibrate` would write, a
+/// written profile of a GPU that of the reader.
 TEST_CASE("the examples of the documents that need no measurement run in their order",
           "[commands][documents]") {
   int runs = 0;
