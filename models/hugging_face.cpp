@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kPrefix = "hf:";
-constexpr std::int64_t kMaxBlocks = 10'000;
+constexpr std::int64_t kMaxBlocks = 5'000;
 
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
@@ -210,7 +210,7 @@ class ConfigurationReader {
   [[nodiscard]] int layers() const {
     const std::string* value = find(model_.specification.overrides, "layers");
     const auto count = value == nullptr ? std::nullopt : number_in<int>(*value);
-    if (!count || *count < 1 || *count > kMaxBlocks) fail("the number of layers must be 1 to 10000");
+    if (!count || *count < 1 || *count > kMaxBlocks) fail("the number of layers must be 1 to 5000");
     return *count;
   }
   [[nodiscard]] std::set<std::int64_t> numbers(const std::string& field) const {

@@ -128,9 +128,13 @@ void add_yaml(const YamlNode& node, const std::string& prefix, const std::string
 LaunchFile read_yaml(const std::string& text, const std::string& name) {
   LaunchFile file;
   std::istringstream lines(text);
+  std::string plain;
   int number = 0;
-  for (std::string line; std::getline(lines, line);) read_comment(line, ++number, file);
-  const YamlNode yaml = YamlNode::parse(text, name);
+  for (std::string line; std::getline(lines, line);) {
+    read_comment(line, ++number, file);
+    plain += (trimmed(line).starts_with("//") ? "" : line) + "\n";  // comments of JSON
+  }
+  const YamlNode yaml = YamlNode::parse(plain, name);
   if (!yaml.is_map()) throw InputError("{}:1: expected a map of keys", name);
   add_yaml(yaml, "", text, file);
   return file;

@@ -19,15 +19,19 @@
 #include "tests/fuzz/mutate.hpp"
 #include "tests/fuzz/targets.hpp"
 
-/// Reads every target's seeds as they are, then mutated inputs. A finding is a crash, a report of a sanitizer,
-/// an input that takes longer than 2 s, an exception that is no stepcast::Error, which commands could not turn
-/// into a documented exit code, or a seed that is refused. Findings are kept as files, and the exit status is
-/// then 1.
+/// Reads every target's seeds as they are, then mutated inputs. A finding is a crash, a report of a
+/// sanitizer, an input that takes longer than 2 s, an exception that is no stepcast::Error, which commands
+/// could not turn into a documented exit code, or a seed that is refused. Findings are kept as files, and the
+/// exit status is then 1.
 namespace stepcast::fuzz {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kLongestSeconds = 2;      // of processor time, of an input
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kLongestSeconds = 12;  // of processor time, of an input
+#else
+constexpr int kLongestSeconds = 2;
+#endif
 constexpr unsigned kLongestWait = 120;  // s on a busy machine
 
 struct Options {

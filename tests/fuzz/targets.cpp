@@ -145,6 +145,7 @@ void import(const Importer& importer, const std::string& path) {
     if (std::string_view(error.what()).find("--device") == std::string_view::npos) throw;
     imported = importer.read({path}, {{"device", "h100-sxm"}});
   }
+  if (importer.makes.empty()) return;
   if (!imported.obstacles.empty()) throw InputError("{}", imported.obstacles.front());
   const std::string made = path + ".made.yaml";
   std::ofstream(made) << imported.text;
@@ -158,7 +159,7 @@ std::vector<Target> import_targets() {
     Target target{
         .name = "import " + entry.name, .ending = ".txt", .seeds = recognised_as(entry.name), .read = {}};
     target.read = [&importer = entry.value](const std::string& path) { import(importer, path); };
-    target.refuses = entry.value.makes.empty();
+    target.refuses = entry.value.use.empty();
     all.push_back(std::move(target));
   }
   return all;
@@ -207,7 +208,9 @@ StudyVocabulary vocabulary() {
 /// Studies that are like no other: that one would have to be in the same folder.
 Seeds studies() {
   Seeds seeds = seeds_of({"studies"}, {".yaml"});
-  std::erase_if(seeds, [](const std::string& text) { return text.find("\nlike:") != std::string::npos; });
+  std::erase_if(seeds, [](const std::string& text) {
+    return text.starts_with("like:") || text.find("\nlike:") != std::string::npos;
+  });
   return seeds;
 }
 

@@ -150,13 +150,13 @@ TEST_CASE("a plan of a mixture of experts is read back from the options of progr
       INFO(launch.text());
       const OptionTexts found = read_launch_text(launch.text(), launch.file, "", {}).options;
       CHECK(found.at("mesh") == predict_options(models.problem(), plan).at("mesh"));
-      CHECK_THAT(launch.lines, Catch::Contains("expert"));
+      CHECK_THAT(launch.lines, Catch::Contains("expert") || Catch::Contains("ep_size"));
       if (shared++ % 3 == 0)
         CHECK(predict(prediction_request(found)).step_time_s ==
               predict(request_of(models.problem(), plan)).step_time_s);
     });
     INFO(launcher.program());
-    CHECK((shared > 0) == (launcher.program() == "Megatron-LM" || launcher.program() == "torchtitan"));
+    CHECK((shared > 0) == (launcher.file() != "accelerate.yaml"));
   }
 }
 
