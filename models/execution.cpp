@@ -126,8 +126,8 @@ double sent_part(const Execution& execution, const Model& model) {
 }
 
 /// What is left of the kernels between the GEMMs of routed experts if these do their work: the first GEMM
-/// writes the cast activation beside its output, the gradient of the second one's input reads that output, and
-/// writes the cast gradient. \param written part of a cast's bytes
+/// writes the cast activation beside its output, the gradient of the second one's input reads that output
+/// and writes the cast gradient. \param written part of a cast's bytes
 void fuse(LayerWork& work, double written) {
   constexpr double kGate = 0.2;  // reads 2 of the 10 elements that the backward of the activation moves
   for (Kernel& kernel : work.kernels) {

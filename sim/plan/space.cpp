@@ -146,8 +146,8 @@ bool shards_stages(PlanModels& models, const Plan& plan) {
          models.whole().optimizer.kind != "none" && !models.is_set("zero");
 }
 
-/// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas. Stages of a pipeline are
-/// whole ("") or in shards among all.
+/// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas. Stages of a pipeline
+/// are whole ("") or in shards among all.
 Values shards(PlanModels& models, const Plan& plan) {
   if (shards_stages(models, plan)) return {"", plan.text("data")};
   if (!gathers(plan)) return kDoesNotApply;

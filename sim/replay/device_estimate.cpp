@@ -19,7 +19,7 @@ namespace {
 /// output and of its input. If ranks share the classes: log-softmax, zeros with the targets, their sum with
 /// the softmax, and its product with the gradient (`_nll_loss_and_log_softmax_backward` in
 /// torch/distributed/tensor/parallel/loss.py); in place one, and compiled two, since a graph that overwrites
-/// its input computes the new values beside it and copies them (megatron/core/fusions/fused_cross_entropy.py).
+/// its input computes the new values beside it (megatron/core/fusions/fused_cross_entropy.py).
 constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace = 1.0,
                  kLossCopiesCompiled = 2.0;
 
@@ -28,8 +28,8 @@ struct LayerTimes {
   GemmTime gemms;  ///< unset: shapes of kernels are not heeded
 };
 
-/// \throws InputError for attention in 8 bit with a window, which its backward ignores, or with heads of which
-/// no rate is known
+/// \throws InputError for attention in 8 bit with a window, which its backward ignores, or with heads of
+/// which no rate is known
 void check_attention(const Model& model, const std::string& kind, const AttentionTable& table) {
   if (!kind.ends_with("fp8")) return;
   for (const Segment& segment : model.segments)

@@ -88,8 +88,8 @@ struct Recomputation {
   [[nodiscard]] bool partial() const { return first > 0 || each > 1; }
   auto operator<=>(const Recomputation&) const = default;
 };
-/// `none`, `full` (1 block), `every:N`, `first:N`, `each:N`, `selective`, `per-op` or modules. \throws UsageError
-/// for anything else
+/// `none`, `full` (1 block), `every:N`, `first:N`, `each:N`, `selective`, `per-op` or modules.
+/// \throws UsageError for anything else
 Recomputation parse_recompute(const std::string& text);
 std::string to_text(const Recomputation& recomputation);
 
