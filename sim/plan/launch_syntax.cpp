@@ -1,6 +1,8 @@
 #include "sim/plan/launch_syntax.hpp"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <regex>
 #include <set>
 #include <sstream>
