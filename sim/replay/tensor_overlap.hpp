@@ -36,8 +36,9 @@ SharedExpert shared_expert_of(const LayerWork& work);
 /// `micro-batches`: in a pair of micro-batches the all-to-alls of a block's forward are hidden by the block's
 /// backward of the other, and those of its backward by the forward, by their bytes
 /// (megatron/core/models/common/model_chunk_schedule_plan.py): at most 0.37 of each in one NVLink domain and
-/// 0.69 between hosts. `shared`: the shared expert computes its first half beside the dispatch and its second beside the way back (`SharedExpertMLP` of
-/// megatron/core/transformer/moe). An all-to-all takes 16 multiprocessors.
+/// 0.69 between hosts. `shared`: the shared expert computes its first half beside the dispatch and its second
+/// beside the way back (`SharedExpertMLP` of megatron/core/transformer/moe). An all-to-all takes 16
+/// multiprocessors.
 void add_dispatch_overlaps(const Model& model, const LayerTime& time, int multiprocessors,
                            std::vector<Overlap>& result);
 
