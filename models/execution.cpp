@@ -81,8 +81,8 @@ namespace {
 /// True if `text` is the known value, whose `N` represents a whole number above 0.
 bool is_value(const std::string& text, const std::string& known) {
   const std::size_t start = known.size() - 1;
-  return text == known || (known.ends_with('N') && text.starts_with(known.substr(0, start)) &&
-                           number_in<int>(text.substr(start)).value_or(0) > 0);
+  if (!known.ends_with('N')) return text == known;
+  return text.starts_with(known.substr(0, start)) && number_in<int>(text.substr(start)).value_or(0) > 0;
 }
 
 }  // namespace
@@ -91,7 +91,8 @@ void set_execution(const ExecutionOption& option, const std::string& text, Execu
   const std::vector<std::string> parts = choices_of(text);
   for (const std::string& part : parts)
     if (std::ranges::none_of(option.known, [&](const std::string& known) { return is_value(part, known); }))
-      throw InputError(unknown_name("value", part, option.known));
+      throw InputError("{}", part.ends_with('N') ? "N of '" + part + "' is a number of ranks, as flex8"
+                                                 : unknown_name("value", part, option.known));
   if (parts.size() > 1 && (!option.joins || has_choice(text, "none")))
     throw InputError("takes one value, found '{}'; known are {}", text, joined(option.known));
   if (parts.empty()) throw InputError("a value is missing; known are {}", joined(option.known));
@@ -149,10 +150,14 @@ void apply(const Execution& execution, Model& model) {
       return work.any([](const Kernel& kernel) { return kernel.is(KernelRole::kSharedExpert); });
     });
   };
-  if (execution.dispatch_overlap == "shared" &&
-      (execution.dispatch != "alltoall" || std::ranges::none_of(model.segments, shares)))
-    throw InputError("--dispatch-overlap shared: needs a shared expert, which {} {}, and --dispatch alltoall",
-                     model.specification, std::ranges::any_of(model.segments, shares) ? "has" : "lacks");
+  if (execution.dispatch_overlap == "shared") {
+    if (std::ranges::none_of(model.segments, shares))
+      throw InputError("--dispatch-overlap shared: {} has no shared expert", model.specification);
+    if (execution.dispatch != "alltoall")
+      throw InputError("--dispatch-overlap shared: needs --dispatch alltoall, not {}", execution.dispatch);
+    if (model.parallel.expert == 1)
+      throw InputError("--dispatch-overlap shared: needs --mesh expert=N; without it nothing is dispatched");
+  }
   const auto capture = [&](LayerWork& work, bool& first) {
     for (Kernel& kernel : work.kernels) {
       kernel.captured = execution.graph == "full" || (execution.graph == "layer" && !first);
@@ -166,7 +171,13 @@ void apply(const Execution& execution, Model& model) {
   const bool one_kernel = execution.experts == "grouped" || execution.experts == "fused";
   if (execution.experts == "fused" &&
       (recipe == nullptr || (recipe->name != "mxfp8" && recipe->name != "nvfp4")))
-    throw InputError("experts fused: takes precision mxfp8 or nvfp4, which the fused kernels compute in");
+    throw InputError("--experts fused: takes --precision mxfp8 or nvfp4, in which the fused kernels compute");
+  if (execution.experts == "fused" && std::ranges::any_of(model.segments, [](const Segment& one) {
+        return std::ranges::any_of(one.recomputed.work, [](const LayerWork& work) {
+          return work.any([](const Kernel& kernel) { return kernel.is(KernelRole::kExpertActivation); });
+        });
+      }))
+    throw InputError("--experts fused: has no activation of its own for --recompute moe_act");
   for (Segment& segment : model.segments) {
     if (execution.experts == "fused")
       for (LayerWork& work : segment.work) fuse(work, recipe->copies / recipe->cast);

@@ -118,6 +118,10 @@ std::string describe(const Plan& plan) {
 PlanModels::PlanModels(const PlanProblem& problem)
     : problem_(problem), device_(device_model(problem.device)) {
   if (!problem.like.empty()) convention_.emplace(problem.like);
+  if (is_set("offload"))
+    throw UsageError(
+        "--like {}: sets offload, for which plan has no bounds; forecast single plans by predict",
+        problem.like);
 }
 
 void PlanModels::settle(Plan& plan) const {

@@ -9,6 +9,7 @@
 #include "core/table.hpp"
 #include "models/layer.hpp"
 #include "sim/replay/kernels.hpp"
+#include "sim/replay/tensor_overlap.hpp"
 
 namespace stepcast {
 namespace {
@@ -54,6 +55,8 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
   }
   if (model.execution.dispatch_overlap != "none")
     lines.push_back("an all-to-all takes 16 multiprocessors from what runs beside it");
+  if (model.execution.dispatch_overlap == "micro-batches")
+    lines.back() += fmt::format(", which hides at most {:.0f} % of it", 100.0 * most_hidden(model));
   if (!device.about.assumed.empty()) lines.push_back(device.about.assumed);
   return joined(lines, "; ");
 }

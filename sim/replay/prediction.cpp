@@ -266,9 +266,16 @@ void add_offload(const EnvironmentRequest& asked, const Cluster& cluster, const 
   const int ranks = std::min(schedule.world_size, static_cast<int>(host.devices.size()));
   result.notes["offload"] = fmt::format("{} to the host and {} back per step; {} of its memory per rank",
                                         to_text(sent), to_text(most - sent), to_text(held));
-  if (host.memory > Bytes(0) && ranks * held > host.memory)
-    result.notes["offload"] += fmt::format(", more than the {} of {} have: the step does not fit",
-                                           to_text(host.memory), counted(ranks, "rank"));
+  Bytes fullest;  // of hosts whose ranks are neighbours
+  for (int first = 0; first < schedule.world_size; first += ranks) {
+    Bytes all;
+    for (int rank = first; rank < std::min(first + ranks, schedule.world_size); ++rank)
+      all += schedule.program(rank).host_memory;
+    fullest = std::max(fullest, all);
+  }
+  if (host.memory > Bytes(0) && fullest > host.memory)
+    result.notes["offload"] += fmt::format(", together {} of a host with {}: the step does not fit",
+                                           to_text(fullest), to_text(host.memory));
   result.notes["assumed"] += fmt::format(
       "{}copies run at the rate of links in both directions at once, two blocks ahead; a socket "
       "updates parameters at {} of its memory",

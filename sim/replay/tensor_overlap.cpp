@@ -101,17 +101,17 @@ SharedExpert shared_expert_of(const LayerWork& work) {
   return expert;
 }
 
-namespace {
-
-/// Most of the all-to-alls that another micro-batch hides: inside one NVLink domain (HybridEP) 0.37 of the
-/// communication, with a step 0.15 shorter; between two hosts 0.69, a step 0.24 shorter of which all-to-alls
-/// were 0.30 to 0.40 (documentation of Megatron-Bridge and of Megatron-LM's mixtures of experts).
+/// Inside one NVLink domain (HybridEP) 0.37 of the communication was hidden, in a step 0.15 shorter. Between
+/// two hosts a step was 0.24 shorter, of which all-to-alls were 0.30 to 0.40: 0.24 / 0.35. Source:
+/// documentation of Megatron-Bridge and of Megatron-LM's mixtures of experts.
 double most_hidden(const Model& model) {
   constexpr double kInDomain = 0.37, kBetweenHosts = 0.69;
   constexpr int kHost = 8;  // GPUs, if no domain is named
   const int domain = nvlink_domain(model.execution).value_or(kHost);
   return model.parallel.expert_ranks() <= domain ? kInDomain : kBetweenHosts;
 }
+
+namespace {
 
 void add_other_micro_batch(const Model& model, const Segment& segment, const LayerTime& time, double gain,
                            std::vector<Overlap>& result) {

@@ -32,6 +32,10 @@ struct SharedExpert {
 };
 SharedExpert shared_expert_of(const LayerWork& work);
 
+/// Most of an all-to-all that another micro-batch hides: 0.37 if the experts' ranks are in one NVLink domain
+/// (of the flexible dispatcher, or 8 GPUs), else 0.69.
+double most_hidden(const Model& model);
+
 /// What is hidden of the all-to-alls of tokens, added to the overlaps of a model with `--dispatch-overlap`.
 /// `micro-batches`: in a pair of micro-batches the all-to-alls of a block's forward are hidden by the block's
 /// backward of the other, and those of its backward by the forward, by their bytes

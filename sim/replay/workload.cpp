@@ -279,12 +279,17 @@ void check_execution(const CostRequest& request, const std::string& strategy,
                      const TrainingConfig& training) {
   const auto schedule = training.options.find("schedule");
   const bool interleaved = schedule != training.options.end() && schedule->second == "interleaved";
+  const auto given = [&](const char* name, const char* standard) {
+    const auto option = training.options.find(name);
+    return option != training.options.end() && option->second != standard;
+  };
   if (request.execution.dispatch_overlap == "micro-batches" &&
       (training.micro_batches == 1 || training.recompute > 0 || training.mesh.size("expert") == 1 ||
+       given("checkpoint", "never") || given("forward-only", "no") ||
        (strategy == "pipeline" && !interleaved)))
     throw UsageError(
-        "--dispatch-overlap micro-batches needs --mesh expert=N, several --micro-batches, no recomputed "
-        "blocks and, in a pipeline, --schedule interleaved");
+        "--dispatch-overlap micro-batches needs --mesh expert=N, several --micro-batches, a backward, no "
+        "recomputed blocks (--recompute, --checkpoint) and, in a pipeline, --schedule interleaved");
   if (request.execution.gathered != Execution().gathered && strategy != "fsdp")
     throw UsageError("--gathered {} has no effect with strategy '{}'; fsdp takes it",
                      request.execution.gathered, strategy);

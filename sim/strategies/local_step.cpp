@@ -39,12 +39,12 @@ LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vect
 std::vector<std::pair<int, int>> LocalStep::units_of(int size, int first, int each) const {
   const bool repeats = repeats_blocks(model_);
   std::vector<std::pair<int, int>> units;
-  int block = 0, previous = -2;
+  int block = 0, of_run = 0, previous = -2;
   for (const int index : segments()) {
     if (repeats && !segment(index).repeated) continue;
-    block = previous + 1 == index ? block + 1 : 1;  // of adjacent ones
+    of_run = previous + 1 == index ? of_run + 1 : 1;
     previous = index;
-    if ((first > 0 && block > first) || block % each != 0) continue;
+    if ((first > 0 && of_run > first) || ++block % each != 0) continue;
     if (units.empty() || units.back().second + 1 != index || index - units.back().first == size)
       units.emplace_back(index, index);
     units.back().second = index;
@@ -208,7 +208,10 @@ int LocalStep::work_on_host(const std::string& name, Bytes traffic, std::vector<
 }
 
 int LocalStep::update_on_host(const std::string& name, const HostUpdate& update, std::vector<int> after) {
-  program_.host_memory += model_.optimizer_bytes(update.count) + update.gradients + update.parameters;
+  // Of FSDP the shard on the host is the master copy, if there is one.
+  const bool held = update.copies || model_.precision.master == "none";
+  program_.host_memory += model_.optimizer_bytes(update.count) + update.gradients;
+  if (held) program_.host_memory += update.parameters;
   if (update.copies) after = {add_copy("offload_gradients" + name, true, update.gradients, std::move(after))};
   if (updated_on_host_ >= 0) after.push_back(updated_on_host_);
   updated_on_host_ =

@@ -1,6 +1,8 @@
 #include "sim/strategies/offload.hpp"
 
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
@@ -12,15 +14,21 @@ int Offload::units(int count) const {
   if (blocks > count)
     throw UsageError("--offload activations={}: a rank has {} of blocks or recomputed units; take fewer",
                      blocks, count);
-  return blocks > 0 ? blocks : static_cast<int>(std::lround(activations * count));
+  const int share = static_cast<int>(std::lround(activations * count));
+  if (activations > 0.0 && share == 0)
+    throw UsageError("--offload activations={}: is no whole one of a rank's {} blocks or recomputed units",
+                     activations, count);
+  return blocks > 0 ? blocks : share;
 }
 
 Offload parse_offload(const std::string& text) {
   Offload offload;
   if (text == "none") return offload;
+  std::set<std::string> found;
   for (const std::string& part : parts_of(text, '+')) {
     const std::size_t equals = part.find('=');
     const std::string what = part.substr(0, equals);
+    if (!found.insert(what).second) throw UsageError("--offload {}: '{}' is given twice", text, what);
     const bool given = equals != std::string::npos;
     const std::string value = given ? part.substr(equals + 1) : "1.0";
     const auto share = number_in<double>(value);
@@ -40,6 +48,8 @@ Offload parse_offload(const std::string& text) {
           "first N blocks of a rank, activations=0.5 and optimizer=0.5 of a share",
           text, part);
   }
+  if (offload.parameters && found.contains("optimizer"))
+    throw UsageError("--offload {}: parameters leave with their whole optimizer; leave optimizer out", text);
   if (offload.parameters) offload.optimizer = 1.0;
   return offload;
 }

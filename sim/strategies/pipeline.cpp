@@ -61,8 +61,10 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
             : "--recompute and --checkpoint " + pipeline.checkpoint +
                   " both recompute: blocks, or whole stages; give one of them");
   if (pipeline.config.offload != Offload{} && (pipeline.forward_only || pipeline.checkpoint != "never"))
-    throw UsageError("--offload cannot be combined with --forward-only and --checkpoint {}; take --recompute",
-                     pipeline.checkpoint);
+    throw UsageError(pipeline.forward_only
+                         ? "--offload has no effect with --forward-only: nothing is kept for a backward"
+                         : "--offload cannot be combined with --checkpoint " + pipeline.checkpoint +
+                               "; take --recompute");
   options.settle("split", split_text(pipeline.model, pipeline.chunks));
   if (pipeline.shape.schedule != "interleaved") options.drop({"virtual-stages"});
   if (pipeline.forward_only) {

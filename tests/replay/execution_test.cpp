@@ -280,8 +280,7 @@ TEST_CASE("experts beside all-to-alls make a step no longer, and no shorter than
                         {"batch", "8"},
                         {"dispatch-overlap", overlap}};
     for (const auto& [name, value] : more) options[name] = value;
-    PredictionRequest request = eight("none", {});
-    options.insert({{"strategy", "ddp"},
+      options.insert({{"strategy", "ddp"},
                     {"world-size", "8"},
                     {"cluster", "h100-hosts:rate=400Gb/s,protocol=infiniband"},
                     {"device", "h100-sxm:rate_spread=0"},

@@ -72,6 +72,7 @@ TEST_CASE("the first blocks of a stage, or every Nth block, are recomputed alone
   CHECK(again("first:2", "single", 1) == std::set{1, 2});
   CHECK(again("first:1", "pipeline", 2) == std::set{1, 4});
   CHECK(again("each:2", "single", 1) == std::set{2, 4, 6});
+  CHECK(again("each:3", "pipeline", 2) == std::set{3, 6});
   CHECK_THROWS_WITH(parse_recompute("each:0"), Catch::Contains("each:N"));
 }
 
