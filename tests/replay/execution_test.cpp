@@ -8,6 +8,7 @@
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/kernels.hpp"
 #include "sim/replay/prediction_options.hpp"
+#include "sim/replay/tensor_overlap.hpp"
 
 namespace stepcast::execution_test {
 namespace {
@@ -280,7 +281,7 @@ TEST_CASE("experts beside all-to-alls make a step no longer, and no shorter than
                         {"batch", "8"},
                         {"dispatch-overlap", overlap}};
     for (const auto& [name, value] : more) options[name] = value;
-      options.insert({{"strategy", "ddp"},
+    options.insert({{"strategy", "ddp"},
                     {"world-size", "8"},
                     {"cluster", "h100-hosts:rate=400Gb/s,protocol=infiniband"},
                     {"device", "h100-sxm:rate_spread=0"},
@@ -298,7 +299,17 @@ TEST_CASE("experts beside all-to-alls make a step no longer, and no shorter than
   CHECK_THROWS_WITH(step("micro-batches", {{"micro-batches", "1"}}), Catch::Contains("several"));
   CHECK_THROWS_WITH(step("micro-batches", {{"recompute", "full"}}), Catch::Contains("no recomputed blocks"));
   CHECK_THROWS_WITH(step("shared", {{"dispatch", "flex8"}}), Catch::Contains("--dispatch alltoall"));
-  CHECK_THROWS_WITH(step("shared", {{"model", kMoe}}), Catch::Contains("lacks"));
+  CHECK_THROWS_WITH(step("shared", {{"model", kMoe}}), Catch::Contains("has no shared expert"));
+}
+
+TEST_CASE("another micro-batch hides less of all-to-alls inside an NVLink domain", "[models]") {
+  const auto hidden = [](const std::string& ranks, const std::string& dispatch) {
+    return most_hidden(model_of(kMoe + ",experts=16,expert=" + ranks, {.dispatch = dispatch}));
+  };
+  CHECK(hidden("8", "alltoall") == 0.37);
+  CHECK(hidden("16", "alltoall") == 0.69);
+  CHECK(hidden("16", "flex72") == 0.37);
+  CHECK(hidden("16", "flex4") == 0.69);
 }
 
 TEST_CASE("attention is the first kind of a preference that the device has", "[models]") {
