@@ -91,8 +91,9 @@ void set_execution(const ExecutionOption& option, const std::string& text, Execu
   const std::vector<std::string> parts = choices_of(text);
   for (const std::string& part : parts)
     if (std::ranges::none_of(option.known, [&](const std::string& known) { return is_value(part, known); }))
-      throw InputError("{}", part.ends_with('N') ? "N of '" + part + "' is a number of ranks, as flex8"
-                                                 : unknown_name("value", part, option.known));
+      throw InputError("{}", std::ranges::count(option.known, part) > 0
+                                 ? "N of '" + part + "' is a number of ranks, as flex8"
+                                 : unknown_name("value", part, option.known));
   if (parts.size() > 1 && (!option.joins || has_choice(text, "none")))
     throw InputError("takes one value, found '{}'; known are {}", text, joined(option.known));
   if (parts.empty()) throw InputError("a value is missing; known are {}", joined(option.known));
@@ -145,13 +146,15 @@ void fuse(LayerWork& work, double written) {
 /// The first kernel of a layer that is captured stands for the launch of its graph.
 void apply(const Execution& execution, Model& model) {
   model.execution = execution;
-  const auto shares = [](const Segment& one) {
-    return std::ranges::any_of(one.work, [](const LayerWork& work) {
-      return work.any([](const Kernel& kernel) { return kernel.is(KernelRole::kSharedExpert); });
+  const auto has = [&](KernelRole role, bool recomputed) {
+    return std::ranges::any_of(model.segments, [&](const Segment& one) {
+      return std::ranges::any_of(recomputed ? one.recomputed.work : one.work, [&](const LayerWork& work) {
+        return work.any([&](const Kernel& kernel) { return kernel.is(role); });
+      });
     });
   };
   if (execution.dispatch_overlap == "shared") {
-    if (std::ranges::none_of(model.segments, shares))
+    if (!has(KernelRole::kSharedExpert, false))
       throw InputError("--dispatch-overlap shared: {} has no shared expert", model.specification);
     if (execution.dispatch != "alltoall")
       throw InputError("--dispatch-overlap shared: needs --dispatch alltoall, not {}", execution.dispatch);
@@ -168,18 +171,13 @@ void apply(const Execution& execution, Model& model) {
     if (one.group == LayerCollectiveGroup::kExpert && one.kind == LayerCollectiveKind::kAllToAll)
       one.per_sample = sent_part(execution, model) * one.per_sample;
   const Recipe* recipe = recipe_of(model.precision.products);
-  const bool one_kernel = execution.experts == "grouped" || execution.experts == "fused";
-  if (execution.experts == "fused" &&
-      (recipe == nullptr || (recipe->name != "mxfp8" && recipe->name != "nvfp4")))
+  const bool fused = execution.experts == "fused", one_kernel = fused || execution.experts == "grouped";
+  if (fused && (recipe == nullptr || (recipe->name != "mxfp8" && recipe->name != "nvfp4")))
     throw InputError("--experts fused: takes --precision mxfp8 or nvfp4, in which the fused kernels compute");
-  if (execution.experts == "fused" && std::ranges::any_of(model.segments, [](const Segment& one) {
-        return std::ranges::any_of(one.recomputed.work, [](const LayerWork& work) {
-          return work.any([](const Kernel& kernel) { return kernel.is(KernelRole::kExpertActivation); });
-        });
-      }))
+  if (fused && has(KernelRole::kExpertActivation, true))
     throw InputError("--experts fused: has no activation of its own for --recompute moe_act");
   for (Segment& segment : model.segments) {
-    if (execution.experts == "fused")
+    if (fused)
       for (LayerWork& work : segment.work) fuse(work, recipe->copies / recipe->cast);
     bool first = true;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})

@@ -363,7 +363,11 @@ class TableReader {
       const bool set =
           std::ranges::find(given.overrides, name, &std::pair<std::string, std::string>::first) !=
           given.overrides.end();
-      if (!set && known.contains(name) && known.at(name) != positive_number(value).value_or(0))
+      if (set) return;
+      const int wanted = positive_number(value).value_or(0);
+      if (!known.contains(name) && wanted > 0)
+        result_.assumed.push_back("without " + name + "=" + value + ", a setting that the model lacks");
+      else if (known.contains(name) && known.at(name) != wanted)
         model->second = with_setting(model->second, name, value);
     });
   }

@@ -43,10 +43,8 @@ struct LocalProgram {
 };
 
 LocalProgram local_program(const PlanView& view, SegmentRange range) {
-  const TrainingConfig config{.batch = view.samples,
-                              .recompute = view.recompute.blocks,
-                              .recomputed_first = view.recompute.first,
-                              .recomputed_each = view.recompute.each};
+  // As if all blocks were recomputed where some are: the least memory.
+  const TrainingConfig config{.batch = view.samples, .recompute = view.recompute.blocks};
   std::vector<int> segments(range.second - range.first + 1);
   std::iota(segments.begin(), segments.end(), range.first);
   LocalStep step(view.model, config, segments);
