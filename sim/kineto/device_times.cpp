@@ -16,13 +16,14 @@ using Interval = std::pair<double, double>;
 /// Disjoint intervals in order.
 std::vector<Interval> united(std::vector<Interval> intervals) {
   std::ranges::sort(intervals);
-  std::vector<Interval> result;
+  std::size_t count = 0;
   for (const Interval& each : intervals)
-    if (!result.empty() && each.first <= result.back().second)
-      result.back().second = std::max(result.back().second, each.second);
+    if (count > 0 && each.first <= intervals[count - 1].second)
+      intervals[count - 1].second = std::max(intervals[count - 1].second, each.second);
     else
-      result.push_back(each);
-  return result;
+      intervals[count++] = each;
+  intervals.resize(count);
+  return intervals;
 }
 
 double length(const std::vector<Interval>& disjoint) {
@@ -33,8 +34,10 @@ double length(const std::vector<Interval>& disjoint) {
 
 /// Length of the parts of `a` that no part of `b` covers. Both are disjoint.
 double uncovered(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  if (a.empty()) return 0.0;
   double sum = length(a);
-  std::size_t from = 0;
+  auto from = static_cast<std::size_t>(std::ranges::upper_bound(b, a.front().first, {}, &Interval::second) -
+                                       b.begin());
   for (const auto& [begin, end] : a) {
     while (from < b.size() && b[from].second <= begin) ++from;
     for (std::size_t i = from; i < b.size() && b[i].first < end; ++i)
@@ -58,6 +61,12 @@ void DeviceTimes::run() {
   find_periods();
 }
 
+const std::string& DeviceTimes::collective_of(const KinetoEvent& event) const {
+  static const std::string kNone;
+  return event.category == KinetoCategory::kKernel ? collectives_[static_cast<std::size_t>(event.name)]
+                                                   : kNone;
+}
+
 void DeviceTimes::place_events() {
   for (int i = 0; i < file_.names.size(); ++i) collectives_.push_back(collective_kernel(file_.names[i]));
   std::map<int, double> busy;
@@ -67,30 +76,29 @@ void DeviceTimes::place_events() {
     const KinetoEvent& event = file_.events[static_cast<std::size_t>(i)];
     if (!event.on_device()) continue;
     Placed placed{.event = i};
-    const std::string& kind = collectives_[static_cast<std::size_t>(event.name)];
-    if (event.category == KinetoCategory::kKernel && !kind.empty()) placed.collective = &kind;
-    if (const HostSweep::Launch* launch = host_.launch(event.correlation)) {
+    const bool collective = !collective_of(event).empty();
+    if (const HostSweep::Launch* launch = host_.launch(event.correlation())) {
       placed.place = launch->place;
       placed.launched = launch->time;
     } else {
       ++unlinked_;
       placed.launched = event.begin;
-      if (placed.collective != nullptr) unlinked.push_back(placed);
+      if (collective) unlinked.push_back(placed);
     }
     if (placed.place.step < 0) continue;
-    if (placed.collective == nullptr) {
+    if (!collective) {
       busy[event.track] += event.duration();
       if (event.category == KinetoCategory::kKernel)
         devices_.insert(file_.tracks[static_cast<std::size_t>(event.track)].process);
     }
-    linked = linked || placed.collective != nullptr;
+    linked = linked || collective;
     events_.push_back(placed);
   }
   for (Placed& placed : unlinked) {  // else they were launched before the window
-    const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
-    placed.place.step = host_.step_at(event.begin);
+    placed.place.step = host_.step_at(event_of(placed).begin);
     if (!linked && placed.place.step >= 0) events_.push_back(placed);
   }
+  std::ranges::sort(events_, {}, [](const Placed& each) { return std::pair(each.place.step, each.event); });
   if (busy.empty()) return;
   busiest_ = std::ranges::max_element(busy, {}, [](const auto& each) { return each.second; })->first;
   const int process = file_.tracks[static_cast<std::size_t>(busiest_)].process;
@@ -104,17 +112,17 @@ void DeviceTimes::place_events() {
 void DeviceTimes::add_times() {
   double last_end = 0.0;
   for (const Placed& placed : events_) {
-    const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
+    const KinetoEvent& event = event_of(placed);
     ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
     step.device_end = std::max(step.device_end, event.end);
-    if (placed.collective != nullptr) {
+    if (const std::string& kind = collective_of(event); !kind.empty()) {
       if (placed.place.call >= 0) {
         ProfiledCollective& call = step.collectives[static_cast<std::size_t>(placed.place.call)];
         call.begin = call.end > 0.0 ? std::min(call.begin, event.begin) : event.begin;
         call.end = std::max(call.end, event.end);
       } else if (placed.place.owner != Owner::kCollective) {
         step.collectives.push_back(
-            {.kind = *placed.collective, .called = placed.launched, .begin = event.begin, .end = event.end});
+            {.kind = kind, .called = placed.launched, .begin = event.begin, .end = event.end});
       }
       continue;
     }
@@ -129,7 +137,7 @@ void DeviceTimes::add_times() {
 }
 
 void DeviceTimes::add(const Placed& placed, double duration) {
-  const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
+  const KinetoEvent& event = event_of(placed);
   ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
   StepPart part = placed.place.part;
   if (placed.place.owner == Owner::kCopies || placed.place.owner == Owner::kCollective) {
@@ -159,37 +167,32 @@ void DeviceTimes::end_gradients() {
 }
 
 void DeviceTimes::add_uses() {
-  struct Uses {
-    std::vector<Interval> compute, copies, collectives;
-  };
-  std::vector<Uses> uses(steps_.size());
-  std::vector<Interval> all_work;
-  for (const Placed& placed : events_) {
-    const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
-    Uses& own = uses[static_cast<std::size_t>(placed.place.step)];
-    const bool copy = event.category == KinetoCategory::kCopy;
-    (placed.collective != nullptr ? own.collectives
-     : copy                       ? own.copies
-                                  : own.compute)
-        .emplace_back(event.begin, event.end);
-    if (placed.collective == nullptr) all_work.emplace_back(event.begin, event.end);
-  }
+  std::vector<Interval> all_work;  // a collective may run beside the work of other steps
+  for (const Placed& placed : events_)
+    if (const KinetoEvent& event = event_of(placed); collective_of(event).empty())
+      all_work.emplace_back(event.begin, event.end);
   all_work = united(std::move(all_work));
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    const auto compute = united(uses[i].compute), copies = united(uses[i].copies),
-               collectives = united(uses[i].collectives);
-    std::vector<Interval> all = compute;
-    for (const auto* more : {&copies, &collectives}) all.insert(all.end(), more->begin(), more->end());
-    steps_[i].use = {length(compute), length(copies), length(collectives), uncovered(collectives, all_work),
-                     length(united(std::move(all)))};
+  for (auto placed = events_.begin(); placed != events_.end();) {
+    const auto step = static_cast<std::size_t>(placed->place.step);
+    std::vector<Interval> compute, copies, collectives, all;
+    for (; placed != events_.end() && placed->place.step == static_cast<int>(step); ++placed) {
+      const KinetoEvent& event = event_of(*placed);
+      const bool copy = event.category == KinetoCategory::kCopy;
+      std::vector<Interval>& use = copy ? copies : collective_of(event).empty() ? compute : collectives;
+      for (std::vector<Interval>* each : {&use, &all}) each->emplace_back(event.begin, event.end);
+    }
+    collectives = united(std::move(collectives));
+    steps_[step].use = {length(united(std::move(compute))), length(united(std::move(copies))),
+                        length(collectives), uncovered(collectives, all_work),
+                        length(united(std::move(all)))};
   }
 }
 
 void DeviceTimes::find_periods() {
   std::vector<std::vector<const KinetoEvent*>> kernels(steps_.size());
   for (const Placed& placed : events_) {
-    const KinetoEvent& event = file_.events[static_cast<std::size_t>(placed.event)];
-    if (event.track == busiest_ && event.category == KinetoCategory::kKernel && placed.collective == nullptr)
+    const KinetoEvent& event = event_of(placed);
+    if (event.track == busiest_ && event.category == KinetoCategory::kKernel && collective_of(event).empty())
       kernels[static_cast<std::size_t>(placed.place.step)].push_back(&event);
   }
   for (std::size_t i = 0; i + 1 < steps_.size(); ++i) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,8 +33,12 @@ class DeviceTimes {
     int event = 0;
     Place place{};
     double launched = 0.0;
-    const std::string* collective = nullptr;  ///< its kind, of collectives_; null: another kernel
   };
+  [[nodiscard]] const KinetoEvent& event_of(const Placed& placed) const {
+    return file_.events[static_cast<std::size_t>(placed.event)];
+  }
+  /// Kind of collective of a kernel; "": another kernel, or a copy.
+  [[nodiscard]] const std::string& collective_of(const KinetoEvent& event) const;
   void place_events();
   void add_times();
   void add(const Placed& placed, double duration);
@@ -45,7 +50,7 @@ class DeviceTimes {
   const HostSweep& host_;
   std::vector<ProfiledStep>& steps_;
   std::vector<std::string> collectives_;  ///< kinds by name of a kernel; "": none
-  std::vector<Placed> events_;            ///< sorted by track and begin
+  std::deque<Placed> events_;             ///< sorted by step, track and begin
   int busiest_ = -1;                      ///< stream
   std::set<int> devices_;
   std::size_t unlinked_ = 0;

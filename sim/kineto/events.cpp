@@ -1,10 +1,12 @@
 #include "sim/kineto/events.hpp"
 
 #include <algorithm>
+#include <array>
 #include <boost/iostreams/filter/gzip.hpp>
 #include <boost/iostreams/filtering_stream.hpp>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -178,6 +180,7 @@ class KinetoReader final : public nlohmann::json_sax<json> {
     types_.clear();
     is_slice_ = false;
     duration_ = -1.0;
+    correlation_ = sequence_ = -1;
   }
   bool event_text(const std::string& val) {
     if (key_ == "ph") is_slice_ = val == "X";
@@ -198,8 +201,8 @@ class KinetoReader final : public nlohmann::json_sax<json> {
   }
   bool argument(const std::string& text, std::optional<double> val) {
     const auto whole = [&] { return val && std::abs(*val) < 2e9 ? static_cast<int>(*val) : -1; };
-    if (key_ == "correlation") event_.correlation = whole();
-    if (key_ == "Sequence number") event_.sequence = whole();
+    if (key_ == "correlation") correlation_ = whole();
+    if (key_ == "Sequence number") sequence_ = whole();
     if (key_ == "Fwd thread id") event_.backward = val.value_or(0.0) > 0.0;
     if (key_ == "Collective name") call_.collective = text;
     if (key_ == "dtype") call_.dtype = text;
@@ -218,18 +221,31 @@ class KinetoReader final : public nlohmann::json_sax<json> {
     event_.end = event_.begin + duration_;
     event_.name = file_.names.add(name_);
     event_.track = track();
-    if (!dims_.empty()) event_.dims = file_.texts.add(dims_);
-    if (!types_.empty()) event_.types = file_.texts.add(types_);
-    if (!call_.collective.empty()) {
-      event_.call = static_cast<int>(file_.calls.size());
-      file_.calls.push_back(call_);
-    }
+    event_.number = event_.operates() ? sequence_ : correlation_;
+    event_.arguments = arguments();
     file_.events.push_back(event_);
   }
-  int track() {
+  int arguments() {
+    KinetoArguments own;
+    if (!dims_.empty()) own.dims = file_.texts.add(dims_);
+    if (!types_.empty()) own.types = file_.texts.add(types_);
+    if (!call_.collective.empty()) {
+      own.call = static_cast<int>(file_.calls.size());
+      file_.calls.push_back(call_);
+    }
+    if (own.dims < 0 && own.types < 0 && own.call < 0) return 0;
+    const auto [found, is_new] =
+        arguments_.try_emplace({own.dims, own.types, own.call}, static_cast<int>(file_.arguments.size()));
+    if (is_new) file_.arguments.push_back(own);
+    return found->second;
+  }
+  std::uint16_t track() {
     const std::pair key{file_.texts.add(process_), file_.texts.add(thread_)};
-    const auto [found, is_new] = tracks_.try_emplace(key, static_cast<int>(file_.tracks.size()));
+    const auto [found, is_new] = tracks_.try_emplace(key, static_cast<std::uint16_t>(file_.tracks.size()));
     if (is_new) file_.tracks.push_back({key.first, key.second});
+    if (file_.tracks.size() > std::numeric_limits<std::uint16_t>::max())
+      throw InputError("{}: more than {} threads and streams", file_.path,
+                       std::numeric_limits<std::uint16_t>::max());
     return found->second;
   }
 
@@ -239,9 +255,11 @@ class KinetoReader final : public nlohmann::json_sax<json> {
   std::string top_key_, key_, process_, thread_, category_, name_, dims_, types_;
   std::string* listing_ = nullptr;
   double duration_ = -1.0;
+  int correlation_ = -1, sequence_ = -1;
   KinetoEvent event_;
   KinetoCall call_;
-  std::map<std::pair<int, int>, int> tracks_;
+  std::map<std::pair<int, int>, std::uint16_t> tracks_;
+  std::map<std::array<int, 3>, int> arguments_;
   json metadata_ = json::object();
   std::vector<json*> open_;
 };
@@ -315,8 +333,9 @@ KinetoFile read_kineto(const std::string& path) {
 
 std::vector<std::vector<std::int64_t>> dims_of(const KinetoFile& file, const KinetoEvent& event) {
   std::vector<std::vector<std::int64_t>> tensors;
-  if (event.dims < 0) return tensors;
-  const std::string& text = file.texts[event.dims];
+  const int dims = file.arguments_of(event).dims;
+  if (dims < 0) return tensors;
+  const std::string& text = file.texts[dims];
   std::vector<std::int64_t> extents;
   bool lists = false;
   for (std::size_t i = 1; i < text.size(); ++i) {

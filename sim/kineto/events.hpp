@@ -37,16 +37,20 @@ class TextTable {
 /// A slice of a thread or of a stream of a device. Microseconds.
 struct KinetoEvent {
   double begin = 0.0, end = 0.0;
-  int name = 0;   ///< of KinetoFile::names
-  int track = 0;  ///< of KinetoFile::tracks
-  int correlation = -1;
-  int sequence = -1;  ///< number of the autograd node; -1: none
-  int dims = -1;      ///< of KinetoFile::texts: `[[16,3,32,32],[]]`; -1: not recorded
-  int types = -1;     ///< of KinetoFile::texts: `[float,]`
-  int call = -1;      ///< of KinetoFile::calls
+  int name = 0;             ///< of KinetoFile::names
+  int number = -1;          ///< sequence() or correlation()
+  int arguments = 0;        ///< of KinetoFile::arguments
+  std::uint16_t track = 0;  ///< of KinetoFile::tracks
   KinetoCategory category = KinetoCategory::kOperation;
   bool backward = false;  ///< of an autograd node: `Fwd thread id` above 0
 
+  [[nodiscard]] bool operates() const {
+    return category == KinetoCategory::kOperation || category == KinetoCategory::kAnnotation;
+  }
+  /// Number of the autograd node; -1: none.
+  [[nodiscard]] int sequence() const { return operates() ? number : -1; }
+  /// Number of a launch, and of what it launched; -1: none.
+  [[nodiscard]] int correlation() const { return operates() ? -1 : number; }
   [[nodiscard]] double duration() const { return end - begin; }
   [[nodiscard]] bool on_device() const {
     return category == KinetoCategory::kKernel || category == KinetoCategory::kCopy;
@@ -60,6 +64,13 @@ struct KinetoCall {
   double in = 0.0, out = 0.0;  ///< elements
   int ranks = 0;
   std::string group{};
+};
+
+/// What operations were called with, each once.
+struct KinetoArguments {
+  int dims = -1;   ///< of KinetoFile::texts: `[[16,3,32,32],[]]`; -1: not recorded
+  int types = -1;  ///< of KinetoFile::texts: `[float,]`
+  int call = -1;   ///< of KinetoFile::calls
 };
 
 /// A process or device, and a thread or stream of it.
@@ -83,12 +94,16 @@ struct KinetoFile {
   TextTable names, texts;
   std::vector<KinetoTrack> tracks;
   std::vector<KinetoCall> calls;
+  std::vector<KinetoArguments> arguments = std::vector<KinetoArguments>(1);  ///< the first one: none
   std::deque<KinetoEvent> events;  ///< sorted by track, begin, and end from the last to the first
   KinetoMetadata metadata;
   std::string cut{};      ///< where the text stopped to be JSON; "": it did not
   std::size_t count = 0;  ///< all events, also those left out
 
   [[nodiscard]] const std::string& name(const KinetoEvent& event) const { return names[event.name]; }
+  [[nodiscard]] const KinetoArguments& arguments_of(const KinetoEvent& event) const {
+    return arguments[static_cast<std::size_t>(event.arguments)];
+  }
 };
 
 /// Reads a file, plain or compressed by gzip, event by event. Control characters in names, which Kineto does

@@ -24,8 +24,9 @@ double elements(const std::vector<std::int64_t>& extents) {
 
 /// First type of a list: `[c10::BFloat16,float]`.
 std::string first_type(const KinetoFile& file, const KinetoEvent& event) {
-  if (event.types < 0) return "";
-  const std::string& text = file.texts[event.types];
+  const int types = file.arguments_of(event).types;
+  if (types < 0) return "";
+  const std::string& text = file.texts[types];
   return text.substr(1, text.find_first_of(",]", 1) - 1);
 }
 
@@ -47,9 +48,10 @@ void HostSweep::find_nodes() {
   static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::"};
   for (const KinetoEvent& event : file_.events) {
     if (event.on_device()) continue;
-    has_sequences_ = has_sequences_ || (event.sequence >= 0 && !event.backward);
+    has_sequences_ = has_sequences_ || (event.sequence() >= 0 && !event.backward);
     for (std::size_t i = 0; i < has.size(); ++i)
-      has[i] = has[i] || (file_.name(event).starts_with(kPrefixes[i]) && (i > 0 || event.call >= 0));
+      has[i] = has[i] || (file_.name(event).starts_with(kPrefixes[i]) &&
+                          (i > 0 || file_.arguments_of(event).call >= 0));
     if (kinds_[static_cast<std::size_t>(event.name)] != NameKind::kNode) continue;
     nodes_.push_back({event.begin, event.end});
     if (event.track != main_track_) engines.insert(event.track);
@@ -71,6 +73,7 @@ void HostSweep::run() {
     if (!event.on_device() && std::exchange(done[static_cast<std::size_t>(event.track)], 1) == 0)
       sweep(event.track);
   std::ranges::sort(launches_, {}, [](const Launch& each) { return std::pair(each.correlation, each.time); });
+  nodes_ = {}, other_nodes_ = {}, creators_ = {};  // launches are what remains to be asked for
 }
 
 const HostSweep::Launch* HostSweep::launch(int correlation) const {
@@ -138,8 +141,8 @@ void HostSweep::enter(Track& track, int index) {
       track.cursor = event.begin;
     }
   }
-  if (event.category == KinetoCategory::kRuntime && event.correlation >= 0)
-    launches_.push_back({event.correlation, frame.place, event.begin});
+  if (event.category == KinetoCategory::kRuntime && event.correlation() >= 0)
+    launches_.push_back({event.correlation(), frame.place, event.begin});
   track.frames.push_back(frame);
 }
 
@@ -210,8 +213,8 @@ void HostSweep::add(const Place& place, double duration, bool gap) {
 
 /// The operation whose backward begins.
 void HostSweep::note_node(Track& track, const KinetoEvent& event) {
-  if (event.sequence < 0 || !event.backward) return;
-  const auto found = creators_.find(event.sequence);
+  if (event.sequence() < 0 || !event.backward) return;
+  const auto found = creators_.find(event.sequence());
   if (found == creators_.end() || found->second.first != step_at(event.begin)) return;
   track.current = found->second.second;
 }
@@ -232,8 +235,8 @@ void HostSweep::note_gradient(const Track& track, const KinetoEvent& event) {
 int HostSweep::note_collective(const KinetoEvent& event, const std::string& name, int step) {
   ProfiledCollective call{.called = event.begin};
   std::vector<std::vector<std::int64_t>> dims = dims_of(file_, event);
-  if (event.call >= 0) {
-    const KinetoCall& from = file_.calls[static_cast<std::size_t>(event.call)];
+  if (const int number = file_.arguments_of(event).call; number >= 0) {
+    const KinetoCall& from = file_.calls[static_cast<std::size_t>(number)];
     call.kind = collective_kind(from.collective);
     call.dtype = from.dtype;
     call.ranks = from.ranks;
@@ -271,7 +274,7 @@ bool HostSweep::holds_sequences(int index) const {
   for (auto i = static_cast<std::size_t>(index) + 1; i < file_.events.size(); ++i) {
     const KinetoEvent& inner = file_.events[i];
     if (inner.track != outer.track || inner.begin >= outer.end) return false;
-    if (inner.sequence >= 0 && !inner.backward) return true;
+    if (inner.sequence() >= 0 && !inner.backward) return true;
   }
   return false;
 }
@@ -301,7 +304,7 @@ Place HostSweep::main_place(const KinetoEvent& event, int index, NameKind kind, 
   const bool ahead = nodes_follow(event.begin, step);
   ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
   const bool differentiable =
-      (event.sequence >= 0 && !event.backward) || !has_sequences_ || holds_sequences(index);
+      (event.sequence() >= 0 && !event.backward) || !has_sequences_ || holds_sequences(index);
   if (event.category == KinetoCategory::kOperation && ahead && differentiable) {
     begin_operation(event, index, kind, step, place);
   } else if (ahead && !own.operations.empty() && nodes_since(own, event.begin)) {
@@ -327,7 +330,7 @@ Place HostSweep::place_of(const Track& track, const KinetoEvent& event, int inde
   const std::string& name = file_.name(event);
   if (kind == NameKind::kCollective) place.owner = Owner::kCollective;
   if (kind == NameKind::kCollective && place.call < 0 && name.starts_with(call_prefix_) &&
-      (call_prefix_ != "record_param_comms" || event.call >= 0))
+      (call_prefix_ != "record_param_comms" || file_.arguments_of(event).call >= 0))
     place.call = note_collective(event, name, step);
   if (kind == NameKind::kAccumulate) note_gradient(track, event);
   if (kind == NameKind::kCopies || kind == NameKind::kUnitForward || kind == NameKind::kUnitEnd)
@@ -339,9 +342,10 @@ Place HostSweep::place_of(const Track& track, const KinetoEvent& event, int inde
   if (kind == NameKind::kNode) place.part = StepPart::kBackward;
   if (place.part == StepPart::kBackward && place.operation < 0) place.operation = track.current;
   if (kind == NameKind::kNode) place.operation = track.current;
-  const bool differentiable =
-      track.is_main && event.category == KinetoCategory::kOperation && event.sequence >= 0 && !event.backward;
-  if (differentiable && place.part == StepPart::kForward) creators_[event.sequence] = {step, place.operation};
+  const bool differentiable = track.is_main && event.category == KinetoCategory::kOperation &&
+                              event.sequence() >= 0 && !event.backward;
+  if (differentiable && place.part == StepPart::kForward)
+    creators_[event.sequence()] = {step, place.operation};
   if (place.part != StepPart::kRest || place.owner != Owner::kModel) return place;
   if (!track.is_main) {
     if (!track.frames.empty() || track.current < 0) return place;
@@ -349,12 +353,13 @@ Place HostSweep::place_of(const Track& track, const KinetoEvent& event, int inde
     place.operation = track.current;
     return place;
   }
-  const bool replica = inside(track, NameKind::kReplica) && event.sequence < 0 && has_sequences_ &&
+  const bool replica = inside(track, NameKind::kReplica) && event.sequence() < 0 && has_sequences_ &&
                        steps_[static_cast<std::size_t>(step)].operations.empty() &&
                        event.category != KinetoCategory::kAnnotation;
   if (replica) return {.step = step, .owner = Owner::kCopies};  // buffers that DDP broadcasts
   place = main_place(event, index, kind, step, track.current);
-  if (differentiable && place.part == StepPart::kForward) creators_[event.sequence] = {step, place.operation};
+  if (differentiable && place.part == StepPart::kForward)
+    creators_[event.sequence()] = {step, place.operation};
   return place;
 }
 

@@ -96,8 +96,8 @@ class HostSweep {
   std::vector<ProfiledStep>& steps_;
   std::deque<Launch> launches_;                            ///< sorted by correlation after run()
   std::unordered_map<int, std::pair<int, int>> creators_;  ///< step and operation by sequence number
-  std::vector<NodeTime> nodes_;                            ///< of all tracks, sorted
-  std::vector<NodeTime> other_nodes_;                      ///< events of autograd's other threads, sorted
+  std::deque<NodeTime> nodes_;                             ///< of all tracks, sorted
+  std::deque<NodeTime> other_nodes_;                       ///< events of autograd's other threads, sorted
   std::vector<NodeTime> windows_;                          ///< backwards beside the main thread
   MainState main_;
   std::string call_prefix_;

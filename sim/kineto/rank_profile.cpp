@@ -197,12 +197,12 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
   // Autocast casts inside the operation: the type is that of the kernel's own call.
   std::map<std::string, double> types;
   for (const KinetoEvent& event : file.events) {
-    if (event.begin < step.begin || event.begin > step.end || event.types < 0) continue;
+    if (event.begin < step.begin || event.begin > step.end || file.arguments_of(event).types < 0) continue;
     const std::string& name = file.name(event);
     if (name != "aten::mm" && name != "aten::addmm" && name != "aten::convolution" && name != "aten::bmm" &&
         name != "aten::cudnn_convolution" && name != "aten::miopen_convolution")
       continue;
-    const std::string& list = file.texts[event.types];
+    const std::string& list = file.texts[file.arguments_of(event).types];
     const std::size_t skip = name == "aten::addmm" ? list.find(',') + 1 : 1;
     types[precision_dtype(list.substr(skip, list.find_first_of(",]", skip) - skip))] += event.duration();
   }

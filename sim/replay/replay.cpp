@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -282,11 +283,17 @@ class Replay {
       std::ranges::copy(kinds, std::back_inserter(detailed));
     }
     detailed = sorted_unique(std::move(detailed));
-    for (const int number : detailed)
-      result.breakdown.push_back(make_breakdown(spans(number, step, step_start(rank(number), step)), number,
-                                                length(rank(number), step)));
-    for (const int number : detailed)
-      result.memory.push_back(memory(number, step, step_start(rank(0), step)));
+    std::map<int, std::pair<Breakdown, MemoryUse>> of_classes;
+    for (const int number : detailed) {
+      const auto [of, first] = of_classes.try_emplace(symmetry_.rank(number));
+      if (first)
+        of->second = {make_breakdown(spans(number, step, step_start(rank(number), step)), number,
+                                     length(rank(number), step)),
+                      memory(number, step, step_start(rank(0), step))};
+      result.breakdown.push_back(of->second.first);
+      result.memory.push_back(of->second.second);
+      result.memory.back().rank = number;
+    }
     if (!input_.run.record_spans) return;
     for (const int number : detailed) add_shown(result.shown, number);
     if (input_.run.recording != nullptr) record(step);

@@ -4,6 +4,8 @@
 """
 import json, os, sys, time, torch, torch.distributed as dist
 
+if os.environ.get("LOCAL_WORLD_SIZE", "2") != "2":
+    sys.exit("costs.py: start both ranks on one machine; the links between hosts are those of --cluster")
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, samples = dist.get_rank(), {}
