@@ -111,11 +111,10 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
   const double events_per_step = static_cast<double>(events) / static_cast<double>(steps);
   constexpr double kLeast = 0.5e-6,
                    kMost = 1.4e-6;  // s per event, as measured for torch 1.13 to 2.15 on CPUs
-  if (any.metadata.plain_step_s > 0.0)
+  if (const double plain = any.metadata.plain_step_s; plain > 0.0)
     imported.understood.push_back(
-        fmt::format("profiler overhead: {} without the profiler, {:.0f} % less; host times are scaled",
-                    milliseconds(any.metadata.plain_step_s),
-                    100.0 * (1.0 - any.metadata.plain_step_s / summary.at("host_step"))));
+        fmt::format("profiler overhead: {} without the profiler, {}; host times are scaled",
+                    milliseconds(plain), signed_percent_text(plain / summary.at("host_step") - 1.0)));
   else
     imported.assumed.push_back(fmt::format(
         "profiler overhead of about {} to {} per step ({:.0f} events) stays in host times; the file has no "

@@ -80,6 +80,8 @@ def main():
     parser.add_argument("--profile")
     parser.add_argument("--times")
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--autocast", action="store_true", help="bfloat16")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--bucket-cap", type=float, default=25.0, help="MiB")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -93,14 +95,16 @@ def main():
     else:
         inputs, targets = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
         optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    trained = model
+    trained = torch.compile(model) if options.compile else model
     if world > 1:
         dist.init_process_group("gloo")
-        trained = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap)
+        trained = nn.parallel.DistributedDataParallel(trained, bucket_cap_mb=options.bucket_cap)
 
     def step():
         optimizer.zero_grad()
-        nn.functional.cross_entropy(trained(inputs), targets).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.autocast):
+            loss = nn.functional.cross_entropy(trained(inputs), targets)
+        loss.backward()
         optimizer.step()
 
     def timed(count):

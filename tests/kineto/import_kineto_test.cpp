@@ -98,6 +98,20 @@ TEST_CASE("profiles of every version of torch have all layers, parameters and pa
   }
 }
 
+TEST_CASE("autocast gives the dtype of compute, and a compiled graph is one segment") {
+  for (const auto& [name, precision, segments] :  // studies/pytorch/train.py cnn --autocast, --compile
+       {std::tuple{"cnn-autocast-2.6.0", "fp32,compute=bf16", 5}, {"cnn-compile-2.6.0", "fp32", 1}}) {
+    INFO(name);
+    const ProfiledRun run = read_profiled_run({fixture(name)});
+    CHECK(run.parameters == 1147466);
+    CHECK(run.gradients == 10);
+    CHECK(run.precision == precision);
+    CHECK(run.segments.size() == static_cast<std::size_t>(segments));
+    for (const ProfiledStep& step : run.ranks.front().steps)
+      CHECK(sum_of_parts(step) == Approx(step.duration()).epsilon(0.001));
+  }
+}
+
 TEST_CASE("modules name segments where stacks were recorded") {
   const ProfiledRun run = read_profiled_run({fixture("cnn-stack-2.7.1")});
   CHECK(run.segments[0].name == "Conv2d_0");
