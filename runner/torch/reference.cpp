@@ -27,7 +27,7 @@ namespace {
 
 /// Versions of c10d differ in the Reducer's parameters. 1.x takes the limits of the first buckets and nothing
 /// after the first cap. Later ones take no limits, and otherwise DistributedDataParallel's defaults: unused
-/// parameters are reduced too, hooks run in C++, and there is no list of caps.
+/// parameters are reduced too, hooks run in C++, and there is no list of caps, which 2.9 does not know.
 template <class Reducer, class Indices, class Limits, class... Rest>
 std::unique_ptr<Reducer> make_reducer_of(const std::vector<torch::Tensor>& parameters, const Indices& indices,
                                          const Limits& limits, const Rest&... rest) {
@@ -37,6 +37,8 @@ std::unique_ptr<Reducer> make_reducer_of(const std::vector<torch::Tensor>& param
     return std::make_unique<Reducer>(parameters, indices, limits, rest...);
   else if constexpr (std::is_constructible_v<Reducer, Parameters, Indices, Rest...>)
     return std::make_unique<Reducer>(parameters, indices, rest...);
+  else if constexpr (std::is_constructible_v<Reducer, Parameters, Indices, Rest..., bool, bool>)
+    return std::make_unique<Reducer>(parameters, indices, rest..., false, false);
   else
     return std::make_unique<Reducer>(parameters, indices, rest..., false, false, Caps{});
 }

@@ -201,18 +201,18 @@ TEST_CASE("parameters are recovered from forecasts of 2 GPUs and then forecast 8
 }
 
 TEST_CASE(
-    "known collectives: H100 and A100 within 10 % for every collective and number of GPUs, L40S on two "
+    "known collectives: H100, A100 and B200 within 10 % for every collective and number of GPUs, L40S on two "
     "within 12 %") {
   const auto rows =
       measured_collectives(std::string(STEPCAST_SOURCE_DIR) + "/studies/measured/nccl_collectives.csv");
-  CHECK(rows.size() == 1512);
+  CHECK(rows.size() == 2016);
   for (const CollectiveErrors& one : collective_errors(rows)) {
     INFO(one.group);
     const bool l40s = one.group.starts_with("l40s");
     if (!l40s) CHECK(one.forecast.geometric_mean() < 0.1);
     if (l40s && one.group.ends_with(" 2")) CHECK(one.forecast.geometric_mean() < 0.12);
   }
-  CHECK_THAT(measured_collectives_text(rows), Contains("1512 rows"));
+  CHECK_THAT(measured_collectives_text(rows), Contains("2016 rows"));
 }
 
 }  // namespace
