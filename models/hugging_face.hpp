@@ -22,7 +22,8 @@ struct ModelBlocks {
   BlockSettings settings{};
 };
 
-/// Groups successive blocks with equal settings. Returns nothing if all are equal, and adds theirs to `all`.
+/// Groups successive blocks with equal settings; settings of all blocks move to `all`. Returns nothing if all
+/// blocks are equal.
 std::vector<ModelBlocks> grouped_blocks(int layers, const std::function<BlockSettings(int)>& settings_of,
                                         Specification& all);
 

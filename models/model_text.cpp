@@ -74,12 +74,16 @@ std::vector<ModelBlocks> grouped_blocks(int layers, const std::function<BlockSet
       groups.push_back({layer, layer, std::move(settings)});
     groups.back().end = layer + 1;
   }
-  if (groups.size() != 1) return groups;
-  for (const auto& one : groups.front().settings) {
+  for (const auto& one : BlockSettings(groups.front().settings)) {
+    const bool same = std::ranges::all_of(groups, [&](const ModelBlocks& group) {
+      return std::ranges::find(group.settings, one) != group.settings.end();
+    });
+    if (!same) continue;
     std::erase_if(all.overrides, [&](const auto& other) { return other.first == one.first; });
     all.overrides.push_back(one);
+    for (ModelBlocks& group : groups) std::erase(group.settings, one);
   }
-  return {};
+  return groups.size() > 1 ? groups : std::vector<ModelBlocks>{};
 }
 
 BlockSettings settings_of_letter(char letter) {

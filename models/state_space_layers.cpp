@@ -37,12 +37,12 @@ Shape mamba_output(const Layer& layer) {
 std::vector<LayerTensor> mamba_parameters(const Layer& layer) {
   const auto convolved = static_cast<std::int64_t>(widths(layer).convolved());
   const std::int64_t heads = size(layer, "heads");
-  return {{"dt_bias", {heads}},
+  return {{"in_proj.weight", {static_cast<std::int64_t>(projected(layer)), layer.input[1]}},
+          {"conv1d.bias", {convolved}},
+          {"conv1d.weight", {convolved, 1, size(layer, "conv")}},
+          {"dt_bias", {heads}},
           {"A_log", {heads}},
           {"D", {heads}},
-          {"in_proj.weight", {static_cast<std::int64_t>(projected(layer)), layer.input[1]}},
-          {"conv1d.weight", {convolved, 1, size(layer, "conv")}},
-          {"conv1d.bias", {convolved}},
           {"norm.weight", {heads * size(layer, "head_size")}}};
 }
 
