@@ -43,12 +43,6 @@ void declare(po::options_description& options) {
       ("top", int_value(5),
        "least number of ranked plans; no other plan is more than 0.5 % better than the first")
       ("replays", int_value(100), "largest number of replays; fewer if replays are long")
-      ("time-limit", text_value("", "none"),
-       "no new replays after this time, as 60s; the output then has the least bound of the plans left")
-      ("only", text_value(),
-       fmt::format("only plans that this program can run: {}",
-                   joined(resource_names("launchers", ".yaml"))).c_str())
-      ("like", text_value(), "convention of all plans, as in 'predict --like'; plans do not vary what it sets")
       ("time-limit", text_value(),
        "no new replays after this time, as 60s; the output then has the least bound of the plans left")
       ("only", text_value(),
@@ -139,7 +133,6 @@ PlanProblem problem_of(const po::variables_map& values) {
   const Cluster cluster = load_cluster(problem.cluster);
   problem.device = device_of(values, cluster);
   problem.precision = precision_option(values);
-  problem.like = text_option(values, "like");
   problem.like = text_option(values, "like");
   const auto places = static_cast<int>(cluster.places().size());
   problem.ranks = values.count("world-size") == 0 ? places : int_option(values, "world-size", 1);
@@ -232,11 +225,6 @@ ExitCode run(const po::variables_map& values) {
   PlanBounds bounds(models);
   PlanRequest request{.best = static_cast<std::size_t>(int_option(values, "top", 1)),
                       .most_replays = static_cast<std::size_t>(int_option(values, "replays", 1))};
-  const std::string only = text_option(values, "only");
-  const std::vector<Launcher> programs = launchers(models, only);
-  if (!only.empty()) request.only = &programs.front();
-  if (!text_option(values, "time-limit").empty())
-    request.time_limit_s = seconds_option(values, "time-limit").count();
   if (!only.empty()) request.only = &programs.front();
   if (values.count("time-limit") != 0) request.time_limit_s = budget_option(values, "time-limit");
   if (values.count("against") != 0)

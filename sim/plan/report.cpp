@@ -159,8 +159,6 @@ std::string counts_text(PlanModels& models, const PlanOutcome& outcome) {
                      " were replayed";
   if (counts.excluded > 0)
     text += ", " + std::to_string(counts.excluded) + " cannot be run by the program of --only";
-  if (counts.excluded > 0)
-    text += ", " + std::to_string(counts.excluded) + " cannot be run by the program of --only";
   if (counts.failed > 0) text += ", " + std::to_string(counts.failed) + " cannot be predicted";
   text += "\n";
   if (outcome.ranked == 0 || !outcome.open_score) return text;
