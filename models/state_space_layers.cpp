@@ -74,8 +74,8 @@ Kernel scans(double forward, double backward, int launches, int backward_launche
 ///     norm          2 d, backward 3 d
 ///
 /// Saved, as `mamba_split_conv1d_scan_combined` does: u, what in_proj returns, y before its gate, and the
-/// norm's input with a number per group. Several samples are copied before and after the scan, since arrays of
-/// Megatron are sequence-first. Left out: flop of the repetition.
+/// norm's input with a number per group. Several samples are copied before and after the scan, since
+/// Megatron's arrays are sequence-first. Left out: flop of the repetition.
 void add_mamba(const Layer& layer, LayerCost& cost) {
   constexpr int kScanLaunches = 8, kScanLaunchesBackward = 20;
   const auto s = static_cast<double>(layer.input[0]);
