@@ -61,9 +61,10 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
   if (std::ranges::any_of(model.segments, scans))
     lines.push_back(
         device.has_kernels()
-            ? fmt::format("scans of state-space layers reach {:.0f} % of the memory bandwidth, as "
-                          "forwards on an H100; nobody published others",
-                          100.0 * kScanPart)
+            ? fmt::format(
+                  "scans of state-space layers reach {:.0f} % of the memory bandwidth, as a forward on "
+                  "an H100 does (no backward and no other GPU was published)",
+                  100.0 * kScanPart)
             : "scans of state-space layers reach the memory bandwidth of other kernels");
   if (model.execution.dispatch_overlap != "none")
     lines.push_back("an all-to-all takes 16 multiprocessors from what runs beside it");
