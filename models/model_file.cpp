@@ -72,14 +72,14 @@ Model load_model(const std::string& specification) {
       is_torch_script(parts.file) ? description_of(parts.file) : find_resource("models", parts.file, ".yaml");
   const YamlNode file = YamlNode::load(path.string());
   if (!is_hugging_face(specification)) configured = read_pattern(file, parts);
+  const bool has_pattern = !is_hugging_face(specification) && !configured.specification.file.empty();
   const bool has_blocks = !configured.blocks.empty();
   // Equal blocks of a pattern are settings of the family.
-  if (!has_blocks && !configured.specification.file.empty())
-    parts.overrides = configured.specification.overrides;
+  if (has_pattern && !has_blocks) parts.overrides = configured.specification.overrides;
   Model model = model_from(has_blocks ? YamlNode::parse(model_text(configured), specification) : file, parts);
   model.name = path.stem().string();
   model.path = path.string();
-  if (has_blocks) model.specification = specification;
+  if (has_blocks || has_pattern) model.specification = specification;
   return model;
 }
 
