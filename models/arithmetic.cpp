@@ -88,7 +88,9 @@ class SegmentAccount {
     if (exchanges) {
       const std::vector<LayerTensor> own = kind.parameters(layer);
       const auto count = static_cast<int>(own.size());
-      const int of_all_tokens = flag(layer, "shared") ? 3 : 0;  // gate, up and down
+      const auto of_all_tokens = static_cast<int>(
+          std::find_if(own.rbegin(), own.rend(), [](const LayerTensor& one) { return one.expert; }) -
+          own.rbegin());
       note_experts(layer, "combine", true, count - of_all_tokens);
       for (int i = count - of_all_tokens; i < count; ++i) note_sum(layer, own[i], count);
     }
@@ -199,7 +201,7 @@ class SegmentAccount {
   /// Tokens on their way to their experts, or back; the router counts as computed after the first. Ranks that
   /// divide an expert gather what arrived at each, and sum the results.
   void note_experts(const Layer& layer, const std::string& name, bool in_backward, int before) {
-    const Bytes rows = float32_bytes(static_cast<double>(expert_rows(layer) * layer.input[1]));
+    const Bytes rows = float32_bytes(static_cast<double>(expert_rows(layer) * expert_width(layer)));
     const bool arrive = name == "dispatch";
     const auto divided = [&](bool backward) {
       if (model_.parallel.expert_tensor > 1)

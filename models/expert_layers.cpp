@@ -40,15 +40,17 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
   const auto add_feed_forward = [&](const std::string& prefix, std::int64_t width, bool expert) {
     for (const char* part : {"gate", "up", "down"}) {
       const bool down = std::string_view(part) == "down";
+      if (!flag(layer, "gated") && std::string_view(part) == "gate") continue;
+      const std::int64_t outer = prefix.starts_with("shared") ? hidden : expert_width(layer);
       result.push_back({.suffix = prefix + layer.texts.at(part) + ".weight",
-                        .shape = down ? Shape{hidden, width} : Shape{width, hidden},
+                        .shape = down ? Shape{outer, width} : Shape{width, outer},
                         .expert = expert,
                         .divided = !expert || tensor == 1 ? -1
                                    : down                 ? 1
                                                           : 0});
       if (expert_bias)
         result.push_back({.suffix = prefix + layer.texts.at(part) + ".bias",
-                          .shape = {down ? hidden : width},
+                          .shape = {down ? outer : width},
                           .expert = expert,
                           .divided = expert && tensor > 1 && !down ? 0 : -1});
     }
@@ -58,6 +60,10 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
                      ranks * tensor > 1);
   if (flag(layer, "shared")) add_feed_forward("shared_experts.", size(layer, "shared"), false);
   if (flag(layer, "shared_gate")) result.push_back({"shared_expert_gate.weight", {1, hidden}});
+  if (const std::int64_t latent = size(layer, "latent"); latent > 0) {
+    result.push_back({"fc1_latent_proj.weight", {latent, hidden}});
+    result.push_back({"fc2_latent_proj.weight", {hidden, latent}});
+  }
   return result;
 }
 
@@ -77,6 +83,24 @@ void add_weighted_bias(double elements, int experts, LayerCost& cost) {
   other.role = KernelRole::kExpertBias;
   other.backward_launches = 0;
   cost.separate.push_back(other);
+}
+
+/// Adds copies of tokens to their experts and back; `active` rows of each position.
+void add_permutation(const Layer& layer, double active, LayerCost& cost) {
+  const auto s = static_cast<double>(layer.input[0]), h = static_cast<double>(expert_width(layer));
+  const double tensor = number(layer, "tensor"), own = number(layer, "experts") / number(layer, "ranks");
+  const double sorts = size(layer, "ranks") > 1 && own > 1.0 ? 4.0 * s * active * tensor * h : 0.0;
+  if (!flag(layer, kTransformerEngine)) {
+    const double copied = 7.0 * s * active * h + sorts;
+    cost.separate.push_back(moves(copied, 2.0 * copied, 0));
+    return;
+  }
+  if (flag(layer, "bias")) add_weighted_bias(tensor * s * active * h, static_cast<int>(own), cost);
+  const double permuted = s * 2.0 * (1.0 + active) * h;
+  cost.separate.push_back(moves(permuted, permuted, 0));
+  if (sorts == 0.0) return;
+  cost.separate.push_back(moves(sorts, sorts, 0));
+  cost.separate.back().role = KernelRole::kSort;
 }
 
 /// Sum over the K experts e of a token of g_e(x) down_e(silu(gate_e(x)) * up_e(x)), and the shared ones.
@@ -101,67 +125,73 @@ void add_weighted_bias(double elements, int experts, LayerCost& cost) {
 /// expert and back, 4 h each. With t ranks that divide every expert, each computes f/t of the rows of all t,
 /// which are gathered before (and saved) and summed after: x and these 4 h count t times.
 ///
+/// Without gates a feed-forward layer is 4 instead of 6 h f flop. Its squared ReLU, one kernel, moves 2 f,
+/// backward 3 f. With a latent of width l, h is l in all terms of the K experts, and two projections of every
+/// token add 4 s h l flop; both their inputs are saved.
+///
 /// With `imbalance` the costs are those of the rank with the most tokens: rows, messages and saved bytes are
 /// multiplied by imbalance / 100. Flop of tokens beyond the mean do not count in MFU.
 void add_experts(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
-  const auto h = static_cast<double>(layer.input[1]);
+  const auto h = static_cast<double>(expert_width(layer));  // of what is dispatched
+  const auto hidden = static_cast<double>(layer.input[1]);
   const double experts = number(layer, "experts"), own = experts / number(layer, "ranks");
   const double active = static_cast<double>(expert_rows(layer)) / s;
   const double routed = number(layer, "feed_forward"), shared = number(layer, "shared");
   const double tensor = number(layer, "tensor");
   const bool sigmoid = flag(layer, "sigmoid"), groups = size(layer, "groups") > 1;
   const double wide = active * routed + shared;
-  const double sorted = own < experts && own > 1.0 ? 4.0 : 0.0;
-  const double copied = s * active * (4.0 + 3.0 + tensor * sorted) * h;
   const double routes = (sigmoid ? 4.0 : 0.0) + (groups ? 4.0 : 0.0);
   const double useful = size(layer, "capacity") == 0 ? number(layer, "active") / active : 1.0;
-  cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = h, .chooses = true});
-  const bool engine = flag(layer, kTransformerEngine);
+  cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = hidden, .chooses = true});
+  const bool engine = flag(layer, kTransformerEngine), gated = flag(layer, "gated");
   const auto add_feed_forward = [&](double rows, double width, double times, KernelRole role) {
-    const double joined = engine ? 2.0 : 1.0;  // gate and up are one GEMM
-    cost.kernels.push_back(multiplies({rows, joined * width, h, 0.0, 2.0 / joined * times}));
+    const double ways = gated ? 2.0 : 1.0, joined = engine ? ways : 1.0;  // gate and up are one GEMM
+    const double outer = role == KernelRole::kSharedExpert ? hidden : h;
+    cost.kernels.push_back(multiplies({rows, joined * width, outer, 0.0, ways / joined * times}));
     cost.kernels.back().role = role;
-    cost.kernels.push_back(multiplies({rows, h, width, 0.0, times}));
+    cost.kernels.push_back(multiplies({rows, outer, width, 0.0, times}));
     if (role == KernelRole::kSharedExpert) return;
     for (std::size_t i = cost.kernels.size() - 2; i < cost.kernels.size(); ++i)
       cost.kernels[i].useful = useful;
   };
   const auto add_activation = [&](double elements, int launches, KernelRole role) {
-    Kernel& kernel = cost.kernels.emplace_back(moves(5.0 * elements, 10.0 * elements, launches));
+    Kernel& kernel = cost.kernels.emplace_back(gated ? moves(5.0 * elements, 10.0 * elements, launches)
+                                                     : moves(2.0 * elements, 3.0 * elements, launches));
     kernel.role = role;
-    if (engine) keep((role == KernelRole::kSharedExpert ? 3.0 : 1.0) * elements, kernel);
+    if (engine) keep((role == KernelRole::kSharedExpert ? (gated ? 3.0 : 2.0) : 1.0) * elements, kernel);
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
-  add_activation(s * active * routed, engine ? 5 : static_cast<int>(own) * 5, KernelRole::kExpertActivation);
+  add_activation(s * active * routed, (engine ? 1 : static_cast<int>(own)) * (gated ? 5 : 1),
+                 KernelRole::kExpertActivation);
   if (shared > 0.0) {
     add_feed_forward(s, shared, 1.0, KernelRole::kSharedExpert);
-    add_activation(s * shared, 3, KernelRole::kSharedExpert);
+    add_activation(s * shared, gated ? 3 : 1, KernelRole::kSharedExpert);
+  }
+  if (flag(layer, "latent")) {
+    cost.kernels.push_back(multiplies({s, h, hidden}));
+    cost.kernels.push_back(multiplies({s, hidden, h}));
+    keep(s * h, cost.kernels.back());
   }
   const double moved = s * (2.0 + routes) * experts;
   Kernel& rest =
       cost.kernels.emplace_back(moves(moved, 2.0 * moved, 3 + (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
   if (engine) {
     const double rows = s * active;
-    keep(tensor * rows * h + s * 2.0 * active * routed, rest);
+    keep(tensor * rows * h + s * (gated ? 2.0 : 1.0) * active * routed, rest);
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {
-    keep(s * (experts + active * (tensor + 1.0) * h + 4.0 * wide), rest);
+    keep(s * (experts + active * (tensor + 1.0) * h + (gated ? 4.0 : 2.0) * wide), rest);
   }
-  if (!engine) {
-    cost.separate.push_back(moves(copied, 2.0 * copied, 0));
-    return;
-  }
-  if (flag(layer, "bias")) add_weighted_bias(tensor * s * active * h, static_cast<int>(own), cost);
-  const double permuted = s * 2.0 * (1.0 + active) * h, sorts = s * active * tensor * sorted * h;
-  cost.separate.push_back(moves(permuted, permuted, 0));
-  if (sorts == 0.0) return;
-  cost.separate.push_back(moves(sorts, sorts, 0));
-  cost.separate.back().role = KernelRole::kSort;
+  add_permutation(layer, active, cost);
 }
 
 }  // namespace
+
+std::int64_t expert_width(const Layer& layer) {
+  return flag(layer, "latent") ? size(layer, "latent") : layer.input[1];
+}
 
 std::int64_t expert_capacity(const Layer& layer) {
   constexpr std::int64_t kPercent = 100;
@@ -180,15 +210,26 @@ std::int64_t expert_rows(const Layer& layer) {
 
 std::vector<LayerKind> expert_kinds() {
   return {{.name = "experts",
-           .attributes = {Attribute::count("experts"), Attribute::count("active"),
-                          Attribute::count("feed_forward"), Attribute::count_or("shared", 0),
-                          Attribute::count_or("capacity", 0), Attribute::count_or("imbalance", 100, 100),
-                          Attribute::count_or("ranks", 1, 1), Attribute::count_or("tensor", 1, 1),
-                          Attribute::flag("sigmoid"), Attribute::flag("bias"), Attribute::flag("shared_gate"),
+           .attributes = {Attribute::count("experts"),
+                          Attribute::count("active"),
+                          Attribute::count("feed_forward"),
+                          Attribute::count_or("shared", 0),
+                          Attribute::count_or("capacity", 0),
+                          Attribute::count_or("imbalance", 100, 100),
+                          Attribute::count_or("ranks", 1, 1),
+                          Attribute::count_or("tensor", 1, 1),
+                          Attribute::flag("sigmoid"),
+                          Attribute::flag("bias"),
+                          Attribute::flag("shared_gate"),
+                          Attribute::flag("gated", true),
+                          Attribute::count_or("latent", 0),
                           Attribute::count_or("groups", 1, 1),
-                          Attribute::count_like("chosen_groups", "groups"), Attribute::name("router", "gate"),
-                          Attribute::name("gate", "gate_proj"), Attribute::name("up", "up_proj"),
-                          Attribute::name("down", "down_proj"), Attribute::flag(kTransformerEngine)},
+                          Attribute::count_like("chosen_groups", "groups"),
+                          Attribute::name("router", "gate"),
+                          Attribute::name("gate", "gate_proj"),
+                          Attribute::name("up", "up_proj"),
+                          Attribute::name("down", "down_proj"),
+                          Attribute::flag(kTransformerEngine)},
            .input = kSequence,
            .output = experts_output,
            .parameters = experts_parameters,

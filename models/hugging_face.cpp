@@ -58,6 +58,7 @@ class ConfigurationReader {
     overrides.insert(overrides.end(), given_.overrides.begin(), given_.overrides.end());
     add_sparse_blocks();
     if (!rules_.block_configs.empty()) add_block_configs();
+    if (!rules_.pattern.empty()) add_pattern();
     add_windows();
     return std::move(model_);
   }
@@ -120,7 +121,8 @@ class ConfigurationReader {
     }
     if (fields_.contains("layer_types") && fields_["layer_types"].is_array())
       for (const Json& kind : fields_["layer_types"])
-        if (kind != "full_attention" && kind != "sliding_attention" && kind != "chunked_attention")
+        if (kind != "full_attention" && kind != "sliding_attention" && kind != "chunked_attention" &&
+            rules_.sparse.dense_layers != "layer_types")
           fail("field 'layer_types': layers of " + kind.dump() + " are not computed yet");
   }
 
@@ -213,10 +215,15 @@ class ConfigurationReader {
     if (!count || *count < 1 || *count > kMaxBlocks) fail("the number of layers must be 1 to 5000");
     return *count;
   }
+  /// Numbers of a list, or of the blocks that a list of kinds calls attention.
   [[nodiscard]] std::set<std::int64_t> numbers(const std::string& field) const {
     std::set<std::int64_t> result;
     if (!is_given(field)) return result;
+    std::int64_t block = -1;
     for (const Json& item : fields_[field].is_array() ? fields_[field] : Json::array()) {
+      ++block;
+      if (item == "attention") result.insert(block);
+      if (item == "attention" || item == "mamba") continue;
       if (!item.is_number_integer())
         fail("field '" + field + "': expected whole numbers, found " + item.dump());
       result.insert(item.get<std::int64_t>());
@@ -233,32 +240,28 @@ class ConfigurationReader {
     };
     const int first = count(sparse.first, 0), step = std::max(1, count(sparse.step, 1));
     const std::set<std::int64_t> dense = numbers(sparse.dense_layers), only = numbers(sparse.sparse_layers);
-    std::vector<std::pair<std::string, std::string>> settings;
+    BlockSettings settings;
     for (const auto& [setting, fields] : sparse.dense)
       settings.emplace_back(setting, number_in<int>(fields.front()) ? fields.front() : number(fields, true));
     add_blocks([&](int layer) {
       const bool has_experts = layer >= first && (layer + 1) % step == 0 && !dense.contains(layer) &&
                                (only.empty() || only.contains(layer));
-      return has_experts ? std::vector<std::pair<std::string, std::string>>{} : settings;
+      return has_experts ? BlockSettings{} : settings;
     });
   }
 
-  /// Adds groups of successive blocks with equal settings, unless all blocks have the model's.
-  template <class SettingsOf>
-  void add_blocks(SettingsOf settings_of) {
-    for (int layer = 0; layer < layers(); ++layer) {
-      auto settings = settings_of(layer);
-      if (model_.blocks.empty() || model_.blocks.back().settings != settings)
-        model_.blocks.push_back({layer, layer, std::move(settings)});
-      model_.blocks.back().end = layer + 1;
-    }
-    if (model_.blocks.size() == 1) {
-      for (const auto& [setting, value] : model_.blocks.front().settings) {
-        std::erase_if(model_.specification.overrides, [&](const auto& one) { return one.first == setting; });
-        model_.specification.overrides.emplace_back(setting, value);
-      }
-      model_.blocks.clear();
-    }
+  void add_blocks(const std::function<BlockSettings(int)>& settings_of) {
+    model_.blocks = grouped_blocks(layers(), settings_of, model_.specification);
+  }
+
+  /// Blocks as Megatron's pattern lists them, a letter each.
+  void add_pattern() {
+    if (!is_given(rules_.pattern) || !fields_[rules_.pattern].is_string())
+      fail("field '" + rules_.pattern + "': expected a text with a letter per block");
+    const std::string letters = fields_[rules_.pattern].get<std::string>();
+    if (static_cast<int>(letters.size()) < layers())
+      fail(fmt::format("field '{}': has {} letters for {} layers", rules_.pattern, letters.size(), layers()));
+    add_blocks([&](int layer) { return settings_of_letter(letters[layer]); });
   }
 
   /// Blocks as Nemotron-NAS lists them, each with its own number of keys and feed-forward width, which is a
@@ -289,7 +292,7 @@ class ConfigurationReader {
         return one[name].get<double>();
       };
       const Json attention = part("attention"), feed = part("ffn");
-      std::vector<std::pair<std::string, std::string>> settings;
+      BlockSettings settings;
       if (attention.value("no_op", Json(false)) == true)
         settings.emplace_back("attention", "0");
       else

@@ -36,6 +36,7 @@ void add_rules(const YamlNode& node, ConfigurationRules& rules) {
   rules.model = node.text_or("model", rules.model);
   rules.refused = node.text_or("refused", rules.refused);
   rules.block_configs = node.text_or("block_configs", rules.block_configs);
+  rules.pattern = node.text_or("pattern", rules.pattern);
   rules.full_every = node.text_or("full_every", rules.full_every);
   const auto forget = [&](const std::string& setting) {
     for (const auto* table : {&rules.settings, &rules.optional, &rules.percent})
@@ -78,7 +79,8 @@ void add_rules(const YamlNode& node, ConfigurationRules& rules) {
 /// Adds rules, then those of its cases that hold. Fields of all cases are known.
 void add_with_cases(const YamlNode& node, const Assignment& fields, ConfigurationRules& rules) {
   node.allow_only({"model", "settings", "optional", "or_null", "percent", "fixed", "defaults", "only",
-                   "windows", "ignored", "sparse", "block_configs", "full_every", "cases", "refused"});
+                   "windows", "ignored", "sparse", "block_configs", "pattern", "full_every", "cases",
+                   "refused"});
   add_rules(node, rules);
   for (const YamlNode& one : node.items("cases")) {
     Assignment values = fields;
@@ -115,7 +117,7 @@ std::set<std::string> ConfigurationRules::known_fields() const {
     for (const auto& [setting, field] : *table) add(field);
   for (const auto& [field, values] : only) known.insert(field);
   known.insert(windows.begin(), windows.end());
-  known.insert({sparse.first, sparse.step, sparse.dense_layers, sparse.sparse_layers, block_configs,
+  known.insert({sparse.first, sparse.step, sparse.dense_layers, sparse.sparse_layers, block_configs, pattern,
                 full_every, "layer_types"});
   return known;
 }

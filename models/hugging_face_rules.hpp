@@ -13,7 +13,7 @@ namespace stepcast {
 /// Which blocks have experts, and what the others have instead.
 struct SparseRules {
   std::string first, step;                  ///< fields: first block with experts; every n-th has them
-  std::string dense_layers, sparse_layers;  ///< fields: lists of blocks
+  std::string dense_layers, sparse_layers;  ///< fields: lists of blocks, or of their kinds
   std::map<std::string, std::vector<std::string>> dense;  ///< setting of other blocks: fields, or a number
 };
 
@@ -33,6 +33,7 @@ struct SparseRules {
 /// ignored: [rope_theta]                     # without effect on time and memory
 /// sparse: {first: first_k_dense_replace, dense: {experts: 0}}  # see SparseRules
 /// block_configs: block_configs              # the field with a list of blocks (Nemotron-NAS)
+/// pattern: hybrid_override_pattern          # the field with a letter per block, see settings_of_letter()
 /// cases:                                    # further rules where conditions on fields hold
 ///   - {if: {alibi: true}, fixed: {rotary: 0}}
 /// refused: state-space layers               # why the type is not computed
@@ -41,7 +42,7 @@ struct SparseRules {
 /// A file has the `model`, `common` rules and the `types` with theirs; a later rule for a setting replaces an
 /// earlier one.
 struct ConfigurationRules {
-  std::string model, refused, block_configs, full_every;
+  std::string model, refused, block_configs, pattern, full_every;
   std::map<std::string, std::vector<std::string>> settings, optional, percent, only;
   std::map<std::string, std::string> or_null, fixed, defaults;
   std::vector<std::string> windows;

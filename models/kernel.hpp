@@ -65,7 +65,9 @@ enum class KernelRole : std::uint8_t {
   kExpertActivation,  ///< between the two GEMMs of routed experts
   kSharedExpert,      ///< the expert that sees every token
   kSort,              ///< of tokens by expert, which flexible dispatchers do on the way
-  kExpertBias         ///< added to the outputs of experts, weighted
+  kScan,              ///< of state-space layers, over chunks of the sequence
+  kBatchFirst,  ///< copies between sequence-first and batch-first arrays, which equal those of one sample
+  kExpertBias   ///< added to the outputs of experts, weighted
 };
 
 /// A kernel of the forward, or several similar ones, with its gradients in the backward. Flop and bytes are

@@ -21,7 +21,7 @@ const std::vector<LayerKind>& layer_kinds() {
   static const std::vector<LayerKind> kKinds = [] {
     std::vector<LayerKind> kinds;
     for (auto part : {image_kinds, general_kinds, embedding_kinds, norm_kinds, prediction_kinds,
-                      attention_kinds, expert_kinds, parallel_kinds, given_kinds})
+                      attention_kinds, expert_kinds, state_space_kinds, parallel_kinds, given_kinds})
       for (LayerKind& kind : part()) kinds.push_back(std::move(kind));
     return kinds;
   }();

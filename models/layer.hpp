@@ -32,6 +32,7 @@
 /// | `layer_norm`           | `bias` = true                                          | LayerNorm         |
 /// | `rms_norm`             | `eager` = false                                        | RMSNorm           |
 /// | `gelu`, `silu`, `tanh` | -                                                      | GELU, SiLU, Tanh  |
+/// | `relu2`                | -: the square of ReLU                                  | -                 |
 /// | `dropout`              | `percent`; 0 is the identity                           | Dropout           |
 /// | `self_attention`       | `heads`, `kv_heads` = heads, `head_size` = 0 (width /  | Linear: `query`,  |
 /// |                        | heads), `bias` = true, `causal`, `rotary`, `norms`,    | `key`, `value`,   |
@@ -45,9 +46,12 @@
 /// |                        | `flash` = false                                        |                   |
 /// | `experts`              | `experts`, `active`, `feed_forward`, `shared` = 0,     | Linear: router,   |
 /// |                        | `capacity` = 0 (percent), `imbalance` = 100 (percent), | and three         |
-/// |                        | `ranks` = 1, `sigmoid` = false, `groups` = 1,          | per expert        |
-/// |                        | `chosen_groups` = groups; names: `router`, `gate`,     |                   |
-/// |                        | `up`, `down`                                           |                   |
+/// |                        | `ranks` = 1, `sigmoid` = false, `groups` = 1,          | per expert, two   |
+/// |                        | `chosen_groups` = groups, `gated` = true, `latent` = 0 | without gates     |
+/// |                        | (width; 0: none); names: `router`, `gate`, `up`,       |                   |
+/// |                        | `down`                                                 |                   |
+/// | `mamba`                | `heads`, `head_size`, `state`, `groups` = 1,           | Mamba 2           |
+/// |                        | `conv` = 4 (taps), `chunk` = 128, `context` = 1        |                   |
 /// | `first_token`          | -                                                      | a view            |
 /// | `tied_linear`          | `to`: the weight of an earlier segment, y = x weight^T | Linear            |
 /// | `next_tokens`          | `to`: the embedding's weight, `out` = 2 width: norms   | RMSNorm, twice    |
@@ -76,8 +80,9 @@
 /// `window`: a position sees so many keys, its own included (sliding window; 0: all before it), but in every
 /// `full_every`-th block all of them.
 ///
-/// Experts: for each token the router chooses `active` of `experts` feed-forward layers with SiLU gates,
-/// evenly; one of width `shared` sees every token. With `capacity` an expert takes at most that share of its
+/// Experts: for each token the router chooses `active` of `experts` feed-forward layers with SiLU gates, or
+/// with squared ReLU, evenly; one of width `shared` sees every token. With `latent` the others see a
+/// projection of that width. With `capacity` an expert takes at most that share of its
 /// even part of a sequence of s tokens, ceil(capacity s active/experts), the first that chose it. The others
 /// skip it, and free places are computed as zeros, so sizes do not depend on the choice. `ranks` have equal
 /// parts of the experts; two all-to-alls move tokens there and back (Lepikhin et al., "GShard", 2020, whose
@@ -129,6 +134,8 @@ std::int64_t expert_capacity(const Layer& layer);
 /// Tokens of one sequence that experts compute, counted once per expert that takes them, free places
 /// included; of the rank with the most.
 std::int64_t expert_rows(const Layer& layer);
+/// Features of what experts receive.
+std::int64_t expert_width(const Layer& layer);
 
 /// Key in Layer::texts: by what tensor-parallel ranks divide a layer.
 inline constexpr const char* kShared = "shared by";

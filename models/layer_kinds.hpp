@@ -17,6 +17,7 @@ std::vector<LayerKind> norm_kinds();
 std::vector<LayerKind> prediction_kinds();
 std::vector<LayerKind> attention_kinds();
 std::vector<LayerKind> expert_kinds();
+std::vector<LayerKind> state_space_kinds();
 std::vector<LayerKind> parallel_kinds();
 std::vector<LayerKind> given_kinds();
 

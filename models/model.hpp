@@ -173,7 +173,8 @@ enum class RecomputedPart : std::uint8_t {
   kNorm = 4,               ///< `layernorm`: of the input of experts and of latent attention
   kUpProjection = 8,       ///< `mla_up_proj`: from latents to q, k and v
   kExpertActivation = 16,  ///< `moe_act`
-  kSharedExpert = 32       ///< `shared_experts`
+  kSharedExpert = 32,      ///< `shared_experts`
+  kExperts = 64            ///< `moe`: from the norm's output on, with the all-to-alls
 };
 
 /// `none`, `selective`, `per-op`, or modules joined by `+`.

@@ -14,7 +14,7 @@ namespace {
 
 /// The file that this one is like.
 YamlNode base_of(const YamlNode& own) {
-  own.allow_only({"description", "like", "settings"});
+  own.allow_only({"description", "like", "settings", "pattern"});
   const YamlNode like = own.at("like");
   const YamlNode base =
       like.placed([&] { return YamlNode::load(find_resource("models", like.text(), ".yaml").string()); });
@@ -66,17 +66,20 @@ Model load_model(const std::string& specification) {
   }
   HuggingFaceModel configured;
   if (is_hugging_face(specification)) configured = read_hugging_face(specification);
-  const bool has_blocks = !configured.blocks.empty();
-  const Specification parts = is_hugging_face(specification) ? configured.specification
-                                                             : Specification::parse("model", specification);
+  Specification parts = is_hugging_face(specification) ? configured.specification
+                                                       : Specification::parse("model", specification);
   const std::filesystem::path path =
       is_torch_script(parts.file) ? description_of(parts.file) : find_resource("models", parts.file, ".yaml");
-  Model model = model_from(
-      has_blocks ? YamlNode::parse(model_text(configured), specification) : YamlNode::load(path.string()),
-      parts);
+  const YamlNode file = YamlNode::load(path.string());
+  if (!is_hugging_face(specification)) configured = read_pattern(file, parts);
+  const bool has_pattern = !is_hugging_face(specification) && !configured.specification.file.empty();
+  const bool has_blocks = !configured.blocks.empty();
+  // Equal blocks of a pattern are settings of the family.
+  if (has_pattern && !has_blocks) parts.overrides = configured.specification.overrides;
+  Model model = model_from(has_blocks ? YamlNode::parse(model_text(configured), specification) : file, parts);
   model.name = path.stem().string();
   model.path = path.string();
-  if (has_blocks) model.specification = specification;
+  if (has_blocks || has_pattern) model.specification = specification;
   return model;
 }
 

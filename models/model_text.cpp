@@ -1,8 +1,12 @@
+#include <algorithm>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
 
+#include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/number.hpp"
 #include "core/yaml.hpp"
 #include "models/hugging_face.hpp"
 #include "models/settings.hpp"
@@ -60,6 +64,70 @@ std::vector<std::string> segments_of(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<ModelBlocks> grouped_blocks(int layers, const std::function<BlockSettings(int)>& settings_of,
+                                        Specification& all) {
+  std::vector<ModelBlocks> groups;
+  for (int layer = 0; layer < layers; ++layer) {
+    BlockSettings settings = settings_of(layer);
+    if (groups.empty() || groups.back().settings != settings)
+      groups.push_back({layer, layer, std::move(settings)});
+    groups.back().end = layer + 1;
+  }
+  for (const auto& one : BlockSettings(groups.front().settings)) {
+    const bool same = std::ranges::all_of(groups, [&](const ModelBlocks& group) {
+      return std::ranges::find(group.settings, one) != group.settings.end();
+    });
+    if (!same) continue;
+    std::erase_if(all.overrides, [&](const auto& other) { return other.first == one.first; });
+    all.overrides.push_back(one);
+    for (ModelBlocks& group : groups) std::erase(group.settings, one);
+  }
+  return groups.size() > 1 ? groups : std::vector<ModelBlocks>{};
+}
+
+BlockSettings settings_of_letter(char letter) {
+  switch (letter) {
+    case 'M':
+      return {{"attention", "0"}, {"dense", "0"}, {"mamba", "1"}};
+    case '*':
+      return {{"attention", "1"}, {"dense", "0"}, {"mamba", "0"}};
+    case '-':
+      return {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}, {"experts", "0"}};
+    case 'E':
+      return {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}};
+    default:
+      throw InputError(
+          "a pattern of blocks: '{}' is not known; M is a state-space layer (Mamba 2), * attention, "
+          "- a feed-forward layer, E experts",
+          std::string(1, letter));
+  }
+}
+
+HuggingFaceModel read_pattern(const YamlNode& file, Specification& given) {
+  std::map<std::string, std::string> settings;
+  if (file.has("like") && file.has("settings"))
+    for (const std::string& name : file.at("settings").keys())
+      settings[name] = file.at("settings").at(name).text();
+  settings["pattern"] = file.text_or("pattern", "");
+  for (const auto& [name, value] : given.overrides) settings[name] = value;
+  std::erase_if(given.overrides, [](const auto& one) { return one.first == "pattern"; });
+  std::string letters = settings.extract("pattern").mapped();
+  if (letters.empty()) return {};
+  if (const auto layers = settings.find("layers"); layers != settings.end()) {
+    const auto first = number_in<std::size_t>(layers->second).value_or(0);
+    if (first < 1 || first > letters.size())
+      throw InputError("model '{}': layers={} must be 1 to {}, the letters of its pattern", given.file,
+                       layers->second, letters.size());
+    letters.resize(first);
+  }
+  settings["layers"] = std::to_string(letters.size());
+  HuggingFaceModel model;
+  model.specification = {file.text_or("like", given.file), {settings.begin(), settings.end()}};
+  const auto settings_of = [&](int layer) { return settings_of_letter(letters[layer]); };
+  model.blocks = grouped_blocks(static_cast<int>(letters.size()), settings_of, model.specification);
+  return model;
+}
 
 std::string model_text(const HuggingFaceModel& model) {
   const std::string path = find_resource("models", model.specification.file, ".yaml").string();

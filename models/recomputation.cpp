@@ -21,12 +21,13 @@ struct Module {
   RecomputedPart part;
   KernelRole role;
 };
-constexpr std::array<Module, 5> kModules{
+constexpr std::array<Module, 6> kModules{
     {{"core_attn", "", RecomputedPart::kCoreAttention, KernelRole::kCoreAttention},
      {"layernorm", "has neither experts nor latent attention", RecomputedPart::kNorm, KernelRole::kNorm},
      {"mla_up_proj", "has no latent attention", RecomputedPart::kUpProjection, KernelRole::kUpProjection},
      {"moe_act", "has no experts", RecomputedPart::kExpertActivation, KernelRole::kExpertActivation},
-     {"shared_experts", "has no shared expert", RecomputedPart::kSharedExpert, KernelRole::kSharedExpert}}};
+     {"shared_experts", "has no shared expert", RecomputedPart::kSharedExpert, KernelRole::kSharedExpert},
+     {"moe", "has no experts", RecomputedPart::kExperts, KernelRole::kOther}}};
 
 bool contains(RecomputedPart parts, RecomputedPart one) {
   return (static_cast<unsigned>(parts) & static_cast<unsigned>(one)) != 0;
@@ -35,6 +36,12 @@ bool contains(RecomputedPart parts, RecomputedPart one) {
 void move_bytes(Bytes bytes, Bytes& from, Bytes& to) {
   from -= bytes;
   to += bytes;
+}
+
+void move_kept(const Kernel& kernel, Segment& segment) {
+  move_bytes(kernel.kept.size, segment.saved.size, segment.recomputed.saved.size);
+  move_bytes(kernel.kept.masks, segment.saved.masks, segment.recomputed.saved.masks);
+  move_bytes(kernel.kept.float32, segment.saved.float32, segment.recomputed.saved.float32);
 }
 
 /// Moves the bytes that kernels of this role save to the recomputed ones. Returns true if there are any.
@@ -48,9 +55,7 @@ bool recompute_kernels(KernelRole role, Segment& segment) {
       again.push_back(kernel);
       if (const Gemm* gemm = kernel.gemm(); gemm != nullptr && gemm->has_weight())
         weights += float32_bytes(gemm->columns * gemm->depth * gemm->times);
-      move_bytes(kernel.kept.size, segment.saved.size, segment.recomputed.saved.size);
-      move_bytes(kernel.kept.masks, segment.saved.masks, segment.recomputed.saved.masks);
-      move_bytes(kernel.kept.float32, segment.saved.float32, segment.recomputed.saved.float32);
+      move_kept(kernel, segment);
     }
     any = any || !again.empty();
     if (!again.empty()) add_recomputed(std::move(again), weights, segment);
@@ -105,16 +110,12 @@ LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
   return work;
 }
 
-/// Adds the collectives of a forward to its repetition, except reduce-scatters, whose results torchtitan
-/// saves.
-void repeat_collectives(Model& model, Segment& segment, std::size_t works, Bytes& kept) {
+/// Adds the collectives of a forward that `is_repeated` to its repetition.
+void repeat_collectives(Model& model, Segment& segment, const auto& is_repeated) {
   std::vector<int> repeated;
   for (const int number : segment.collectives) {
     LayerCollective one = model.collectives[number];
-    if (one.backward || one.group != LayerCollectiveGroup::kTensor) continue;
-    const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
-    if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
-    if (scatters || one.work > static_cast<int>(works)) continue;
+    if (one.backward || !is_repeated(one)) continue;
     one.name += ".recomputed";
     one.backward = true;
     one.work = static_cast<int>(segment.work.size());
@@ -125,6 +126,24 @@ void repeat_collectives(Model& model, Segment& segment, std::size_t works, Bytes
   const auto first = std::ranges::find_if(segment.collectives,
                                           [&](int number) { return model.collectives[number].backward; });
   segment.collectives.insert(first, repeated.begin(), repeated.end());
+}
+
+/// Recomputes layers of experts from their input on: the work of the router and GEMMs, and that of the copies
+/// after it.
+bool recompute_experts(Model& model, Segment& segment) {
+  bool any = false;
+  for (std::size_t i = 0; i + 1 < segment.work.size(); ++i) {
+    if (!segment.work[i].has_router()) continue;
+    any = true;
+    for (const LayerWork* work : {&segment.work[i], &segment.work[i + 1]}) {
+      for (const Kernel& kernel : work->kernels) move_kept(kernel, segment);
+      add_recomputed(work->kernels, work->forward_weights, segment);
+    }
+  }
+  repeat_collectives(model, segment, [](const LayerCollective& one) {
+    return one.group == LayerCollectiveGroup::kExpert || one.group == LayerCollectiveGroup::kExpertTensor;
+  });
+  return any;
 }
 
 void recompute_operations(Model& model, Segment& segment) {
@@ -148,7 +167,12 @@ void recompute_operations(Model& model, Segment& segment) {
   SavedBytes& again = segment.recomputed.saved;
   again.size = std::max(Bytes(0), segment.saved.size - kept);
   for (std::size_t i = end; i < segment.work.size(); ++i) without_kept(segment.work[i], number, kept);
-  repeat_collectives(model, segment, end, kept);
+  repeat_collectives(model, segment, [&](const LayerCollective& one) {  // torchtitan saves what is scattered
+    if (one.group != LayerCollectiveGroup::kTensor) return false;
+    const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
+    if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
+    return !scatters && one.work <= static_cast<int>(end);
+  });
   again.masks = std::exchange(segment.saved.masks, Bytes(0));
   again.float32 = std::exchange(segment.saved.float32, Bytes(0));
   segment.saved.size = kept;
@@ -199,14 +223,17 @@ Model recomputing(Model model, RecomputedPart part) {
   }
   if (part != RecomputedPart::kOperations) {
     for (const Module& module : kModules) {
-      if (!contains(part, module.part)) continue;
+      const bool inside =
+          module.part == RecomputedPart::kExpertActivation || module.part == RecomputedPart::kSharedExpert;
+      if (!contains(part, module.part) || (inside && contains(part, RecomputedPart::kExperts))) continue;
       const bool is_attention = module.part == RecomputedPart::kCoreAttention;
       if (!is_attention && !model.transformer_engine())
         refuse(module.name, "has no modules of Megatron; it needs transformer_engine=1");
       bool any = false;
       for (Segment& segment : model.segments)
-        any = (module.part == RecomputedPart::kNorm ? recompute_norms(segment.layers, segment)
-                                                    : recompute_kernels(module.role, segment)) ||
+        any = (module.part == RecomputedPart::kNorm      ? recompute_norms(segment.layers, segment)
+               : module.part == RecomputedPart::kExperts ? recompute_experts(model, segment)
+                                                         : recompute_kernels(module.role, segment)) ||
               any;
       if (!any)
         refuse(is_attention ? "selective" : module.name,
@@ -219,6 +246,9 @@ Model recomputing(Model model, RecomputedPart part) {
     if (!segment.repeated) continue;
     if (std::ranges::any_of(segment.work, &LayerWork::has_router))
       refuse("per-op", "has experts, whose saved tensors are not known");
+    for (const LayerWork& work : segment.work)
+      if (work.any([](const Kernel& one) { return one.is(KernelRole::kScan); }))
+        refuse("per-op", "has state-space layers, whose saved tensors are not known");
     any = true;
     recompute_operations(model, segment);
   }

@@ -37,6 +37,10 @@ void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
     by = "heads";
     divide("heads", "heads");
     layer.sizes["sharers"] = ranks;
+  } else if (kind == "mamba") {
+    by = "channels";
+    divide("heads", "heads");
+    divide("groups", "groups");
   } else if (kind == "embedding") {
     if (size(layer, "positions") + size(layer, "types") > 0)
       node.fail("ranks share the words of an embedding; positions and types need layers of their own");
@@ -44,8 +48,8 @@ void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
     divide("vocabulary", "vocabulary");
   } else if (!layer_kind(kind).parameters(layer).empty() || kind == "residual") {
     node.fail(
-        "ranks cannot share a {}; they share linear, tied_linear, self_attention, latent_attention and "
-        "embedding",
+        "ranks cannot share a {}; they share linear, tied_linear, self_attention, latent_attention, mamba "
+        "and embedding",
         kind);
   }
   if (!by.empty()) layer.texts[kShared] = by;

@@ -43,10 +43,13 @@ class BufferAccount {
   void add(std::int64_t rows, std::int64_t columns) { shapes_.emplace(rows, columns); }
 
   void add_experts(const Layer& layer) {
-    for (const std::int64_t f : {size(layer, "feed_forward") / size(layer, "tensor"), size(layer, "shared")})
+    const std::int64_t ways = flag(layer, "gated") ? 2 : 1, hidden = layer.input.back();
+    for (const auto& [f, outer] :
+         {std::pair{size(layer, "feed_forward") / size(layer, "tensor"), expert_width(layer)},
+          {size(layer, "shared"), hidden}})
       if (f > 0) {
-        add(2 * f, layer.input.back());
-        add(layer.input.back(), f);
+        add(ways * f, outer);
+        add(outer, f);
       }
   }
 

@@ -159,6 +159,7 @@ std::vector<LayerKind> norm_kinds() {
        .adjust = add_rms_norm},
       element_wise("gelu", true),
       element_wise("silu", true),
+      element_wise("relu2", true),
       element_wise("tanh", false),
       {.name = "dropout",
        .attributes = {Attribute::count("percent", 0)},

@@ -11,13 +11,18 @@ namespace {
 void skip_feed_forward(LayerBuilder& builder, const Layer& layer) {
   const torch::Tensor drawn =
       torch::empty({layer.sizes.at("feed_forward") * layer.input.at(1)}, builder.on_device(torch::kFloat64));
-  for (int part = 0; part < 3; ++part) drawn.normal_(0.0, 1.0, builder.generator());
+  for (int part = layer.sizes.at("gated") != 0 ? 0 : 1; part < 3; ++part)
+    drawn.normal_(0.0, 1.0, builder.generator());
 }
 
 LayerFunction feed_forward(LayerBuilder& builder, const Layer& layer, const std::string& prefix) {
   const auto part = [&](const char* which) {
     return builder.projection(full_name(layer, prefix + layer.texts.at(which)));
   };
+  if (layer.sizes.at("gated") == 0)
+    return [up = part("up"), down = part("down")](const torch::Tensor& x) {
+      return down(torch::relu(up(x)).square());
+    };
   return [gate = part("gate"), up = part("up"), down = part("down")](const torch::Tensor& x) {
     const torch::Tensor factor = torch::silu(gate(x));
     return down(factor * up(x));
@@ -115,7 +120,7 @@ LayerFunction fill_places(LayerBuilder& builder, const Layer& layer, const Route
 /// Weighted sum of the chosen experts. Experts that no token chose compute on no rows, so that all their
 /// gradients become ready.
 LayerFunction build_experts(LayerBuilder& builder, const Layer& layer) {
-  for (const char* attribute : {"bias", "shared_gate"})
+  for (const char* attribute : {"bias", "shared_gate", "latent"})
     if (layer.sizes.at(attribute) != 0)
       throw CapabilityError("experts with {} are forecast, not trained", attribute);
   const Router router = route(builder, layer);

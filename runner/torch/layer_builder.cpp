@@ -16,6 +16,7 @@ const std::map<std::string, LayerFunction> kLayersWithoutTensors{
     {"relu", [](const torch::Tensor& x) { return torch::relu(x); }},
     {"gelu", [](const torch::Tensor& x) { return torch::gelu(x); }},
     {"silu", [](const torch::Tensor& x) { return torch::silu(x); }},
+    {"relu2", [](const torch::Tensor& x) { return torch::relu(x).square(); }},
     {"tanh", [](const torch::Tensor& x) { return torch::tanh(x); }},
     {"flatten", [](const torch::Tensor& x) { return x.flatten(1); }},
     {"first_token", [](const torch::Tensor& x) { return x.select(1, 0); }}};
@@ -44,7 +45,7 @@ LayerFunction LayerBuilder::build(const Layer& layer) {
   if (const auto found = kLayersWithoutTensors.find(layer.kind); found != kLayersWithoutTensors.end())
     return found->second;
   for (const LayerTable* table :
-       {&kImageLayers, &kTokenLayers, &kExpertLayers, &kAttentionLayers, &kScriptLayers})
+       {&kImageLayers, &kTokenLayers, &kExpertLayers, &kAttentionLayers, &kStateSpaceLayers, &kScriptLayers})
     if (const auto found = table->find(layer.kind); found != table->end()) return found->second(*this, layer);
   throw InputError(model().path + ": layer " + layer.name + ": the runner has no kind '" + layer.kind + "'");
 }

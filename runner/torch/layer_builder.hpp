@@ -83,7 +83,8 @@ class LayerBuilder {
 
 /// Builders of layers by kind: one table per file.
 using LayerTable = std::map<std::string, LayerFunction (*)(LayerBuilder&, const Layer&)>;
-extern const LayerTable kImageLayers, kTokenLayers, kExpertLayers, kAttentionLayers, kScriptLayers;
+extern const LayerTable kImageLayers, kTokenLayers, kExpertLayers, kAttentionLayers, kStateSpaceLayers,
+    kScriptLayers;
 
 /// Applies the functions one after another.
 torch::Tensor run(const std::vector<LayerFunction>& layers, torch::Tensor value);

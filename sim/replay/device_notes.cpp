@@ -53,6 +53,19 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
     lines.push_back(most == 1.0 ? "routing is even"
                                 : fmt::format("the fullest rank has {:.2f} times the mean tokens", most));
   }
+  const auto scans = [](const Segment& segment) {
+    return std::ranges::any_of(segment.work, [](const LayerWork& one) {
+      return one.any([](const Kernel& kernel) { return kernel.is(KernelRole::kScan); });
+    });
+  };
+  if (std::ranges::any_of(model.segments, scans))
+    lines.push_back(
+        device.has_kernels()
+            ? fmt::format(
+                  "scans of state-space layers reach {:.0f} % of the memory bandwidth, as a forward on "
+                  "an H100 does (no backward and no other GPU was published)",
+                  100.0 * kScanPart)
+            : "scans of state-space layers reach the memory bandwidth of other kernels");
   if (model.execution.dispatch_overlap != "none")
     lines.push_back("an all-to-all takes 16 multiprocessors from what runs beside it");
   if (model.execution.dispatch_overlap == "micro-batches")

@@ -159,11 +159,15 @@ Seconds KernelTimes::of_gemms(const LayerWork& work, GemmPass pass, double sampl
 Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
   Seconds time(0);
   double kernels = work.launches(forward);
-  double casts = 0.0;
-  for (const Kernel& kernel : work.kernels)
-    if (kernel.moved == Moved::kQuantized) casts += (forward ? kernel.forward : kernel.backward).count();
-  if (!forward && work.gradients == 0.0) casts = 0.0;
-  double bytes = samples * (work.traffic(forward).count() - casts) +
+  double casts = 0.0, scans = 0.0, one_sample = 0.0;
+  for (const Kernel& kernel : work.kernels) {
+    const double moved = (forward ? kernel.forward : kernel.backward).count();
+    if (kernel.moved == Moved::kQuantized) casts += moved;
+    if (kernel.is(KernelRole::kScan)) scans += moved;
+    if (kernel.is(KernelRole::kBatchFirst) && samples <= 1.0) one_sample += moved;
+  }
+  if (!forward && work.gradients == 0.0) casts = scans = one_sample = 0.0;
+  double bytes = samples * (work.traffic(forward).count() - casts - scans - one_sample) +
                  (forward ? work.forward_weights : work.backward_weights).count();
   if (forward || work.gradients > 0.0) {
     work.for_each_gemm([&](const Gemm& gemm) {
@@ -184,6 +188,7 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
       }
   }
   if (casts > 0.0) time += Bytes(samples * casts) / options_.casts;
+  if (scans > 0.0) time += Bytes(samples * scans) / options_.scans;
   const Seconds rest =
       std::max(0.0, kernels) * rates_.parameters->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
   return time + rest;

@@ -31,6 +31,13 @@ struct KernelRates {
   const AttentionTable* attention_table = nullptr;
 };
 
+/// Part of the memory bandwidth that scans of state-space layers reach, with the traffic of
+/// models/state_space_layers.cpp. The forward of mamba_ssm's kernels on an H100 computes 12.6 million tokens
+/// per second: 1.3 of 3.35 TB/s (128 heads of 64, a state of 128, one group, chunks of 256, 8,192 tokens;
+/// benchmark in vllm#27299). No backward and no other GPU was published. Memory bandwidth bounds most of
+/// these kernels on A100 and H100 (pytorch.org, "Accelerating Mamba2 with Kernel Fusion").
+inline constexpr double kScanPart = 0.39;
+
 /// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that
 /// names the kinds that the device has
 std::string attention_kind(const DeviceModel& device, const std::string& preference);
@@ -85,7 +92,7 @@ class KernelTimes {
   struct Options {
     double gradient = 0.0;       ///< bytes moved per element of a weight gradient; 0: as of C
     bool joins_experts = false;  ///< GEMMs of experts run side by side
-    BytesPerSecond casts{};
+    BytesPerSecond casts{}, scans{};
   };
   /// \param low rates of GEMMs in 8 or 4 bit, if there are any
   KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& low, const Options& options)

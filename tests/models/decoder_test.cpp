@@ -205,9 +205,9 @@ TEST_CASE("a multimodal configuration is read as its text model, and Infinity as
   CHECK_THAT(model.assumed[0], Catch::Contains("text model") && Catch::Contains("vision_config"));
   const std::string limits =
       folder.write("limits.json",
-                   R"({"model_type": "nemotron_h", "time_step_limit": [0.0, Infinity], "other": -Infinity})");
+                   R"({"model_type": "falcon_h1", "time_step_limit": [0.0, Infinity], "other": -Infinity})");
   CHECK_THROWS_WITH(read_configuration(limits, {}),
-                    Catch::Contains("'nemotron_h' is not computed yet") && Catch::Contains("Mamba 2"));
+                    Catch::Contains("'falcon_h1' is not computed yet") && Catch::Contains("Mamba 2"));
   text.erase("model_type");
   text["architectures"] = {"LlamaForCausalLM"};
   const HuggingFaceModel named = read_configuration(folder.write("named.json", text.dump()), {});
