@@ -88,7 +88,7 @@ class SegmentAccount {
     if (exchanges) {
       const std::vector<LayerTensor> own = kind.parameters(layer);
       const auto count = static_cast<int>(own.size());
-      const int of_all_tokens = flag(layer, "shared") ? 3 : 0;  // gate, up and down
+      const int of_all_tokens = flag(layer, "shared") ? static_cast<int>(expert_parts(layer).size()) : 0;
       note_experts(layer, "combine", true, count - of_all_tokens);
       for (int i = count - of_all_tokens; i < count; ++i) note_sum(layer, own[i], count);
     }

@@ -234,6 +234,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
       heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
       flash && causal};
   if (flash) form.window = number(layer, "window");
+  if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
               .copied = 4.0 * s * q + kept * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
@@ -320,7 +321,13 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   if (flash) return add_flash(form, 0.0, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
   keep(s * heads * (2.0 * d + w), cost.kernels.back());
-  add_stored({.form = form, .copied = 4.0 * vectors, .vectors = 2.0 * vectors, .causal = true, .copies = 4},
+  add_stored({.form = form,
+              .copied = 4.0 * vectors,
+              .vectors = 2.0 * vectors,
+              .dropout = size(layer, "dropout"),
+              .masks_in_kernel = flag(layer, "fused_softmax"),
+              .causal = true,
+              .copies = 4},
              cost);
 }
 
@@ -342,6 +349,7 @@ std::vector<LayerKind> attention_kinds() {
                       Attribute::flag("flash"),
                       Attribute::flag("eager"),
                       Attribute::flag("repeat_kv"),
+                      Attribute::flag("output_copied"),
                       Attribute::flag("fused_softmax"),
                       Attribute::count_or("dropout", 0),
                       Attribute::count_or("context", 1, 1),
@@ -361,8 +369,8 @@ std::vector<LayerKind> attention_kinds() {
       {.name = "latent_attention",
        .attributes = {Attribute::count("heads"), Attribute::count_or("q_rank", 0),
                       Attribute::count("kv_rank"), Attribute::count("nope", 0), Attribute::count("rope", 2),
-                      Attribute::count("value"), Attribute::flag("flash"),
-                      Attribute::flag(kTransformerEngine)},
+                      Attribute::count("value"), Attribute::flag("flash"), Attribute::flag("fused_softmax"),
+                      Attribute::count_or("dropout", 0), Attribute::flag(kTransformerEngine)},
        .input = kSequence,
        .output = latent_output,
        .parameters = latent_parameters,

@@ -4,6 +4,11 @@
 
 /// Mixture of experts; E experts, K of them active for a token, f wide; shared ones f_s.
 namespace stepcast {
+
+std::vector<const char*> expert_parts(const Layer& layer) {
+  return flag(layer, "gated") ? std::vector{"gate", "up", "down"} : std::vector{"up", "down"};
+}
+
 namespace {
 
 Shape experts_output(const Layer& layer) {
@@ -38,7 +43,7 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
   const bool expert_bias = flag(layer, "bias");
   if (expert_bias) result.push_back({layer.texts.at("router") + ".bias", {size(layer, "experts")}});
   const auto add_feed_forward = [&](const std::string& prefix, std::int64_t width, bool expert) {
-    for (const char* part : {"gate", "up", "down"}) {
+    for (const char* part : expert_parts(layer)) {
       const bool down = std::string_view(part) == "down";
       result.push_back({.suffix = prefix + layer.texts.at(part) + ".weight",
                         .shape = down ? Shape{hidden, width} : Shape{width, hidden},
@@ -89,11 +94,13 @@ void add_weighted_bias(double elements, int experts, LayerCost& cost) {
 /// Backward twice that. Saved: x, the router's probabilities, and per token and active expert x, y and four
 /// times f. All experts' weights are read, which holds for batches with more tokens than experts.
 ///
+/// Without `gated` an expert is down_e(gelu(up_e(x))): two GEMMs, 2 f for GELU, and twice f saved.
+///
 /// Megatron with Transformer Engine permutes with 2 (1 + K) h and sorts with 4 K h, its backward as much, and
 /// weights in the activation; see add_weighted_bias() for experts with a bias.
 ///
-/// Transformer Engine saves neither y nor the inputs of the product, but per
-/// expert the router's numbers and a map of rows. While its combine runs, tokens wait in four places, in the
+/// Transformer Engine saves neither y nor the inputs of the product (without a gate: but GELU's output, which
+/// the router's number then multiplies), and per expert the router's numbers and a map of rows. While its combine runs, tokens wait in four places, in the
 /// backward in two.
 ///
 /// With a capacity of C tokens, K is C E/s. Each of r ranks has E/r experts and as many tokens, from all r,
@@ -118,9 +125,10 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const double useful = size(layer, "capacity") == 0 ? number(layer, "active") / active : 1.0;
   cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = h, .chooses = true});
   const bool engine = flag(layer, kTransformerEngine);
+  const double inputs = flag(layer, "gated") ? 2.0 : 1.0;  // of the activation
   const auto add_feed_forward = [&](double rows, double width, double times, KernelRole role) {
-    const double joined = engine ? 2.0 : 1.0;  // gate and up are one GEMM
-    cost.kernels.push_back(multiplies({rows, joined * width, h, 0.0, 2.0 / joined * times}));
+    const double joined = engine ? inputs : 1.0;  // gate and up are one GEMM
+    cost.kernels.push_back(multiplies({rows, joined * width, h, 0.0, inputs / joined * times}));
     cost.kernels.back().role = role;
     cost.kernels.push_back(multiplies({rows, h, width, 0.0, times}));
     if (role == KernelRole::kSharedExpert) return;
@@ -128,9 +136,11 @@ void add_experts(const Layer& layer, LayerCost& cost) {
       cost.kernels[i].useful = useful;
   };
   const auto add_activation = [&](double elements, int launches, KernelRole role) {
-    Kernel& kernel = cost.kernels.emplace_back(moves(5.0 * elements, 10.0 * elements, launches));
+    const double moved = (3.0 * inputs - 1.0) * elements;
+    Kernel& kernel = cost.kernels.emplace_back(moves(moved, 2.0 * moved, launches));
     kernel.role = role;
-    if (engine) keep((role == KernelRole::kSharedExpert ? 3.0 : 1.0) * elements, kernel);
+    const bool is_shared = role == KernelRole::kSharedExpert;
+    if (engine) keep((is_shared ? inputs + 1.0 : 3.0 - inputs) * elements, kernel);
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
   add_activation(s * active * routed, engine ? 5 : static_cast<int>(own) * 5, KernelRole::kExpertActivation);
@@ -143,11 +153,11 @@ void add_experts(const Layer& layer, LayerCost& cost) {
       cost.kernels.emplace_back(moves(moved, 2.0 * moved, 3 + (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
   if (engine) {
     const double rows = s * active;
-    keep(tensor * rows * h + s * 2.0 * active * routed, rest);
+    keep(tensor * rows * h + inputs * rows * routed, rest);
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {
-    keep(s * (experts + active * (tensor + 1.0) * h + 4.0 * wide), rest);
+    keep(s * (experts + active * (tensor + 1.0) * h + 2.0 * inputs * wide), rest);
   }
   if (!engine) {
     cost.separate.push_back(moves(copied, 2.0 * copied, 0));
@@ -184,7 +194,8 @@ std::vector<LayerKind> expert_kinds() {
                           Attribute::count("feed_forward"), Attribute::count_or("shared", 0),
                           Attribute::count_or("capacity", 0), Attribute::count_or("imbalance", 100, 100),
                           Attribute::count_or("ranks", 1, 1), Attribute::count_or("tensor", 1, 1),
-                          Attribute::flag("sigmoid"), Attribute::flag("bias"), Attribute::flag("shared_gate"),
+                          Attribute::flag("gated", true), Attribute::flag("sigmoid"),
+                          Attribute::flag("bias"), Attribute::flag("shared_gate"),
                           Attribute::count_or("groups", 1, 1),
                           Attribute::count_like("chosen_groups", "groups"), Attribute::name("router", "gate"),
                           Attribute::name("gate", "gate_proj"), Attribute::name("up", "up_proj"),

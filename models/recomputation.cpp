@@ -80,17 +80,20 @@ bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
 }
 
 /// Number of a segment's works that run again: those before the last GEMM with weights, or up to a dropout
-/// after it.
+/// after it; with experts all, since their weighting in the end needs what they give.
 std::size_t recomputed_works(const std::vector<LayerWork>& works) {
   for (std::size_t i = works.size(); i-- > 0;) {
     if (works[i].any([](const Kernel& one) { return one.moved == Moved::kNoise; })) return i + 1;
+    if (works[i].has_router()) return works.size();
     if (works[i].weight_gemms() > 0.0) return i;
   }
   return 0;
 }
 
-/// Returns the work without the GEMMs and the attention whose outputs are saved; `kept` grows by those.
+/// Returns the work without the GEMMs and the attention whose outputs are saved; `kept` grows by those. Of
+/// experts and their router nothing is: grouped GEMMs are not on torchtitan's list, and it excludes the router.
 LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
+  if (work.has_router()) return work;
   std::erase_if(work.kernels, [&](const Kernel& kernel) {
     if (const Gemm* gemm = kernel.gemm(); gemm != nullptr && gemm->has_weight()) {
       if (++gemm_number % 2 == 0) return false;
@@ -105,12 +108,13 @@ LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
   return work;
 }
 
-/// Adds the collectives of a forward to its repetition, except reduce-scatters, whose results torchtitan
-/// saves.
+/// Adds the collectives of a forward to its repetition, except reduce-scatters and all-to-alls, whose results
+/// torchtitan saves.
 void repeat_collectives(Model& model, Segment& segment, std::size_t works, Bytes& kept) {
   std::vector<int> repeated;
   for (const int number : segment.collectives) {
     LayerCollective one = model.collectives[number];
+    if (!one.backward && one.group == LayerCollectiveGroup::kExpert) kept += one.per_sample;
     if (one.backward || one.group != LayerCollectiveGroup::kTensor) continue;
     const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
     if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
@@ -217,12 +221,11 @@ Model recomputing(Model model, RecomputedPart part) {
   bool any = false;
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;
-    if (std::ranges::any_of(segment.work, &LayerWork::has_router))
-      refuse("per-op", "has experts, whose saved tensors are not known");
     any = true;
     recompute_operations(model, segment);
   }
   if (!any) refuse("per-op", "repeats no blocks");
+  if (model.parallel.expert_tensor > 1) refuse("per-op", "divides experts; take full");
   return model;
 }
 

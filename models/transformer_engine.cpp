@@ -45,7 +45,7 @@ class BufferAccount {
   void add_experts(const Layer& layer) {
     for (const std::int64_t f : {size(layer, "feed_forward") / size(layer, "tensor"), size(layer, "shared")})
       if (f > 0) {
-        add(2 * f, layer.input.back());
+        add(flag(layer, "gated") ? 2 * f : f, layer.input.back());
         add(layer.input.back(), f);
       }
   }
