@@ -18,8 +18,8 @@ struct Dtype {
 
 const std::map<std::string, Dtype>& dtypes() {
   static const std::map<std::string, Dtype> kDtypes{
-      {"fp32", {4.0, "float32"}}, {"tf32", {4.0, "tf32"}},  {"bf16", {2.0, "bfloat16"}},
-      {"fp16", {2.0, "float16"}}, {"fp8", {1.0, "float8"}}, {"int8", {1.0 + 4.0 / 256.0, "int8"}},
+      {"fp32", {4.0, "float32"}},     {"tf32", {4.0, "tf32"}},  {"bf16", {2.0, "bfloat16"}},
+      {"fp16", {2.0, "float16"}},     {"fp8", {1.0, "float8"}}, {"int8", {1.0 + 4.0 / 256.0, "int8"}},
       {"bf16+fp32", {6.0, "float32"}}};
   return kDtypes;
 }

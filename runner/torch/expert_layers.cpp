@@ -11,7 +11,8 @@ namespace {
 void skip_feed_forward(LayerBuilder& builder, const Layer& layer) {
   const torch::Tensor drawn =
       torch::empty({layer.sizes.at("feed_forward") * layer.input.at(1)}, builder.on_device(torch::kFloat64));
-  for (std::size_t part = 0; part < expert_parts(layer).size(); ++part) drawn.normal_(0.0, 1.0, builder.generator());
+  for (std::size_t part = 0; part < expert_parts(layer).size(); ++part)
+    drawn.normal_(0.0, 1.0, builder.generator());
 }
 
 LayerFunction feed_forward(LayerBuilder& builder, const Layer& layer, const std::string& prefix) {
@@ -19,7 +20,8 @@ LayerFunction feed_forward(LayerBuilder& builder, const Layer& layer, const std:
     return builder.projection(full_name(layer, prefix + layer.texts.at(which)));
   };
   if (layer.sizes.at("gated") == 0)
-    return [up = part("up"), down = part("down")](const torch::Tensor& x) { return down(torch::gelu(up(x))); };
+    return
+        [up = part("up"), down = part("down")](const torch::Tensor& x) { return down(torch::gelu(up(x))); };
   return [gate = part("gate"), up = part("up"), down = part("down")](const torch::Tensor& x) {
     const torch::Tensor factor = torch::silu(gate(x));
     return down(factor * up(x));

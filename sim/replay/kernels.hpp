@@ -34,7 +34,8 @@ struct KernelRates {
 /// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that
 /// names the kinds that the device has
 /// \param model it has rates for, too; null: any
-std::string attention_kind(const DeviceModel& device, const std::string& preference, const Model* model = nullptr);
+std::string attention_kind(const DeviceModel& device, const std::string& preference,
+                           const Model* model = nullptr);
 
 /// Time of a GEMM C[m,n] = A[m,k] B[k,n], or of `count` equal ones in one kernel:
 ///

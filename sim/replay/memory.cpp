@@ -94,7 +94,8 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
   return use;
 }
 
-void add_process_totals(const Schedule& schedule, const Execution& execution, bool is_stated, Result& result) {
+void add_process_totals(const Schedule& schedule, const Execution& execution, bool is_stated,
+                        Result& result) {
   constexpr double kContext = 0.75e9, kCommunicator = 0.69e9;
   const double reserved = positive_number(execution.reserved).value() / 100.0;
   const int others = positive_number(execution.communicators).value_or(0);
@@ -110,7 +111,8 @@ void add_process_totals(const Schedule& schedule, const Execution& execution, bo
     }
     use.reserved_bytes = reserved * use.peak_bytes;
     use.process_bytes = use.reserved_bytes;
-    if (!is_stated) use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);
+    if (!is_stated)
+      use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);
   }
 }
 

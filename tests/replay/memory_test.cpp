@@ -120,7 +120,8 @@ TEST_CASE("what the device states of a process is not counted twice") {
   options["precision"] = "bf16,gradients=bf16+fp32";
   const MemoryUse both = predict(prediction_request(options)).memory.front();
   const auto parameters = static_cast<double>(load_model("gpt2-small:layers=2").parameter_count());
-  CHECK(both.at_peak_bytes.at("gradients") - usual.at_peak_bytes.at("gradients") == Approx(4.0 * parameters).epsilon(0.01));
+  CHECK(both.at_peak_bytes.at("gradients") - usual.at_peak_bytes.at("gradients") ==
+        Approx(4.0 * parameters).epsilon(0.01));
   CHECK(stated.peak_bytes - usual.peak_bytes == Approx(3.0 * (1 << 30) - 64.0 * (1 << 20)));
 }
 

@@ -211,7 +211,11 @@ TEST_CASE("copies of GPUs beside Grace go over NVLink-C2C") {
 
 TEST_CASE("memory of a host holds what its ranks offload, or the step does not fit") {
   const auto with = [](const std::string& model, const std::string& what) {
-    return predicted({{"model", model}, {"offload", what}, {"cluster", "gh200x4"}, {"device", "gh200"}, {"world-size", "4"}});
+    return predicted({{"model", model},
+                      {"offload", what},
+                      {"cluster", "gh200x4"},
+                      {"device", "gh200"},
+                      {"world-size", "4"}});
   };
   const std::string small = "llama:layers=6,hidden=1024,heads=8,sequence=1024,vocabulary=4096";
   CHECK(with(small, "optimizer").notes.at("offload").find("does not fit") == std::string::npos);
@@ -221,7 +225,9 @@ TEST_CASE("memory of a host holds what its ranks offload, or the step does not f
 }
 
 TEST_CASE("--offload prints assumptions of what leaves alone") {
-  const auto assumed = [](const std::string& what) { return predicted({{"offload", what}}).notes.at("assumed"); };
+  const auto assumed = [](const std::string& what) {
+    return predicted({{"offload", what}}).notes.at("assumed");
+  };
   CHECK(assumed("activations").find("two blocks ahead") != std::string::npos);
   CHECK(assumed("activations").find("a socket updates") == std::string::npos);
   CHECK(assumed("optimizer").find("two blocks ahead") == std::string::npos);
@@ -235,8 +241,8 @@ TEST_CASE("--offload names what it cannot do") {
   for (const char* wrong :
        {"weights", "activations=0", "activations=1.5", "optimizer=2.0", "parameters=0.5", ""})
     CHECK(error_of<UsageError>([&] { return parse_offload(wrong); }).find("must be") != std::string::npos);
-  for (const char* right :
-       {"activations", "activations=8", "activations=0.5+optimizer=0.5", "parameters", "parameters=compute", "none"})
+  for (const char* right : {"activations", "activations=8", "activations=0.5+optimizer=0.5", "parameters",
+                            "parameters=compute", "none"})
     CHECK(to_text(parse_offload(right)) == right);
   CHECK(error_of<UsageError>([&] {
           return moved(load_model(kGpt), "single", "activations=7", 0).out;
