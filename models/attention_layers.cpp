@@ -234,6 +234,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
       heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
       flash && causal};
   if (flash) form.window = number(layer, "window");
+  if (flag(layer, "norms") && flag(layer, kTransformerEngine)) keep(s * (q + w), cost.kernels.back());
   if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
@@ -287,7 +288,8 @@ std::vector<LayerTensor> latent_parameters(const Layer& layer) {
 /// GEMM, those of each norm twice, rotary parts 2 s (a + 1) r, joined keys s (a (2 n + r) + r), and attention
 /// as in `self_attention`, with keys of n + r and values of w. Backward twice that. Saved: x, the latents
 /// before and after their norms, q, k, and the array with v and k_n, of which Transformer Engine keeps v;
-/// with `flash` a number per head and position, else copies of q, k and v by head, and the probabilities.
+/// with `flash` a number per head and position, else the probabilities and, but in Transformer Engine, copies of
+/// q, k and v by head.
 void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const double heads = number(layer, "heads"), n = number(layer, "nope"), r = number(layer, "rope");
@@ -320,7 +322,7 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   cost.kernels.push_back(up);
   if (flash) return add_flash(form, 0.0, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
-  keep(s * heads * (2.0 * d + w), cost.kernels.back());
+  if (!engine) keep(s * heads * (2.0 * d + w), cost.kernels.back());
   add_stored({.form = form,
               .copied = 4.0 * vectors,
               .vectors = 2.0 * vectors,
@@ -350,6 +352,7 @@ std::vector<LayerKind> attention_kinds() {
                       Attribute::flag("eager"),
                       Attribute::flag("repeat_kv"),
                       Attribute::flag("output_copied"),
+                      Attribute::flag(kTransformerEngine),
                       Attribute::flag("fused_softmax"),
                       Attribute::count_or("dropout", 0),
                       Attribute::count_or("context", 1, 1),

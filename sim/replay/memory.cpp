@@ -97,8 +97,8 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
 void add_process_totals(const Schedule& schedule, const Execution& execution, bool is_stated,
                         Result& result) {
   constexpr double kContext = 0.75e9, kCommunicator = 0.69e9;
-  const double reserved = positive_number(execution.reserved).value() / 100.0;
-  const int others = positive_number(execution.communicators).value_or(0);
+  const double reserved = number_in<double>(execution.reserved).value() / 100.0;
+  const int others = number_in<int>(execution.communicators).value_or(0);
   for (MemoryUse& use : result.memory) {
     std::set<int> groups;
     for (const Op& op : schedule.program(use.rank).ops) {
