@@ -234,6 +234,8 @@ void add_attention(const Layer& layer, LayerCost& cost) {
       heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
       flash && causal};
   if (flash) form.window = number(layer, "window");
+  if (flag(layer, "norms") && flag(layer, kTransformerEngine)) keep(s * (q + w), cost.kernels.back());
+  if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
               .copied = 4.0 * s * q + kept * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
@@ -286,7 +288,8 @@ std::vector<LayerTensor> latent_parameters(const Layer& layer) {
 /// GEMM, those of each norm twice, rotary parts 2 s (a + 1) r, joined keys s (a (2 n + r) + r), and attention
 /// as in `self_attention`, with keys of n + r and values of w. Backward twice that. Saved: x, the latents
 /// before and after their norms, q, k, and the array with v and k_n, of which Transformer Engine keeps v;
-/// with `flash` a number per head and position, else copies of q, k and v by head, and the probabilities.
+/// with `flash` a number per head and position, else the probabilities and, but in Transformer Engine, copies of
+/// q, k and v by head.
 void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const double heads = number(layer, "heads"), n = number(layer, "nope"), r = number(layer, "rope");
@@ -319,8 +322,14 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   cost.kernels.push_back(up);
   if (flash) return add_flash(form, 0.0, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
-  keep(s * heads * (2.0 * d + w), cost.kernels.back());
-  add_stored({.form = form, .copied = 4.0 * vectors, .vectors = 2.0 * vectors, .causal = true, .copies = 4},
+  if (!engine) keep(s * heads * (2.0 * d + w), cost.kernels.back());
+  add_stored({.form = form,
+              .copied = 4.0 * vectors,
+              .vectors = 2.0 * vectors,
+              .dropout = size(layer, "dropout"),
+              .masks_in_kernel = flag(layer, "fused_softmax"),
+              .causal = true,
+              .copies = 4},
              cost);
 }
 
@@ -342,6 +351,8 @@ std::vector<LayerKind> attention_kinds() {
                       Attribute::flag("flash"),
                       Attribute::flag("eager"),
                       Attribute::flag("repeat_kv"),
+                      Attribute::flag("output_copied"),
+                      Attribute::flag(kTransformerEngine),
                       Attribute::flag("fused_softmax"),
                       Attribute::count_or("dropout", 0),
                       Attribute::count_or("context", 1, 1),
@@ -361,8 +372,8 @@ std::vector<LayerKind> attention_kinds() {
       {.name = "latent_attention",
        .attributes = {Attribute::count("heads"), Attribute::count_or("q_rank", 0),
                       Attribute::count("kv_rank"), Attribute::count("nope", 0), Attribute::count("rope", 2),
-                      Attribute::count("value"), Attribute::flag("flash"),
-                      Attribute::flag(kTransformerEngine)},
+                      Attribute::count("value"), Attribute::flag("flash"), Attribute::flag("fused_softmax"),
+                      Attribute::count_or("dropout", 0), Attribute::flag(kTransformerEngine)},
        .input = kSequence,
        .output = latent_output,
        .parameters = latent_parameters,

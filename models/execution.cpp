@@ -61,6 +61,14 @@ const std::vector<ExecutionOption>& execution_options() {
        &Execution::gathered,
        {"views", "copied"},
        "parameters of FSDP's units: views of the buffer of the all-gather, or copied out of it (FSDP2)"},
+      {"reserved",
+       &Execution::reserved,
+       {"N"},
+       "memory that PyTorch's allocator takes from a GPU, in percent of what it hands out at most"},
+      {"communicators",
+       &Execution::communicators,
+       {"none", "N"},
+       "NCCL communicators of a process besides those of the schedule, each with its own buffers"},
   };
   return kOptions;
 }
@@ -92,7 +100,7 @@ void set_execution(const ExecutionOption& option, const std::string& text, Execu
   for (const std::string& part : parts)
     if (std::ranges::none_of(option.known, [&](const std::string& known) { return is_value(part, known); }))
       throw InputError("{}", std::ranges::count(option.known, part) > 0
-                                 ? "N of '" + part + "' is a number of ranks, as flex8"
+                                 ? "N of '" + part + "' stands for a number, as in flex8"
                                  : unknown_name("value", part, option.known));
   if (parts.size() > 1 && (!option.joins || has_choice(text, "none")))
     throw InputError("takes one value, found '{}'; known are {}", text, joined(option.known));

@@ -24,6 +24,9 @@ struct Execution {
   std::string gradient_passes = "none";  ///< over the gradients before the optimizer
   std::string gathered = "views";  ///< parameters of FSDP's units: in the buffer of the all-gather, or copied
 
+  std::string reserved = "105";  ///< memory that PyTorch's allocator takes, percent of what it hands out
+  std::string communicators = "none";  ///< of NCCL, besides those that the schedule uses
+
   bool operator==(const Execution&) const = default;
 };
 

@@ -4,6 +4,11 @@
 
 /// Mixture of experts; E experts, K of them active for a token, f wide; shared ones f_s.
 namespace stepcast {
+
+std::vector<const char*> expert_parts(const Layer& layer) {
+  return flag(layer, "gated") ? std::vector{"gate", "up", "down"} : std::vector{"up", "down"};
+}
+
 namespace {
 
 Shape experts_output(const Layer& layer) {
@@ -38,9 +43,8 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
   const bool expert_bias = flag(layer, "bias");
   if (expert_bias) result.push_back({layer.texts.at("router") + ".bias", {size(layer, "experts")}});
   const auto add_feed_forward = [&](const std::string& prefix, std::int64_t width, bool expert) {
-    for (const char* part : {"gate", "up", "down"}) {
+    for (const char* part : expert_parts(layer)) {
       const bool down = std::string_view(part) == "down";
-      if (!flag(layer, "gated") && std::string_view(part) == "gate") continue;
       const std::int64_t outer = prefix.starts_with("shared") ? hidden : expert_width(layer);
       result.push_back({.suffix = prefix + layer.texts.at(part) + ".weight",
                         .shape = down ? Shape{outer, width} : Shape{width, outer},
@@ -113,21 +117,23 @@ void add_permutation(const Layer& layer, double active, LayerCost& cost) {
 /// Backward twice that. Saved: x, the router's probabilities, and per token and active expert x, y and four
 /// times f. All experts' weights are read, which holds for batches with more tokens than experts.
 ///
+/// Without `gated` an expert is down_e(gelu(up_e(x))): two GEMMs, 2 f for GELU, and twice f saved. With
+/// `squared` relu(up_e(x))^2 is in GELU's place, one kernel whose backward moves 3 f.
+///
 /// Megatron with Transformer Engine permutes with 2 (1 + K) h and sorts with 4 K h, its backward as much, and
 /// weights in the activation; see add_weighted_bias() for experts with a bias.
 ///
-/// Transformer Engine saves neither y nor the inputs of the product, but per
-/// expert the router's numbers and a map of rows. While its combine runs, tokens wait in four places, in the
-/// backward in two.
+/// Transformer Engine saves neither y nor the inputs of the product (but GELU's output, which the router's
+/// number then multiplies), and per expert the router's numbers and a map of rows. While its combine runs,
+/// tokens wait in four places, in the backward in two.
 ///
 /// With a capacity of C tokens, K is C E/s. Each of r ranks has E/r experts and as many tokens, from all r,
 /// as it would have of its own alone. With several experts, rows that arrive rank by rank are sorted by
 /// expert and back, 4 h each. With t ranks that divide every expert, each computes f/t of the rows of all t,
 /// which are gathered before (and saved) and summed after: x and these 4 h count t times.
 ///
-/// Without gates a feed-forward layer is 4 instead of 6 h f flop. Its squared ReLU, one kernel, moves 2 f,
-/// backward 3 f. With a latent of width l, h is l in all terms of the K experts, and two projections of every
-/// token add 4 s h l flop; both their inputs are saved.
+/// With a latent of width l, h is l in all terms of the K experts, and two projections of every token add
+/// 4 s h l flop; both their inputs are saved.
 ///
 /// With `imbalance` the costs are those of the rank with the most tokens: rows, messages and saved bytes are
 /// multiplied by imbalance / 100. Flop of tokens beyond the mean do not count in MFU.
@@ -145,10 +151,12 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const double useful = size(layer, "capacity") == 0 ? number(layer, "active") / active : 1.0;
   cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = hidden, .chooses = true});
   const bool engine = flag(layer, kTransformerEngine), gated = flag(layer, "gated");
+  const bool squared = flag(layer, "squared");
+  const double inputs = gated ? 2.0 : 1.0;  // of the activation
   const auto add_feed_forward = [&](double rows, double width, double times, KernelRole role) {
-    const double ways = gated ? 2.0 : 1.0, joined = engine ? ways : 1.0;  // gate and up are one GEMM
+    const double joined = engine ? inputs : 1.0;  // gate and up are one GEMM
     const double outer = role == KernelRole::kSharedExpert ? hidden : h;
-    cost.kernels.push_back(multiplies({rows, joined * width, outer, 0.0, ways / joined * times}));
+    cost.kernels.push_back(multiplies({rows, joined * width, outer, 0.0, inputs / joined * times}));
     cost.kernels.back().role = role;
     cost.kernels.push_back(multiplies({rows, outer, width, 0.0, times}));
     if (role == KernelRole::kSharedExpert) return;
@@ -156,13 +164,17 @@ void add_experts(const Layer& layer, LayerCost& cost) {
       cost.kernels[i].useful = useful;
   };
   const auto add_activation = [&](double elements, int launches, KernelRole role) {
-    Kernel& kernel = cost.kernels.emplace_back(gated ? moves(5.0 * elements, 10.0 * elements, launches)
-                                                     : moves(2.0 * elements, 3.0 * elements, launches));
+    const double moved = (3.0 * inputs - 1.0) * elements;
+    Kernel& kernel = cost.kernels.emplace_back(moves(moved, squared ? 1.5 * moved : 2.0 * moved, launches));
     kernel.role = role;
-    if (engine) keep((role == KernelRole::kSharedExpert ? (gated ? 3.0 : 2.0) : 1.0) * elements, kernel);
+    const bool is_shared = role == KernelRole::kSharedExpert;
+    if (engine) keep((is_shared ? inputs + 1.0 : squared ? 1.0 : 3.0 - inputs) * elements, kernel);
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
-  add_activation(s * active * routed, (engine ? 1 : static_cast<int>(own)) * (gated ? 5 : 1),
+  add_activation(s * active * routed,
+                 (engine ? 1 : static_cast<int>(own)) * (gated     ? 5
+                                                         : squared ? 1
+                                                                   : 2),
                  KernelRole::kExpertActivation);
   if (shared > 0.0) {
     add_feed_forward(s, shared, 1.0, KernelRole::kSharedExpert);
@@ -178,11 +190,11 @@ void add_experts(const Layer& layer, LayerCost& cost) {
       cost.kernels.emplace_back(moves(moved, 2.0 * moved, 3 + (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
   if (engine) {
     const double rows = s * active;
-    keep(tensor * rows * h + s * (gated ? 2.0 : 1.0) * active * routed, rest);
+    keep(tensor * rows * h + inputs * rows * routed, rest);
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {
-    keep(s * (experts + active * (tensor + 1.0) * h + (gated ? 4.0 : 2.0) * wide), rest);
+    keep(s * (experts + active * (tensor + 1.0) * h + 2.0 * inputs * wide), rest);
   }
   add_permutation(layer, active, cost);
 }
@@ -209,34 +221,26 @@ std::int64_t expert_rows(const Layer& layer) {
 }
 
 std::vector<LayerKind> expert_kinds() {
-  return {{.name = "experts",
-           .attributes = {Attribute::count("experts"),
-                          Attribute::count("active"),
-                          Attribute::count("feed_forward"),
-                          Attribute::count_or("shared", 0),
-                          Attribute::count_or("capacity", 0),
-                          Attribute::count_or("imbalance", 100, 100),
-                          Attribute::count_or("ranks", 1, 1),
-                          Attribute::count_or("tensor", 1, 1),
-                          Attribute::flag("sigmoid"),
-                          Attribute::flag("bias"),
-                          Attribute::flag("shared_gate"),
-                          Attribute::flag("gated", true),
-                          Attribute::count_or("latent", 0),
-                          Attribute::count_or("groups", 1, 1),
-                          Attribute::count_like("chosen_groups", "groups"),
-                          Attribute::name("router", "gate"),
-                          Attribute::name("gate", "gate_proj"),
-                          Attribute::name("up", "up_proj"),
-                          Attribute::name("down", "down_proj"),
-                          Attribute::flag(kTransformerEngine)},
-           .input = kSequence,
-           .output = experts_output,
-           .parameters = experts_parameters,
-           .buffers = experts_buffers,
-           .saves_input = true,
-           .adjust = add_experts,
-           .ready_order = ReadyOrder::kReversed}};
+  return {
+      {.name = "experts",
+       .attributes = {Attribute::count("experts"),         Attribute::count("active"),
+                      Attribute::count("feed_forward"),    Attribute::count_or("shared", 0),
+                      Attribute::count_or("capacity", 0),  Attribute::count_or("imbalance", 100, 100),
+                      Attribute::count_or("ranks", 1, 1),  Attribute::count_or("tensor", 1, 1),
+                      Attribute::flag("gated", true),      Attribute::flag("squared"),
+                      Attribute::flag("sigmoid"),          Attribute::flag("bias"),
+                      Attribute::flag("shared_gate"),      Attribute::count_or("latent", 0),
+                      Attribute::count_or("groups", 1, 1), Attribute::count_like("chosen_groups", "groups"),
+                      Attribute::name("router", "gate"),   Attribute::name("gate", "gate_proj"),
+                      Attribute::name("up", "up_proj"),    Attribute::name("down", "down_proj"),
+                      Attribute::flag(kTransformerEngine)},
+       .input = kSequence,
+       .output = experts_output,
+       .parameters = experts_parameters,
+       .buffers = experts_buffers,
+       .saves_input = true,
+       .adjust = add_experts,
+       .ready_order = ReadyOrder::kReversed}};
 }
 
 }  // namespace stepcast

@@ -37,19 +37,20 @@
 /// | `self_attention`       | `heads`, `kv_heads` = heads, `head_size` = 0 (width /  | Linear: `query`,  |
 /// |                        | heads), `bias` = true, `causal`, `rotary`, `norms`,    | `key`, `value`,   |
 /// |                        | `fused`, `flash`, `eager`, `repeat_kv`,                | or `c_attn`       |
+/// |                        | `output_copied`,                                       |                   |
 /// |                        | `fused_softmax` = false, `dropout` = 0 (percent, of    |                   |
 /// |                        | the probabilities), `context` = 1, `ring` = false,     |                   |
 /// |                        | `window` = 0, `full_every` = 0;                        |                   |
 /// |                        | names: `query`, `key`, `value`                         |                   |
 /// | `latent_attention`     | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`,       | those of          |
 /// |                        | `rope`, `value` (sizes of the parts of a head),        | DeepSeek-V3       |
-/// |                        | `flash` = false                                        |                   |
+/// |                        | `flash`, `fused_softmax` = false, `dropout` = 0        |                   |
 /// | `experts`              | `experts`, `active`, `feed_forward`, `shared` = 0,     | Linear: router,   |
 /// |                        | `capacity` = 0 (percent), `imbalance` = 100 (percent), | and three         |
-/// |                        | `ranks` = 1, `sigmoid` = false, `groups` = 1,          | per expert, two   |
-/// |                        | `chosen_groups` = groups, `gated` = true, `latent` = 0 | without gates     |
-/// |                        | (width; 0: none); names: `router`, `gate`, `up`,       |                   |
-/// |                        | `down`                                                 |                   |
+/// |                        | `ranks` = 1, `gated` = true, `squared` = false (else   | per expert (two   |
+/// |                        | GELU, without gates), `latent` = 0 (width; 0: none),   | if not gated)     |
+/// |                        | `sigmoid` = false, `groups` = 1, `chosen_groups` =     |                   |
+/// |                        | groups; names: `router`, `gate`, `up`, `down`          |                   |
 /// | `mamba`                | `heads`, `head_size`, `state`, `groups` = 1,           | Mamba 2           |
 /// |                        | `conv` = 4 (taps), `chunk` = 128, `context` = 1        |                   |
 /// | `first_token`          | -                                                      | a view            |
@@ -72,6 +73,7 @@
 /// `norms`: an RMSNorm over each head's q and k; `fused`: one projection for q, k and v; `flash`:
 /// probabilities are never stored; `eager`: norms and rotary positions are separate PyTorch kernels (so is an
 /// `rms_norm`); `repeat_kv`: with `flash`, keys and values are copied for every head of q that reads them;
+/// `output_copied`: the output of FlashAttention is copied into another order of dimensions and saved twice;
 /// `context`: the input is one of that many ranks' parts of the sequence, and keys and values of all parts
 /// are gathered (Llama 3; work of causal attention counts as balanced). With `ring` each part rotates through
 /// the ring instead, while ranks attend to the part before. Ring attention requires `flash` and no dropout of
@@ -145,6 +147,9 @@ int shared_dimension(const Layer& layer, const LayerTensor& tensor);
 
 /// Kinds of multi-token prediction: the input of a module, and its use of the head.
 inline constexpr const char *kNextTokens = "next_tokens", *kOwnHead = "own_head";
+
+/// GEMMs of an expert in the order of registration: gate, up and down, or without `gated` up and down.
+std::vector<const char*> expert_parts(const Layer& layer);
 
 /// Suffix of the all-to-all that takes tokens to their experts.
 inline constexpr const char* kDispatch = ".dispatch";

@@ -104,6 +104,9 @@ class ModelReader {
                                      {"loss_eager", loss.eager},
                                      {"loss_fused", loss.fused}})
       if (given && !has_classes) file.at(key).fail("only loss cross_entropy has classes");
+    if (loss.fused && loss.compiled)
+      file.at("loss_compiled")
+          .fail("has no effect beside loss_fused, whose kernel computes it; set one of them to 0");
     if (file.has("loss_chunks")) loss.chunks = read_int(file.at("loss_chunks"), 1);
     if (has_classes) loss.classes = read_int(file.at("classes"), 2);
     if ((loss.kind == "none") != (model_.input.kind == "none"))

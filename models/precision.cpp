@@ -18,8 +18,9 @@ struct Dtype {
 
 const std::map<std::string, Dtype>& dtypes() {
   static const std::map<std::string, Dtype> kDtypes{
-      {"fp32", {4.0, "float32"}}, {"tf32", {4.0, "tf32"}},  {"bf16", {2.0, "bfloat16"}},
-      {"fp16", {2.0, "float16"}}, {"fp8", {1.0, "float8"}}, {"int8", {1.0 + 4.0 / 256.0, "int8"}}};
+      {"fp32", {4.0, "float32"}},     {"tf32", {4.0, "tf32"}},  {"bf16", {2.0, "bfloat16"}},
+      {"fp16", {2.0, "float16"}},     {"fp8", {1.0, "float8"}}, {"int8", {1.0 + 4.0 / 256.0, "int8"}},
+      {"bf16+fp32", {6.0, "float32"}}};
   return kDtypes;
 }
 
@@ -55,6 +56,7 @@ std::string known_dtype(const std::string& part, const std::string& dtype) {
     for (const Recipe& recipe : recipes()) known.push_back(recipe.name);
   if (part.empty() || part == "compute") known.emplace_back("tf32");  // a way to multiply, not to store
   if (part == "optimizer") known.emplace_back("int8");
+  if (part == "gradients") known.emplace_back("bf16+fp32");
   if (part == "master" || part == "products" || part == "gather") known.emplace_back("none");
   if (std::ranges::find(known, dtype) != known.end()) return dtype;
   throw InputError("precision{}: {}", part.empty() ? "" : " of " + part, unknown_name("dtype", dtype, known));
@@ -93,7 +95,7 @@ Precision Precision::parse(const std::string& text) {
 std::string to_text(const Precision& precision) {
   std::string shortest;
   std::vector<std::string> columns = names_of(dtypes());
-  std::erase(columns, "int8");
+  std::erase_if(columns, [](const std::string& name) { return name == "int8" || name == "bf16+fp32"; });
   if (precision.products != "none") columns.push_back(precision.products);
   for (const std::string& dtype : columns) {
     const Precision whole = column(dtype);

@@ -19,6 +19,9 @@ namespace stepcast {
 /// | `products`   | GEMMs of the blocks' linear layers; `none`: as `compute`   | none | none | none | fp8  |
 /// | `gather`     | their weights, kept and gathered; `none`: as `parameters`  | none | none | none | none |
 ///
+/// `gradients=bf16+fp32`: those of the backward beside accumulators in fp32, to which every micro-batch adds
+/// them (DeepSpeed's BF16_Optimizer).
+///
 /// `optimizer=int8`: states of 8 bit, with a scale of 4 B for every 256 (Dettmers et al., "8-bit Optimizers
 /// via Block-wise Quantization", 2022). The loss is computed in fp32. Statistics of norms and attention's
 /// logarithms of sums stay fp32. Only casts to fp8 count as kernels.
@@ -69,7 +72,7 @@ const std::vector<Recipe>& recipes();
 /// Null for `none`.
 const Recipe* recipe_of(const std::string& products);
 
-/// Bytes per number: fp32 and tf32 4, bf16 and fp16 2, fp8 1, int8 1 + 4/256, none 0. \pre known
+/// Bytes per number: fp32 and tf32 4, bf16 and fp16 2, fp8 1, int8 1 + 4/256, bf16+fp32 6, none 0. \pre known
 double bytes_of(const std::string& dtype);
 
 /// Name in device files: `float32`, `tf32`, `bfloat16`, `float16`, `float8`.

@@ -85,17 +85,20 @@ bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
 }
 
 /// Number of a segment's works that run again: those before the last GEMM with weights, or up to a dropout
-/// after it.
+/// after it; with experts all, since their weighting in the end needs what they give.
 std::size_t recomputed_works(const std::vector<LayerWork>& works) {
   for (std::size_t i = works.size(); i-- > 0;) {
     if (works[i].any([](const Kernel& one) { return one.moved == Moved::kNoise; })) return i + 1;
+    if (works[i].has_router()) return works.size();
     if (works[i].weight_gemms() > 0.0) return i;
   }
   return 0;
 }
 
-/// Returns the work without the GEMMs and the attention whose outputs are saved; `kept` grows by those.
+/// Returns the work without the GEMMs and the attention whose outputs are saved; `kept` grows by those. Of
+/// experts and their router nothing is: grouped GEMMs are not on torchtitan's list, and it excludes the router.
 LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
+  if (work.has_router()) return work;
   std::erase_if(work.kernels, [&](const Kernel& kernel) {
     if (const Gemm* gemm = kernel.gemm(); gemm != nullptr && gemm->has_weight()) {
       if (++gemm_number % 2 == 0) return false;
@@ -167,12 +170,14 @@ void recompute_operations(Model& model, Segment& segment) {
   SavedBytes& again = segment.recomputed.saved;
   again.size = std::max(Bytes(0), segment.saved.size - kept);
   for (std::size_t i = end; i < segment.work.size(); ++i) without_kept(segment.work[i], number, kept);
-  repeat_collectives(model, segment, [&](const LayerCollective& one) {  // torchtitan saves what is scattered
-    if (one.group != LayerCollectiveGroup::kTensor) return false;
-    const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
-    if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
-    return !scatters && one.work <= static_cast<int>(end);
-  });
+  repeat_collectives(model, segment,
+                     [&](const LayerCollective& one) {  // torchtitan saves what is scattered or sent
+                       if (one.group == LayerCollectiveGroup::kExpert) kept += one.per_sample;
+                       if (one.group != LayerCollectiveGroup::kTensor) return false;
+                       const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
+                       if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
+                       return !scatters && one.work <= static_cast<int>(end);
+                     });
   again.masks = std::exchange(segment.saved.masks, Bytes(0));
   again.float32 = std::exchange(segment.saved.float32, Bytes(0));
   segment.saved.size = kept;
@@ -244,8 +249,6 @@ Model recomputing(Model model, RecomputedPart part) {
   bool any = false;
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;
-    if (std::ranges::any_of(segment.work, &LayerWork::has_router))
-      refuse("per-op", "has experts, whose saved tensors are not known");
     for (const LayerWork& work : segment.work)
       if (work.any([](const Kernel& one) { return one.is(KernelRole::kScan); }))
         refuse("per-op", "has state-space layers, whose saved tensors are not known");
@@ -253,6 +256,7 @@ Model recomputing(Model model, RecomputedPart part) {
     recompute_operations(model, segment);
   }
   if (!any) refuse("per-op", "repeats no blocks");
+  if (model.parallel.expert_tensor > 1) refuse("per-op", "divides experts; take full");
   return model;
 }
 

@@ -135,7 +135,8 @@ LayerFunction build_latent_attention(LayerBuilder& builder, const Layer& layer) 
                       up = part("kv_b_proj");
   const LayerFunction rotate = rotation(builder.model().positions(0, sequence), rope, builder.options());
   const AttentionFunction weigh = core_attention(
-      builder, {.queries = sequence, .keys = sequence, .causal = true, .fuses = size("flash") != 0}, 0);
+      builder, {.queries = sequence, .keys = sequence, .causal = true, .fuses = size("flash") != 0},
+      size("dropout"));
   return [=](const torch::Tensor& x) {
     const auto by_head = [&](const torch::Tensor& all) {
       return all.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);

@@ -11,7 +11,7 @@ namespace {
 void skip_feed_forward(LayerBuilder& builder, const Layer& layer) {
   const torch::Tensor drawn =
       torch::empty({layer.sizes.at("feed_forward") * layer.input.at(1)}, builder.on_device(torch::kFloat64));
-  for (int part = layer.sizes.at("gated") != 0 ? 0 : 1; part < 3; ++part)
+  for (std::size_t part = 0; part < expert_parts(layer).size(); ++part)
     drawn.normal_(0.0, 1.0, builder.generator());
 }
 
@@ -20,8 +20,9 @@ LayerFunction feed_forward(LayerBuilder& builder, const Layer& layer, const std:
     return builder.projection(full_name(layer, prefix + layer.texts.at(which)));
   };
   if (layer.sizes.at("gated") == 0)
-    return [up = part("up"), down = part("down")](const torch::Tensor& x) {
-      return down(torch::relu(up(x)).square());
+    return [up = part("up"), down = part("down"),
+            squared = layer.sizes.at("squared") != 0](const torch::Tensor& x) {
+      return down(squared ? torch::relu(up(x)).square() : torch::gelu(up(x)));
     };
   return [gate = part("gate"), up = part("up"), down = part("down")](const torch::Tensor& x) {
     const torch::Tensor factor = torch::silu(gate(x));

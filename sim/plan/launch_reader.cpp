@@ -63,6 +63,7 @@ std::string program_of(const std::string& text) {
 ///   only: {optimizer: [adam]}    # values that are modelled
 ///   lists: [recompute-modules]   # keys with several such values, which `+` joins
 ///   refused: {fp4-format: why}   # keys that change the step and are not modelled
+///   cannot: [{data: why, if: {tensor: "> 1"}}]  # keys with a combination that is not modelled
 ///   ignored: [log-*]             # patterns of keys without effect
 ///   set: [{data: "{world-size/tensor}", if: {tensor: "> 1"}}]     # further values, in order
 ///   settings: [{sequence_parallel: 1, if: {sequence-parallel: yes}}]  # of the model
@@ -73,7 +74,7 @@ class TableReader {
   TableReader(const std::string& program, std::string name, const OptionTexts& given)
       : table_(table_of(program)), read_(table_.at("read")), name_(std::move(name)), given_(given) {
     read_.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "lists", "refused",
-                      "ignored", "set", "settings", "options"});
+                      "cannot", "ignored", "set", "settings", "options"});
     result_.program = table_.at("name").text();
   }
 
@@ -89,6 +90,9 @@ class TableReader {
     values_.set("model-given", words_.contains("model") ? "yes" : "no");
     add_layers();
     evaluate("set", [&](const std::string& name, const std::string& value) { values_.set(name, value); });
+    evaluate("cannot", [&](const std::string& key, const std::string& why) {
+      throw InputError("{}: {}: {}", name_, key, why);
+    });
     add_domain();
     values_.set("mesh", mesh());
     OptionTexts& options = result_.options;

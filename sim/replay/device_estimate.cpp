@@ -28,23 +28,6 @@ struct LayerTimes {
   GemmTime gemms;  ///< unset: shapes of kernels are not heeded
 };
 
-/// \throws InputError for attention in 8 bit with a window, which its backward ignores, or with heads of
-/// which no rate is known
-void check_attention(const Model& model, const std::string& kind, const AttentionTable& table) {
-  if (!kind.ends_with("fp8")) return;
-  for (const Segment& segment : model.segments)
-    for (const LayerWork& work : segment.work)
-      for (const Kernel& kernel : work.kernels) {
-        const FusedAttention* one = kernel.attention();
-        if (one == nullptr) continue;
-        if (one->window > 0.0) throw InputError("--attention {}: no rates with windows; take cudnn", kind);
-        const double size = (one->head_size + one->value_size) / 2.0;
-        if (size < table.begin()->first || size > table.rbegin()->first)
-          throw InputError("--attention {}: no rates of heads of {} elements, but of {} to {}; take cudnn",
-                           kind, size, table.begin()->first, table.rbegin()->first);
-      }
-}
-
 /// Layer times at the efficiencies of the device: kernels by their shapes if its parameters are known, else
 /// rooflines.
 LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double samples, int threads) {
@@ -52,9 +35,8 @@ LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double 
   const Recipe* recipe = recipe_of(model.precision.products);
   if (recipe != nullptr) rates.low = recipe_peak(device, *recipe);
   if (device.has_kernels()) {
-    const std::string attention = attention_kind(device, model.execution.attention);
+    const std::string attention = attention_kind(device, model.execution.attention, &model);
     const AttentionTable& attention_table = device.kernels.attention.at(attention);
-    check_attention(model, attention, attention_table);
     const KernelRates kernels{.peak = rates.peak,
                               .reached = device.estimate.compute_efficiency,
                               .attention = device.estimate.attention_efficiency,

@@ -41,7 +41,7 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
                                [](const LayerWork& one) { return one.any(&Kernel::attention); });
   };
   if (device.has_kernels() && std::ranges::any_of(model.segments, attends))
-    lines.push_back("attention is " + attention_kind(device, model.execution.attention));
+    lines.push_back("attention is " + attention_kind(device, model.execution.attention, &model));
   if (!lines.empty() && lines.back().ends_with("fp8"))
     lines.back() += ", the casts of whose operands cost nothing";
   if (model.input.documents > 0) lines.push_back("all documents are equally long");

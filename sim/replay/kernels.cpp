@@ -56,11 +56,36 @@ AttentionRate attention_rate(const AttentionTable& table, double head_size,
   return {std::lerp(a.part, b.part, part), std::lerp(a.half, b.half, part)};
 }
 
+/// Why a kind of 8 bit has no rates for the attention of this model: a window, which its backward ignores, or
+/// heads of sizes that nobody measured; "" if it has.
+std::string attention_problem(const Model& model, const std::string& kind, const AttentionTable& table) {
+  if (!kind.ends_with("fp8")) return "";
+  for (const Segment& segment : model.segments)
+    for (const LayerWork& work : segment.work)
+      for (const Kernel& kernel : work.kernels) {
+        const FusedAttention* one = kernel.attention();
+        if (one == nullptr) continue;
+        if (one->window > 0.0) return fmt::format("--attention {}: no rates with windows; take cudnn", kind);
+        const double size = (one->head_size + one->value_size) / 2.0;
+        if (size < table.begin()->first || size > table.rbegin()->first)
+          return fmt::format("--attention {}: no rates of heads of {} elements, but of {} to {}; take cudnn",
+                             kind, size, table.begin()->first, table.rbegin()->first);
+      }
+  return "";
+}
+
 }  // namespace
 
-std::string attention_kind(const DeviceModel& device, const std::string& preference) {
-  for (const std::string& kind : choices_of(preference))
-    if (device.kernels.attention.contains(kind)) return kind;
+std::string attention_kind(const DeviceModel& device, const std::string& preference, const Model* model) {
+  std::string problem;
+  for (const std::string& kind : choices_of(preference)) {
+    const auto table = device.kernels.attention.find(kind);
+    if (table == device.kernels.attention.end()) continue;
+    const std::string own = model == nullptr ? "" : attention_problem(*model, kind, table->second);
+    if (own.empty()) return kind;
+    problem = own;
+  }
+  if (!problem.empty()) throw InputError("{}", problem);
   throw InputError("--attention {}: {} has rates of {}", preference, device.name,
                    joined(names_of(device.kernels.attention)));
 }

@@ -40,7 +40,9 @@ inline constexpr double kScanPart = 0.39;
 
 /// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that
 /// names the kinds that the device has
-std::string attention_kind(const DeviceModel& device, const std::string& preference);
+/// \param model it has rates for, too; null: any
+std::string attention_kind(const DeviceModel& device, const std::string& preference,
+                           const Model* model = nullptr);
 
 /// Time of a GEMM C[m,n] = A[m,k] B[k,n], or of `count` equal ones in one kernel:
 ///

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "core/number.hpp"
 #include "schedule/operations.hpp"
 
 namespace stepcast {
@@ -93,8 +94,11 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
   return use;
 }
 
-void add_process_totals(const Schedule& schedule, bool is_stated, Result& result) {
-  constexpr double kReserved = 1.05, kContext = 0.75e9, kCommunicator = 0.69e9;
+void add_process_totals(const Schedule& schedule, const Execution& execution, bool is_stated,
+                        Result& result) {
+  constexpr double kContext = 0.75e9, kCommunicator = 0.69e9;
+  const double reserved = number_in<double>(execution.reserved).value() / 100.0;
+  const int others = number_in<int>(execution.communicators).value_or(0);
   for (MemoryUse& use : result.memory) {
     std::set<int> groups;
     for (const Op& op : schedule.program(use.rank).ops) {
@@ -105,9 +109,10 @@ void add_process_totals(const Schedule& schedule, bool is_stated, Result& result
         groups.insert(-1);  // of the stages
       }
     }
-    use.reserved_bytes = kReserved * use.peak_bytes;
+    use.reserved_bytes = reserved * use.peak_bytes;
     use.process_bytes = use.reserved_bytes;
-    if (!is_stated) use.process_bytes += kContext + kCommunicator * static_cast<double>(groups.size());
+    if (!is_stated)
+      use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);
   }
 }
 

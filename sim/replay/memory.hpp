@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "models/execution.hpp"
 #include "records/phase_costs.hpp"
 #include "records/result.hpp"
 #include "sim/replay/rank_run.hpp"
@@ -16,13 +17,14 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
 
 /// Adds what surrounds the tensors of each rank, estimates that no run of ours has tested:
 ///
-///     reserved   1.05 times the peak: PyTorch's allocator rounds and fragments. SimuMax's runs on 8 B200:
-///                1.03 to 1.04 with tensor parallelism alone, 1.06 with pipelines and experts, 1.07 to 1.09
-///                with context parallelism
+///     reserved   the peak times Execution::reserved: PyTorch's allocator rounds and fragments. 105 % from
+///                SimuMax's runs on 8 B200: 103 to 104 with tensor parallelism alone, 106 with pipelines and
+///                experts, 107 to 109 with context parallelism
 ///     process    reserved, 0.75 GB of CUDA's context and modules, and 0.69 GB of NCCL's buffers for each
-///                group of ranks that communicates (NVIDIA/nccl issue 964: 4 A100)
+///                group of ranks that communicates (NVIDIA/nccl issue 964: 4 A100), and for each further
+///                communicator of Execution
 ///
 /// \param is_stated the device states what a process holds (`process=`), which is part of the peak already
-void add_process_totals(const Schedule& schedule, bool is_stated, Result& result);
+void add_process_totals(const Schedule& schedule, const Execution& execution, bool is_stated, Result& result);
 
 }  // namespace stepcast

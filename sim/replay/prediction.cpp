@@ -201,12 +201,12 @@ bool states_process(const DeviceModel& device) {
   return device.estimate.process != 2.0 * device.kernels.cublas_workspace;
 }
 
-/// Workspaces of GEMMs: those of PyTorch, and of Transformer Engine one, with experts also one for each of
-/// four streams (transformer_engine/pytorch/module/base.py, cpp_extensions/gemm.py).
+/// Workspaces of GEMMs: those of PyTorch, and of Transformer Engine one, with experts side by side also one for
+/// each of four streams (transformer_engine/pytorch/module/base.py, cpp_extensions/gemm.py).
 Bytes process_bytes(const DeviceModel& device, const Model& model) {
   constexpr double kStreams = 4.0;
   if (!model.transformer_engine() || states_process(device)) return device.estimate.process;
-  const bool grouped = model.has_experts();
+  const bool grouped = model.has_experts() && model.execution.experts == "streams";
   return device.estimate.process + (grouped ? 1.0 + kStreams : 1.0) * device.kernels.engine_workspace;
 }
 
@@ -249,8 +249,8 @@ void add_baselines(const PredictionRequest& request, const Workload& workload,
 }
 
 /// Bytes between the rank that moves most and its host, and what the host holds.
-void add_offload(const EnvironmentRequest& asked, const Cluster& cluster, const Schedule& schedule,
-                 Result& result) {
+void add_offload(const Offload& offload, const EnvironmentRequest& asked, const Cluster& cluster,
+                 const Schedule& schedule, Result& result) {
   Bytes most, sent, held;
   for (const Program& program : schedule.programs) {
     Bytes out, back;
@@ -276,10 +276,12 @@ void add_offload(const EnvironmentRequest& asked, const Cluster& cluster, const 
   if (host.memory > Bytes(0) && fullest > host.memory)
     result.notes["offload"] += fmt::format(", together {} of a host with {}: the step does not fit",
                                            to_text(fullest), to_text(host.memory));
-  result.notes["assumed"] += fmt::format(
-      "{}copies run at the rate of links in both directions at once, two blocks ahead; a socket "
-      "updates parameters at {} of its memory",
-      result.notes["assumed"].empty() ? "" : "; ", to_text(asked.copies.host_memory));
+  std::string& assumed = result.notes["assumed"];
+  assumed += (assumed.empty() ? "" : "; ") +
+             std::string("copies run at the rate of links in both directions at once");
+  if (offload.has_activations()) assumed += ", two blocks ahead";
+  if (offload.optimizer > 0.0)
+    assumed += "; a socket updates parameters at " + to_text(asked.copies.host_memory) + " of its memory";
 }
 
 /// Configuration and notes of the request and its environment.
@@ -289,7 +291,7 @@ void describe(const PredictionRequest& request, const Workload& workload,
   if (workload.model.input.declared_per == "batch" && request.costs.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";
   if (request.training.offload != Offload{})
-    add_offload(asked, environment.cluster, schedule, result);
+    add_offload(request.training.offload, asked, environment.cluster, schedule, result);
   else if (has_action<Copy>(schedule))
     result.notes["copies"] = fmt::format("pageable memory at {}, {} to issue one",
                                          to_text(asked.copies.pageable), to_text(asked.copies.launch));
@@ -382,7 +384,7 @@ Result replay_schedule(const PredictionRequest& request, Workload workload,
                             : Bytes(workload.traced ? workload.traced->workspace_bytes : 0.0);
   if (process > Bytes(0)) add_process_memory(process, result);
   if (workload.device != nullptr && workload.device->gpu)
-    add_process_totals(schedule, states_process(*workload.device), result);
+    add_process_totals(schedule, workload.model.execution, states_process(*workload.device), result);
   if (!request.brief) add_baselines(request, workload, environment, schedule, result);
   result.notes.merge(workload.notes);
   describe(request, workload, environment, schedule, result);
@@ -423,6 +425,9 @@ Result predict(const PredictionRequest& request) {
   if (request.training.offload != Offload{} && (workload.device == nullptr || !workload.device->gpu))
     throw UsageError("--offload {} requires --device with a GPU, whose memory is not the host's",
                      to_text(request.training.offload));
+  if (request.costs.asks_experts && trains && !workload.model.has_experts())
+    throw UsageError("--experts {} has no effect: '{}' has no experts", request.costs.execution.experts,
+                     workload.model.specification);
   if (workload.device != nullptr) check_threads(workload, request.costs, environment->cluster);
   if (!request.brief) {
     if (workload.device != nullptr) check_places(environment->cluster, *workload.device);

@@ -279,6 +279,8 @@ PredictionRequest prediction_request(const OptionTexts& given) {
     const auto set = options.find(option.name);
     if (set != options.end() && option.set) option.set(request, set->second);
   }
+  if (given.contains("host-memory-rate") && request.training.offload.optimizer == 0.0)
+    throw UsageError("--host-memory-rate has no effect without --offload optimizer or parameters");
   for (const auto& [name, value] : options) {
     if (request.training.options.contains(name) || name == kMeshOption) continue;
     if (std::ranges::find(known, name) == known.end())

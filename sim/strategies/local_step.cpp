@@ -209,7 +209,7 @@ int LocalStep::work_on_host(const std::string& name, Bytes traffic, std::vector<
 
 int LocalStep::update_on_host(const std::string& name, const HostUpdate& update, std::vector<int> after) {
   // Of FSDP the shard on the host is the master copy, if there is one.
-  const bool held = update.copies || model_.precision.master == "none";
+  const bool held = update.copies || offload().computed || model_.precision.master == "none";
   program_.host_memory += model_.optimizer_bytes(update.count) + update.gradients;
   if (held) program_.host_memory += update.parameters;
   if (update.copies) after = {add_copy("offload_gradients" + name, true, update.gradients, std::move(after))};

@@ -39,13 +39,15 @@ Offload parse_offload(const std::string& text) {
       offload.activations = *share;
     else if (what == "optimizer" && is_share)
       offload.optimizer = *share;
-    else if (what == "parameters" && !given)
-      offload.parameters = true;
+    else if (what == "parameters" && (!given || value == "compute"))
+      offload.parameters = true, offload.computed = given;
     else
       throw UsageError(
           "--offload {}: '{}' must be activations, optimizer or parameters, joined by +; activations=N of "
           "the "
-          "first N blocks of a rank, activations=0.5 and optimizer=0.5 of a share",
+          "first N blocks of a rank, activations=0.5 and optimizer=0.5 of a share, parameters=compute for "
+          "shards "
+          "in the precision of compute",
           text, part);
   }
   if (offload.parameters && found.contains("optimizer"))
@@ -63,7 +65,7 @@ std::string to_text(const Offload& offload) {
   if (offload.blocks > 0) text = "activations=" + std::to_string(offload.blocks);
   add("activations", offload.activations);
   if (offload.parameters)
-    add("parameters", 1.0);
+    add(offload.computed ? "parameters=compute" : "parameters", 1.0);
   else
     add("optimizer", offload.optimizer);
   return text.empty() ? "none" : text;

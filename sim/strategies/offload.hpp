@@ -14,12 +14,14 @@ namespace stepcast {
 /// parameters and sends them back, as Megatron's HybridDeviceOptimizer and ZeRO-Offload (Ren et al., 2021).
 ///
 /// `parameters`: of FSDP the shards, too (CPUOffloadPolicy): every all-gather waits for the shard, reduced
-/// gradients go to the host at once, and the host updates.
+/// gradients go to the host at once, and the host updates. `parameters=compute` (DeepSpeed's ZeRO 3): the host
+/// also holds shards in the precision of compute, which return instead of the master copy.
 struct Offload {
   int blocks = 0;            ///< blocks or units of a rank whose activations leave, its first ones
   double activations = 0.0;  ///< the same as a share of the rank's
   double optimizer = 0.0;    ///< share of the parameters that the host updates
   bool parameters = false;
+  bool computed = false;  ///< their shards return in the precision of compute, beside the master copy
   bool operator==(const Offload&) const = default;
   [[nodiscard]] bool has_activations() const { return blocks > 0 || activations > 0.0; }
 
@@ -27,7 +29,8 @@ struct Offload {
   [[nodiscard]] int units(int count) const;
 };
 
-/// `activations`, `activations=8`, `activations=0.5+optimizer=0.5`, `parameters`; `none`.
+/// `activations`, `activations=8`, `activations=0.5+optimizer=0.5`, `parameters`,
+/// `parameters=compute`; `none`.
 /// \throws UsageError for anything else
 Offload parse_offload(const std::string& text);
 std::string to_text(const Offload& offload);

@@ -87,7 +87,8 @@ int UnitOperations::reduce_shard(std::size_t index, int group, const std::vector
 
 int UnitOperations::fetch_shard(std::size_t index) {
   const std::string& master = step_.model().precision.master;
-  const double element = master == "none" ? unit(index).parameter : bytes_of(master);
+  const double element =
+      master == "none" || step_.offload().computed ? unit(index).parameter : bytes_of(master);
   const Bytes shard = (1.0 / unit(index).shards) * unit(index).whole(element);
   const int copy = step_.add_copy(numbered("fetch_shard/" + unit(index).name), false, shard, {},
                                   {{.category = MemoryCategory::kParameters, .size = shard}});

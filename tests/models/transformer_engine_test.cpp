@@ -50,6 +50,20 @@ TEST_CASE("DeepSeek's blocks keep latents, queries, keys and values, and tokens 
   CHECK(model.segments[2].saved.workspace.backward.count() == Approx(2 * 2 * h * rows));
 }
 
+TEST_CASE("Experts without a gate keep GELU's input, its output and that weighted: as many as with one") {
+  const std::string gpt =
+      "gpt:layers=1,hidden=512,heads=8,sequence=1024,experts=4,active=2,expert_feed_forward=1024";
+  const Model plain = engine_model(gpt), gated = engine_model(gpt + ",swiglu=1");
+  CHECK(saved_by(plain, 1) == Approx(saved_by(gated, 1)));
+  CHECK(gated.parameter_count() - plain.parameter_count() == 4 * 512 * 1024);
+  CHECK(engine_buffers(gated, {1}).weight_gradients.count() -
+            engine_buffers(plain, {1}).weight_gradients.count() ==
+        2 * 512 * 1024);
+  CHECK(saved_by(engine_model("gpt:layers=1,hidden=512,heads=8,sequence=1024,output_copied=1"), 1) -
+            saved_by(engine_model("gpt:layers=1,hidden=512,heads=8,sequence=1024"), 1) ==
+        Approx(2.0 * 1024 * 512));
+}
+
 TEST_CASE("One array in place of the gradients of all weights with one shape") {
   const Model model =
       engine_model("llama:layers=3,hidden=1024,heads=16,kv_heads=4,feed_forward=2816,vocabulary=32000");

@@ -312,6 +312,14 @@ TEST_CASE("another micro-batch hides less of all-to-alls inside an NVLink domain
   CHECK(hidden("16", "flex4") == 0.69);
 }
 
+TEST_CASE("a kind of attention without rates for a model leaves the choice to the next one", "[models]") {
+  const Model windowed = load_model(kLlama + std::string(",window=16"));
+  CHECK(attention_kind(device_model("gb300"), "cudnn-fp8+cudnn", &windowed) == "cudnn");
+  CHECK_THROWS_WITH(attention_kind(device_model("gb300"), "cudnn-fp8", &windowed),
+                    Catch::Contains("windows"));
+  CHECK(attention_kind(device_model("gb300"), "cudnn-fp8+cudnn") == "cudnn-fp8");
+}
+
 TEST_CASE("attention is the first kind of a preference that the device has", "[models]") {
   CHECK(attention_kind(device_model("a100-sxm"), "cudnn+flash2") == "flash2");
   CHECK(attention_kind(device_model("h100-sxm"), "cudnn+flash2") == "cudnn");

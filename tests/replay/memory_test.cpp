@@ -111,6 +111,17 @@ TEST_CASE("what the device states of a process is not counted twice") {
   CHECK(stated.process_bytes == stated.reserved_bytes);
   options["device"] = "h100-sxm";
   const MemoryUse usual = predict(prediction_request(options)).memory.front();
+  options.insert({{"reserved", "118"}, {"communicators", "4"}});
+  const MemoryUse fragmented = predict(prediction_request(options)).memory.front();
+  CHECK(fragmented.peak_bytes == usual.peak_bytes);
+  CHECK(fragmented.reserved_bytes == Approx(1.18 / 1.05 * usual.reserved_bytes));
+  CHECK(fragmented.process_bytes - fragmented.reserved_bytes ==
+        Approx(usual.process_bytes - usual.reserved_bytes + 4 * 0.69e9));
+  options["precision"] = "bf16,gradients=bf16+fp32";
+  const MemoryUse both = predict(prediction_request(options)).memory.front();
+  const auto parameters = static_cast<double>(load_model("gpt2-small:layers=2").parameter_count());
+  CHECK(both.at_peak_bytes.at("gradients") - usual.at_peak_bytes.at("gradients") ==
+        Approx(4.0 * parameters).epsilon(0.01));
   CHECK(stated.peak_bytes - usual.peak_bytes == Approx(3.0 * (1 << 30) - 64.0 * (1 << 20)));
 }
 

@@ -145,6 +145,14 @@ TEST_CASE("shards of parameters on the host leave nothing on the device between 
   const Moved found = moved(schedule, model);
   CHECK(found.out == Approx(4.0 * elements));                  // gradients
   CHECK(found.back == Approx(4.0 * (2.0 * elements - root)));  // shards for the forward and the backward
+  const double held = schedule.program(0).host_memory.count();
+  CHECK(held == Approx((4.0 + 12.0) * elements));  // gradients, master copy and states
+  config.offload = parse_offload("parameters=compute");
+  const Schedule half = build_schedule("fsdp", model, config);
+  CHECK(moved(half, model).out == Approx(found.out));
+  CHECK(moved(half, model).back == Approx(found.back / 2.0));
+  CHECK(half.program(0).host_memory.count() == Approx(held + 2.0 * elements));
+  config.offload = parse_offload("parameters");
   CHECK(error_of<UsageError>([&] {
           config.world_size = 1;
           return build_schedule("fsdp", model, config);
@@ -201,12 +209,40 @@ TEST_CASE("copies of GPUs beside Grace go over NVLink-C2C") {
   CHECK(predicted(offload).notes.at("assumed").find("copies run") != std::string::npos);
 }
 
+TEST_CASE("memory of a host holds what its ranks offload, or the step does not fit") {
+  const auto with = [](const std::string& model, const std::string& what) {
+    return predicted({{"model", model},
+                      {"offload", what},
+                      {"cluster", "gh200x4"},
+                      {"device", "gh200"},
+                      {"world-size", "4"}});
+  };
+  const std::string small = "llama:layers=6,hidden=1024,heads=8,sequence=1024,vocabulary=4096";
+  CHECK(with(small, "optimizer").notes.at("offload").find("does not fit") == std::string::npos);
+  const std::string large = with("llama3-405b:sequence=1024", "optimizer").notes.at("offload");
+  CHECK(large.find("together") != std::string::npos);
+  CHECK(large.find("the step does not fit") != std::string::npos);
+}
+
+TEST_CASE("--offload prints assumptions of what leaves alone") {
+  const auto assumed = [](const std::string& what) {
+    return predicted({{"offload", what}}).notes.at("assumed");
+  };
+  CHECK(assumed("activations").find("two blocks ahead") != std::string::npos);
+  CHECK(assumed("activations").find("a socket updates") == std::string::npos);
+  CHECK(assumed("optimizer").find("two blocks ahead") == std::string::npos);
+  CHECK(assumed("optimizer").find("a socket updates") != std::string::npos);
+  CHECK(error_of<UsageError>([&] {
+          return predicted({{"offload", "activations"}, {"host-memory-rate", "100GB/s"}});
+        }).find("--host-memory-rate has no effect") != std::string::npos);
+}
+
 TEST_CASE("--offload names what it cannot do") {
   for (const char* wrong :
        {"weights", "activations=0", "activations=1.5", "optimizer=2.0", "parameters=0.5", ""})
     CHECK(error_of<UsageError>([&] { return parse_offload(wrong); }).find("must be") != std::string::npos);
-  for (const char* right :
-       {"activations", "activations=8", "activations=0.5+optimizer=0.5", "parameters", "none"})
+  for (const char* right : {"activations", "activations=8", "activations=0.5+optimizer=0.5", "parameters",
+                            "parameters=compute", "none"})
     CHECK(to_text(parse_offload(right)) == right);
   CHECK(error_of<UsageError>([&] {
           return moved(load_model(kGpt), "single", "activations=7", 0).out;

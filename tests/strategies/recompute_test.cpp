@@ -238,6 +238,21 @@ TEST_CASE("per-op keeps every second GEMM, and attention, of a block") {
   CHECK(some.saved.size + some.recomputed.saved.size >= all.saved.size);
 }
 
+TEST_CASE("per-op keeps nothing of experts but what all-to-alls bring") {
+  const std::string name =
+      "moe:layers=2,hidden=64,heads=4,kv_heads=2,experts=8,active=2,feed_forward=160,sequence=128,vocabulary="
+      "128";
+  constexpr double s = 128, h = 64, w = 32, a = 4, rows = 2 * s;
+  const Segment alone = half(name, RecomputedPart::kOperations).segments[1];
+  // q, value, attention with its numbers, and the sum that the block gives
+  CHECK(alone.saved.size.count() == Approx(2 * s * (h + w + h + a + h)));
+  const Segment shared = half(name + ",expert=4", RecomputedPart::kOperations).segments[1];
+  CHECK((shared.saved.size - alone.saved.size).count() == Approx(2 * 2 * rows * h));
+  CHECK(std::any_of(alone.recomputed.work.begin(), alone.recomputed.work.end(), &LayerWork::has_router));
+  CHECK_THROWS_WITH(half(name + ",expert=2,expert_tensor=2", RecomputedPart::kOperations),
+                    Catch::Contains("divides experts"));
+}
+
 TEST_CASE("what is recomputed of a block leaves nothing behind, and gathers again what ranks had gathered") {
   for (const char* strategy : {"single", "ddp", "fsdp", "pipeline"})
     for (const RecomputedPart part : {RecomputedPart::kCoreAttention, RecomputedPart::kOperations}) {
