@@ -248,7 +248,7 @@ TEST_CASE("per-op keeps nothing of experts but what all-to-alls bring") {
   CHECK(alone.saved.size.count() == Approx(2 * s * (h + w + h + a + h)));
   const Segment shared = half(name + ",expert=4", RecomputedPart::kOperations).segments[1];
   CHECK((shared.saved.size - alone.saved.size).count() == Approx(2 * 2 * rows * h));
-  CHECK(std::any_of(alone.recomputed.work.begin(), alone.recomputed.work.end(), &LayerWork::has_router));
+  CHECK(std::ranges::any_of(alone.recomputed.work, &LayerWork::has_router));
   CHECK_THROWS_WITH(half(name + ",expert=2,expert_tensor=2", RecomputedPart::kOperations),
                     Catch::Contains("divides experts"));
 }
