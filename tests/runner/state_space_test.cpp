@@ -45,7 +45,7 @@ torch::Tensor recurrence(const Net& of, const torch::Tensor& u) {
         sum = sum + weight.select(1, 0).select(1, k) * xbc[from];
     convolved[t] = sum * torch::sigmoid(sum);
   }
-  std::vector<torch::Tensor> rows(kPositions, torch::zeros({kInner}, torch::kFloat64));
+  const torch::Tensor rows = torch::zeros({kPositions, kInner}, torch::kFloat64);
   for (std::int64_t head = 0; head < kHeads; ++head) {
     const std::int64_t group = head / (kHeads / kGroups);
     const double a = -std::exp(of.parameter("mamba.A_log")[head].item<double>());
@@ -90,6 +90,32 @@ TEST_CASE("the chunked scan of a state-space layer is its recurrence, in float64
   const torch::Tensor found = of.net.forward(1, input)[0];
   CHECK((found - expected).abs().max().item<double>() < 1e-12);
   CHECK((found - input[0]).abs().max().item<double>() > 1e-6);
+}
+
+TEST_CASE("gradients of a state-space layer's parameters are its differences, in float64") {
+  const Net of;
+  const auto random = [](unsigned seed) {
+    return torch::randn({1, kPositions, kWidth}, at::make_generator<at::CPUGeneratorImpl>(seed),
+                        torch::kFloat64);
+  };
+  const torch::Tensor input = random(3U), probe = random(4U);
+  const auto value = [&] { return (of.net.forward(1, input) * probe).sum(); };
+  value().backward();
+  constexpr double kStep = 1e-5;
+  for (const char* name :
+       {"mamba.in_proj.weight", "mamba.conv1d.bias", "mamba.conv1d.weight", "mamba.dt_bias", "mamba.A_log",
+        "mamba.D", "mamba.norm.weight", "mamba.out_proj.weight"}) {
+    CAPTURE(name);
+    const torch::Tensor parameter = of.parameter(name), gradient = parameter.grad().flatten();
+    const torch::NoGradGuard no_grad;
+    torch::Tensor element = parameter.view({-1}).select(0, 1);
+    element.add_(kStep);
+    const double above = value().item<double>();
+    element.sub_(2.0 * kStep);
+    const double below = value().item<double>();
+    element.add_(kStep);
+    CHECK(gradient[1].item<double>() == Approx((above - below) / (2.0 * kStep)).epsilon(1e-5).margin(1e-9));
+  }
 }
 
 }  // namespace stepcast::state_space_test
