@@ -100,8 +100,8 @@ void add_weighted_bias(double elements, int experts, LayerCost& cost) {
 /// weights in the activation; see add_weighted_bias() for experts with a bias.
 ///
 /// Transformer Engine saves neither y nor the inputs of the product (without a gate: but GELU's output, which
-/// the router's number then multiplies), and per expert the router's numbers and a map of rows. While its combine runs, tokens wait in four places, in the
-/// backward in two.
+/// the router's number then multiplies), and per expert the router's numbers and a map of rows. While its
+/// combine runs, tokens wait in four places, in the backward in two.
 ///
 /// With a capacity of C tokens, K is C E/s. Each of r ranks has E/r experts and as many tokens, from all r,
 /// as it would have of its own alone. With several experts, rows that arrive rank by rank are sorted by
