@@ -288,8 +288,8 @@ std::vector<LayerTensor> latent_parameters(const Layer& layer) {
 /// GEMM, those of each norm twice, rotary parts 2 s (a + 1) r, joined keys s (a (2 n + r) + r), and attention
 /// as in `self_attention`, with keys of n + r and values of w. Backward twice that. Saved: x, the latents
 /// before and after their norms, q, k, and the array with v and k_n, of which Transformer Engine keeps v;
-/// with `flash` a number per head and position, else the probabilities and, but in Transformer Engine, copies of
-/// q, k and v by head.
+/// with `flash` a number per head and position, else the probabilities and, but in Transformer Engine, copies
+/// of q, k and v by head.
 void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const double heads = number(layer, "heads"), n = number(layer, "nope"), r = number(layer, "rope");

@@ -96,7 +96,7 @@ std::size_t recomputed_works(const std::vector<LayerWork>& works) {
 }
 
 /// Returns the work without the GEMMs and the attention whose outputs are saved; `kept` grows by those. Of
-/// experts and their router nothing is: grouped GEMMs are not on torchtitan's list, and it excludes the router.
+/// experts and their router nothing is: grouped GEMMs are not on torchtitan's list, and it excludes routers.
 LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
   if (work.has_router()) return work;
   std::erase_if(work.kernels, [&](const Kernel& kernel) {

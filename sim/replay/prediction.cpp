@@ -201,8 +201,8 @@ bool states_process(const DeviceModel& device) {
   return device.estimate.process != 2.0 * device.kernels.cublas_workspace;
 }
 
-/// Workspaces of GEMMs: those of PyTorch, and of Transformer Engine one, with experts side by side also one for
-/// each of four streams (transformer_engine/pytorch/module/base.py, cpp_extensions/gemm.py).
+/// Workspaces of GEMMs: those of PyTorch, and of Transformer Engine one, with experts side by side also one
+/// for each of four streams (transformer_engine/pytorch/module/base.py, cpp_extensions/gemm.py).
 Bytes process_bytes(const DeviceModel& device, const Model& model) {
   constexpr double kStreams = 4.0;
   if (!model.transformer_engine() || states_process(device)) return device.estimate.process;

@@ -14,8 +14,8 @@ namespace stepcast {
 /// parameters and sends them back, as Megatron's HybridDeviceOptimizer and ZeRO-Offload (Ren et al., 2021).
 ///
 /// `parameters`: of FSDP the shards, too (CPUOffloadPolicy): every all-gather waits for the shard, reduced
-/// gradients go to the host at once, and the host updates. `parameters=compute` (DeepSpeed's ZeRO 3): the host
-/// also holds shards in the precision of compute, which return instead of the master copy.
+/// gradients go to the host at once, which updates. `parameters=compute` (DeepSpeed's ZeRO 3): the host also
+/// holds shards in the precision of compute, which return instead of the master copy.
 struct Offload {
   int blocks = 0;            ///< blocks or units of a rank whose activations leave, its first ones
   double activations = 0.0;  ///< the same as a share of the rank's
