@@ -32,6 +32,17 @@ std::string refused(const std::string& options, int exit_code = 2) {
 
 }  // namespace
 
+TEST_CASE("options without effect are refused with the reason, but not those of a convention", "[commands]") {
+  const std::string rest =
+      " --precision bf16 --strategy ddp --batch 1 --device h100-sxm --cluster h100x8-hgx --world-size 2 ";
+  const std::string dense = "--model llama:layers=2,hidden=256" + rest;
+  CHECK_THAT(refused(dense + "--experts grouped"), Catch::Contains("--experts grouped has no effect"));
+  CHECK(predicted(Shell(), dense + "--like megatron").contains("memory"));
+  CHECK_THAT(refused(dense + "--host-memory-rate 100GB/s"), Catch::Contains("without --offload"));
+  CHECK_THAT(refused("--model llama:layers=2,hidden=256,fused_loss=1,compiled_loss=1" + rest, 3),
+             Catch::Contains("loss_compiled") && Catch::Contains("beside loss_fused"));
+}
+
 TEST_CASE("GPUs without a cluster are refused, and the clusters of such GPUs are named", "[commands]") {
   const std::string options = "--model resnet18-cifar --batch 128 --strategy ddp --world-size 8 --device ";
   const std::string h100 = refused(options + "h100-sxm");
