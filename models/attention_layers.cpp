@@ -224,6 +224,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
       cost.kernels.push_back(moves(2.0 * s * (q + w), 4.0 * s * (q + w), 2));
   }
   if (copies) cost.kernels.push_back(moves(2.0 * s * (w + q), 2.0 * s * (w + q), 2));
+  if (flag(layer, "norms") && flag(layer, kTransformerEngine)) keep(s * (q + w), cost.kernels.back());
   if (uses_ring(layer)) return add_ring(layer, kv, cost);
   keep(s * q + 2.0 * kept * w, cost.kernels.front());
   if (by_heads) {
@@ -234,7 +235,6 @@ void add_attention(const Layer& layer, LayerCost& cost) {
       heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
       flash && causal};
   if (flash) form.window = number(layer, "window");
-  if (flag(layer, "norms") && flag(layer, kTransformerEngine)) keep(s * (q + w), cost.kernels.back());
   if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
@@ -265,6 +265,9 @@ std::vector<AttentionPart> latent_parts(const Layer& layer) {
 Shape latent_output(const Layer& layer) {
   if (size(layer, "rope") % 2 != 0)
     throw InputError("rotary positions need a rope of an even size, found {}", size(layer, "rope"));
+  if (size(layer, "context") > 1)
+    throw InputError("context={}: parts of a sequence are not modelled for latent attention; take context=1",
+                     size(layer, "context"));
   return {layer.input[0], size(layer, "heads") * size(layer, "value")};
 }
 
@@ -373,7 +376,8 @@ std::vector<LayerKind> attention_kinds() {
        .attributes = {Attribute::count("heads"), Attribute::count_or("q_rank", 0),
                       Attribute::count("kv_rank"), Attribute::count("nope", 0), Attribute::count("rope", 2),
                       Attribute::count("value"), Attribute::flag("flash"), Attribute::flag("fused_softmax"),
-                      Attribute::count_or("dropout", 0), Attribute::flag(kTransformerEngine)},
+                      Attribute::count_or("dropout", 0), Attribute::count_or("context", 1, 1),
+                      Attribute::flag(kTransformerEngine)},
        .input = kSequence,
        .output = latent_output,
        .parameters = latent_parameters,

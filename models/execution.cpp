@@ -182,11 +182,12 @@ void apply(const Execution& execution, Model& model) {
   const bool fused = execution.experts == "fused", one_kernel = fused || execution.experts == "grouped";
   if (fused && (recipe == nullptr || (recipe->name != "mxfp8" && recipe->name != "nvfp4")))
     throw InputError("--experts fused: takes --precision mxfp8 or nvfp4, in which the fused kernels compute");
-  if (fused && has(KernelRole::kExpertActivation, true))
+  if (fused && contains(model.recomputed_part, RecomputedPart::kExpertActivation))
     throw InputError("--experts fused: has no activation of its own for --recompute moe_act");
   for (Segment& segment : model.segments) {
     if (fused)
-      for (LayerWork& work : segment.work) fuse(work, recipe->copies / recipe->cast);
+      for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
+        for (LayerWork& work : *works) fuse(work, recipe->copies / recipe->cast);
     bool first = true;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) {

@@ -20,6 +20,8 @@ Shape experts_output(const Layer& layer) {
   if (size(layer, "imbalance") > 100 && size(layer, "capacity") > 0)
     throw InputError("imbalance {} has no effect with capacity {}, which bounds every expert's tokens",
                      size(layer, "imbalance"), size(layer, "capacity"));
+  if (flag(layer, "squared") && flag(layer, "gated"))
+    throw InputError("squared=1 has no effect on experts with gates; set expert_gated=0");
   const std::int64_t groups = size(layer, "groups"), chosen = size(layer, "chosen_groups");
   if (active > experts) throw InputError("active {} is more than there are experts, {}", active, experts);
   expect_divisible("experts", experts, size(layer, "ranks"));
@@ -109,7 +111,7 @@ void add_permutation(const Layer& layer, double active, LayerCost& cost) {
 
 /// Sum over the K experts e of a token of g_e(x) down_e(silu(gate_e(x)) * up_e(x)), and the shared ones.
 ///
-///     flop = 2 s h E + 6 s h (K f + f_s)
+///     flop = 2 s h E + 6 s h (K f + f_s), without gates 2 s h E + 4 s h (K f + f_s)
 ///
 /// Traffic in elements, forward: the router s (h + 3 E), with `sigmoid` 4 s E more (the function, and the
 /// bias of the choice) and with `groups` 4 s E (the best two of each group, and masking the others); per

@@ -83,8 +83,8 @@
 /// `full_every`-th block all of them.
 ///
 /// Experts: for each token the router chooses `active` of `experts` feed-forward layers with SiLU gates, or
-/// with squared ReLU, evenly; one of width `shared` sees every token. With `latent` the others see a
-/// projection of that width. With `capacity` an expert takes at most that share of its
+/// without gates with GELU or squared ReLU, evenly; one of width `shared` sees every token. With `latent` the
+/// others see a projection of that width. With `capacity` an expert takes at most that share of its
 /// even part of a sequence of s tokens, ceil(capacity s active/experts), the first that chose it. The others
 /// skip it, and free places are computed as zeros, so sizes do not depend on the choice. `ranks` have equal
 /// parts of the experts; two all-to-alls move tokens there and back (Lepikhin et al., "GShard", 2020, whose

@@ -56,8 +56,8 @@ Bytes Model::update_traffic(double count) const {
   const double weights = kept > 0.0 ? 2.0 * kept + written : 2.0 * written;
   const double passes = 1.0 + (has_choice(execution.gradient_passes, "norm") ? 1.0 : 0.0) +
                         (has_choice(execution.gradient_passes, "scale") ? 2.0 : 0.0);
-  return Bytes((passes * bytes_of(precision.gradients) + weights +
-                2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
+  const double gradient = std::min(bytes_of(precision.gradients), bytes_of("fp32"));  // accumulators alone
+  return Bytes((passes * gradient + weights + 2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
                count);
 }
 

@@ -177,6 +177,10 @@ enum class RecomputedPart : std::uint8_t {
   kExperts = 64            ///< `moe`: from the norm's output on, with the all-to-alls
 };
 
+/// True if a module is one of those.
+[[nodiscard]] inline bool contains(RecomputedPart modules, RecomputedPart one) {
+  return (static_cast<unsigned>(modules) & static_cast<unsigned>(one)) != 0;
+}
 /// `none`, `selective`, `per-op`, or modules joined by `+`.
 std::string to_text(RecomputedPart part);
 /// The part of these texts; empty if it is not known.

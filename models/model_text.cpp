@@ -98,7 +98,7 @@ BlockSettings settings_of_letter(char letter) {
       return {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}};
     default:
       throw InputError(
-          "a pattern of blocks: '{}' is not known; M is a state-space layer (Mamba 2), * attention, "
+          "pattern: block '{}' is not known; M is a state-space layer (Mamba 2), * attention, "
           "- a feed-forward layer, E experts",
           std::string(1, letter));
   }
@@ -121,6 +121,10 @@ HuggingFaceModel read_pattern(const YamlNode& file, Specification& given) {
                        layers->second, letters.size());
     letters.resize(first);
   }
+  if (const auto experts = settings.find("experts");
+      letters.find('E') != std::string::npos && (experts == settings.end() || experts->second == "0"))
+    throw InputError("model '{}': pattern: E is a block of experts, of which there are none; set experts=N",
+                     given.file);
   settings["layers"] = std::to_string(letters.size());
   HuggingFaceModel model;
   model.specification = {file.text_or("like", given.file), {settings.begin(), settings.end()}};

@@ -29,10 +29,6 @@ constexpr std::array<Module, 6> kModules{
      {"shared_experts", "has no shared expert", RecomputedPart::kSharedExpert, KernelRole::kSharedExpert},
      {"moe", "has no experts", RecomputedPart::kExperts, KernelRole::kOther}}};
 
-bool contains(RecomputedPart parts, RecomputedPart one) {
-  return (static_cast<unsigned>(parts) & static_cast<unsigned>(one)) != 0;
-}
-
 void move_bytes(Bytes bytes, Bytes& from, Bytes& to) {
   from -= bytes;
   to += bytes;

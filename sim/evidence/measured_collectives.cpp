@@ -87,8 +87,9 @@ std::vector<CollectiveErrors> collective_errors(const std::vector<MeasuredCollec
 SetAccuracy accuracy_of(const std::string& set, const std::vector<MeasuredCollective>& rows) {
   std::vector<ForecastError> errors;
   for (const MeasuredCollective& row : rows) errors.push_back({row.forecast / row.sample.time - 1.0});
-  SetAccuracy accuracy{
-      .set = set, .title = "NCCL collectives on 2 to 8 H100, A100 and L40S of one node", .rows = rows.size()};
+  SetAccuracy accuracy{.set = set,
+                       .title = "NCCL collectives on 2 to 8 H100, A100, L40S and B200 of one node",
+                       .rows = rows.size()};
   accuracy.add(summary_of(errors));
   return accuracy;
 }

@@ -33,9 +33,10 @@ struct KernelRates {
 
 /// Part of the memory bandwidth that scans of state-space layers reach, with the traffic of
 /// models/state_space_layers.cpp. The forward of mamba_ssm's kernels on an H100 computes 12.6 million tokens
-/// per second: 1.3 of 3.35 TB/s (128 heads of 64, a state of 128, one group, chunks of 256, 8,192 tokens;
-/// benchmark in vllm#27299). No backward and no other GPU was published. Memory bandwidth bounds most of
-/// these kernels on A100 and H100 (pytorch.org, "Accelerating Mamba2 with Kernel Fusion").
+/// per second (128 heads of 64, a state of 128, one group, chunks of 256, 8,192 tokens; benchmark in
+/// vllm#27299): 1.3 of 3.35 TB/s without the gate and the saved output, which it does not move. No backward
+/// and no other GPU was published. Memory bandwidth bounds most of these kernels on A100 and H100
+/// (pytorch.org, "Accelerating Mamba2 with Kernel Fusion").
 inline constexpr double kScanPart = 0.39;
 
 /// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that

@@ -9,7 +9,9 @@ cases="1Gb/s-25 1Gb/s-1 500Mb/s-25"  # rate of a link and MiB of a bucket
 mkdir -p "$out"
 two() (  # as torchrun --nproc-per-node 2
   export MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 WORLD_SIZE=2
-  RANK=1 $python "$@" & RANK=0 $python "$@"; wait
+  RANK=1 $python "$@" & second=$!
+  RANK=0 $python "$@"
+  wait $second
 )
 two "$here/costs.py" "$out/gloo.json"
 $stepcast import "$out/gloo.json" -o "$out/gloo.calibration.json"

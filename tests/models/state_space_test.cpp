@@ -169,6 +169,27 @@ TEST_CASE("a state-space layer costs what its kernels compute, move and keep", "
         Approx(2 * s * h * 8 + 2 * 4 * s * 128 * 1'024 + 4 * s * h * 128 + 4 * s * h));
 }
 
+TEST_CASE("experts keep what the backward of their activation needs", "[models]") {
+  const std::string common =
+      "decoder:pattern=E,hidden=512,heads=8,feed_forward=1024,experts=8,active=2,sequence=1024,vocabulary="
+      "1000";
+  const auto saved = [&](const std::string& settings) {
+    return load_model(common + settings).segments.at(1).saved.size.count();
+  };
+  const double inner = 4.0 * 1'024 * 2 * 1'024;  // bytes of the width f of all rows
+  const std::string gelu = ",expert_gated=0", squared = ",expert_gated=0,squared=1",
+                    engine = ",transformer_engine=1";
+  CHECK(saved("") - saved(gelu) == Approx(2 * inner));  // four and two times f
+  CHECK(saved(squared) == saved(gelu));
+  // Of gates both inputs and the product; GELU's input, its output and the product; of squared ReLU, one
+  // kernel with the product, input and output.
+  CHECK(saved(engine) == Approx(saved(gelu + engine)));
+  CHECK(saved(gelu + engine) - saved(squared + engine) == Approx(inner));
+  CHECK_THROWS_WITH(load_model(common + ",squared=1"), Catch::Contains("no effect on experts with gates"));
+  CHECK_THROWS_WITH(load_model("decoder:pattern=ME"), Catch::Contains("set experts=N"));
+  CHECK_THROWS_WITH(load_model("gpt:kv_rank=32,context=2"), Catch::Contains("latent attention"));
+}
+
 TEST_CASE("ranks share the heads and groups of state-space layers", "[models]") {
   const std::string model =
       "decoder:pattern=MM,hidden=512,heads=8,feed_forward=1024,mamba_heads=16,mamba_groups=2,sequence=1024,"
