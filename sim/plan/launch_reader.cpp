@@ -91,6 +91,7 @@ class TableReader {
     add_layers();
     evaluate("set", [&](const std::string& name, const std::string& value) { values_.set(name, value); });
     evaluate("cannot", [&](const std::string& key, const std::string& why) {
+      if (const auto entry = entries_.find(key); entry != entries_.end()) fail(entry->second, why);
       throw InputError("{}: {}: {}", name_, key, why);
     });
     add_domain();
@@ -154,6 +155,7 @@ class TableReader {
   void take(const LaunchEntry& entry) {
     if (entry.key == "world-size") return values_.set("world-size", entry.value);
     const std::string key = normal(entry.key), value = normal_value(entry.value);
+    entries_[key] = entry;
     const bool absent = value == "null" || value == "None";
     const std::vector<std::string> parts = matches("lists", key) ? parts_of(value) : std::vector{value};
     const bool of_model = read_.has("model") && read_.at("model").has(key);
@@ -287,13 +289,17 @@ class TableReader {
     return name;
   }
 
-  /// Blocks of a given model, and stages by a layout such as `Et*9|t*10L` or `"layers.9","norm"`.
+  /// Blocks of a given model, letters of a pattern, and stages by a layout such as `Et*9|t*10L` or
+  /// `"layers.9","norm"`.
   void add_layers() {
     if (words_.contains("model")) model_settings_ = load_model(words_.at("model")).settings;
     for (const auto& [setting, name] :
          {std::pair{"layers", "layers"}, {"sequence", "model-sequence"}, {"experts", "experts"}})
       if (const auto found = model_settings_.find(setting); found != model_settings_.end())
         values_.set(name, std::to_string(found->second));
+    const std::string letters = std::to_string(values_.value_or("pattern", "").size());
+    values_.set("letters", letters);
+    values_.set("whole-pattern", values_.value_or("layers", letters) == letters ? "yes" : "no");
     std::vector<int> stages;
     if (const std::string layout = values_.value_or("layout", ""); !layout.empty()) {
       std::istringstream parts(layout);
@@ -392,7 +398,8 @@ class TableReader {
   const YamlNode table_, read_;
   const std::string name_;
   const OptionTexts given_;
-  OptionTexts words_{};  ///< of comments and of the command line
+  OptionTexts words_{};                           ///< of comments and of the command line
+  std::map<std::string, LaunchEntry> entries_{};  ///< by key
   Assignment values_{};
   std::map<std::string, std::int64_t> model_settings_{};
   std::vector<std::string> ignored_{};

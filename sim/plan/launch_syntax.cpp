@@ -105,24 +105,26 @@ LaunchFile read_toml(const std::string& text, const std::string& name) {
   return file;
 }
 
-/// Number of the first line with a key of YAML or JSON, from 1; 0: none.
-int line_of(const std::string& text, const std::string& key) {
-  const auto at = std::min(text.find(key + ":"), text.find("\"" + key + "\""));
+/// Number of the line with this position, from 1; 0: none.
+int line_of(const std::string& text, std::size_t at) {
   return at == std::string::npos
              ? 0
              : static_cast<int>(1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'));
 }
 
-void add_yaml(const YamlNode& node, const std::string& prefix, const std::string& text, LaunchFile& file) {
+/// \param from position of the node's own key
+void add_yaml(const YamlNode& node, const std::string& prefix, const std::string& text, LaunchFile& file,
+              std::size_t from = 0) {
   for (const std::string& key : node.keys()) {
     const YamlNode value = node.at(key);
+    const auto at = std::min(text.find(key + ":", from), text.find("\"" + key + "\"", from));
     if (value.is_map()) {
-      add_yaml(value, prefix + key + ".", text, file);
+      add_yaml(value, prefix + key + ".", text, file, at == std::string::npos ? from : at);
       continue;
     }
     std::vector<std::string> items;
     for (const YamlNode& item : value.one_or_more()) items.push_back(item.is_scalar() ? item.text() : "null");
-    file.entries.push_back({prefix + key, joined(items, ","), line_of(text, key)});
+    file.entries.push_back({prefix + key, joined(items, ","), line_of(text, at)});
   }
 }
 
