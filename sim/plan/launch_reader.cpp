@@ -14,6 +14,7 @@
 #include "models/execution.hpp"
 #include "models/model.hpp"
 #include "sim/plan/launch_syntax.hpp"
+#include "sim/replay/convention.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/cluster.hpp"
@@ -369,6 +370,9 @@ class TableReader {
     const Specification given = Specification::parse("model", model->second);
     if (!words_.contains("model")) model_settings_ = load_model(model->second).settings;
     const auto& known = model_settings_;
+    std::set<std::string> of_convention;  // which sets them where the model's text does not
+    if (const auto like = result_.options.find("like"); like != result_.options.end())
+      of_convention = Convention(like->second).names();
     evaluate("settings", [&](const std::string& name, const std::string& value) {
       const bool set =
           std::ranges::find(given.overrides, name, &std::pair<std::string, std::string>::first) !=
@@ -377,7 +381,7 @@ class TableReader {
       const int wanted = positive_number(value).value_or(0);
       if (!known.contains(name) && wanted > 0)
         result_.assumed.push_back("without " + name + "=" + value + ", a setting that the model lacks");
-      else if (known.contains(name) && known.at(name) != wanted)
+      else if (known.contains(name) && (known.at(name) != wanted || of_convention.contains(name)))
         model->second = with_setting(model->second, name, value);
     });
   }
