@@ -371,7 +371,8 @@ class TableReader {
     if (!words_.contains("model")) model_settings_ = load_model(model->second).settings;
     const auto& known = model_settings_;
     std::set<std::string> of_convention;  // which sets them where the model's text does not
-    if (const auto like = result_.options.find("like"); like != result_.options.end())
+    if (const auto like = result_.options.find("like");
+        like != result_.options.end() && !like->second.empty() && like->second != "none")
       of_convention = Convention(like->second).names();
     evaluate("settings", [&](const std::string& name, const std::string& value) {
       const bool set =
