@@ -169,15 +169,12 @@ void add_experts(const Layer& layer, LayerCost& cost) {
     const double moved = (3.0 * inputs - 1.0) * elements;
     Kernel& kernel = cost.kernels.emplace_back(moves(moved, squared ? 1.5 * moved : 2.0 * moved, launches));
     kernel.role = role;
-    const bool is_shared = role == KernelRole::kSharedExpert;
-    if (engine) keep((is_shared ? inputs + 1.0 : squared ? 1.0 : 3.0 - inputs) * elements, kernel);
+    const double kept = role == KernelRole::kSharedExpert ? inputs + 1.0 : squared ? 1.0 : 3.0 - inputs;
+    if (engine) keep(kept * elements, kernel);
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
-  add_activation(s * active * routed,
-                 (engine ? 1 : static_cast<int>(own)) * (gated     ? 5
-                                                         : squared ? 1
-                                                                   : 2),
-                 KernelRole::kExpertActivation);
+  const int parts = engine ? 1 : static_cast<int>(own), each = gated ? 5 : 2 - static_cast<int>(squared);
+  add_activation(s * active * routed, parts * each, KernelRole::kExpertActivation);
   if (shared > 0.0) {
     add_feed_forward(s, shared, 1.0, KernelRole::kSharedExpert);
     add_activation(s * shared, gated ? 3 : 1, KernelRole::kSharedExpert);

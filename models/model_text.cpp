@@ -123,7 +123,7 @@ HuggingFaceModel read_pattern(const YamlNode& file, Specification& given) {
   }
   if (const auto experts = settings.find("experts");
       letters.find('E') != std::string::npos && (experts == settings.end() || experts->second == "0"))
-    throw InputError("model '{}': pattern: E is a block of experts, of which there are none; set experts=N",
+    throw InputError("model '{}': pattern: E is a block of experts, but experts is 0; set experts=N",
                      given.file);
   settings["layers"] = std::to_string(letters.size());
   HuggingFaceModel model;

@@ -51,6 +51,7 @@ class BufferAccount {
         add(ways * f, outer);
         add(outer, f);
       }
+    if (flag(layer, "latent")) add(expert_width(layer), hidden), add(hidden, expert_width(layer));
   }
 
   void note_rotary(const Layer& layer, std::int64_t width) {

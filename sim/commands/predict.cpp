@@ -216,7 +216,7 @@ OptionTexts forecast_options(const po::variables_map& values) {
 
 PredictionRequest prediction_request(const po::variables_map& values) {
   PredictionRequest request = prediction_request(forecast_options(values));
-  request.costs.asks_experts = given_options(values).contains("experts");
+  request.costs.experts_given = given_options(values).contains("experts");
   request.replay.shown_steps = numbers_option(values, "timeline-steps");
   return request;
 }

@@ -48,8 +48,7 @@ double uncovered(const std::vector<Interval>& a, const std::vector<Interval>& b)
 
 }  // namespace
 
-DeviceTimes::DeviceTimes(const KinetoFile& file, const std::vector<NameKind>& /*kinds*/,
-                         const HostSweep& host, std::vector<ProfiledStep>& steps)
+DeviceTimes::DeviceTimes(const KinetoFile& file, const HostSweep& host, std::vector<ProfiledStep>& steps)
     : file_(file), host_(host), steps_(steps) {}
 
 void DeviceTimes::run() {

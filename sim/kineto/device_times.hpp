@@ -14,8 +14,7 @@ namespace stepcast {
 /// stream belongs to the later one if that was launched before the first ended.
 class DeviceTimes {
  public:
-  DeviceTimes(const KinetoFile& file, const std::vector<NameKind>& kinds, const HostSweep& host,
-              std::vector<ProfiledStep>& steps);
+  DeviceTimes(const KinetoFile& file, const HostSweep& host, std::vector<ProfiledStep>& steps);
   void run();
   [[nodiscard]] bool any() const { return !events_.empty(); }
   [[nodiscard]] std::size_t unlinked() const { return unlinked_; }

@@ -296,7 +296,7 @@ RankProfile read_rank_profile(const std::string& path) {
         contents_of(file, kinds));
   HostSweep host(file, kinds, track, steps);
   host.run();
-  DeviceTimes device(file, kinds, host, steps);
+  DeviceTimes device(file, host, steps);
   device.run();
   const std::size_t all = steps.size();
   const std::string longest = to_text(Seconds(median([&] {

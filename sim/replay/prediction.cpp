@@ -425,7 +425,7 @@ Result predict(const PredictionRequest& request) {
   if (request.training.offload != Offload{} && (workload.device == nullptr || !workload.device->gpu))
     throw UsageError("--offload {} requires --device with a GPU, whose memory is not the host's",
                      to_text(request.training.offload));
-  if (request.costs.asks_experts && trains && !workload.model.has_experts())
+  if (request.costs.experts_given && trains && !workload.model.has_experts())
     throw UsageError("--experts {} has no effect: '{}' has no experts", request.costs.execution.experts,
                      workload.model.specification);
   if (workload.device != nullptr) check_threads(workload, request.costs, environment->cluster);

@@ -8,31 +8,18 @@
 #include "models/hugging_face.hpp"
 #include "models/hugging_face_rules.hpp"
 #include "models/model.hpp"
+#include "tests/models/configured.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/worlds.hpp"
 
 /// Today's decoders: parameters of shipped models and of configurations, and what attention and experts cost.
 namespace stepcast::decoder_test {
 using namespace worlds;
+using tests::Configured;
+using tests::parameters_of;
 namespace {
 
 using nlohmann::json;
-
-std::int64_t parameters_of(const std::string& specification) {
-  return load_model(specification).parameter_count();
-}
-
-/// Of a configuration in a file.
-struct Configured {
-  TemporaryFolder folder;
-
-  Model operator()(const json& configuration, const std::string& more = ":sequence=16") const {
-    return load_model("hf:" + folder.write("config.json", configuration.dump()) + more);
-  }
-  std::string refusal(const json& configuration, const std::string& more = ":sequence=16") const {
-    return error_of([&] { return (*this)(configuration, more); });
-  }
-};
 
 /// Of the Llama type, whatever it is called.
 json llama_like(const std::string& type, std::int64_t vocabulary, std::int64_t hidden,

@@ -5,32 +5,24 @@
 #include "core/file.hpp"
 #include "models/layer.hpp"
 #include "models/model.hpp"
+#include "tests/models/configured.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/worlds.hpp"
 
 /// State-space layers and hybrids: parameters of published models and of configurations, costs and patterns.
 namespace stepcast::state_space_test {
 using namespace worlds;
+using tests::Configured;
+using tests::parameters_of;
 namespace {
 
 using nlohmann::json;
-
-std::int64_t count_of(const std::string& specification) {
-  return load_model(specification).parameter_count();
-}
 
 /// Parameters of a layer of Mamba 2 with its norm: h wide, H heads of P, a state of N, G groups, four taps.
 std::int64_t mamba(std::int64_t h, std::int64_t H, std::int64_t P, std::int64_t N, std::int64_t G) {
   const std::int64_t d = H * P, c = d + 2 * G * N;
   return h * (d + c + H) + 5 * c + 3 * H + d + d * h + h;
 }
-
-struct Configured {
-  TemporaryFolder folder;
-  Model operator()(const json& configuration, const std::string& more = ":sequence=256") const {
-    return load_model("hf:" + folder.write("config.json", configuration.dump()) + more);
-  }
-};
 
 json granite(int experts) {
   json layers = json::array();
@@ -83,22 +75,22 @@ const Segment& segment_of(const Model& model, char letter, const std::string& pa
 }  // namespace
 
 TEST_CASE("hybrids have the parameters of their formulas and of transformers' classes", "[models]") {
-  CHECK(count_of("mamba2-2.7b") == 2'702'599'680);  // transformers 4.57, as the next ones
-  CHECK(count_of("mamba2-2.7b") == 64 * mamba(2'560, 80, 64, 128, 1) + 50'288 * 2'560 + 2'560);
-  CHECK(count_of("nemotron3-nano-30b-a3b") == 31'577'937'344);
+  CHECK(parameters_of("mamba2-2.7b") == 2'702'599'680);  // transformers 4.57, as the next ones
+  CHECK(parameters_of("mamba2-2.7b") == 64 * mamba(2'560, 80, 64, 128, 1) + 50'288 * 2'560 + 2'560);
+  CHECK(parameters_of("nemotron3-nano-30b-a3b") == 31'577'937'344);
   const std::int64_t h = 2'688;
   const std::int64_t experts = 128 * h + 2 * h * (128 * 1'856 + 3'712) + h,
                      attends = 2 * h * (4'096 + 256) + h;
-  CHECK(count_of("nemotron3-nano-30b-a3b") ==
+  CHECK(parameters_of("nemotron3-nano-30b-a3b") ==
         23 * (mamba(h, 64, 64, 128, 8) + experts) + 6 * attends + 2 * 131'072 * h + h);
   const std::int64_t w = 4'096;
-  CHECK(count_of("nemotron3-super-120b-a12b") ==
+  CHECK(parameters_of("nemotron3-super-120b-a12b") ==
         40 * (mamba(w, 128, 64, 128, 8) + 512 * w + std::int64_t{2} * 512 * 1'024 * 2'688 +
               2 * w * (1'024 + 5'376) + w) +
             8 * (2 * w * (4'096 + 256) + w) + 2 * 131'072 * w + w);
-  CHECK(count_of("nemotron-h-8b") == 24 * (mamba(w, 128, 64, 128, 8) + 2 * w * 21'504 + w) +
-                                         4 * (2 * w * (4'096 + 1'024) + w) + 2 * 131'072 * w + w);
-  const Configured model;
+  CHECK(parameters_of("nemotron-h-8b") == 24 * (mamba(w, 128, 64, 128, 8) + 2 * w * 21'504 + w) +
+                                              4 * (2 * w * (4'096 + 1'024) + w) + 2 * 131'072 * w + w);
+  const Configured model{":sequence=256"};
   CHECK(model(kNano).parameter_count() == 31'577'937'344);
   json codestral{
       {"model_type", "mamba2"}, {"vocab_size", 32'768},        {"hidden_size", 4'096}, {"num_heads", 128},

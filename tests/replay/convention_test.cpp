@@ -93,6 +93,14 @@ TEST_CASE("torchtitan reduces every micro-batch of FSDP, hf the last one in bf16
   options["micro-batches"] = "2";
   CHECK(like("torchtitan@2025", options).options.at("accumulate") == "every");
   CHECK(like("hf", options).options.at("precision") == "bf16,reduction=bf16");
+  OptionTexts staged{{"model", "llama3-8b"},
+                     {"strategy", "pipeline"},
+                     {"world-size", "8"},
+                     {"mesh", "pipeline=2,shard=4"},
+                     {"precision", "bf16"}};  // whole gradients accumulate in fp32
+  CHECK(like("torchtitan@2025", staged).options.at("precision") == "bf16,gradients=fp32");
+  staged["mesh"] = "pipeline=2,data=4";
+  CHECK(like("torchtitan@2025", staged).options.at("precision") == "bf16");
   options["like"] = "torchtitan@2025";
   const PredictionRequest request = prediction_request(options);
   CHECK(request.training.options.at("accumulate") == "every");
