@@ -213,7 +213,8 @@ class SegmentAccount {
       if (backward && !in_backward) continue;
       if (!arrive) divided(backward);
       if (size(layer, "ranks") > 1)
-        note(layer.name + "." + name, Kind::kAllToAll, backward, rows, {}, Group::kExpert, before);
+        note(layer.name + "." + name, Kind::kAllToAll, backward, rows, {}, Group::kExpert, before).rows =
+            static_cast<double>(expert_rows(layer));
       if (arrive) divided(backward);
     }
   }

@@ -16,51 +16,51 @@ const std::vector<ExecutionOption>& execution_options() {
       {"attention",
        &Execution::attention,
        {"flash2", "flash3", "flash4", "cudnn", "cudnn-fp8", "cudnn-mxfp8", "ck"},
-       "kinds of fused attention in order of preference, as cudnn+flash2; the first one counts that has "
-       "rates on "
-       "the device",
+       "kinds of fused attention, as cudnn+flash2; the first one counts that has rates on the device",
        true},
       {"experts",
        &Execution::experts,
        {"loop", "streams", "grouped", "fused"},
-       "GEMMs of experts: loop, one after the other; streams, side by side with a launch for each "
-       "(Transformer Engine); grouped, one kernel; fused, with the activation and casts in it (Transformer "
-       "Engine's CuTe kernels for mxfp8 and nvfp4)"},
+       "GEMMs of experts: loop, one after the other; streams, side by side (Transformer Engine); grouped, "
+       "one kernel; fused, with activation and casts in it (Transformer Engine's CuTe kernels for mxfp8 and "
+       "nvfp4)"},
       {"graph",
        &Execution::graph,
        {"none", "layer", "full"},
-       "kernels that CUDA graphs launch: none; layer, those of blocks without their experts; full, those of "
-       "forward and backward"},
+       "kernels that CUDA graphs launch: none; layer, of blocks without experts; full, of forward and "
+       "backward"},
       {"tensor-overlap",
        &Execution::tensor_overlap,
        {"none", "megatron", "userbuffers", "async"},
-       "collectives of tensor parallelism beside GEMMs: none; megatron, gathered inputs beside input "
-       "gradients and "
-       "sums of these beside weight gradients; userbuffers, all but parts of pipelines; async, torchtitan's "
-       "rings"},
+       "collectives of tensor parallelism beside GEMMs: none; megatron, gathered inputs and sums of their "
+       "gradients; userbuffers, all but parts of pipelines; async, torchtitan's rings"},
       {"dispatch",
        &Execution::dispatch,
        {"alltoall", "flexN"},
        "how tokens reach experts: alltoall sends each copy, and receivers sort them; flexN (DeepEP, "
-       "HybridEP) "
-       "sends a token once to each rank, or to each NVLink domain of N ranks, sorted"},
+       "HybridEP) sends a token once to each rank, or to each NVLink domain of N ranks, sorted"},
+      {"dispatch-sms",
+       &Execution::dispatch_sms,
+       {"N"},
+       "multiprocessors of a flexible dispatcher, which copy tokens: HybridEP takes 16, DeepEP 20"},
       {"dispatch-overlap",
        &Execution::dispatch_overlap,
        {"none", "shared", "micro-batches"},
-       "what runs beside the all-to-alls of tokens: none; shared, the shared expert (Megatron's "
-       "--moe-shared-expert-overlap), its first GEMM beside the way there, its second beside the way back; "
-       "micro-batches, the forward of one and the backward of another (--overlap-moe-expert-parallel-comm)"},
+       "what runs beside all-to-alls of tokens: none; shared, the shared expert "
+       "(--moe-shared-expert-overlap); micro-batches, the forward of one and the backward of another "
+       "(--overlap-moe-expert-parallel-comm)"},
       {"gradient-passes",
        &Execution::gradient_passes,
        {"none", "norm", "scale", "nan"},
-       "memory passes over the gradients before the optimizer, joined by +: norm reads a rank's part "
-       "(clipping); "
-       "scale reads and writes it (PyTorch's clipping, always); nan reads whole gradients (Megatron's check)",
+       "passes over the gradients before the optimizer, joined by +: norm reads a rank's part (clipping); "
+       "scale reads and writes it (PyTorch's clipping, always); nan reads whole gradients (Megatron's "
+       "check)",
        true},
       {"gathered",
        &Execution::gathered,
        {"views", "copied"},
-       "parameters of FSDP's units: views of the buffer of the all-gather, or copied out of it (FSDP2)"},
+       "parameters of FSDP's units: views of the all-gather's buffer, or copied out, and gradients in "
+       "(FSDP2)"},
       {"reserved",
        &Execution::reserved,
        {"N"},
@@ -124,15 +124,19 @@ std::string to_text(const Execution& execution) {
 
 namespace {
 
-/// Messages of a flexible dispatcher over those of an all-to-all, which sends k copies of a token: with e
-/// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these.
-double sent_part(const Execution& execution, const Model& model) {
-  const std::optional<int> domain = nvlink_domain(execution);
-  if (!domain) return 1.0;
-  const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / *domain);
+/// Sets what a flexible dispatcher sends in place of an all-to-all, which sends k copies of a token: with e
+/// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these. Its
+/// kernels' time is known inside one domain alone; between domains the network decides.
+void dispatch_flexibly(int domain, Model& model) {
+  const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
   const double reached = domains > 1.0 ? domains : ranks;
   const auto copies = static_cast<double>(model.settings.at("active"));
-  return reached * (1.0 - std::pow(1.0 - 1.0 / reached, copies)) / copies;
+  const double sent = reached * (1.0 - std::pow(1.0 - 1.0 / reached, copies)) / copies;
+  for (LayerCollective& one : model.collectives) {
+    if (!one.dispatches()) continue;
+    one.per_sample = sent * one.per_sample;
+    one.rows = domains > 1.0 ? 0.0 : sent * one.rows;
+  }
 }
 
 /// What is left of the kernels between the GEMMs of routed experts if these do their work: the first GEMM
@@ -175,9 +179,7 @@ void apply(const Execution& execution, Model& model) {
       first = false;
     }
   };
-  for (LayerCollective& one : model.collectives)
-    if (one.group == LayerCollectiveGroup::kExpert && one.kind == LayerCollectiveKind::kAllToAll)
-      one.per_sample = sent_part(execution, model) * one.per_sample;
+  if (const std::optional<int> domain = nvlink_domain(execution)) dispatch_flexibly(*domain, model);
   const Recipe* recipe = recipe_of(model.precision.products);
   const bool fused = execution.experts == "fused", one_kernel = fused || execution.experts == "grouped";
   if (fused && (recipe == nullptr || (recipe->name != "mxfp8" && recipe->name != "nvfp4")))

@@ -19,10 +19,11 @@ struct Execution {
 
   std::string tensor_overlap = "none";
   std::string dispatch = "alltoall";      ///< of tokens to experts
+  std::string dispatch_sms = "16";        ///< multiprocessors that a flexible dispatcher takes
   std::string dispatch_overlap = "none";  ///< what runs beside their all-to-alls
 
   std::string gradient_passes = "none";  ///< over the gradients before the optimizer
-  std::string gathered = "views";  ///< parameters of FSDP's units: in the buffer of the all-gather, or copied
+  std::string gathered = "views";  ///< arrays of FSDP's units: in the buffers of its collectives, or copied
 
   std::string reserved = "105";  ///< memory that PyTorch's allocator takes, percent of what it hands out
   std::string communicators = "none";  ///< of NCCL, besides those that the schedule uses

@@ -97,6 +97,12 @@ struct LayerCollective {
   int work = 0;   ///< number of entries of Segment::work before it, in forward order
   int ready = 0;  ///< in a backward: number of entries of Segment::parameters with gradients before it
   LayerCollectiveGroup group = LayerCollectiveGroup::kTensor;
+  double rows = 0.0;  ///< per sample, of tokens on their way to experts or back
+
+  /// True for tokens on their way to experts or back.
+  [[nodiscard]] bool dispatches() const {
+    return group == LayerCollectiveGroup::kExpert && kind == LayerCollectiveKind::kAllToAll;
+  }
 };
 
 /// Bytes per sample that a kernel holds while it runs, above what it finds and what it leaves.

@@ -43,6 +43,12 @@ struct Overlap {
   [[nodiscard]] double credit_s(double waited_s) const { return gain * std::min(hidden_s, most * waited_s); }
 };
 
+/// Time of a flexible dispatcher in place of NCCL's all-to-all: its rows, and the bytes that leave the rank.
+struct DispatchCost {
+  double rows_s = 0.0;
+  BytesPerSecond sent{};  ///< 0 B/s: not known, as NCCL's
+};
+
 /// Costs of all phases of a model. Four sources fill it: a trace or a layer profile (`traced_costs`), a
 /// device estimate (`estimated_costs`), declared phase times (`flop_shares` and `apply`), and times that the
 /// model declares (`declared_costs`).
@@ -62,6 +68,7 @@ struct PhaseCosts {
   std::vector<double> ready_fraction;
   std::vector<double> exchange_fraction;  ///< by collective of the model: part of its phase that has passed
   std::vector<Overlap> overlaps;          ///< by collective of the model; empty: nothing is hidden
+  std::vector<DispatchCost> dispatches;   ///< by collective of the model; empty: none is flexible
   bool asynchronous = false;              ///< a launch thread runs ahead of the device
   /// Costs of micro-batches that follow another one in their step; null: the same.
   std::shared_ptr<const PhaseCosts> following{};

@@ -4,7 +4,9 @@
 #include <map>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 #include <tuple>
+#include <unordered_set>
 
 #include "schedule/operations.hpp"
 
@@ -38,7 +40,8 @@ void check_hook(const Program& program, std::size_t index) {
 }
 
 void check_program(const Schedule& schedule, const Program& program) {
-  std::set<std::string> names;
+  std::unordered_set<std::string_view> names;
+  names.reserve(program.ops.size());
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     if (!names.insert(op.name).second) violated("is twice in its program", op);

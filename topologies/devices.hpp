@@ -29,6 +29,12 @@ struct RecipeRate {
   double depth = 0.0;  ///< as KernelParameters::depth
 };
 
+/// Kernels of flexible dispatchers (DeepEP, HybridEP) between GPUs of one NVLink domain.
+struct DispatchRate {
+  Seconds row{0};     ///< time of one multiprocessor for each row that arrives; 0: as NCCL's all-to-all
+  double part = 0.0;  ///< of the NVLink rate that reaches other GPUs
+};
+
 /// By head size.
 using AttentionTable = std::map<int, AttentionParameters>;
 
@@ -44,6 +50,7 @@ struct KernelParameters {
   double casts = 0.8;  ///< part of the memory bandwidth that casts to 8 and 4 bit reach
   /// Part of their rate that GEMMs of experts side by side reach, in 16 bit and below.
   double grouped = 1.0, grouped_low = 1.0;
+  DispatchRate dispatch{};
   std::map<std::string, RecipeRate> recipes{};  ///< of GEMMs in 8 and 4 bit
   double depth = 0.0, tile = 0.0, waves = 0.0, split = 0.0;
   /// Part of `reached` for rows of 2^i times an odd number of elements, i = 0, 1, ...; longer rows reach all

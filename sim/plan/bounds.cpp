@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "sim/replay/dispatch.hpp"
 #include "sim/strategies/fsdp_units.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/devices.hpp"
@@ -144,8 +145,11 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
   if (collective.group == LayerCollectiveGroup::kExpert) ranks = expert_ranks(view, first_rank);
   if (collective.group == LayerCollectiveGroup::kExpertTensor) ranks.count = view.expert_tensor;
   const Bytes message = collective.fixed + view.samples * collective.per_sample;
-  const double alone = links_.collective_s(collective_kind(collective.kind), message, ranks);
   const auto index = &collective - view.model.collectives.data();
+  double alone = links_.collective_s(collective_kind(collective.kind), message, ranks);
+  if (!view.costs.dispatches.empty() && ranks.count > 1)
+    if (const DispatchCost& cost = view.costs.dispatches[index]; cost.sent > BytesPerSecond(0))
+      alone = dispatched({}, cost, ranks.count).time(message).count();
   return view.costs.overlaps.empty() ? alone : alone - view.costs.overlaps[index].credit_s(alone);
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "sim/collectives/nccl_reached.hpp"
+#include "sim/replay/dispatch.hpp"
 
 namespace stepcast {
 
@@ -63,7 +64,7 @@ void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collec
   places.reserve(ranks.size());
   for (const int rank : ranks) places.push_back(input_.node_of_rank[rank]);
   if (!traits(collective.kind).nccl_kernel) {
-    group_messages(plan, places);
+    group_messages(plan, collective, places);
     return;
   }
   NcclLimits limits;
@@ -78,10 +79,15 @@ void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collec
 }
 
 /// Grouped messages move at once. Their least time is the longest of them; all-to-all has a formula for all.
-void CollectivePlans::group_messages(CollectivePlan& plan, const std::vector<int>& places) {
+void CollectivePlans::group_messages(CollectivePlan& plan, const Collective& collective,
+                                     const std::vector<int>& places) {
   plan.flows = &flows_of(plan);
   if (plan.algorithm->kind == CollectiveKind::kAllToAll) {
     plan.cost = nccl_cost(nccl_->of(places), plan.algorithm->kind, plan.call.message);
+    const auto* array = std::get_if<ExchangeArray>(&collective.payload);
+    if (const PhaseCosts* costs = input_.compute.phases;
+        array != nullptr && costs != nullptr && !costs->dispatches.empty())
+      plan.cost = dispatched(plan.cost, costs->dispatches[array->exchange], plan.call.ranks);
     plan.wire_factor = wire_factor(plan.cost.protocol);
     return;
   }

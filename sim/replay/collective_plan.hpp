@@ -63,7 +63,7 @@ class CollectivePlans {
   [[nodiscard]] CollectivePlan make(const Collective& collective, int group);
   [[nodiscard]] const std::vector<NcclFlow>& flows_of(const CollectivePlan& plan);
   void choose_nccl(CollectivePlan& plan, const Collective& collective, const std::vector<int>& ranks);
-  void group_messages(CollectivePlan& plan, const std::vector<int>& places);
+  void group_messages(CollectivePlan& plan, const Collective& collective, const std::vector<int>& places);
   void note(const CollectivePlan& plan);
 
   const ReplayInput& input_;

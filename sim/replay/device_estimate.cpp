@@ -10,7 +10,7 @@
 
 #include "models/layer.hpp"
 #include "sim/replay/device_scaling.hpp"
-#include "sim/replay/tensor_overlap.hpp"
+#include "sim/replay/dispatch.hpp"
 
 namespace stepcast {
 namespace {
@@ -118,6 +118,15 @@ Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, cons
   return waits;
 }
 
+/// Bytes moved by copies out of the buffer of an all-gather, and of gradients into that of a reduce-scatter.
+Bytes copied(const Model& model, const Segment& segment, Phase phase) {
+  Bytes moved = 2.0 * model.parameter_bytes(segment);
+  if (phase == Phase::kBackward)
+    for (const int index : segment.parameters)
+      moved += model.parameters[index].gradient + model.parameters[index].reduced;
+  return moved;
+}
+
 /// Part of a shared expert that is computed only after the second collective of its experts has started.
 Seconds behind(const LayerCollective& one, const Segment& segment, const Model& model,
                const LayerTime& time) {
@@ -201,8 +210,8 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     PhaseCost result{.device_s = time.count()};
     if (!device.gpu) return result;
     if (const bool runs = phase == Phase::kForward || phase == Phase::kBackward;
-        runs && model.execution.gathered == "copied")  // read and written
-      result.device_s += (2.0 * model.parameter_bytes(model.segments[segment]) / rates.memory).count();
+        runs && model.execution.gathered == "copied")
+      result.device_s += (copied(model, model.segments[segment], phase) / rates.memory).count();
     if (phase == Phase::kForward)
       result.device_s += waits_for_counts(model.segments[segment], device, model, layer).count();
     const Seconds each = launch_of(device, model, phase);
@@ -220,6 +229,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   if (gemms) {
     costs.overlaps = tensor_overlaps(model, gemms, device.multiprocessors);
     add_dispatch_overlaps(model, layer, device.multiprocessors, costs.overlaps);
+    costs.dispatches = dispatch_costs(model, device, samples);
   }
   const double activations = device.estimate.activations * samples;
   for (std::size_t i = 0; i < costs.segments.size(); ++i) {

@@ -8,8 +8,8 @@
 #include "core/load.hpp"
 #include "core/table.hpp"
 #include "models/layer.hpp"
+#include "sim/replay/dispatch.hpp"
 #include "sim/replay/kernels.hpp"
-#include "sim/replay/tensor_overlap.hpp"
 
 namespace stepcast {
 namespace {
@@ -66,10 +66,11 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
                   "an H100 does (no backward and no other GPU was published)",
                   100.0 * kScanPart)
             : "scans of state-space layers reach the memory bandwidth of other kernels");
-  if (model.execution.dispatch_overlap != "none")
-    lines.push_back("an all-to-all takes 16 multiprocessors from what runs beside it");
+  if (nvlink_domain(model.execution) || model.execution.dispatch_overlap != "none")
+    lines.push_back(fmt::format("an all-to-all takes {} multiprocessors", dispatch_blocks(model)));
   if (model.execution.dispatch_overlap == "micro-batches")
-    lines.back() += fmt::format(", which hides at most {:.0f} % of it", 100.0 * most_hidden(model));
+    lines.back() += fmt::format(" from the other micro-batch, which hides at most {:.0f} % of it",
+                                100.0 * most_hidden(model));
   if (!device.about.assumed.empty()) lines.push_back(device.about.assumed);
   return joined(lines, "; ");
 }

@@ -6,9 +6,9 @@
 #include "core/error.hpp"
 #include "sim/replay/device_estimate.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/replay/dispatch.hpp"
 #include "sim/replay/kernels.hpp"
 #include "sim/replay/prediction_options.hpp"
-#include "sim/replay/tensor_overlap.hpp"
 
 namespace stepcast::execution_test {
 namespace {
@@ -190,7 +190,8 @@ TEST_CASE("passes over gradients and copies of gathered parameters move the byte
   CHECK(roofline_time(checked, 1, Phase::kZeroGrad, 1, rates).count() ==
         Approx(2.0 * roofline_time(unchecked, 1, Phase::kZeroGrad, 1, rates).count()));
   CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.forward; }) == Approx(4.0));
-  CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.backward; }) == Approx(4.0));
+  CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.backward; }) ==
+        Approx(4.0 + 2.0 + 4.0));  // and gradients into a buffer of fp32
 }
 
 TEST_CASE("a weighted bias of experts moves 28 bytes per element of their output, and 40 back", "[models]") {
@@ -300,6 +301,31 @@ TEST_CASE("experts beside all-to-alls make a step no longer, and no shorter than
   CHECK_THROWS_WITH(step("micro-batches", {{"recompute", "full"}}), Catch::Contains("no recomputed blocks"));
   CHECK_THROWS_WITH(step("shared", {{"dispatch", "flex8"}}), Catch::Contains("--dispatch alltoall"));
   CHECK_THROWS_WITH(step("shared", {{"model", kMoe}}), Catch::Contains("has no shared expert"));
+}
+
+TEST_CASE("a flexible dispatcher takes time for each row that arrives, besides its bytes", "[replay]") {
+  const DeviceModel& device = device_model("b200");
+  const auto cost = [&](int ranks, const std::string& sms, const std::string& dispatch = "flex8") {
+    const Model model =
+        model_of(kMoe + ",experts=16,active=4,transformer_engine=1,expert=" + std::to_string(ranks),
+                 {.dispatch = dispatch, .dispatch_sms = sms});
+    const std::vector<DispatchCost> costs = dispatch_costs(model, device, 2.0);
+    for (std::size_t i = 0; i < costs.size(); ++i)
+      if (model.collectives[i].dispatches()) return costs[i];
+    return DispatchCost{};
+  };
+  const double rows = 2.0 * 2048.0 * 8.0 * (1.0 - std::pow(7.0 / 8.0, 4.0));  // tokens once per rank
+  CHECK(cost(8, "16").rows_s == Approx(rows / 16.0 * 137e-9));
+  CHECK(cost(8, "32").rows_s == Approx(rows / 32.0 * 137e-9));
+  CHECK(cost(8, "16").sent.count() == Approx(0.78 * 18.0 * 50e9));
+  CHECK(cost(16, "16").rows_s == 0.0);  // the network between domains decides
+  CHECK(cost(8, "16", "alltoall").rows_s == 0.0);
+  const Bytes message(rows * 1024.0 * 2.0);
+  NcclCost call;
+  call.latency = Seconds(1e-5);
+  const NcclCost time = dispatched(call, cost(8, "16"), 8);
+  CHECK(time.time(message).count() ==
+        Approx(1e-5 + rows / 16.0 * 137e-9 + message.count() * 7.0 / 8.0 / (0.78 * 18.0 * 50e9)));
 }
 
 TEST_CASE("another micro-batch hides less of all-to-alls inside an NVLink domain", "[models]") {
