@@ -22,7 +22,7 @@ class Registry {
  public:
   struct Entry {
     std::string name;
-    std::string description;  ///< one sentence, shown by `help`
+    std::string description{};  ///< one sentence, shown by `help`
     Thing value;
     int order = 0;
   };

@@ -5,6 +5,9 @@
 #include <map>
 #include <numeric>
 
+#include "core/enum_table.hpp"
+#include "core/file.hpp"
+#include "core/yaml.hpp"
 #include "models/layer_kinds.hpp"
 
 namespace stepcast {
@@ -30,64 +33,30 @@ struct OperatorRow {
 
 using OperatorRows = std::map<std::string, OperatorRow>;
 
-void add_rows(const OperatorRow& row, std::initializer_list<const char*> names, OperatorRows& rows) {
-  for (const char* name : names) rows[name] = row;
-}
-
-OperatorRows make_rows() {
+OperatorRows read_rows() {
+  constexpr auto kForms = enum_names<Form>("moves", "view", "linear", "matrix", "batched", "convolution",
+                                           "transposed", "attention");
+  constexpr auto kKept = enum_names<Kept>("nothing", "input", "output");
+  const auto numbers = [](const YamlNode& node, const char* key) {
+    const std::vector<YamlNode> items = node.items(key);
+    return items.empty() ? PerElement{} : PerElement{items.at(0).number(), items.at(1).number()};
+  };
   OperatorRows rows;
-  add_rows(
-      {.form = Form::kView},
-      {"view",    "_unsafe_view",    "reshape",   "flatten", "unflatten",  "transpose",  "swapaxes",
-       "t",       "permute",         "movedim",   "expand",  "expand_as",  "view_as",    "slice",
-       "select",  "narrow",          "unsqueeze", "squeeze", "chunk",      "split",      "split_with_sizes",
-       "unbind",  "detach",          "alias",     "numpy_T", "empty",      "empty_like", "contiguous_view",
-       "getitem", "lift_fresh_copy", "sym_size",  "size",    "as_strided", "identity"},
-      rows);
-  const OperatorRow product{.forward = kGemmForward, .backward = kGemmBackward, .kept = Kept::kInput};
-  const auto multiply = [&](Form form, std::initializer_list<const char*> names) {
-    OperatorRow row = product;
-    row.form = form;
-    add_rows(row, names, rows);
-  };
-  multiply(Form::kLinear, {"linear"});
-  multiply(Form::kMatrix, {"mm", "addmm", "mv"});
-  multiply(Form::kBatched, {"bmm", "baddbmm", "matmul"});
-  multiply(Form::kConvolution, {"conv1d", "conv2d", "conv3d", "convolution", "_convolution"});
-  multiply(Form::kTransposed, {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"});
-  multiply(Form::kAttention, {"scaled_dot_product_attention"});
-  const auto moves = [&](double flop, PerElement forward, PerElement backward, Kept kept,
-                         std::initializer_list<const char*> names) {
-    add_rows({Form::kMoves, flop, forward, backward, kept}, names, rows);
-  };
-  moves(4, {0, 3}, {0, 5}, Kept::kInput,
-        {"batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-         "cudnn_batch_norm", "instance_norm"});
-  moves(8, {0, 2}, {0, 5}, Kept::kInput,
-        {"layer_norm", "native_layer_norm", "group_norm", "native_group_norm"});
-  moves(4, {0, 2}, {0, 5}, Kept::kInput, {"rms_norm", "_fused_rms_norm"});
-  moves(1, {0, 2}, {0, 3}, Kept::kOutput,
-        {"relu", "relu6", "hardtanh", "tanh", "sigmoid", "exp", "sqrt", "rsqrt", "leaky_relu", "threshold"});
-  moves(1, {0, 2}, {0, 3}, Kept::kInput,
-        {"gelu", "silu", "mish", "elu", "hardswish", "hardsigmoid", "softplus", "pow", "square", "abs", "log",
-         "sin", "cos", "clamp", "erf"});
-  moves(1, {0, 3}, {0, 5}, Kept::kInput, {"mul", "div"});
-  moves(0, {0, 3}, {0, 3}, Kept::kNothing, {"add", "sub", "rsub", "masked_fill", "where"});
-  moves(0, {0, 2}, {0, 2}, Kept::kNothing,
-        {"clone", "contiguous", "copy", "to", "_to_copy", "cat", "stack", "pad", "constant_pad_nd", "neg"});
-  moves(0, {0, 2}, {0, 3}, Kept::kOutput, {"softmax", "_softmax", "log_softmax", "_log_softmax"});
-  moves(0, {0, 6}, {0, 3}, Kept::kOutput, {"dropout", "native_dropout", "feature_dropout"});
-  moves(0, {0, 2}, {0, 3}, Kept::kNothing, {"embedding", "index_select", "gather", "index"});
-  moves(0, {1, 1}, {1, 1}, Kept::kInput,
-        {"max_pool1d", "max_pool2d", "max_pool2d_with_indices", "max_pool3d"});
-  moves(0, {1, 1}, {1, 1}, Kept::kNothing,
-        {"avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-         "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "mean", "sum", "amax"});
+  for (const YamlNode& node :
+       YamlNode::load((home_folder() / "models" / "operators" / "operators.yaml").string()).items()) {
+    node.allow_only({"form", "flop", "forward", "backward", "kept", "names"});
+    const OperatorRow row{.form = value_of(kForms, "form", node.text_or("form", "moves")),
+                          .flop = node.has("flop") ? node.at("flop").number() : 0.0,
+                          .forward = numbers(node, "forward"),
+                          .backward = numbers(node, "backward"),
+                          .kept = value_of(kKept, "kept", node.text_or("kept", "nothing"))};
+    for (const YamlNode& name : node.items("names")) rows[name.text()] = row;
+  }
   return rows;
 }
 
 const OperatorRow* row_named(std::string name) {
-  static const OperatorRows kRows = make_rows();
+  static const OperatorRows kRows = read_rows();
   while (name.size() > 1 && name.ends_with('_')) name.pop_back();  // in place
   const auto found = kRows.find(name);
   return found == kRows.end() ? nullptr : &found->second;

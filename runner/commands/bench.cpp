@@ -14,27 +14,8 @@
 namespace stepcast {
 namespace {
 
-std::string known_collectives() { return "comma-separated: " + joined(bench_names(), " "); }
-
 void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("collectives", text_value("", "all"), known_collectives().c_str())
-      ("copies", text_value()->implicit_value("all")->value_name("[=NAMES]"),
-       "instead copies between this host and a GPU, without ranks: copy_h2d_pinned, copy_h2d_pageable, "
-       "copy_d2h_pinned, copy_d2h_pageable, copy_p2p (to the next GPU)")
-      ("gpu", int_value(0), "number of the GPU, with --copies")
-      ("beside-compute", po::value<int>()->implicit_value(4096)->value_name("[=EDGE]"),
-       "with --backend nccl also the mutual slowdown of collectives and a square bf16 matrix multiplication; "
-       "default: all_reduce only, from 1MiB on")
-      ("min", text_value("4B"), "smallest message")
-      ("max", text_value(), "largest message; default: 64MiB, for copies 256MiB")
-      ("factor", po::value<double>()->default_value(4.0), "from one size to the next")
-      ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")
-      ("rounds", int_value(9), "samples per collective and size");
-  // clang-format on
-  declare_output(options, "the samples");
-  declare_rank_options(options, 2);
+  declare_options(options, "bench", {{"collectives", joined(bench_names(), " ")}});
   declare_algorithm_option(options);
 }
 
@@ -167,15 +148,8 @@ ExitCode run(const po::variables_map& options) {
   });
 }
 
-const Registration<Command> kBench{
-    commands(),
-    {.name = "bench",
-     .description = "Times collectives and messages, or copies of a GPU, by size, as nccl-tests does.",
-     .value = {.declare = declare,
-               .run = run,
-               .usage = "stepcast bench --nproc N [--collectives NAMES] [-o FILE] [options]",
-               .group = "Measure"},
-     .order = 20}};
+const Registration<Command> kBench{commands(),
+                                   {.name = "bench", .value = {.declare = declare, .run = run}, .order = 20}};
 
 }  // namespace
 }  // namespace stepcast

@@ -25,27 +25,6 @@
 namespace stepcast {
 namespace {
 
-void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("max", text_value("64MiB"), "largest message")
-      ("rounds", int_value(9), "samples per probe, interleaved")
-      ("budget", text_value("120s")->value_name("TIME"),
-       "for all samples, including repeated ones after interference; over slow links the largest messages "
-       "are given up first, so that 3 rounds of each size fit")
-      ("device", text_value("", "the driver's name"),
-       "with --backend nccl: the GPUs, a name in topologies/devices/devices.yaml")
-      ("cluster", text_value(),
-       "topology: which hosts share a switch, and the cost of links, which is subtracted from that of "
-       "messages; without it the former is measured and the latter included")
-      ("print-sbatch", po::bool_switch(), "print a job script for Slurm that runs this command")
-      ("nodes", int_value(2)->value_name("N"), "of the job script")
-      ("ntasks-per-node", po::value<int>()->value_name("N"), "of the job script (default: --nproc)");
-  // clang-format on
-  declare_output(options, "the calibration");
-  declare_rank_options(options, 2);
-}
-
 ProbeSettings settings_of(const po::variables_map& options) {
   constexpr double kSmallestMessage = 4.0, kSmallestArray = 256.0;
   const double largest = parse_bytes(options["max"].as<std::string>(), "--max").count();
@@ -260,19 +239,7 @@ ExitCode run(const po::variables_map& options) {
   });
 }
 
-const Registration<Command> kCalibrate{
-    commands(),
-    {.name = "calibrate",
-     .description =
-         "Measures and fits the costs of messages, reductions, copies and sharing on this machine or "
-         "cluster.",
-     .value =
-         {.declare = declare,
-          .run = run,
-          .usage =
-              "stepcast calibrate --nproc N -o FILE [options]; on a cluster under torchrun, srun or mpirun",
-          .group = "Measure"},
-     .order = 30}};
+const Registration<Command> kCalibrate{commands(), {.name = "calibrate", .value = {.run = run}, .order = 30}};
 
 }  // namespace
 }  // namespace stepcast

@@ -32,15 +32,8 @@ ExitCode run(const po::variables_map& /*options*/) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kCapabilities{
-    commands(),
-    {.name = "capabilities",
-     .description = "Prints libraries and backends of this program as JSON, for 'stepcast doctor'.",
-     .value = {.declare = [](po::options_description& /*options*/) {},
-               .run = run,
-               .usage = "stepcast-runner capabilities",
-               .group = "Internal"},
-     .order = 90}};
+const Registration<Command> kCapabilities{commands(),
+                                          {.name = "capabilities", .value = {.run = run}, .order = 90}};
 
 }  // namespace
 }  // namespace stepcast

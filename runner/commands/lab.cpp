@@ -13,29 +13,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("words", po::value<Words>(),
-       "action:\nup: build the hosts, switches and links of --cluster\n"
-       "run -- COMMAND ...: start 'stepcast run', 'bench', 'calibrate' or any program, as python3 train.py, "
-       "with torchrun's variables on the hosts of the lab that is up, or of --cluster for this run only\n"
-       "status: list hosts, links and processes of a lab\n"
-       "down: end its processes and remove it\n"
-       "validate: predict a matrix of trainings from messages between two hosts, run it, and compare")
-      ("cluster", text_value(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
-      ("ranks-per-host", int_value(1), "with run")
-      ("quick", po::bool_switch(), "with validate: 12 cases instead of 91")
-      ("only", text_value(""), "with validate: only cases whose names contain this: pipeline")
-      ("launches", int_value(3), "with validate: runs of every case")
-      ("seed", po::value<unsigned>(), "with validate: random cases instead")
-      ("dry-run", po::bool_switch(), "with validate: list the selected and skipped cases only")
-      ("folder", text_value("out/lab"), "with validate: output folder")
-      ("force", po::bool_switch(), "with validate: replace the contents of the folder")
-      ("name", text_value("lab"), "of the lab, if there are several");
-  // clang-format on
-}
-
 std::string lab_name(const po::variables_map& values) {
   auto name = values["name"].as<std::string>();
   static_cast<void>(lab_prefix(name));
@@ -171,20 +148,7 @@ ExitCode run(const po::variables_map& values) {
   return action.second(values, words);
 }
 
-const Registration<Command> kLab{
-    commands(),
-    {.name = "lab",
-     .description = "Runs ranks in a virtual cluster on this machine: network namespaces with shaped links.",
-     .value =
-         {.declare = declare,
-          .run = run,
-          .positional = "words",
-          .usage =
-              "stepcast lab up --cluster FILE\n"
-              "       stepcast lab run [--cluster FILE] [--ranks-per-host N] -- run --strategy NAME ...\n"
-              "       stepcast lab status|down",
-          .group = "Measure"},
-     .order = 50}};
+const Registration<Command> kLab{commands(), {.name = "lab", .value = {.run = run}, .order = 50}};
 
 }  // namespace
 }  // namespace stepcast

@@ -26,47 +26,6 @@
 namespace stepcast {
 namespace {
 
-void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("model", text_value(), "NAME[:KEY=VALUE,...], a YAML file, or a TorchScript file (net.pt)")
-      ("input", text_value()->value_name("SHAPE"), "of a TorchScript file: the shape of a batch, samples "
-       "first; describes the network in FILE.yaml, its parts, parameters and operators. "
-       "32x3x224x224: random numbers; 8x128:vocabulary=512: random tokens")
-      ("optimizer", text_value("sgd"), "with --input: sgd or adam; FILE.yaml has its settings")
-      ("describe", po::bool_switch(), "with --input: print the description, measure nothing")
-      ("batch", text_value("32"), "batch sizes, separated by commas")
-      ("tensor", int_value(1), "degree of tensor parallelism; one rank's shard is measured")
-      ("context", int_value(1), "degree of context parallelism")
-      ("expert", int_value(1), "degree of expert parallelism")
-      ("stage", text_value("whole", "whole")->value_name("I/N"),
-       "only the I-th of N pipeline stages, alone on this device, with the input and gradients it would "
-       "receive")
-      ("split", text_value("even"), "with --stage: blocks per stage (6-2-2-2, or 4x3), even, or ratio:2-1-1 "
-       "(shares)")
-      ("time-limit", text_value("none")->value_name("TIME"), "of each launch; after it five steps per batch "
-       "size are enough")
-      ("threads", text_value("1"), "numbers of compute threads, separated by commas")
-      ("steps", int_value(30), "steps per batch size and launch")
-      ("warmup", int_value(5), "steps before the measured ones")
-      ("launches", int_value(1), "number of launches; launches vary more than steps")
-      ("budget", text_value("30s")->value_name("TIME"),
-       "of each launch, for repeating steps with interference: lost CPU time, or a slow machine")
-      ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
-      ("seed", po::value<unsigned>()->default_value(1), "for the initial parameters and the order of the "
-       "data")
-      ("recompute", text_value("none")->value_name("WHAT"),
-       "selective: backwards recompute attention from q, k and v; whole blocks need no option here")
-      ("accumulating", po::bool_switch(),
-       "also measure micro-batches that follow another one, for predictions with --micro-batches")
-      ("allow-reference-blas", po::bool_switch(), "measure although matrix multiplications are many times "
-       "too slow")
-      ("append", po::bool_switch(), "add the launches, or the stage, to those in the file");
-  // clang-format on
-  declare_device_options(options);
-  declare_output(options, "the trace");
-}
-
 std::string model_of(const po::variables_map& values) {
   Mesh mesh;
   for (const char* name : {"context", "expert", "tensor"}) mesh.set(name, int_option(values, name, 1));
@@ -364,15 +323,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kMeasure{
-    commands(),
-    {.name = "measure",
-     .description = "Measures one training step on one rank, segment by segment.",
-     .value = {.declare = declare,
-               .run = run,
-               .usage = "stepcast measure --model NAME --batch 16,32 -o FILE [options]",
-               .group = "Measure"},
-     .order = 10}};
+const Registration<Command> kMeasure{commands(), {.name = "measure", .value = {.run = run}, .order = 10}};
 
 }  // namespace
 }  // namespace stepcast

@@ -62,16 +62,6 @@ ExitCode join_and_run(const po::variables_map& options, const RankContext& ranks
 
 }  // namespace
 
-void declare_device_options(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("device", text_value("cpu"),
-       "cpu, or cuda: the first GPU of CUDA_VISIBLE_DEVICES, or one for each rank of this host")
-      ("precision", text_value("fp32"), "as 'predict --precision': fp32 or bf16, on a GPU also tf32 and "
-       "fp16");
-  // clang-format on
-}
-
 bool names_device_option(const po::variables_map& options) {
   const std::string device = options["device"].as<std::string>();
   require_trained(precision_option(options), device == "cuda");
@@ -80,25 +70,6 @@ bool names_device_option(const po::variables_map& options) {
 
 std::unique_ptr<DeviceStream> device_option(const po::variables_map& options, int number) {
   return names_device_option(options) ? open_device(options["device"].as<std::string>(), number) : nullptr;
-}
-
-void declare_rank_options(po::options_description& options, int default_nproc) {
-  // clang-format off
-  options.add_options()
-      ("nproc", int_value(default_nproc)->value_name("N"), "ranks to start on this machine")
-      ("rank", po::value<int>()->value_name("R"), "this process's rank, if another program starts the ranks")
-      ("world-size", po::value<int>()->value_name("N"), "number of ranks, with --rank")
-      ("master-addr", text_value()->value_name("HOST"), "host of rank 0")
-      ("master-port", po::value<int>()->value_name("PORT"), "port of the ranks' rendezvous")
-      ("timeout", text_value("60s")->value_name("TIME"), "longest time that a rank waits for another")
-      ("backend", text_value("gloo")->value_name("NAME"), "communication library")
-      ("interface", text_value("")->value_name("NAME"),
-       "network interface (default: loopback on one host, otherwise the one that reaches rank 0)")
-      ("bind", text_value("core")->value_name("POLICY"),
-       "core: each rank has its own share of the cores; none: the ranks share all cores")
-      ("scheduling", text_value("batch")->value_name("POLICY"),
-       "batch: a thread that wakes up does not preempt another, as Gloo needs; normal: it may");
-  // clang-format on
 }
 
 void declare_algorithm_option(po::options_description& options) {

@@ -13,15 +13,12 @@
 /// --master-port --timeout --backend --interface`.
 namespace stepcast {
 
-/// `--device` and `--precision`.
-void declare_device_options(po::options_description& options);
 /// The device of these options; null: this host computes. \param number of the device on this host \throws
 /// CapabilityError as require_trained() and open_device()
 std::unique_ptr<DeviceStream> device_option(const po::variables_map& options, int number = 0);
 /// True if these options name a device, without opening it; throws the same errors.
 bool names_device_option(const po::variables_map& options);
 
-void declare_rank_options(po::options_description& options, int default_nproc);
 /// `--algorithm`, which run_on_ranks() reads.
 void declare_algorithm_option(po::options_description& options);
 

@@ -27,39 +27,7 @@ namespace {
 
 void declare(po::options_description& options) {
   declare_training_options(options);
-  // clang-format off
-  options.add_options()
-      ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file; none for strategies that train nothing "
-       "(broadcast)")
-      ("engine", text_value("schedule"),
-       "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
-       "ProcessGroupGloo around one backward (strategies single, ddp, all_reduce and gather_scatter)")
-      ("trace", text_value(), "measured times, for --compute replayed and --split balanced")
-      ("compute", text_value("real")->value_name("KIND"),
-       "real: train; replayed: communicate, but wait for the times of --trace instead of computing, which "
-       "uses no core, so that many ranks fit on a few cores")
-      ("compute-speed", po::value<double>()->default_value(1.0, "1"),
-       "with --compute replayed: speed of this rank relative to the trace; 0.67 makes it a straggler")
-      ("resample", po::bool_switch(),
-       "with --compute replayed: wait for the times of measured steps, drawn by --seed, instead of the "
-       "median of each phase")
-      ("reference-slowdown", po::value<double>()->default_value(0.0, "unknown"),
-       "slowdown of this machine, from steps of the traced model timed right before; stored with the result "
-       "for speed-normalised errors")
-      ("batch", int_value(32), "samples per rank and step")
-      ("steps", int_value(30), "measured steps")
-      ("warmup", int_value(5), "steps before the measured ones")
-      ("threads", int_value(1), "compute threads per rank")
-      ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
-      ("seed", po::value<unsigned>()->default_value(1), "for the initial parameters and the order of the "
-       "data")
-      ("allow-reference-blas", po::bool_switch(), "run although matrix multiplications are many times too "
-       "slow");
-  // clang-format on
-  declare_device_options(options);
-  declare_timeline(options);
-  declare_output(options, "the result");
-  declare_rank_options(options, 1);
+  declare_options(options, "run");
   declare_algorithm_option(options);
 }
 
@@ -377,16 +345,8 @@ ExitCode run(const po::variables_map& values) {
                   : run_for_real(values, model, training, schedule);
 }
 
-const Registration<Command> kRun{
-    commands(),
-    {.name = "run",
-     .description =
-         "Trains and measures every operation of every step, or communicates with replayed compute.",
-     .value = {.declare = declare,
-               .run = run,
-               .usage = "stepcast run --strategy NAME --model NAME --batch N --nproc N -o FILE [options]",
-               .group = "Measure"},
-     .order = 40}};
+const Registration<Command> kRun{commands(),
+                                 {.name = "run", .value = {.declare = declare, .run = run}, .order = 40}};
 
 }  // namespace
 }  // namespace stepcast

@@ -63,13 +63,12 @@ void check_values(const po::parsed_options& parsed, const po::options_descriptio
     }
 }
 
-ExitCode run_command(const std::string& program, const std::string& name,
-                     const std::vector<std::string>& words) {
+ExitCode run_command(const std::string& name, const std::vector<std::string>& words) {
   const Command& command = commands().find(name);
   if (command.hand_over) return command.hand_over(words);
   const po::variables_map values = parse_words(name, words);
   if (values.count("help") != 0) {
-    std::cout << command_help(program, name);
+    std::cout << command_help(name);
     return ExitCode::kDone;
   }
   return command.run(values);
@@ -102,7 +101,7 @@ ExitCode dispatch(const std::string& program, const std::string& summary,
       }
     if (!whole && commands().find(rest.front()).hand_over)
       return commands().find(rest.front()).hand_over({"--help"});
-    std::cout << (whole ? program_help(program, summary) : command_help(program, rest.front()));
+    std::cout << (whole ? program_help(program, summary) : command_help(rest.front()));
     return ExitCode::kDone;
   }
   if (first == "--version") {
@@ -110,7 +109,7 @@ ExitCode dispatch(const std::string& program, const std::string& summary,
     return ExitCode::kDone;
   }
   if (first.front() == '-') throw UsageError(unknown_name("option", first, {"--help", "--version"}));
-  return run_command(program, first, rest);
+  return run_command(first, rest);
 }
 
 /// Flushes standard output. A full disk behind `> file` is a failure; a reader that closed the pipe is not.
@@ -136,7 +135,8 @@ po::variables_map parse_words(const std::string& name, const std::vector<std::st
   if (!tables.contains(name)) tables.emplace(name, option_table(name, command));
   const po::options_description& options = tables.at(name);
   po::positional_options_description positional;
-  if (!command.positional.empty()) positional.add(command.positional.c_str(), -1);
+  if (const std::string option = command_page(name).text_or("positional", ""); !option.empty())
+    positional.add(option.c_str(), -1);
   po::variables_map values;
   try {
     const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;

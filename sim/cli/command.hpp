@@ -10,6 +10,7 @@
 
 #include "core/registry.hpp"
 #include "core/table.hpp"
+#include "core/yaml.hpp"
 #include "records/result.hpp"
 
 /// Commands of both programs: option tables, parsing without prefix guessing, errors that name the nearest
@@ -18,15 +19,13 @@ namespace stepcast {
 
 namespace po = boost::program_options;
 
-/// One command. A file in `commands/` defines and registers it: options, calls and printing only.
+/// One command. A file in `commands/` defines and registers it: calls and printing only. Its page,
+/// commands/NAME.yaml, contains what `help NAME` prints.
 struct Command {
-  /// Adds the command's options to its table.
+  /// Adds the options to their table; default: those of the page.
   std::function<void(po::options_description&)> declare{};
   /// Runs with the parsed options and returns the exit code; errors are thrown.
   std::function<ExitCode(const po::variables_map&)> run{};
-  std::string positional{};  ///< name of the option that takes words without a flag; "" when there are none
-  std::string usage{};       ///< `stepcast compare PREDICTED MEASURED [options]`
-  std::string group = "Commands";  ///< heading of `help` under which it is listed
   /// Set for a command that another program runs: receives the words after the command's name as typed.
   /// `declare` and `run` are not called.
   std::function<ExitCode(const std::vector<std::string>&)> hand_over = nullptr;
@@ -36,6 +35,16 @@ struct Command {
 };
 
 Registry<Command>& commands();
+
+/// The page of a command: `description`, `usage`, `group` (heading of `help`), `positional` (the option that
+/// takes words without a flag) and `options`. Other pages contain options that several commands share.
+const YamlNode& command_page(const std::string& name);
+
+using PageTexts = std::map<std::string, std::string>;
+/// Adds the options of a page's section. `{key}` in their texts stands for the text of `key`; an entry
+/// `+PAGE` adds the options of that page, with the texts of the entry.
+void declare_options(po::options_description& options, const std::string& page, const PageTexts& texts = {},
+                     const std::string& section = "options");
 
 /// The words of the command line as typed, for the context of written files. Set once by `run_program`.
 const std::vector<std::string>& command_line();
@@ -79,7 +88,7 @@ std::vector<std::string> option_names(const po::options_description& options);
 std::string program_help(const std::string& program, const std::string& summary);
 
 /// Usage, description and options of one command. \throws UsageError for an unknown command.
-std::string command_help(const std::string& program, const std::string& name);
+std::string command_help(const std::string& name);
 
 /// `stepcast: `, in colour if the terminal and NO_COLOR allow it.
 std::string error_prefix(const std::string& program);

@@ -21,6 +21,11 @@ const Registry<Command>::Entry& entry_of(const std::string& name) {
   return *found;
 }
 
+/// Heading of `help` under which a command is listed.
+std::string group_of(const Registry<Command>::Entry& entry) {
+  return entry.value.hand_over ? "Measure (by stepcast-runner)" : command_page(entry.name).at("group").text();
+}
+
 constexpr std::string_view kEnding = R"(
 Exit codes: 0 done, 1 failed while running, 2 wrong command line, 3 bad input file, 4 out of tolerance,
 5 something is not installed or not supported here, 124 timed out, 130 interrupted.
@@ -31,7 +36,7 @@ Results go to standard output, everything else to standard error. NO_COLOR=1 tur
 
 po::options_description option_table(const std::string& name, const Command& command) {
   po::options_description options("Options of " + name, kLineLength, kLineLength / 2);
-  if (command.declare) command.declare(options);
+  command.declare ? command.declare(options) : declare_options(options, name);
   options.add_options()("help,h", "this text");
   return options;
 }
@@ -47,15 +52,17 @@ std::string program_help(const std::string& program, const std::string& summary)
   std::vector<std::string> groups;
   for (const auto& entry : commands().entries()) {
     width = std::max(width, entry.name.size());
-    const std::string& group = entry.value.group;
+    const std::string group = group_of(entry);
     if (std::ranges::count(groups, group) == 0) groups.push_back(group);
   }
   std::string text = fmt::format("{}\n\nUsage: {} COMMAND [options]\n", summary, program);
   for (const std::string& group : groups) {
     text += fmt::format("\n{}:\n", group);
     for (const auto& entry : commands().entries())
-      if (entry.value.group == group)
-        text += fmt::format("  {:{}}  {}\n", entry.name, width, entry.description);
+      if (group_of(entry) == group)
+        text += fmt::format(
+            "  {:{}}  {}\n", entry.name, width,
+            entry.value.hand_over ? entry.description : command_page(entry.name).at("description").text());
   }
   std::vector<std::string> topics;
   for (const auto& entry : commands().entries())
@@ -67,14 +74,15 @@ std::string program_help(const std::string& program, const std::string& summary)
   return text;
 }
 
-std::string command_help(const std::string& program, const std::string& name) {
+std::string command_help(const std::string& name) {
   const auto& entry = entry_of(name);
   std::ostringstream options;
   options << option_table(name, entry.value);
   if (entry.value.ending) options << '\n' << entry.value.ending();
-  return fmt::format("Usage: {}\n\n{}\n\n{}",
-                     entry.value.usage.empty() ? program + " " + name + " [options]" : entry.value.usage,
-                     entry.description, options.str());
+  std::vector<std::string> usage;
+  for (const YamlNode& line : command_page(name).at("usage").one_or_more()) usage.push_back(line.text());
+  return fmt::format("Usage: {}\n\n{}\n\n{}", joined(usage, "\n       "),
+                     command_page(name).at("description").text(), options.str());
 }
 
 std::string error_prefix(const std::string& program) {

@@ -128,19 +128,6 @@ bool is_folder(const std::string& place) { return place.ends_with('/'); }
 
 }  // namespace
 
-void declare_timeline(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("timeline", text_value(),
-       "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz; a folder, DIR/, "
-       "as files for Holistic Trace Analysis, one of each rank")
-      ("timeline-ranks", text_value(), "of these ranks alone, as 0,4-7")
-      ("timeline-steps", text_value(),
-       "of these steps, counted from 0 after the warm-up, as 0,4-7; default: the one whose time is the "
-       "median");
-  // clang-format on
-}
-
 void check_timeline(const po::variables_map& values) {
   static_cast<void>(numbers_option(values, "timeline-ranks"));
   if (values.count("timeline-steps") != 0) {
@@ -165,15 +152,6 @@ void write_timeline_option(const po::variables_map& values, const Result& result
     write_hta_timelines(place, result, ranks, flag_option(values, "force"));
   else
     write_timeline(place, {&result}, ranks, flag_option(values, "force"));
-}
-
-void declare_output(po::options_description& options, const std::string& content) {
-  // clang-format off
-  options.add_options()
-      ("output,o", text_value(), ("file for " + content).c_str())
-      ("json", po::bool_switch(), ("print " + content + " as JSON").c_str())
-      ("force", po::bool_switch(), "overwrite an existing file");
-  // clang-format on
 }
 
 void check_output(const po::variables_map& values, bool replaces) {

@@ -14,17 +14,6 @@
 /// Values of options with units. Wrong values are UsageErrors, not errors of input files.
 namespace stepcast {
 
-/// Values in a table of options: a text or a whole number, with its default and the text that the help shows
-/// for it.
-inline po::typed_value<std::string>* text_value() { return po::value<std::string>(); }
-inline po::typed_value<std::string>* text_value(const std::string& standard) {
-  return text_value()->default_value(standard);
-}
-inline po::typed_value<std::string>* text_value(const std::string& standard, const std::string& shown) {
-  return text_value()->default_value(standard, shown);
-}
-inline po::typed_value<int>* int_value(int standard) { return po::value<int>()->default_value(standard); }
-
 /// A given text; empty if the option was not given.
 std::string text_option(const po::variables_map& values, const std::string& name);
 /// All texts of an option that may be given several times.
@@ -82,14 +71,9 @@ std::set<int> numbers_option(const po::variables_map& values, const std::string&
 /// by commas. Defaults are left out.
 OptionTexts given_options(const po::variables_map& values);
 
-/// Declares `--timeline`, `--timeline-ranks` and `--timeline-steps` of a command that makes a Result.
-void declare_timeline(po::options_description& options);
 /// Checks before long work that the timeline can be written, and its ranks and steps. \throws UsageError
 void check_timeline(const po::variables_map& values);
 void write_timeline_option(const po::variables_map& values, const Result& result);
-
-/// Declares `--output`, `--json` and `--force` of a command whose result is `content`: `the trace`.
-void declare_output(po::options_description& options, const std::string& content);
 
 /// Checks before long work that the output can be written. \param replaces an existing file without --force
 /// \throws InputError

@@ -19,19 +19,6 @@ namespace {
 
 using Paths = std::vector<std::string>;
 
-void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("files", po::value<Paths>(),
-       "predicted and measured results, any number of launches per case; runs of both engines; or two bench "
-       "files")
-      ("baseline", po::value<Paths>()->multitoken(), "results that only serve as baselines of speed-ups")
-      ("max-error", text_value(),
-       "exit with 4 when a case is further off than this, as in 10%, and outside its range of launches");
-  // clang-format on
-  declare_output(options, "the comparison");
-}
-
 std::optional<double> max_error(const po::variables_map& values) {
   return values.count("max-error") != 0 ? std::optional(percent_option(values, "max-error")) : std::nullopt;
 }
@@ -125,16 +112,7 @@ ExitCode run(const po::variables_map& values) {
                                                                           : compare_results(values);
 }
 
-const Registration<Command> kCompare{
-    commands(),
-    {.name = "compare",
-     .description = "Compares predictions with real runs: errors, phases, speed-ups, baselines.",
-     .value = {.declare = declare,
-               .run = run,
-               .positional = "files",
-               .usage = "stepcast compare PREDICTED... MEASURED... [options]",
-               .group = "Predict and compare"},
-     .order = 21}};
+const Registration<Command> kCompare{commands(), {.name = "compare", .value = {.run = run}, .order = 21}};
 
 }  // namespace
 }  // namespace stepcast

@@ -15,15 +15,6 @@
 namespace stepcast {
 namespace {
 
-void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("json", po::bool_switch(), "print the findings as JSON; with --watch, a line of JSON per second")
-      ("watch", po::bool_switch(), "print once a second the lost CPU time and the speed of the machine")
-      ("seconds", int_value(0)->value_name("N"), "with --watch: end after N seconds; 0: with Ctrl-C");
-  // clang-format on
-}
-
 /// The machine over one second: the median of some probes, which take a hundredth of the time.
 MachineState next_second(Watch& watch) {
   constexpr int kProbes = 8;
@@ -82,12 +73,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kDoctor{
-    commands(),
-    {.name = "doctor",
-     .description = "Reports what this machine can measure, and what is missing or misleading.",
-     .value = {.declare = declare, .run = run, .usage = "stepcast doctor [--watch]", .group = "This machine"},
-     .order = 1}};
+const Registration<Command> kDoctor{commands(), {.name = "doctor", .value = {.run = run}, .order = 1}};
 
 }  // namespace
 }  // namespace stepcast

@@ -17,19 +17,6 @@ constexpr double kMilliseconds = 1e3;
 constexpr double kSame = 1e-9;         // relative; step times that differ by less are equal
 constexpr std::size_t kMostBars = 10;  // the rest is one bar
 
-void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("file", text_value(),
-       "forecast of 'stepcast predict -o'; with --against a measured result or a profile of PyTorch")
-      ("against", text_value(), "forecast of the measured result; explains where both differ")
-      ("more", text_value("10%"), "compute the gain of this much more of each resource, one at a time")
-      ("figure", text_value(),
-       "waterfall of the step or the difference: .svg, .png or .pdf; keeps its script (.gp) and data (.dat)");
-  // clang-format on
-  declare_output(options, "the explanation");
-}
-
 /// The request that a forecast was made with.
 PredictionRequest request_of(const std::string& path, const Result& result) {
   if (result.origin == Origin::kMeasured)
@@ -119,16 +106,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kExplain{
-    commands(),
-    {.name = "explain",
-     .description = "Explains a forecast: critical path, waits between ranks, gain of more of each resource.",
-     .value = {.declare = declare,
-               .run = run,
-               .positional = "file",
-               .usage = "stepcast explain RESULT [--against FORECAST] [options]",
-               .group = "Predict and compare"},
-     .order = 21}};
+const Registration<Command> kExplain{commands(), {.name = "explain", .value = {.run = run}, .order = 21}};
 
 }  // namespace
 }  // namespace stepcast

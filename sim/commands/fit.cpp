@@ -16,66 +16,27 @@
 namespace stepcast {
 namespace {
 
-/// Settings of a GPU that steps may determine, with ranges of published measurements.
-struct Fittable {
-  const char* name;
-  const char* unit;
-  double low, high;
-  const char* source;
-};
-constexpr Fittable kFittable[] = {
-    {"compute_efficiency", "", 0.45, 0.95, "large products of matrices reach 0.66 to 0.92 of the peak alone"},
-    {"memory_efficiency", "", 0.4, 0.95,
-     "memory-bound kernels of PyTorch reach 0.3 to 0.95 of the memory bandwidth"},
-    {"attention_efficiency", "", 0.5, 2.0, "FlashAttention 2 is 1; FlashAttention 3 is nearly 2"},
-    {"kernel_launch", "us", 3.0, 60.0,
-     "launches take 3 to 7 us; slow hosts, Python and hooks make more of it"},
-    {"operation_issue", "us", 4.0, 100.0, "an eager operation takes 5 to 55 us of the host"},
-    {"collective_issue", "us", 10.0, 200.0, "calls of c10d take 20 to 100 us of the host"},
-};
-
 constexpr double kNotDetermined = 0.5;  // of the range that is left
 constexpr int kMostFolds = 100;
 
-std::vector<std::string> fittable_names() {
-  std::vector<std::string> names;
-  for (const Fittable& one : kFittable) names.emplace_back(one.name);
-  return names;
-}
-
 void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("rows", text_value(),
-       "measured steps: a CSV file with options of 'stepcast predict' and 'step' as columns, with units (and "
-       "'memory', 'group'), or a YAML file that maps other columns, like those in studies/measured")
-      ("device", text_value(), "the GPU that the steps were measured on, from which the fit starts")
-      ("name", text_value("", "the device's, with '-fitted'"), "of the new device")
-      ("free", text_value("compute_efficiency,memory_efficiency,kernel_launch,operation_issue"),
-       ("what is fitted, at most six of " + alternatives(fittable_names())).c_str())
-      ("folds", int_value(5), "of the cross-validation")
-      ("every-row", po::bool_switch(), "print every row")
-      ("jobs", po::value<int>()->default_value(0, "one per core"), "processes that forecast at once")
-      ("seed", po::value<unsigned>()->default_value(1), "of the folds")
-      ("output,o", text_value(), "file for the device, which --device-file of predict reads")
-      ("force", po::bool_switch(), "replace an existing file");
-  // clang-format on
+  declare_options(options, "fit", {{"fittable", alternatives(command_page("fit").at("free").keys())}});
 }
 
 /// Adds the fitted settings to the device of the rows.
 void free_device(RowSet& set, const po::variables_map& values) {
   std::string settings;
+  const YamlNode known = command_page("fit").at("free");
   for (const std::string& name : list_option(values, "free")) {
-    const auto found =
-        std::ranges::find(kFittable, name, [](const Fittable& one) { return std::string(one.name); });
-    if (found == std::end(kFittable))
-      throw UsageError("--free: {}", unknown_name("setting", name, fittable_names()));
-    constexpr double kAll = 1.0;
-    const bool part = std::string_view(found->unit).empty() && name != "attention_efficiency";
-    set.free.push_back(
-        {{name, found->low, found->high, false, 0.0, part ? kAll : std::numeric_limits<double>::infinity()},
-         found->unit,
-         found->source});
+    if (!known.has(name)) throw UsageError("--free: {}", unknown_name("setting", name, known.keys()));
+    const YamlNode one = known.at(name);
+    const std::string unit = one.text_or("unit", "");
+    constexpr double kAll = 1.0;  // of a rate
+    const bool part = unit.empty() && name != "attention_efficiency";
+    set.free.push_back({{name, one.at("low").number(), one.at("high").number(), false, 0.0,
+                         part ? kAll : std::numeric_limits<double>::infinity()},
+                        unit,
+                        one.at("source").text()});
     settings += (settings.empty() ? ":" : ",") + name + "={" + name + "}";
   }
   if (set.predict.find("device") != nullptr)
@@ -132,16 +93,8 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kFit{
-    commands(),
-    {.name = "fit",
-     .description =
-         "Fits efficiencies and launch costs of a GPU to measured steps, and cross-validates them.",
-     .value = {.declare = declare,
-               .run = run,
-               .usage = "stepcast fit --rows FILE --device NAME [-o NAME.device.yaml] [options]",
-               .group = "Measure and calibrate"},
-     .order = 13}};
+const Registration<Command> kFit{commands(),
+                                 {.name = "fit", .value = {.declare = declare, .run = run}, .order = 13}};
 
 }  // namespace
 }  // namespace stepcast

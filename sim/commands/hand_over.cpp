@@ -20,7 +20,7 @@ std::function<ExitCode(const std::vector<std::string>&)> hand_over(const std::st
 }
 
 Registry<Command>::Entry entry(const std::string& name, const std::string& description, int order) {
-  return {name, description, {.group = "Measure (by stepcast-runner)", .hand_over = hand_over(name)}, order};
+  return {name, description, {.hand_over = hand_over(name)}, order};
 }
 
 const Registration<Command> kMeasure{commands(),

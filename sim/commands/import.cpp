@@ -22,13 +22,10 @@ ImportTexts known_options() {
 }
 
 void declare(po::options_description& options) {
-  options.add_options()("files", po::value<Words>(), "files that another program wrote, of one kind");
-  options.add_options()("as", text_value(),
-                        "the kind, a name of 'stepcast help import'; default: recognised");
+  declare_options(options, "import");
   for (const auto& [name, help] : known_options())
-    options.add_options()(name.c_str(), text_value(), help.c_str());
-  options.add_options()("output,o", text_value(), "file to write; else standard output")(
-      "force", po::bool_switch(), "overwrite an existing file");
+    options.add_options()(name.c_str(), po::value<std::string>(), help.c_str());
+  declare_options(options, "import", {}, "more");
 }
 
 /// Given options of importers. \throws UsageError for one that the kind does not understand
@@ -88,15 +85,7 @@ std::string kinds_text() {
 
 const Registration<Command> kImport{
     commands(),
-    {.name = "import",
-     .description = "Turns a file of another program into one of stepcast.",
-     .value = {.declare = declare,
-               .run = run,
-               .positional = "files",
-               .usage = "stepcast import FILE... [--as KIND] [options] -o NEW_FILE",
-               .group = "Predict and compare",
-               .ending = kinds_text},
-     .order = 24}};
+    {.name = "import", .value = {.declare = declare, .run = run, .ending = kinds_text}, .order = 24}};
 
 }  // namespace
 }  // namespace stepcast

@@ -22,40 +22,7 @@ namespace stepcast {
 namespace {
 
 void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("model", text_value(), "NAME[:KEY=VALUE,...], hf:config.json or a YAML file")
-      ("cluster", text_value(), "shipped name or YAML file")
-      ("device", text_value("", "the cluster's"), 
-       "NAME[:KEY=VALUE,...] that compute times are estimated for, as in 'predict --device'")
-      ("precision", text_value("bf16")->value_name("POLICY"), "as in 'predict --precision'")
-      ("batch-tokens", text_value(),
-       "tokens per step over all ranks: 4M (k and M are 2^10 and 2^20) or a whole number")
-      ("global-batch", po::value<int>(), "samples per step over all ranks, instead of --batch-tokens")
-      ("sequence", po::value<int>(), "tokens per sequence; default: the model's")
-      ("world-size", po::value<int>(), "available ranks; default: one per place of the cluster")
-      ("memory-reserve", text_value("10%"),
-       "fraction of a device's memory that no plan may use; for allocators, NCCL and libraries")
-      ("objective", text_value("time"),
-       "minimise time per step on all ranks, or cost (device-hours) or energy (at rated power) per token "
-       "on all or fewer ranks, or days of the training of --tokens with --failures; both apply to cost and "
-       "energy, too")
-      ("top", int_value(5),
-       "least number of ranked plans; no other plan is more than 0.5 % better than the first")
-      ("replays", int_value(100), "largest number of replays; fewer if replays are long")
-      ("time-limit", text_value(),
-       "no new replays after this time, as 60s; the output then has the least bound of the plans left")
-      ("only", text_value(),
-       fmt::format("only plans that this program can run: {}",
-                   joined(launcher_names())).c_str())
-      ("like", text_value(),
-       "convention of all plans, as in 'predict --like'; plans do not vary what it sets")
-      ("against", text_value(), "YAML list of your plans as options of 'predict', ranked in the same table")
-      ("output,o", text_value(),
-       "folder for plans.csv, plans.jsonl, plan.txt, pareto.svg and the files of programs that train; "
-       "or a .csv or .jsonl file for all plans")
-      ("force", po::bool_switch(), "overwrite existing files");
-  // clang-format on
+  declare_options(options, "plan", {{"launchers", joined(launcher_names())}});
   declare_train_options(options, false);
 }
 
@@ -253,15 +220,8 @@ ExitCode run(const po::variables_map& values) {
   return outcome.ranked == 0 ? ExitCode::kFailed : ExitCode::kDone;
 }
 
-const Registration<Command> kPlan{
-    commands(),
-    {.name = "plan",
-     .description = "Searches the best way to train a model on a cluster.",
-     .value = {.declare = declare,
-               .run = run,
-               .usage = "stepcast plan --model NAME --cluster NAME --batch-tokens N [options]",
-               .group = "Predict and compare"},
-     .order = 22}};
+const Registration<Command> kPlan{commands(),
+                                  {.name = "plan", .value = {.declare = declare, .run = run}, .order = 22}};
 
 }  // namespace
 }  // namespace stepcast

@@ -12,22 +12,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("figure", po::value<Words>(),
-       with_entries("name of the figure, then result or bench files", figures()).c_str())
-      ("all", text_value(), 
-       "instead of a figure and files: every figure that the files of this folder and its subfolders allow; "
-       "-o is a folder then")
-      ("format", text_value("svg"), "with --all: svg, png or pdf")
-      ("term", po::bool_switch(), "draw in the terminal, in characters")
-      ("ranks", text_value(), "timeline as .json: only these ranks, as 0,4-7")
-      ("capacity", text_value(), "memory: capacity of a device, as 80GB; drawn as a line")
-      ("scaling", text_value("weak"), "speedup: weak or strong")
-      ("output,o", text_value(), "the figure, .svg, .png or .pdf, with its script (.gp) and data (.dat); "
-       "timeline also .json or .json.gz, for ui.perfetto.dev, with all results")
-      ("force", po::bool_switch(), "overwrite existing files");
-  // clang-format on
+  declare_options(options, "plot", {{"figures", with_entries("", figures())}});
 }
 
 FigureInput load_inputs(const Words& paths) {
@@ -162,15 +147,7 @@ ExitCode run(const po::variables_map& values) {
 }
 
 const Registration<Command> kPlot{commands(),
-                                  {.name = "plot",
-                                   .description = "Draws results: speedup, breakdown, accuracy, bandwidth, "
-                                                  "timeline, memory, microbatches, sensitivity, progress.",
-                                   .value = {.declare = declare,
-                                             .run = run,
-                                             .positional = "figure",
-                                             .usage = "stepcast plot FIGURE FILE... -o figure.svg",
-                                             .group = "Predict and compare"},
-                                   .order = 22}};
+                                  {.name = "plot", .value = {.declare = declare, .run = run}, .order = 22}};
 
 }  // namespace
 }  // namespace stepcast

@@ -7,68 +7,26 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
+#include "models/execution.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
+#include "sim/collectives/algorithm.hpp"
 #include "sim/plan/launch_reader.hpp"
 #include "sim/replay/collective_prediction.hpp"
 #include "sim/replay/convention.hpp"
 #include "sim/replay/prediction_options.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr std::size_t kWidestNote = 40;
 
-void declare_collectives(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("collectives", text_value(),
-       "forecast a bench file instead of a step: 'all' or names separated by commas")
-      ("min", text_value("4B"), "with --collectives: smallest message")
-      ("max", text_value("64MiB"), "with --collectives: largest message")
-      ("factor", po::value<double>()->default_value(4.0, "4"),
-       "with --collectives: from one size to the next");
-  // clang-format on
-}
-
-po::value_semantic* semantic_of(const PredictionOption& option) {
-  switch (option.value) {
-    case OptionValue::kFlag:
-      return po::bool_switch();
-    case OptionValue::kList:
-      return po::value<std::vector<std::string>>()->composing();
-    case OptionValue::kYesNo:
-      return po::value<bool>()->default_value(option.standard == "yes", option.standard);
-    case OptionValue::kWhole:
-      return option.standard.empty() ? po::value<int>() : int_value(std::stoi(option.standard));
-    case OptionValue::kText:
-      break;
-  }
-  return text_value("", option.standard);
-}
-
-void declare_from(po::options_description& options) {
-  options.add_options()(
-      "from", text_value(),
-      "a launch file, or one that 'stepcast import' made of it: sets the options that are not "
-      "given; train.sh, recipe.py, TOML of torchtitan, JSON of DeepSpeed, YAML of accelerate");
-}
-
-void declare_memory(po::options_description& options) {
-  options.add_options()("memory", po::bool_switch(), "print every term of the fullest rank's memory");
-}
-
 void declare(po::options_description& options) {
   declare_forecast_options(options);
-  declare_collectives(options);
-  declare_memory(options);
-  options.add_options()("chakra", text_value()->value_name("PREFIX"),
-                        "write the step as execution traces of MLCommons Chakra, PREFIX.RANK.et; --model "
-                        "PREFIX.0.et replays such traces");
-  declare_timeline(options);
-  declare_output(options, "the prediction");
+  declare_options(options, "predict");
 }
 
 /// What a launch file gave, on standard error.
@@ -184,24 +142,25 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kPredict{
     commands(),
     {.name = "predict",
-     .description = "Forecasts a training step, or collectives, without running them.",
-     .value =
-         {.declare = declare,
-          .run = run,
-          .usage =
-              "stepcast predict --strategy NAME --trace FILE --calibration FILE --world-size N [options]",
-          .group = "Predict and compare",
-          .topics = {{"conventions", conventions_text}}},
+     .value = {.declare = declare, .run = run, .topics = {{"conventions", conventions_text}}},
      .order = 20}};
 
 }  // namespace
 
 void declare_forecast_options(po::options_description& options) {
-  declare_from(options);
+  std::string devices;
+  for (const DeviceModel& device : device_models())
+    devices += "\n" + device.name + ": " + device.about.summary;
+  declare_options(options, "forecast");
   declare_training_options(options);
-  for (const PredictionOption& option : prediction_options())
-    if (option.use != OptionUse::kTraining)
-      options.add_options()(option.name.c_str(), semantic_of(option), option.help.c_str());
+  declare_options(options, "forecast",
+                  {{"devices", devices}, {"conventions", joined(resource_names("conventions", ".yaml"))}},
+                  "costs");
+  for (const ExecutionOption& option : execution_options())
+    options.add_options()(option.name.c_str(),
+                          po::value<std::string>()->default_value("", Execution().*option.member),
+                          option.help.c_str());
+  declare_options(options, "forecast", {{"algorithms", describe_algorithms()}}, "more");
 }
 
 OptionTexts forecast_options(const po::variables_map& values) {

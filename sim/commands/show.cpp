@@ -13,38 +13,6 @@
 namespace stepcast {
 namespace {
 
-/// A kind of file that stepcast or its users write.
-struct OwnKind {
-  std::string sign;  ///< schema without its version, or a key of a YAML file
-  std::string what;
-  std::string use;
-};
-
-const std::vector<OwnKind>& json_kinds() {
-  static const std::vector<OwnKind> kKinds{
-      {"stepcast.trace", "costs of one rank, from 'stepcast measure'", "predict --trace FILE"},
-      {"stepcast.calibration", "costs of communication", "predict --calibration FILE"},
-      {"stepcast.result", "a training step, predicted or measured", "compare, explain, plot"},
-      {"stepcast.bench", "times of collectives", "compare, plot bandwidth"},
-      {"stepcast.explain", "an explanation of a step", "reading"},
-      {"stepcast.compare", "a comparison of a forecast with a run", "reading"},
-      {"stepcast.study", "results of a study", "plot"},
-      {"stepcast.validation", "errors of published cases", "reading"},
-      {"stepcast.measured", "errors of measured sets", "reading"}};
-  return kKinds;
-}
-
-const std::vector<OwnKind>& yaml_kinds() {
-  static const std::vector<OwnKind> kKinds{{"segments", "model", "predict --model FILE"},
-                                           {"like", "model", "predict --model FILE"},
-                                           {"hosts", "cluster", "predict --cluster FILE"},
-                                           {"convention", "convention", "predict --like FILE"},
-                                           {"launch", "options of a forecast", "predict --from FILE"},
-                                           {"cases", "study", "study FILE"},
-                                           {"values", "study", "study FILE"}};
-  return kKinds;
-}
-
 void print(const std::string& file, const std::string& what, const std::string& use) {
   std::cout << fmt::format("{}: {}\nused by: {}\n", file, what, use);
 }
@@ -62,13 +30,13 @@ std::string schema_of(const std::string& head) {
 
 bool show_own_json(const std::string& file, const std::string& head) {
   const std::string schema = schema_of(head);
-  for (const OwnKind& kind : json_kinds())
-    if (schema.substr(0, schema.find('/')) == kind.sign) {
-      load_json(file, schema);
-      print(file, fmt::format("{} ({})", kind.what, schema), kind.use);
-      return true;
-    }
-  return false;
+  const YamlNode kinds = command_page("show").at("json");
+  const std::string sign = schema.substr(0, schema.find('/'));
+  if (!kinds.has(sign)) return false;
+  load_json(file, schema);
+  print(file, fmt::format("{} ({})", kinds.at(sign).at("what").text(), schema),
+        kinds.at(sign).at("use").text());
+  return true;
 }
 
 bool show_own_yaml(const std::string& file) {
@@ -76,11 +44,13 @@ bool show_own_yaml(const std::string& file) {
   if (extension != ".yaml" && extension != ".yml") return false;
   const YamlNode yaml = YamlNode::load(file);
   if (!yaml.is_map()) return false;
-  for (const OwnKind& kind : yaml_kinds()) {
-    if (!yaml.has(kind.sign)) continue;
-    print(file, kind.what, kind.use);
-    if (kind.what == "cluster") std::cout << tree_text(load_cluster(file));
-    if (kind.what == "model") {
+  const YamlNode kinds = command_page("show").at("yaml");
+  for (const std::string& sign : kinds.keys()) {
+    if (!yaml.has(sign)) continue;
+    const std::string what = kinds.at(sign).at("what").text();
+    print(file, what, kinds.at(sign).at("use").text());
+    if (what == "cluster") std::cout << tree_text(load_cluster(file));
+    if (what == "model") {
       const Model model = load_model(file);
       std::cout << fmt::format("{}\n{} parameters in {}\n", yaml.text_or("description", ""),
                                model.parameter_count(), counted(model.segments.size(), "segment"));
@@ -101,13 +71,6 @@ ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& 
   return ExitCode::kDone;
 }
 
-void declare(po::options_description& options) {
-  options.add_options()("file", po::value<std::vector<std::string>>(),
-                        "a file of stepcast or of another program")(
-      "as", text_value(), "the kind, a name of 'stepcast help import'; default: recognised")(
-      "device", text_value(), "as in 'import', for files that do not determine their GPUs");
-}
-
 ExitCode run(const po::variables_map& values) {
   const std::vector<std::string> files = texts_option(values, "file");
   if (files.size() != 1) throw UsageError("'show' takes one file, got {}", files.size());
@@ -124,15 +87,7 @@ ExitCode run(const po::variables_map& values) {
   return show_foreign(file, kind, options);
 }
 
-const Registration<Command> kShow{commands(),
-                                  {.name = "show",
-                                   .description = "Reports what a file is, and what it can be used for.",
-                                   .value = {.declare = declare,
-                                             .run = run,
-                                             .positional = "file",
-                                             .usage = "stepcast show FILE [--as KIND]",
-                                             .group = "Predict and compare"},
-                                   .order = 24}};
+const Registration<Command> kShow{commands(), {.name = "show", .value = {.run = run}, .order = 24}};
 
 }  // namespace
 }  // namespace stepcast

@@ -35,7 +35,7 @@ constexpr std::size_t kFastest = 10;   // points that a longer one is reduced to
 constexpr const char* kAsked = "predict";
 
 std::string describe_columns() {
-  std::string text = "print the columns of results.csv:";
+  std::string text;
   for (const StudyColumn& column : study_columns())
     text += fmt::format("\n{}: {}", column.name, column.meaning);
   return text;
@@ -47,32 +47,9 @@ std::string column_table() {
   return table.text();
 }
 
-std::string describe_studies() {
-  return "the study: a YAML file or a shipped one: " + joined(resource_names("studies", ".yaml"));
-}
-
 void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("file", po::value<std::string>(), describe_studies().c_str())
-      ("output,o", po::value<std::string>(), "folder for the answers; existing answers are kept")
-      ("jobs", po::value<int>()->default_value(0, "one per core"), "processes that predict at the same time")
-      ("shard", po::value<std::string>()->default_value("1/1"),
-       "predict the i-th of n parts, as 3/8, into the same folder; afterwards a run without --shard joins "
-       "all")
-      ("merge", po::value<std::vector<std::string>>()->multitoken(),
-       "folders with answers of the same study, from other machines: join them in the folder of --output")
-      ("print-sbatch", po::value<int>(),
-       "print a Slurm job array of this many jobs (with --jobs processes each) that answers the study")
-      ("dry-run", po::bool_switch(), "print the number of points and the expected duration")
-      ("columns", po::bool_switch(), describe_columns().c_str())
-      ("epoch-samples", po::value<int>(), "samples of an epoch, for columns of time and cost per epoch")
-      ("seed", po::value<unsigned>()->default_value(1), "of points that a study draws at random")
-      ("only", text_value(""), "in a study that runs: the points whose names contain this")
-      ("launches", po::value<int>(), "in a study that runs: runs of every point; default: the study's")
-      ("lab", text_value("study"), "name of the virtual clusters that a study builds")
-      ("force", po::bool_switch(), "start again in a folder that holds other answers or measurements");
-  // clang-format on
+  declare_options(options, "study",
+                  {{"studies", joined(resource_names("studies", ".yaml"))}, {"columns", describe_columns()}});
 }
 
 StudyVocabulary vocabulary() {
@@ -83,8 +60,7 @@ StudyVocabulary vocabulary() {
   };
   for (const KnownOption& known : known_options())
     add(known.option.name, known.option.kind == OptionKind::kFlag);
-  for (const PredictionOption& option : prediction_options())
-    add(option.name, option.value == OptionValue::kFlag);
+  for (const PredictionOption& option : prediction_options()) add(option.name, option.flag);
   for (const TrainOption& option : train_options())
     if (!option.only_train) add(option.name, false);
   words.matters = [known = known_options()](const std::string& option, const Assignment& point) {
@@ -428,13 +404,7 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kStudy{
     commands(),
     {.name = "study",
-     .description = "Runs many predictions that one file describes, and keeps every answer.",
-     .value = {.declare = declare,
-               .run = run,
-               .positional = "file",
-               .usage = "stepcast study FILE.yaml -o DIR [options]",
-               .group = "Predict and compare",
-               .topics = {{"columns", column_table}}},
+     .value = {.declare = declare, .run = run, .topics = {{"columns", column_table}}},
      .order = 25}};
 
 }  // namespace

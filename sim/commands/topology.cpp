@@ -13,27 +13,6 @@ namespace {
 using Words = std::vector<std::string>;
 
 /// Help of the words.
-std::string describe_actions() {
-  return "action and its argument:\n"
-         "show CLUSTER: print a cluster as a tree with bandwidths\n"
-         "generate CLUSTER: write a cluster with every node and link listed\n"
-         "export CLUSTER: write it for another program\n"
-         "CLUSTER is a shipped cluster or a .yaml file, with settings: h100x8-hgx:nodes=16. Files of "
-         "nvidia-smi and "
-         "NCCL become such files by 'stepcast import'";
-}
-
-void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("words", po::value<Words>(), describe_actions().c_str())
-      ("format", text_value(), "of export: simgrid, a platform file of SimGrid, XML version 4.1")
-      ("graphviz", text_value(), "of show: also write a graph for Graphviz, which 'dot -Tsvg' draws")
-      ("output,o", text_value(), "file to write; else standard output")
-      ("force", po::bool_switch(), "overwrite existing files");
-  // clang-format on
-}
-
 /// Writes to -o, or to standard output.
 void write(const po::variables_map& values, const std::string& text) {
   if (values.count("output") == 0)
@@ -84,18 +63,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kTopology{
-    commands(),
-    {.name = "topology",
-     .description = "Shows clusters and writes them out.",
-     .value = {.declare = declare,
-               .run = run,
-               .positional = "words",
-               .usage = "stepcast topology show CLUSTER [--graphviz graph.dot]\n"
-                        "       stepcast topology generate CLUSTER [-o cluster.yaml]\n"
-                        "       stepcast topology export CLUSTER --format simgrid [-o platform.xml]",
-               .group = "Predict and compare"},
-     .order = 23}};
+const Registration<Command> kTopology{commands(), {.name = "topology", .value = {.run = run}, .order = 23}};
 
 }  // namespace
 }  // namespace stepcast

@@ -1,5 +1,6 @@
 #include "sim/commands/train.hpp"
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -15,17 +16,9 @@ namespace stepcast {
 namespace {
 
 void declare(po::options_description& options) {
-  options.add_options()(
-      "result", po::value<std::vector<std::string>>(),
-      "result of predict or run, or plans.jsonl of plan (its best plan), instead of options "
-      "of 'predict'");
+  declare_options(options, "train");
   declare_train_options(options, true);
-  // clang-format off
-  options.add_options()
-      ("step-time", text_value(), "known time of a step, as 105s, instead of a forecast")
-      ("figure", text_value(), "waterfall of the parts of the time: a file .svg, .png or .pdf");
-  // clang-format on
-  declare_output(options, "the training");
+  declare_options(options, "train", {}, "more");
   po::options_description forecast;
   declare_forecast_options(forecast);
   for (const auto& option : forecast.options())
@@ -100,25 +93,18 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kTrain{
-    commands(),
-    {.name = "train",
-     .description = "Answers how long and how dear a whole training is, with failures and checkpoints.",
-     .value = {.declare = declare,
-               .run = run,
-               .positional = "result",
-               .usage = "stepcast train RESULT|OPTIONS OF PREDICT --tokens N --failures NAME [options]",
-               .group = "Predict and compare"},
-     .order = 23}};
+const Registration<Command> kTrain{commands(),
+                                   {.name = "train", .value = {.declare = declare, .run = run}, .order = 23}};
 
 }  // namespace
 
 void declare_train_options(po::options_description& options, bool all) {
+  po::options_description every;
+  declare_options(every, "simulation", {{"failures", joined(resource_names("reliability", ".yaml"))}});
   for (const TrainOption& option : train_options())
     if (all || !option.only_train)
-      options.add_options()(option.name.c_str(),
-                            option.standard.empty() ? text_value() : text_value("", option.standard),
-                            option.help.c_str());
+      options.add(
+          *std::ranges::find(every.options(), option.name, [](const auto& one) { return one->long_name(); }));
 }
 
 OptionTexts train_texts(const po::variables_map& values) {

@@ -26,38 +26,15 @@ constexpr const char* kCollectives = "nccl_collectives";
 
 /// Help text of --case.
 std::string describe_cases() {
-  std::string text = "only this one; shipped are";
+  std::string text;
   for (const RowSet& one : load_published("")) text += fmt::format("\n{}: {}", one.id, one.title);
   return text;
 }
 
-std::string describe_measured() {
-  return fmt::format(
-      "instead: steps, memory and collectives on GPUs that others measured, all sets or this one\n{}\n{}",
-      joined(measured_ids(), "\n"), kCollectives);
-}
-
 void declare(po::options_description& options) {
-  // clang-format off
-  options.add_options()
-      ("cases", po::value<std::string>(),
-       "a further case, a file like those in studies/published; it replaces a shipped case of the same name")
-      ("case", po::value<std::string>(), describe_cases().c_str())
-      ("measured", po::value<std::string>()->implicit_value("all"), describe_measured().c_str())
-      ("details", po::bool_switch(), "print every quantity, assumption and open choice of every case")
-      ("rows", text_value("", "its own"),
-       "with --measured ID: another part of the same table, a CSV file with the same columns")
-      ("every-row", po::bool_switch(), "with --measured: print every row")
-      ("jobs", po::value<int>()->default_value(0, "one per core"),
-       "with --measured: processes that forecast at once")
-      ("seed", po::value<unsigned>()->default_value(1), "with --measured: of the folds of cross-validations")
-      ("check", po::bool_switch(),
-       "exit with 4 if errors (--measured) or tables (--tables) differ from studies/measured/accuracy.yaml")
-      ("accept", po::bool_switch(), "with --measured: write studies/measured/accuracy.yaml anew")
-      ("tables", po::value<std::vector<std::string>>()->multitoken(),
-       "instead: write the generated accuracy tables of these documents anew");
-  // clang-format on
-  declare_output(options, "the predictions");
+  declare_options(
+      options, "validate",
+      {{"cases", describe_cases()}, {"sets", joined(measured_ids(), "\n") + "\n" + kCollectives}});
 }
 
 std::vector<RowSet> chosen_cases(const po::variables_map& values) {
@@ -288,17 +265,7 @@ ExitCode run(const po::variables_map& values) {
 }
 
 const Registration<Command> kValidate{
-    commands(),
-    {.name = "validate",
-     .description =
-         "Compares forecasts with published measurements: one line per row, its error and baselines.",
-     .value = {.declare = declare,
-               .run = run,
-               .usage = "stepcast validate [--cases FILE] [--case ID] [options]\n       stepcast validate "
-                        "--measured [ID] [options]\n       stepcast "
-                        "validate --tables FILE... [--check]",
-               .group = "Predict and compare"},
-     .order = 22}};
+    commands(), {.name = "validate", .value = {.declare = declare, .run = run}, .order = 22}};
 
 }  // namespace
 }  // namespace stepcast

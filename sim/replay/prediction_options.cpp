@@ -73,17 +73,6 @@ void take_device_file(Request& request, const Text& file) {
     throw UsageError("--device {}: --device-file {} describes '{}'", device, file, own);
 }
 
-std::string describe_devices() {
-  std::string text =
-      "NAME[:KEY=VALUE,...]: moves the trace to another device by rooflines, layer by layer; without "
-      "--trace, "
-      "estimates it from the model's layers. Settings: a rate by its dtype, memory_bandwidth, kernel_launch, "
-      "process (additional bytes of a rank), and of an estimate compute_efficiency, memory_efficiency, "
-      "attention_efficiency, rate_spread (of GPUs of a kind; a step waits for the slowest), activations";
-  for (const DeviceModel& device : device_models()) text += "\n" + device.name + ": " + device.about.summary;
-  return text;
-}
-
 /// Stores a text in a member of the request's part.
 auto stores(Text CostRequest::*member) {
   return [member](Request& r, const Text& v) { r.costs.*member = v; };
@@ -92,56 +81,31 @@ auto stores(Text EnvironmentRequest::*member) {
   return [member](Request& r, const Text& v) { r.environment.*member = v; };
 }
 
-// clang-format off
 /// Options of what computes.
 std::vector<PredictionOption> cost_options() {
   using enum OptionUse;
-  using enum OptionValue;
   return {
-      {"strategy", kTraining, kText, "", "", [](Request& r, const Text& v) { r.strategy = v; }},
-      {"micro-batches", kTraining, kWhole},
+      {"strategy", kTraining, [](Request& r, const Text& v) { r.strategy = v; }},
+      {"micro-batches", kTraining},
       {"recompute", kTraining},
       {"offload", kTraining},
-      {"model", kRun, kText, "the trace's", "NAME[:KEY=VALUE,...] or a YAML file",
-       stores(&CostRequest::model)},
-      {"trace", kForecast, kText, "none",
-       "costs of one rank, from 'stepcast measure'; or a layer profile, JSON of [micro-batch][tensor "
-       "parallelism][layer] = forward, backward, update in seconds, with collectives of tensor parallelism",
-       stores(&CostRequest::trace)},
-      {"like", kForecast, kText, "none",
-       fmt::format("set what a project's published recipes set, where no option sets it: {}",
-                   joined(resource_names("conventions", ".yaml")))},
-      {"device", kForecast, kText, "the traced one", describe_devices(), stores(&CostRequest::device)},
-      {"device-file", kForecast, kText, "none",
-       "a device of your own, as 'stepcast fit' writes it; --device is then this one, with optional settings",
-       take_device_file},
-      {"documents", kForecast, kWhole, "0",
-       "with --device: tokens of a document, of which sequences are packed; attention computes nothing "
-       "between two. All count as equally long: of several lengths give the sum of squares over the sum. 0: "
-       "one per sequence",
+      {"model", kRun, stores(&CostRequest::model)},
+      {"trace", kForecast, stores(&CostRequest::trace)},
+      {"like", kForecast},
+      {"device", kForecast, stores(&CostRequest::device)},
+      {"device-file", kForecast, take_device_file},
+      {"documents", kForecast,
        [](Request& r, const Text& v) { r.costs.documents = whole("documents", v, 0); }},
-      {"phase-times", kForecast, kText, "none",
-       "without --trace: known times of one rank's step and micro-batch, as forward=120ms,backward=130ms; "
-       "also compute (both), optimizer, input and host (each on one core), stage (of a pipeline, whatever "
-       "its layers). Layers share a phase by their flop, with --device by the estimate",
+      {"phase-times", kForecast,
        [](Request& r, const Text& v) {
          r.costs.phases = usage("phase-times", [&] { return parse_phase_times(v); });
        }},
-      {"gradients", kForecast, kText, "kept",
-       "kept from step to step, or freed by zero_grad() and allocated by each backward, as since PyTorch 2.0",
+      {"gradients", kForecast,
        [](Request& r, const Text& v) { r.gradients_freed = either("gradients", v, "kept", "freed"); }},
-      {"host-waits", kForecast, kText, "step",
-       "when the launch thread of an estimated GPU synchronises: step, where the loss is read, or phase, "
-       "also around every forward and backward of a micro-batch, as timers of Megatron do",
-       [](Request& r, const Text& v) {
-         r.replay.waits_by_phase = either("host-waits", v, "step", "phase");
-       }},
-      {"trace-device", kForecast, kText, "that of the trace",
-       "with --device and --trace: the known device that is most like the traced one",
-       stores(&CostRequest::trace_device)},
-      {"precision", kForecast, kText, "fp32",
-       "with --device and without --trace: fp32, tf32, bf16 or fp16, then parts that differ: "
-       "bf16,reduction=bf16; parts are compute, parameters, gradients, reduction, master, optimizer",
+      {"host-waits", kForecast,
+       [](Request& r, const Text& v) { r.replay.waits_by_phase = either("host-waits", v, "step", "phase"); }},
+      {"trace-device", kForecast, stores(&CostRequest::trace_device)},
+      {"precision", kForecast,
        [](Request& r, const Text& v) {
          r.costs.precision = usage("precision", [&] { return Precision::parse(v); });
        }},
@@ -152,8 +116,7 @@ std::vector<PredictionOption> cost_options() {
 std::vector<PredictionOption> kernel_options() {
   std::vector<PredictionOption> all;
   for (const ExecutionOption& option : execution_options())
-    all.push_back({option.name, OptionUse::kForecast, OptionValue::kText, Execution().*option.member,
-                   option.help, [&option](Request& r, const Text& v) {
+    all.push_back({option.name, OptionUse::kForecast, [&option](Request& r, const Text& v) {
                      usage(option.name, [&] { return set_execution(option, v, r.costs.execution), 0; });
                    }});
   return all;
@@ -162,22 +125,15 @@ std::vector<PredictionOption> kernel_options() {
 /// Options of the place where it runs, and of the batch.
 std::vector<PredictionOption> environment_options() {
   using enum OptionUse;
-  using enum OptionValue;
   return {
-      {"calibration", kForecast, kText, "none",
-       "costs of communication at its endpoints, from 'stepcast calibrate'",
-       stores(&EnvironmentRequest::calibration)},
-      {"backend", kRun, kText, "the calibration's, else nccl with GPUs",
-       "library whose collectives are forecast: gloo or nccl", stores(&EnvironmentRequest::backend)},
-      {"algorithm", kRun, kList, "", describe_algorithms(), stores(&EnvironmentRequest::algorithms)},
-      {"cluster", kForecast, kText, "the calibrated machine",
-       "shipped name or YAML file; one rank needs none",
-       stores(&EnvironmentRequest::cluster)},
-      {"world-size", kForecast, kWhole, "1", "number of ranks",
+      {"calibration", kForecast, stores(&EnvironmentRequest::calibration)},
+      {"backend", kRun, stores(&EnvironmentRequest::backend)},
+      {"algorithm", kRun, stores(&EnvironmentRequest::algorithms)},
+      {"cluster", kForecast, stores(&EnvironmentRequest::cluster)},
+      {"world-size", kForecast,
        [](Request& r, const Text& v) { r.training.world_size = whole("world-size", v, 1); }},
-      {"batch", kRun, kWhole, "", "samples per rank and step; default: the trace's only one",
-       [](Request& r, const Text& v) { r.costs.batch = whole("batch", v, 1); }},
-      {"threads", kRun, kWhole, "", "compute threads per rank; default: the trace's only ones",
+      {"batch", kRun, [](Request& r, const Text& v) { r.costs.batch = whole("batch", v, 1); }},
+      {"threads", kRun,
        [](Request& r, const Text& v) { r.costs.threads = whole("threads", v, 1, kMaxThreads); }},
   };
 }
@@ -185,61 +141,37 @@ std::vector<PredictionOption> environment_options() {
 /// Options of the replay, of what it varies, and of copies.
 std::vector<PredictionOption> replay_options() {
   using enum OptionUse;
-  using enum OptionValue;
   const auto replay = [](const char* name, int ReplayRequest::*member, int least) {
     return [=](Request& r, const Text& v) { r.replay.*member = whole(name, v, least); };
   };
   return {
-      {"steps", kForecast, kWhole, "12", "steps to replay", replay("steps", &ReplayRequest::steps, 1)},
-      {"warmup", kForecast, kWhole, "2", "steps replayed before and not reported",
-       replay("warmup", &ReplayRequest::warmup_steps, 0)},
-      {"compute", kRun, kText, "real",
-       "of the run that is forecast: real, or replayed, where ranks wait for traced times and use no core",
-       [](Request& r, const Text& v) {
-         r.replay.compute_waits = either("compute", v, "real", "replayed");
-       }},
-      {"replicas", kForecast, kWhole, "1", "replays with other seeds, pooled",
-       replay("replicas", &ReplayRequest::replicas, 1)},
-      {"seed", kRun, kText, "1", "of the resampling",
-       [](Request& r, const Text& v) { r.replay.seed = seed_of(v); }},
-      {"resample", kForecast, kYesNo, "yes",
-       "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)",
+      {"steps", kForecast, replay("steps", &ReplayRequest::steps, 1)},
+      {"warmup", kForecast, replay("warmup", &ReplayRequest::warmup_steps, 0)},
+      {"compute", kRun,
+       [](Request& r, const Text& v) { r.replay.compute_waits = either("compute", v, "real", "replayed"); }},
+      {"replicas", kForecast, replay("replicas", &ReplayRequest::replicas, 1)},
+      {"seed", kRun, [](Request& r, const Text& v) { r.replay.seed = seed_of(v); }},
+      {"resample", kForecast,
        [](Request& r, const Text& v) { r.replay.resample = either("resample", v, "no", "yes"); }},
-      {"fidelity", kForecast, kText, "auto",
-       "of collectives: auto, message or aggregate (NCCL: auto or aggregate)",
+      {"fidelity", kForecast,
        [](Request& r, const Text& v) {
          r.environment.fidelity = usage("", [&] { return value_of(kFidelities, "fidelity", v); });
        }},
-      {"exact", kForecast, kFlag, "",
-       "replay every rank, and let SimGrid share the links (NCCL: up to 512 ranks); the default replays one "
-       "rank per class of symmetric ranks",
-       [](Request& r, const Text& /*yes*/) { r.environment.exact = r.environment.simgrid = true; }},
-      {"scale", kForecast, kText, "nothing",
-       "RESOURCE=FACTOR[,...]: factor on compute, on that of one rank (rank3) or stage (stage0), memory "
-       "(bandwidth of a device), host (launch overhead), endpoints (of a calibration), pageable (copies), "
-       "latency, a tier of links (nvlink, pcie, smp, network1 at the ports, network2 above, ...) or a link "
-       "by its name; 'stepcast explain' tries 1.1 of each",
-       [](Request& r, const Text& v) { r.scale = parse_scales(v); }},
-      {"extrapolate", kForecast, kFlag, "", "allow a batch beyond the traced ones",
-       [](Request& r, const Text& /*yes*/) { r.costs.extrapolate = true; }},
-      {"pageable-rate", kForecast, kText, "10GB/s",
-       "copies: rate at which one thread stages between pageable host memory and a device",
+      {"exact", kForecast,
+       [](Request& r, const Text& /*yes*/) { r.environment.exact = r.environment.simgrid = true; }, true},
+      {"scale", kForecast, [](Request& r, const Text& v) { r.scale = parse_scales(v); }},
+      {"extrapolate", kForecast, [](Request& r, const Text& /*yes*/) { r.costs.extrapolate = true; }, true},
+      {"pageable-rate", kForecast,
        [](Request& r, const Text& v) { r.environment.copies.pageable = rate("pageable-rate", v); }},
-      {"pcie-rate", kForecast, kText, "the cluster's",
-       "usable bandwidth of every PCIe link and direction, which a copy from pinned memory gets alone; "
-       "degraded links keep their part of it",
-       [](Request& r, const Text& v) { r.environment.pcie = rate("pcie-rate", v); }},
-      {"nvlink-rate", kForecast, kText, "the cluster's",
-       "usable bandwidth of all NVLinks between a GPU and a switch or another GPU, in each direction",
+      {"pcie-rate", kForecast, [](Request& r, const Text& v) { r.environment.pcie = rate("pcie-rate", v); }},
+      {"nvlink-rate", kForecast,
        [](Request& r, const Text& v) { r.environment.nvlink = rate("nvlink-rate", v); }},
-      {"host-memory-rate", kForecast, kText, "150GB/s",
-       "--offload: rate at which updates on the host move bytes of one socket's memory",
+      {"host-memory-rate", kForecast,
        [](Request& r, const Text& v) { r.environment.copies.host_memory = rate("host-memory-rate", v); }},
-      {"copy-launch", kForecast, kText, "5us", "copies: launch overhead of one",
+      {"copy-launch", kForecast,
        [](Request& r, const Text& v) { r.environment.copies.launch = launch_time(v); }},
   };
 }
-// clang-format on
 
 /// Traces of Chakra are replayed as they are, also as --strategy chakra. DDP, which trains and needs no
 /// options, takes the place of a strategy.

@@ -18,17 +18,13 @@ enum class OptionUse : std::uint8_t {
   kForecast,  ///< of forecasts alone
 };
 
-enum class OptionValue : std::uint8_t { kText, kWhole, kYesNo, kFlag, kList };
-
-/// One option of `predict`.
+/// One option of `predict`; commands/forecast.yaml has its default and help.
 struct PredictionOption {
   std::string name;  ///< without dashes
   OptionUse use = OptionUse::kForecast;
-  OptionValue value = OptionValue::kText;
-  std::string standard{};  ///< default, as the help shows it; "": none
-  std::string help{};
   /// Stores a given value; unset for the options of the training. \throws UsageError
   std::function<void(PredictionRequest&, const std::string& value)> set = nullptr;
+  bool flag = false;  ///< has no value on the command line
 };
 
 /// All options of a forecast but for those of strategies, in the order of the help.

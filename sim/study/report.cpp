@@ -4,6 +4,7 @@
 #include <regex>
 #include <set>
 
+#include "core/file.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -12,29 +13,6 @@ namespace {
 constexpr std::size_t kFastest = 10;    // points of the table at the top
 constexpr std::size_t kMaxRows = 2000;  // of the table of all points
 constexpr std::size_t kShort = 20;      // characters of words that are not broken into lines
-
-constexpr const char* kStyle = R"(
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 80rem; margin: 2rem auto;
-  padding: 0 1.2rem; }
-h1 { font-size: 1.7rem; margin-bottom: 0.2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-p.about { margin-top: 0; color: #444; }
-table { border-collapse: collapse; font-size: 0.88rem; }
-th, td { padding: 0.25rem 0.55rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
-td.short { white-space: nowrap; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.number { white-space: nowrap; }
-th { border-bottom: 2px solid #888; }
-.wide { overflow-x: auto; }
-figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
-figcaption { color: #444; font-size: 0.9rem; }
-.verdict { padding: 0.3rem 0.7rem; margin: 0.3rem 0; border-left: 5px solid; white-space: pre-wrap;
-  overflow-wrap: anywhere; }
-.met { border-color: #228833; background: #eef7f0; } .missed { border-color: #cc3311; background: #fdf0ed; }
-dl { display: grid; grid-template-columns: max-content auto; gap: 0.1rem 1rem; font-size: 0.9rem; }
-dt { color: #666; } dd { margin: 0; overflow-wrap: anywhere; }
-summary { cursor: pointer; }
-@media print { body { max-width: none; } figure { break-inside: avoid; } }
-)";
 
 /// Text between tags or in double quotes. Characters that XML does not allow become question marks.
 std::string escaped(const std::string& text) {
@@ -81,7 +59,8 @@ class ReportWriter {
   std::string page() {
     return "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n"
            "<meta charset=\"utf-8\" />\n<meta name=\"viewport\" content=\"width=device-width\" />\n" +
-           element("title", study_.title) + "\n<style>" + kStyle + "</style>\n</head>\n<body>\n" +
+           element("title", study_.title) + "\n<style>\n" +
+           read_file(home_folder() / "studies" / "report.css") + "</style>\n</head>\n<body>\n" +
            element("h1", study_.title) + "\n" +
            (study_.about.empty() ? "" : element("p", study_.about, "about") + "\n") + points() + verdicts() +
            best() + figures() + failures() + all() + dictionary() + context() + "</body>\n</html>\n";

@@ -4,22 +4,21 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <tuple>
 #include <unordered_set>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/number.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "core/yaml.hpp"
 #include "sim/evidence/case.hpp"
 #include "sim/evidence/quantities.hpp"
 
 namespace stepcast {
 namespace {
-
-template <double Breakdown::*part>
-std::optional<double> part_of(const Result& result, const PointFacts& /*facts*/) {
-  return mean_part(result, part);
-}
 
 std::optional<double> efficiency(const Result& result, const PointFacts& /*facts*/ = {}) {
   const auto ideal = result.forecast.baseline_step_time_s.find("ideal_scaling");
@@ -46,183 +45,107 @@ std::optional<double> known(const ColumnValues& values, std::string_view name) {
   return found == values.end() ? std::nullopt : std::optional(found->second);
 }
 
-/// Costs of work that takes `seconds`.
-enum CostKind : std::uint8_t { kTime, kDeviceHours, kPrice, kEnergy };
-template <CostKind kind>
-std::optional<double> cost_of(std::optional<double> seconds, const ColumnValues& values,
-                              const StudyCost& cost) {
-  constexpr double kSecondsPerHour = 3600.0, kJoulesPerKilowattHour = 3.6e6;
-  if (!seconds || kind == kTime) return seconds;
-  if (kind == kEnergy) return times(known(values, "power_w"), *seconds / kJoulesPerKilowattHour);
-  const auto hours = times(known(values, "ranks"), *seconds / kSecondsPerHour);
-  if (kind == kDeviceHours || !hours) return hours;
-  return times(cost.per_device_hour, *hours);
-}
-
-std::optional<double> seconds_for(std::optional<double> amount, std::optional<double> per_s) {
-  return amount && per_s && *per_s > 0.0 ? std::optional(*amount / *per_s) : std::nullopt;
-}
-
-template <CostKind kind>
-std::optional<double> per_epoch(const ColumnValues& values, const StudyCost& cost) {
-  return cost_of<kind>(seconds_for(cost.epoch_samples, known(values, "throughput_samples_per_s")), values,
-                       cost);
-}
-template <CostKind kind>
-std::optional<double> per_million_tokens(const ColumnValues& values, const StudyCost& cost) {
-  return cost_of<kind>(seconds_for(1e6, known(values, "tokens_per_s")), values, cost);
-}
-
 template <auto TrainingNumbers::*number>
 std::optional<double> of_training(const Result& /*result*/, const PointFacts& facts) {
   return facts.training ? std::optional<double>((*facts.training).*number) : std::nullopt;
 }
 
-const std::vector<StudyColumn> kColumns{
-    {"step_time_s", "step time (s)", "median over the steps of the slowest rank's step time, in seconds",
-     Better::kLess, [](const Result& r, const PointFacts&) { return std::optional(r.median_step_time_s()); }},
-    {"throughput_samples_per_s", "samples per second", "samples of all ranks' batches over the step time",
-     Better::kMore, samples_per_s},
-    {"speed_up", "speed-up over one rank", "throughput over that of one rank with the same batch",
-     Better::kMore,
-     [](const Result& r, const PointFacts&) { return times(efficiency(r), r.configuration.world_size); }},
-    {"efficiency", "efficiency", "speed-up over the number of ranks", Better::kMore, efficiency},
-    {"compute_s", "compute (s)", "forward, loss and backward, mean over the ranks", Better::kNeither,
-     part_of<&Breakdown::compute_s>},
-    {"exposed_communication_s", "exposed communication (s)",
-     "communication during which a rank does nothing else, mean over the ranks", Better::kLess,
-     part_of<&Breakdown::exposed_communication_s>},
-    {"overlapped_communication_s", "overlapped communication (s)",
-     "communication that overlaps with other work, mean over the ranks", Better::kNeither,
-     part_of<&Breakdown::overlapped_communication_s>},
-    {"input_and_host_s", "input and host (s)",
-     "loading samples, and time of the launch thread in no operation, mean over the ranks", Better::kLess,
-     part_of<&Breakdown::input_and_host_s>},
-    {"optimizer_and_copies_s", "optimizer and copies (s)",
-     "optimizer, zeroing and copies, mean over the ranks", Better::kLess,
-     part_of<&Breakdown::optimizer_and_copies_s>},
-    {"idle_s", "idle (s)", "time without any operation, mean over the ranks", Better::kLess,
-     part_of<&Breakdown::idle_s>},
-    {"bubble_fraction", "bubble, fraction of the step",
-     "fraction of the step in which ranks are idle or wait for messages, mean over the ranks", Better::kLess,
-     [](const Result& r, const PointFacts&) { return std::optional(r.bubble_fraction()); }},
-    {"bytes_sent_per_rank", "bytes sent per rank", "bytes that the rank that sends most sends per step",
-     Better::kLess, [](const Result& r, const PointFacts&) { return std::optional(r.bytes_sent_per_rank); }},
-    {"peak_memory_bytes", "peak memory (bytes)", "maximum of the ranks' peak memory", Better::kLess,
-     peak_memory},
-    {"fits", "fits", "1 if peak_memory_bytes is within the memory of --device, else 0", Better::kMore,
-     [](const Result& r, const PointFacts& facts) {
-       const std::optional<double> peak = peak_memory(r, facts);
-       return peak && facts.memory > Bytes(0) ? std::optional(*peak <= facts.memory.count() ? 1.0 : 0.0)
+using ColumnValue = decltype(StudyColumn::value);
+/// Values of a Result and its training, by column.
+std::map<std::string, ColumnValue> column_values() {
+  std::map<std::string, ColumnValue> all{
+      {"step_time_s",
+       [](const Result& r, const PointFacts&) { return std::optional(r.median_step_time_s()); }},
+      {"throughput_samples_per_s", samples_per_s},
+      {"speed_up",
+       [](const Result& r, const PointFacts&) { return times(efficiency(r), r.configuration.world_size); }},
+      {"efficiency", efficiency},
+      {"bubble_fraction",
+       [](const Result& r, const PointFacts&) { return std::optional(r.bubble_fraction()); }},
+      {"bytes_sent_per_rank",
+       [](const Result& r, const PointFacts&) { return std::optional(r.bytes_sent_per_rank); }},
+      {"peak_memory_bytes", peak_memory},
+      {"fits",
+       [](const Result& r, const PointFacts& facts) {
+         const std::optional<double> peak = peak_memory(r, facts);
+         return peak && facts.memory > Bytes(0) ? std::optional(*peak <= facts.memory.count() ? 1.0 : 0.0)
+                                                : std::nullopt;
+       }},
+      {"ranks",
+       [](const Result& r, const PointFacts&) { return std::optional(1.0 * r.configuration.world_size); }},
+      {"compute_communication_ratio",
+       [](const Result& r, const PointFacts&) {
+         const auto exposed = mean_part(r, &Breakdown::exposed_communication_s);
+         const auto hidden = mean_part(r, &Breakdown::overlapped_communication_s);
+         if (!exposed || *exposed + *hidden <= 0.0) return std::optional<double>();
+         return times(mean_part(r, &Breakdown::compute_s), 1.0 / (*exposed + *hidden));
+       }},
+      {"tokens_per_s",
+       [](const Result& r, const PointFacts& facts) {
+         return facts.tokens_per_sample > 0.0 ? times(samples_per_s(r, facts), facts.tokens_per_sample)
                                               : std::nullopt;
-     }},
-    {"ranks", "ranks", "number of ranks, each on its own device", Better::kNeither,
-     [](const Result& r, const PointFacts&) { return std::optional(1.0 * r.configuration.world_size); }},
-    {"compute_communication_ratio", "compute over communication",
-     "compute_s over exposed_communication_s + overlapped_communication_s; empty without communication",
-     Better::kMore,
-     [](const Result& r, const PointFacts& facts) {
-       const auto exposed = part_of<&Breakdown::exposed_communication_s>(r, facts);
-       const auto hidden = part_of<&Breakdown::overlapped_communication_s>(r, facts);
-       if (!exposed || *exposed + *hidden <= 0.0) return std::optional<double>();
-       return times(part_of<&Breakdown::compute_s>(r, facts), 1.0 / (*exposed + *hidden));
-     }},
-    {"tokens_per_s", "tokens per second", "samples per second times the model's sequence length",
-     Better::kMore,
-     [](const Result& r, const PointFacts& facts) {
-       return facts.tokens_per_sample > 0.0 ? times(samples_per_s(r, facts), facts.tokens_per_sample)
-                                            : std::nullopt;
-     }},
-    {"power_w", "power (W)",
-     "thermal design power of all ranks' devices, in watts: an upper bound of their draw; without hosts, "
-     "network and cooling",
-     Better::kLess,
-     [](const Result& r, const PointFacts& facts) {
-       return facts.power > Watts(0) ? std::optional(r.configuration.world_size * facts.power.count())
-                                     : std::nullopt;
-     }},
-    {"answer_s", "time to answer (s)",
-     "studies with 'clock: yes': time of the forecast, without the start of the program", Better::kLess,
-     [](const Result&, const PointFacts& facts) {
-       return facts.answered > Seconds(0) ? std::optional(facts.answered.count()) : std::nullopt;
-     }},
-    {"answer_per_rank_s", "time to answer per rank (s)", "answer_s over ranks", Better::kLess, nullptr,
-     [](const ColumnValues& values, const StudyCost&) {
-       const auto ranks = known(values, "ranks");
-       return ranks ? times(known(values, "answer_s"), 1.0 / *ranks) : std::nullopt;
-     }},
-    {"epoch_time_s", "time per epoch (s)", "cost.epoch_samples (or --epoch-samples) over samples per second",
-     Better::kLess, nullptr, per_epoch<kTime>},
-    {"epoch_device_hours", "device-hours per epoch", "ranks times epoch_time_s / 3600", Better::kLess,
-     nullptr, per_epoch<kDeviceHours>},
-    {"epoch_cost", "cost per epoch", "epoch_device_hours times cost.per_device_hour, in its currency",
-     Better::kLess, nullptr, per_epoch<kPrice>},
-    {"epoch_energy_kwh", "energy per epoch (kWh)",
-     "power_w times epoch_time_s: an upper bound of the devices", Better::kLess, nullptr, per_epoch<kEnergy>},
-    {"million_tokens_time_s", "time per million tokens (s)", "10^6 over tokens_per_s", Better::kLess, nullptr,
-     per_million_tokens<kTime>},
-    {"million_tokens_device_hours", "device-hours per million tokens",
-     "ranks times million_tokens_time_s / 3600", Better::kLess, nullptr, per_million_tokens<kDeviceHours>},
-    {"million_tokens_cost", "cost per million tokens",
-     "million_tokens_device_hours times cost.per_device_hour, in its currency", Better::kLess, nullptr,
-     per_million_tokens<kPrice>},
-    {"million_tokens_energy_kwh", "energy per million tokens (kWh)",
-     "power_w times million_tokens_time_s: an upper bound of the devices", Better::kLess, nullptr,
-     per_million_tokens<kEnergy>},
-    {"train_days", "days of the training",
-     "studies with options of 'train': median of the simulated trainings", Better::kLess,
-     of_training<&TrainingNumbers::days>},
-    {"effective_training_time", "effective training time", "useful time over all time", Better::kMore,
-     of_training<&TrainingNumbers::effective>},
-    {"goodput_tokens_per_s", "goodput (tokens per second)", "tokens_per_s times effective_training_time",
-     Better::kMore, nullptr,
-     [](const ColumnValues& values, const StudyCost&) {
-       const auto effective = known(values, "effective_training_time");
-       return effective ? times(known(values, "tokens_per_s"), *effective) : std::nullopt;
-     }},
-    {"train_failures", "failures", "of a training, mean", Better::kLess,
-     of_training<&TrainingNumbers::failures>},
-    {"checkpoint_interval_s", "checkpoint interval (s)", "useful time between checkpoints", Better::kNeither,
-     of_training<&TrainingNumbers::interval_s>},
-    {"train_device_hours", "device-hours of the training", "with spares, median", Better::kLess,
-     of_training<&TrainingNumbers::device_hours>},
-    {"train_cost", "cost of the training", "train_device_hours times cost.per_device_hour, in its currency",
-     Better::kLess, nullptr,
-     [](const ColumnValues& values, const StudyCost& cost) {
-       const auto hours = known(values, "train_device_hours");
-       return hours ? times(cost.per_device_hour, *hours) : std::nullopt;
-     }},
-    {"train_energy_kwh", "energy of the training (kWh)",
-     "power_w times train_days: an upper bound of the devices", Better::kLess, nullptr,
-     [](const ColumnValues& values, const StudyCost& cost) {
-       return cost_of<kEnergy>(times(known(values, "train_days"), 86400.0), values, cost);
-     }},
-    {"measured_s", "measured step time (s)", "studies that run: median over the launches", Better::kLess},
-    {"measured_low_s", "fastest launch (s)", "step time of the fastest launch", Better::kLess},
-    {"measured_high_s", "slowest launch (s)", "step time of the slowest launch", Better::kLess},
-    {"relative_error", "error", "step_time_s over measured_s, less 1", Better::kNeither},
-    {"absolute_error", "absolute error", "relative_error without its sign", Better::kLess},
-    {"error_outside_launches", "error outside the launches",
-     "absolute_error; 0 if step_time_s is between the fastest and the slowest launch", Better::kLess},
-    {"measured_speed_up", "measured speed-up over one rank", "speed_up times step_time_s over measured_s",
-     Better::kMore},
-    {"reference_slowdown", "slowdown of reference steps",
-     "time of a few steps of the model on one rank, measured before each launch, over the trace's: median "
-     "over the launches",
-     Better::kNeither},
-    {"error_at_equal_speed", "error at equal machine speed",
-     "relative_error against the runs' time at the machine speed of the trace", Better::kNeither},
-    {"absolute_error_at_equal_speed", "absolute error at equal machine speed",
-     "error_at_equal_speed without its sign", Better::kLess},
-    {"ideal_scaling_error", "error of ideal scaling", "absolute error of the step of one rank alone",
-     Better::kLess},
-    {"alpha_beta_error", "error of compute plus alpha-beta",
-     "absolute error of one rank's step plus all communication, without overlap", Better::kLess},
-    {"overlap_error", "error of uncontended overlap",
-     "absolute error of uncontended collectives that overlap with compute", Better::kLess},
-    {"bubble_formula_error", "error of the bubble formula",
-     "absolute error of a pipeline's compute times 1 + (p - 1) / m", Better::kLess},
-};
+       }},
+      {"power_w",
+       [](const Result& r, const PointFacts& facts) {
+         return facts.power > Watts(0) ? std::optional(r.configuration.world_size * facts.power.count())
+                                       : std::nullopt;
+       }},
+      {"answer_s",
+       [](const Result&, const PointFacts& facts) {
+         return facts.answered > Seconds(0) ? std::optional(facts.answered.count()) : std::nullopt;
+       }},
+      {"train_days", of_training<&TrainingNumbers::days>},
+      {"effective_training_time", of_training<&TrainingNumbers::effective>},
+      {"train_failures", of_training<&TrainingNumbers::failures>},
+      {"checkpoint_interval_s", of_training<&TrainingNumbers::interval_s>},
+      {"train_device_hours", of_training<&TrainingNumbers::device_hours>}};
+  for (const auto& [name, part] : breakdown_parts())
+    all[name + "_s"] = [member = part](const Result& r, const PointFacts&) { return mean_part(r, member); };
+  return all;
+}
+
+/// `1e6 / tokens_per_s * ranks`, from left to right. No value where a name has none, nor for a quotient by 0.
+decltype(StudyColumn::derived) formula_of(const std::string& text) {
+  struct Factor {
+    bool divides;
+    std::string name;
+    std::optional<double> number;
+  };
+  std::vector<Factor> factors;
+  std::istringstream words(text);
+  std::string sign;
+  for (std::string word; words >> word; words >> sign)
+    factors.push_back({sign == "/", word, number_in<double>(word)});
+  return [factors](const ColumnValues& values, const StudyCost& cost) -> std::optional<double> {
+    double product = 1.0;
+    for (const auto& [divides, name, number] : factors) {
+      const auto value = number                      ? number
+                         : name == "per_device_hour" ? cost.per_device_hour
+                         : name == "epoch_samples"   ? cost.epoch_samples
+                                                     : known(values, name);
+      if (!value || (divides && !(*value > 0.0))) return std::nullopt;
+      product = divides ? product / *value : product * *value;
+    }
+    return product;
+  };
+}
+
+std::vector<StudyColumn> read_columns() {
+  static const std::map<std::string, Better> kBetter{{"more", Better::kMore}, {"less", Better::kLess}};
+  const YamlNode file = YamlNode::load((home_folder() / "studies" / "columns" / "columns.yaml").string());
+  const std::map<std::string, ColumnValue> values = column_values();
+  std::vector<StudyColumn> columns;
+  for (const std::string& name : file.keys()) {
+    const YamlNode node = file.at(name);
+    node.allow_only({"label", "better", "formula", "meaning"});
+    StudyColumn column{.name = name, .label = node.at("label").text(), .meaning = node.at("meaning").text()};
+    if (node.has("better")) column.better = node.at("better").named("better", kBetter);
+    if (node.has("formula")) column.derived = formula_of(node.at("formula").text());
+    if (const auto value = values.find(name); value != values.end()) column.value = value->second;
+    columns.push_back(std::move(column));
+  }
+  return columns;
+}
 
 /// `"a, ""b"""` if a text contains a separator, a quote or a line break.
 std::string csv_cell(const std::string& text) {
@@ -234,13 +157,16 @@ std::string csv_cell(const std::string& text) {
 
 }  // namespace
 
-const std::vector<StudyColumn>& study_columns() { return kColumns; }
+const std::vector<StudyColumn>& study_columns() {
+  static const std::vector<StudyColumn> kColumns = read_columns();
+  return kColumns;
+}
 
 std::optional<double> StudyRow::value(std::string_view column) const { return known(values, column); }
 
 const StudyColumn& study_column(const std::string& name) {
-  const auto found = std::ranges::find(kColumns, name, &StudyColumn::name);
-  if (found == kColumns.end()) throw InputError(unknown_name("column", name, study_column_names()));
+  const auto found = std::ranges::find(study_columns(), name, &StudyColumn::name);
+  if (found == study_columns().end()) throw InputError(unknown_name("column", name, study_column_names()));
   return *found;
 }
 
@@ -254,13 +180,13 @@ std::string column_text(const std::string& column, double value) {
 
 std::vector<std::string> study_column_names() {
   std::vector<std::string> names;
-  for (const StudyColumn& column : kColumns) names.push_back(column.name);
+  for (const StudyColumn& column : study_columns()) names.push_back(column.name);
   return names;
 }
 
 StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts& facts) {
   StudyRow row{.key = point.key};
-  for (const StudyColumn& column : kColumns)
+  for (const StudyColumn& column : study_columns())
     if (const auto value = column.value ? column.value(result, facts) : std::nullopt)
       row.values[column.name] = *value;
   return row;
@@ -268,7 +194,7 @@ StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts&
 
 void derive_columns(StudyRows& rows, const StudyCost& cost) {
   for (auto& [key, row] : rows)
-    for (const StudyColumn& column : kColumns)
+    for (const StudyColumn& column : study_columns())
       if (const auto value = column.derived ? column.derived(row.values, cost) : std::nullopt)
         row.values[column.name] = *value;
 }
@@ -333,7 +259,7 @@ std::string csv_of(const Study& study, const StudyRows& rows) {
   constexpr std::size_t kSample = 1000;  // lines from whose length the length of all is estimated
   std::string text;
   for (const std::string& name : study.names) text += csv_cell(name) + ",";
-  for (const StudyColumn& column : kColumns) text += column.name + ",";
+  for (const StudyColumn& column : study_columns()) text += column.name + ",";
   text += "error\n";
   std::size_t lines = 0;
   for (const StudyPoint& point : study.points) {
@@ -341,7 +267,7 @@ std::string csv_of(const Study& study, const StudyRows& rows) {
     const auto found = rows.find(point.key);
     if (found == rows.end()) continue;
     for (const std::string& cell : name_cells(study, point, "")) text += csv_cell(cell) + ",";
-    for (const StudyColumn& column : kColumns) {
+    for (const StudyColumn& column : study_columns()) {
       if (const auto value = found->second.value(column.name)) text += nlohmann::json(*value).dump();
       text += ",";
     }

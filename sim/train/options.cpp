@@ -44,57 +44,48 @@ double parse_amount(const std::string& text) {
   return *number * unit;
 }
 
-// clang-format off
 const std::vector<TrainOption>& train_options() {
   static const std::vector<TrainOption> kAll{
-      {"tokens", "", "tokens to train on, as 15T or 300B", amount(&Request::tokens)},
-      {"steps", "", "steps to train, instead of --tokens", amount(&Request::steps), true},
-      {"epochs", "", "epochs of --epoch-samples, instead of --tokens", amount(&Request::epochs)},
-      {"epoch-samples", "", "samples of an epoch", amount(&Request::epoch_samples)},
-      {"failures", "", fmt::format("failure data: {}, a YAML file, mtbf=3h (of the job), mtbf=50000h/device, "
-       "or a log (start,end,cause,GPUs) in a .csv", joined(resource_names("reliability", ".yaml"))),
-       [](Request& r, const Text& v) { r.failures = v; }},
-      {"per-device-hour", "", "price of a device-hour in any currency", amount(&Request::per_device_hour)},
-      {"trainings", "1000", "simulated trainings; by default fewer if together they have over 10^6 events",
-       [](Request& r, const Text& v) { r.trainings = whole_of(v, 10, 1'000'000); }},
-      {"train-seed", "1", "of the simulation",
+      {"tokens", amount(&Request::tokens)},
+      {"steps", amount(&Request::steps), true},
+      {"epochs", amount(&Request::epochs)},
+      {"epoch-samples", amount(&Request::epoch_samples)},
+      {"failures", [](Request& r, const Text& v) { r.failures = v; }},
+      {"per-device-hour", amount(&Request::per_device_hour)},
+      {"trainings", [](Request& r, const Text& v) { r.trainings = whole_of(v, 10, 1'000'000); }},
+      {"train-seed",
        [](Request& r, const Text& v) { r.seed = static_cast<unsigned>(whole_of(v, 0, 2'000'000'000)); }},
-      {"checkpoints", "async", "none, blocking, async or best (the better of blocking and async)",
+      {"checkpoints",
        [](Request& r, const Text& v) {
          require_one_of("checkpoints", v, {"none", "blocking", "async", "best"});
          r.checkpoint.method = v;
        }},
-      {"checkpoint-to", "storage", "storage, host (memory) or neighbour (memory of the next host)",
+      {"checkpoint-to",
        [](Request& r, const Text& v) {
          require_one_of("checkpoint-to", v, {"storage", "host", "neighbour"});
          r.checkpoint.target = v;
        }},
-      {"checkpoint-size", "the model's state", "as 2.3TB",
+      {"checkpoint-size",
        [](Request& r, const Text& v) { r.checkpoint.size = parse_bytes(v, "--checkpoint-size"); }},
-      {"storage-rate", "the cluster's", "of all hosts together, as 100GB/s",
+      {"storage-rate",
        [](Request& r, const Text& v) { r.checkpoint.storage_rate = parse_bytes_per_second(v, "rate"); }},
-      {"checkpoint-stop", "780ms", "async: stop in addition to the copy to host memory",
+      {"checkpoint-stop",
        [](Request& r, const Text& v) { r.checkpoint.stop = parse_seconds(v, "--checkpoint-stop"); }},
-      {"checkpoint-slowdown", "46.9%", "async: fraction of the training's rate lost during a write",
-       [](Request& r, const Text& v) { r.checkpoint.slowdown = fraction_of(v); }},
-      {"interval", "best", "between checkpoints: best, a number of steps, or a time as 30min",
-       [](Request& r, const Text& v) { r.checkpoint.interval = v; }},
-      {"recovery", "the failures'", "parts, as detection=1min,diagnosis=2min,scheduling=1min,"
-       "initialisation=1min,per_rank=20ms,warm_up=30s; the load of a checkpoint is added",
-       [](Request& r, const Text& v) { r.recovery = Specification::parse("recovery", "it:" + v).overrides;
+      {"checkpoint-slowdown", [](Request& r, const Text& v) { r.checkpoint.slowdown = fraction_of(v); }},
+      {"interval", [](Request& r, const Text& v) { r.checkpoint.interval = v; }},
+      {"recovery",
+       [](Request& r, const Text& v) {
+         r.recovery = Specification::parse("recovery", "it:" + v).overrides;
          if (r.recovery.empty()) throw InputError("'{}': expected part=time, as detection=1min", v);
          Recovery all = FailureSet{}.recovery;
-         for (const auto& [part, time] : r.recovery) set_part(all, part, time); }},
-      {"spares", "always one", "spare hosts",
-       [](Request& r, const Text& v) { r.spares = whole_of(v, 0, 1'000'000); }},
-      {"repair", "the failures'", "mean time until a failed host returns",
-       [](Request& r, const Text& v) { r.repair = parse_seconds(v, "--repair"); }},
-      {"elastic", "none", "none, shrink (train with fewer replicas until a repair) or continue (other "
-       "replicas go on while one restarts, as fault-tolerant HSDP)",
+         for (const auto& [part, time] : r.recovery) set_part(all, part, time);
+       }},
+      {"spares", [](Request& r, const Text& v) { r.spares = whole_of(v, 0, 1'000'000); }},
+      {"repair", [](Request& r, const Text& v) { r.repair = parse_seconds(v, "--repair"); }},
+      {"elastic",
        [](Request& r, const Text& v) { r.elasticity = value_of(kElasticities, "elasticity", v); }}};
   return kAll;
 }
-// clang-format on
 
 TrainingRequest training_request(const OptionTexts& options) {
   TrainingRequest request;

@@ -77,10 +77,9 @@ struct TrainingRequest {
   unsigned seed = 1;
 };
 
+/// One option of a simulated training; commands/simulation.yaml has its default and help.
 struct TrainOption {
-  std::string name;      ///< without dashes
-  std::string standard;  ///< default, as the help shows it; "": none
-  std::string help;
+  std::string name;  ///< without dashes
   /// Stores a given value. \throws InputError
   std::function<void(TrainingRequest&, const std::string&)> set = nullptr;
   /// Of the command `train` alone: studies and `plan` have another option of this name.

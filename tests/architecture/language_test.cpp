@@ -18,9 +18,9 @@ const std::vector<std::string> kPhrases{"stand in line", "stood in line", "stand
                                         "quicken*",      "in vain",       "of which each"};
 
 /// Folders whose files are read.
-const std::vector<std::string> kChecked{"calibration", "core",    "docs",        "models",    "packaging",
-                                        "plots",       "records", "reliability", "runner",    "schedule",
-                                        "sim",         "studies", "tests",       "topologies"};
+const std::vector<std::string> kChecked{"calibration", "commands", "core",    "docs",        "models",
+                                        "packaging",   "plots",    "records", "reliability", "runner",
+                                        "schedule",    "sim",      "studies", "tests",       "topologies"};
 
 bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 

@@ -1,0 +1,93 @@
+#include "core/file.hpp"
+#include "core/number.hpp"
+#include "core/yaml.hpp"
+#include "sim/cli/command.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Keys of an option in a page: texts in which `{key}` is replaced.
+class PageOption {
+ public:
+  PageOption(YamlNode node, const PageTexts& texts) : node_(std::move(node)), texts_(texts) {
+    node_.allow_only({"type", "default", "shown", "implicit", "argument", "help"});
+  }
+
+  [[nodiscard]] std::string text(const std::string& key) const {
+    std::vector<std::string> lines;
+    for (const YamlNode& line : node_.at(key).one_or_more()) lines.push_back(line.text());
+    std::string text = joined(lines, "\n");
+    for (const auto& [name, value] : texts_)
+      if (const auto at = text.find("{" + name + "}"); at != std::string::npos)
+        text.replace(at, name.size() + 2, value);
+    return text;
+  }
+
+  [[nodiscard]] po::value_semantic* semantic() const {
+    using Words = std::vector<std::string>;
+    if (!node_.has("type")) return scalar<std::string>();
+    const std::string type = node_.at("type").one_of(
+        "type", {"flag", "yesno", "int", "unsigned", "double", "words", "multitoken", "composing"});
+    if (type == "flag") return po::bool_switch();
+    if (type == "yesno") return po::value<bool>()->default_value(text("default") == "yes", text("default"));
+    if (type == "int") return scalar<int>();
+    if (type == "unsigned") return scalar<unsigned>();
+    if (type == "double") return scalar<double>();
+    if (type == "words") return po::value<Words>();
+    return type == "multitoken" ? po::value<Words>()->multitoken() : po::value<Words>()->composing();
+  }
+
+ private:
+  template <class Value>
+  [[nodiscard]] po::value_semantic* scalar() const {
+    const auto read = [&](const char* key) {
+      if constexpr (std::is_same_v<Value, std::string>) {
+        return text(key);
+      } else {
+        const auto number = number_in<Value>(text(key));
+        if (!number) node_.at(key).fail("expected a number");
+        return *number;
+      }
+    };
+    auto* value = po::value<Value>();
+    if (node_.has("default"))
+      value->default_value(read("default"), text(node_.has("shown") ? "shown" : "default"));
+    if (node_.has("implicit")) value->implicit_value(read("implicit"));
+    if (node_.has("argument")) value->value_name(text("argument"));
+    return value;
+  }
+
+  const YamlNode node_;
+  const PageTexts& texts_;
+};
+
+}  // namespace
+
+const YamlNode& command_page(const std::string& name) {
+  static std::map<std::string, YamlNode> pages;
+  auto found = pages.find(name);
+  if (found == pages.end())
+    found =
+        pages.emplace(name, YamlNode::load((home_folder() / "commands" / (name + ".yaml")).string())).first;
+  return found->second;
+}
+
+void declare_options(po::options_description& options, const std::string& page, const PageTexts& texts,
+                     const std::string& section) {
+  const YamlNode& root = command_page(page);
+  if (!root.has(section)) return;
+  const YamlNode entries = root.at(section);
+  for (const std::string& name : entries.keys()) {
+    const YamlNode entry = entries.at(name);
+    if (name.starts_with('+')) {
+      PageTexts own;
+      for (const std::string& key : entry.keys()) own[key] = entry.at(key).text();
+      declare_options(options, name.substr(1), own);
+    } else {
+      const PageOption option(entry, texts);
+      options.add_options()(name.c_str(), option.semantic(), option.text("help").c_str());
+    }
+  }
+}
+
+}  // namespace stepcast
