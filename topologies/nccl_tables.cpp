@@ -27,7 +27,7 @@ std::array<double, 3> row(const YamlNode& node) {
 
 NcclTables read_tables(const YamlNode& file) {
   file.allow_only({"speeds_in_host", "speeds_between_hosts", "ll_most", "ring_ll128_most", "tree_ll128_most",
-                   "tree_most", "nvls_tree_most", "nvls_efficiency"});
+                   "tree_most", "nvls_tree_most", "nvls_efficiency", "ring_from"});
   return {.speeds_in_host = list(file.at("speeds_in_host")),
           .speeds_between_hosts = list(file.at("speeds_between_hosts")),
           .ll_most = row(file.at("ll_most")),
@@ -35,7 +35,8 @@ NcclTables read_tables(const YamlNode& file) {
           .tree_ll128_most = row(file.at("tree_ll128_most")),
           .tree_most = row(file.at("tree_most")),
           .nvls_tree_most = row(file.at("nvls_tree_most")),
-          .nvls_efficiency = file.at("nvls_efficiency").number()};
+          .nvls_efficiency = file.at("nvls_efficiency").number(),
+          .ring_from = file.has("ring_from") ? file.at("ring_from").bytes().count() : 0.0};
 }
 
 std::array<NcclConstants::ByProtocol, 3> by_hardware(const YamlNode& node) {

@@ -14,6 +14,7 @@ struct NcclTables {
   std::vector<double> speeds_in_host, speeds_between_hosts;  ///< of a channel, descending
   ByHosts ll_most{}, ring_ll128_most{}, tree_ll128_most{}, tree_most{}, nvls_tree_most{};
   double nvls_efficiency = 0.0;  ///< 0: no NVLink SHARP
+  double ring_from = 0.0;        ///< least bytes of an all-reduce between hosts by a ring of Simple
 };
 
 /// Constants of all generations, and the files of their tables. Times in us; rows by protocol: LL, LL128,

@@ -41,7 +41,7 @@ class Tuning {
     std::vector<NcclCost> result;
     for (const NcclProtocol protocol : {NcclProtocol::kLl, NcclProtocol::kLl128, NcclProtocol::kSimple}) {
       if (protocol == NcclProtocol::kLl128 && !has_ll128()) continue;
-      result.push_back(ring(protocol));
+      if (protocol != NcclProtocol::kSimple || has_simple_ring()) result.push_back(ring(protocol));
       if (all_reduce_) result.push_back(tree(protocol));
     }
     if (all_reduce_ && graph_.nvls.channels > 1) result.push_back(nvls());
@@ -83,6 +83,9 @@ class Tuning {
   [[nodiscard]] bool has_ll128() const {
     return graph_.gpu.compute_capability >= 70 && graph_.intra == NcclHardware::kNvLink &&
            !graph_.through_socket && tables_.ring_ll128_most[hosts_] > 0.0;
+  }
+  [[nodiscard]] bool has_simple_ring() const {
+    return !all_reduce_ || graph_.nodes == 1 || message_ >= tables_.ring_from;
   }
   [[nodiscard]] double ratio() const { return static_cast<double>(graph_.ranks) / steps_; }
 

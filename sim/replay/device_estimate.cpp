@@ -118,9 +118,16 @@ Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, cons
   return waits;
 }
 
-/// Bytes moved by copies out of the buffer of an all-gather, and of gradients into that of a reduce-scatter.
+/// Bytes moved by copies out of the buffer of an all-gather, and of gradients into that of a reduce-scatter;
+/// and by adding a backward's gradients in bf16 to accumulators in fp32, which casts them first
+/// (`update_hp_grads` in deepspeed/runtime/bf16_optimizer.py).
 Bytes copied(const Model& model, const Segment& segment, Phase phase) {
-  Bytes moved = 2.0 * model.parameter_bytes(segment);
+  constexpr double kAdded = (2.0 + 4.0) + (4.0 + 4.0 + 4.0);  // per gradient: cast, sum
+  Bytes moved;
+  if (phase == Phase::kBackward && model.precision.gradients == "bf16+fp32")
+    moved += Bytes(kAdded * static_cast<double>(model.parameter_count(segment)));
+  if (model.execution.gathered != "copied") return moved;
+  moved += 2.0 * model.parameter_bytes(segment);
   if (phase == Phase::kBackward)
     for (const int index : segment.parameters)
       moved += model.parameters[index].gradient + model.parameters[index].reduced;
@@ -209,8 +216,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
                              : roofline_time(model, segment, phase, samples, rates);
     PhaseCost result{.device_s = time.count()};
     if (!device.gpu) return result;
-    if (const bool runs = phase == Phase::kForward || phase == Phase::kBackward;
-        runs && model.execution.gathered == "copied")
+    if (phase == Phase::kForward || phase == Phase::kBackward)
       result.device_s += (copied(model, model.segments[segment], phase) / rates.memory).count();
     if (phase == Phase::kForward)
       result.device_s += waits_for_counts(model.segments[segment], device, model, layer).count();

@@ -55,6 +55,15 @@ TEST_CASE("LL128 needs NVLink and compute capability 7.0, NVLS an NVSwitch and 9
   CHECK(texts("h100x8-hgx:nodes=2", CollectiveKind::kAllReduce).contains("NVLS tree/Simple"));
 }
 
+TEST_CASE("RCCL reduces less than 512 MiB between hosts in trees, and never inside a host") {
+  const auto choice = [](const std::string& name, double bytes) {
+    return choice_text(nccl_choice(graph_of(name), CollectiveKind::kAllReduce, Bytes(bytes)));
+  };
+  CHECK(choice("mi300x8:nodes=2", 256.0 * kMebi) == "tree/Simple");
+  CHECK(choice("mi300x8:nodes=2", 512.0 * kMebi) == "ring/Simple");
+  CHECK(choice("mi300x8", 256.0 * kMebi) == "ring/Simple");
+}
+
 TEST_CASE("trees win for small messages over many hosts, and their latency grows with the logarithm") {
   const NcclGraph many = graph_of("h100x8-hgx:nodes=32");
   const NcclCost small = nccl_choice(many, CollectiveKind::kAllReduce, Bytes(1024));

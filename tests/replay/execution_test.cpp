@@ -192,6 +192,11 @@ TEST_CASE("passes over gradients and copies of gathered parameters move the byte
   CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.forward; }) == Approx(4.0));
   CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.backward; }) ==
         Approx(4.0 + 2.0 + 4.0));  // and gradients into a buffer of fp32
+  const auto backward = [&](const std::string& precision) {
+    return costs_of(kLlama, {}, "h100-sxm", precision).segments[1].backward.device_s * rate /
+           static_cast<double>(load_model(kLlama).parameter_count(load_model(kLlama).segments[1]));
+  };
+  CHECK(backward("bf16,gradients=bf16+fp32") - backward("bf16") == Approx(18.0));  // cast and added
 }
 
 TEST_CASE("a weighted bias of experts moves 28 bytes per element of their output, and 40 back", "[models]") {
