@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "models/layer.hpp"
+#include "models/muon.hpp"
 
 namespace stepcast {
 
@@ -54,16 +55,40 @@ Bytes Model::update_traffic(double count) const {
   const double kept = bytes_of(precision.master);
   const double written = bytes_of(precision.parameters);
   const double weights = kept > 0.0 ? 2.0 * kept + written : 2.0 * written;
+  return Bytes((read_gradient() + weights + 2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
+               count);
+}
+
+double Model::read_gradient() const {
   const double passes = 1.0 + (has_choice(execution.gradient_passes, "norm") ? 1.0 : 0.0) +
                         (has_choice(execution.gradient_passes, "scale") ? 2.0 : 0.0);
-  const double gradient = std::min(bytes_of(precision.gradients), bytes_of("fp32"));  // accumulators alone
-  return Bytes((passes * gradient + weights + 2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
-               count);
+  return passes * element_of_gradient();
 }
 
 Bytes Model::optimizer_bytes(double count) const {
   if (optimizer.kind == "none") return Bytes(0);
   return Bytes((bytes_of(precision.master) + optimizer.states() * bytes_of(precision.optimizer)) * count);
+}
+
+bool Model::by_muon(const Parameter& parameter) const {
+  return optimizer.muon && parameter.shape.size() == 2 && segments[parameter.segment].repeated;
+}
+
+Bytes Model::optimizer_bytes(const Parameter& parameter) const {
+  const Bytes all = optimizer_bytes(static_cast<double>(parameter.numel()));
+  const int fewer = optimizer.states() - states_of(parameter);
+  return all - Bytes(fewer * bytes_of(precision.optimizer) * static_cast<double>(parameter.numel()));
+}
+
+Bytes Model::update_traffic(const Segment& segment) const {
+  double others = 0.0;
+  Bytes traffic;
+  for (const int index : segment.parameters)
+    if (by_muon(parameters[index]))
+      traffic += muon_update(*this, parameters[index]).traffic(true);
+    else
+      others += static_cast<double>(parameters[index].numel());
+  return traffic + update_traffic(others);
 }
 
 std::int64_t Model::parameter_count(const Segment& segment) const {

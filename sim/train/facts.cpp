@@ -27,8 +27,9 @@ std::string whole_model(const std::string& model) {
 Bytes state_bytes(const std::string& model, const std::string& precision) {
   Model whole = load_model(whole_model(model));
   whole.precision = Precision::parse(precision);
-  const auto count = static_cast<double>(whole.parameter_count());
-  return Bytes(count * bytes_of(whole.precision.parameters)) + whole.optimizer_bytes(count);
+  Bytes all(static_cast<double>(whole.parameter_count()) * bytes_of(whole.precision.parameters));
+  for (const Parameter& one : whole.parameters) all += whole.optimizer_bytes(one);
+  return all;
 }
 
 HostFacts host_facts(const Cluster& cluster) {
