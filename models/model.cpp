@@ -65,19 +65,10 @@ double Model::read_gradient() const {
   return passes * element_of_gradient();
 }
 
-Bytes Model::optimizer_bytes(double count) const {
+Bytes Model::optimizer_bytes(double count, double muon_count) const {
   if (optimizer.kind == "none") return Bytes(0);
-  return Bytes((bytes_of(precision.master) + optimizer.states() * bytes_of(precision.optimizer)) * count);
-}
-
-bool Model::by_muon(const Parameter& parameter) const {
-  return optimizer.muon && parameter.shape.size() == 2 && segments[parameter.segment].repeated;
-}
-
-Bytes Model::optimizer_bytes(const Parameter& parameter) const {
-  const Bytes all = optimizer_bytes(static_cast<double>(parameter.numel()));
-  const int fewer = optimizer.states() - states_of(parameter);
-  return all - Bytes(fewer * bytes_of(precision.optimizer) * static_cast<double>(parameter.numel()));
+  const double state = bytes_of(precision.optimizer), states = optimizer.states();
+  return Bytes((bytes_of(precision.master) + states * state) * count - (states - 1.0) * state * muon_count);
 }
 
 Bytes Model::update_traffic(const Segment& segment) const {

@@ -277,11 +277,17 @@ struct Model {
   }
   /// Bytes per element that one read by the optimizer and the passes over the gradients move.
   [[nodiscard]] double read_gradient() const;
-  /// Bytes that the optimizer keeps for `count` parameters: its states and the master copy.
-  [[nodiscard]] Bytes optimizer_bytes(double count) const;
-  [[nodiscard]] Bytes optimizer_bytes(const Parameter& parameter) const;
+  /// Bytes that the optimizer keeps for `count` parameters: its states and the master copy. Muon updates
+  /// `muon_count` of them.
+  [[nodiscard]] Bytes optimizer_bytes(double count, double muon_count = 0.0) const;
   /// True for a weight of two dimensions inside a block, if the optimizer has Muon.
-  [[nodiscard]] bool by_muon(const Parameter& parameter) const;
+  [[nodiscard]] bool by_muon(const Parameter& parameter) const {
+    return optimizer.muon && parameter.shape.size() == 2 && segments[parameter.segment].repeated;
+  }
+  /// Elements of a parameter that Muon updates: all or none.
+  [[nodiscard]] double muon_elements(const Parameter& parameter) const {
+    return by_muon(parameter) ? static_cast<double>(parameter.numel()) : 0.0;
+  }
   /// Number of states that the optimizer keeps for each element.
   [[nodiscard]] int states_of(const Parameter& parameter) const {
     return by_muon(parameter) ? 1 : optimizer.states();

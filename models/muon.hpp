@@ -13,7 +13,7 @@
 /// GEMMs run in the precision's `compute`. Each weight of a block is updated alone, kernel by kernel; of a
 /// weight that tensor-parallel ranks share each rank updates its part as if it were whole (Megatron-LM's
 /// `--muon-tp-mode blockwise`, its default). Query, key and value, and gate and value of a feed-forward
-/// layer, count as weights of their own. Every replica updates all weights.
+/// layer, count as weights of their own. Every replica updates all weights, but for `--zero whole`.
 namespace stepcast {
 
 namespace muon {

@@ -54,12 +54,13 @@ std::vector<std::pair<int, int>> LocalStep::units_of(int size, int first, int ea
 
 void LocalStep::hold_model() {
   Bytes parameters, gradients;
-  Bytes states;
+  double count = 0.0, muon_count = 0.0;
   const auto add = [&](int tensor) {
     const Parameter& parameter = model_.parameters[tensor];
     parameters += parameter.size + parameter.copies;
     gradients += parameter.gradient;
-    states += model_.optimizer_bytes(parameter);
+    count += static_cast<double>(parameter.numel());
+    muon_count += model_.muon_elements(parameter);
   };
   for (const int index : segments())
     for (const int tensor : segment(index).parameters) add(tensor);
@@ -70,7 +71,8 @@ void LocalStep::hold_model() {
   hold(MemoryCategory::kParameters, parameters + buffers);
   if (model_.optimizer.kind == "none" || forward_only_) return;
   hold(MemoryCategory::kGradients, gradients);
-  hold(MemoryCategory::kOptimizerState, (1.0 - offload().optimizer) * states);
+  hold(MemoryCategory::kOptimizerState,
+       (1.0 - offload().optimizer) * model_.optimizer_bytes(count, muon_count));
 }
 
 void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {

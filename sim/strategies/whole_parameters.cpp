@@ -87,10 +87,11 @@ void share_whole_parameters(Program& program, Schedule& schedule, const Model& m
     std::vector<double> bytes, amounts;
     for (const int tensor : tensors) {
       const Parameter& one = model.parameters[tensor];
-      bytes.push_back(model.optimizer_bytes(one).count());
+      const auto count = static_cast<double>(one.numel());
+      bytes.push_back(model.optimizer_bytes(count, model.muon_elements(one)).count());
       amounts.push_back(model.by_muon(one)     ? muon_update(model, one).forward().count()
                         : model.optimizer.muon ? 0.0
-                                               : static_cast<double>(one.numel()));
+                                               : count);
     }
     for (const auto& [sum, values] : {std::pair(&states, &bytes), std::pair(&work, &amounts)}) {
       const Dealt own = dealt(*values, sharers);

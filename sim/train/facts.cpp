@@ -27,9 +27,10 @@ std::string whole_model(const std::string& model) {
 Bytes state_bytes(const std::string& model, const std::string& precision) {
   Model whole = load_model(whole_model(model));
   whole.precision = Precision::parse(precision);
-  Bytes all(static_cast<double>(whole.parameter_count()) * bytes_of(whole.precision.parameters));
-  for (const Parameter& one : whole.parameters) all += whole.optimizer_bytes(one);
-  return all;
+  const auto count = static_cast<double>(whole.parameter_count());
+  double muon_count = 0.0;
+  for (const Parameter& one : whole.parameters) muon_count += whole.muon_elements(one);
+  return Bytes(count * bytes_of(whole.precision.parameters)) + whole.optimizer_bytes(count, muon_count);
 }
 
 HostFacts host_facts(const Cluster& cluster) {

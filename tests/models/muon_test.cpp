@@ -39,6 +39,12 @@ double states(const Schedule& schedule, int rank) {
   return bytes;
 }
 
+double states_of(const Model& model, const Parameter& one) {
+  const double each =
+      bytes_of(model.precision.master) + model.states_of(one) * bytes_of(model.precision.optimizer);
+  return each * static_cast<double>(one.numel());
+}
+
 }  // namespace
 
 TEST_CASE("Muon keeps one state of each weight in a block, Adam two of every other parameter", "[models]") {
@@ -143,7 +149,7 @@ TEST_CASE("replicas that share whole parameters hold the fullest share, and gath
   std::vector<const Parameter*> order;
   for (const Parameter& one : model.parameters) {
     parameters += one.size.count();
-    all += model.optimizer_bytes(one).count();
+    all += states_of(model, one);
     if (model.by_muon(one)) flop += muon_update(model, one).forward().count();
     order.push_back(&one);
   }
@@ -152,7 +158,7 @@ TEST_CASE("replicas that share whole parameters hold the fullest share, and gath
     std::vector<double> held(static_cast<std::size_t>(ranks)), work(held);
     int rank = 0, way = 1;
     for (const Parameter* one : order) {
-      held[static_cast<std::size_t>(rank)] += model.optimizer_bytes(*one).count();
+      held[static_cast<std::size_t>(rank)] += states_of(model, *one);
       if (model.by_muon(*one))
         work[static_cast<std::size_t>(rank)] += muon_update(model, *one).forward().count();
       if (rank + way < 0 || rank + way == ranks)
