@@ -236,10 +236,9 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     costs.dispatches = dispatch_costs(model, device, samples);
   }
   const double activations = device.estimate.activations * samples;
-  for (std::size_t i = 0; i < costs.segments.size(); ++i) {
-    const Segment& segment = model.segments[i];
-    const auto index = static_cast<int>(i);
-    SegmentCosts& to = costs.segments[i];
+  for (int index = 0; index < static_cast<int>(costs.segments.size()); ++index) {
+    const Segment& segment = model.segments[index];
+    SegmentCosts& to = costs.segments[index];
     to.forward = cost(index, Phase::kForward);
     to.backward = cost(index, Phase::kBackward);
     to.optimizer = cost(index, Phase::kOptimizer);
@@ -250,7 +249,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     if (model.recomputed_part != RecomputedPart::kOperations)  // whose tensors the schedule holds
       to.backward_peak_bytes =
           std::max(to.backward_peak_bytes, activations * segment.recomputed.saved.size.count());
-    if (i == 0) continue;  // its backward has no gradient of the input
+    if (index == 0) continue;  // its backward has no gradient of the input
     const double weights = layers_time(segment, Phase::kBackwardWeight, layer).count();
     to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;
     if (!device.gpu) continue;
