@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "models/layer.hpp"
+#include "models/muon.hpp"
 
 namespace stepcast {
 
@@ -54,16 +55,31 @@ Bytes Model::update_traffic(double count) const {
   const double kept = bytes_of(precision.master);
   const double written = bytes_of(precision.parameters);
   const double weights = kept > 0.0 ? 2.0 * kept + written : 2.0 * written;
-  const double passes = 1.0 + (has_choice(execution.gradient_passes, "norm") ? 1.0 : 0.0) +
-                        (has_choice(execution.gradient_passes, "scale") ? 2.0 : 0.0);
-  const double gradient = std::min(bytes_of(precision.gradients), bytes_of("fp32"));  // accumulators alone
-  return Bytes((passes * gradient + weights + 2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
+  return Bytes((read_gradient() + weights + 2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
                count);
 }
 
-Bytes Model::optimizer_bytes(double count) const {
+double Model::read_gradient() const {
+  const double passes = 1.0 + (has_choice(execution.gradient_passes, "norm") ? 1.0 : 0.0) +
+                        (has_choice(execution.gradient_passes, "scale") ? 2.0 : 0.0);
+  return passes * element_of_gradient();
+}
+
+Bytes Model::optimizer_bytes(double count, double muon_count) const {
   if (optimizer.kind == "none") return Bytes(0);
-  return Bytes((bytes_of(precision.master) + optimizer.states() * bytes_of(precision.optimizer)) * count);
+  const double state = bytes_of(precision.optimizer), states = optimizer.states();
+  return Bytes((bytes_of(precision.master) + states * state) * count - (states - 1.0) * state * muon_count);
+}
+
+Bytes Model::update_traffic(const Segment& segment) const {
+  double others = 0.0;
+  Bytes traffic;
+  for (const int index : segment.parameters)
+    if (by_muon(parameters[index]))
+      traffic += muon_update(*this, parameters[index]).traffic(true);
+    else
+      others += static_cast<double>(parameters[index].numel());
+  return traffic + update_traffic(others);
 }
 
 std::int64_t Model::parameter_count(const Segment& segment) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -165,9 +166,12 @@ struct Optimizer {
   double learning_rate = 0.01;
   double momentum = 0.0;
   double weight_decay = 0.0;
+  bool muon = false;  ///< Muon updates the weights of blocks, see models/muon.hpp; `kind` updates the others
 
   /// Numbers that it keeps for each parameter: SGD 0, with momentum 1, Adam 2.
   [[nodiscard]] int states() const { return kind == "adam" ? 2 : kind == "sgd" && momentum > 0.0 ? 1 : 0; }
+  /// True if it updates each element alone, so that ranks can update parts of an array.
+  [[nodiscard]] bool is_elementwise() const { return kind != "none" && !muon; }
 };
 
 /// Parts of a block that its backward recomputes: one, or a sum of several. Recomputation of whole blocks is
@@ -265,8 +269,29 @@ struct Model {
   /// there is one) and each state read and written, the parameters written. fp32: SGD 12 B each, with
   /// momentum 20, Adam 28. Clipping reads the gradient once more, and may read and write it.
   [[nodiscard]] Bytes update_traffic(double count) const;
-  /// Bytes that the optimizer keeps for `count` parameters: its states and the master copy.
-  [[nodiscard]] Bytes optimizer_bytes(double count) const;
+  /// The same for the parameters of a segment, with those that Muon updates.
+  [[nodiscard]] Bytes update_traffic(const Segment& segment) const;
+  /// Bytes of an element of the gradients that the optimizer reads: accumulators alone.
+  [[nodiscard]] double element_of_gradient() const {
+    return std::min(bytes_of(precision.gradients), bytes_of("fp32"));
+  }
+  /// Bytes per element that one read by the optimizer and the passes over the gradients move.
+  [[nodiscard]] double read_gradient() const;
+  /// Bytes that the optimizer keeps for `count` parameters: its states and the master copy. Muon updates
+  /// `muon_count` of them.
+  [[nodiscard]] Bytes optimizer_bytes(double count, double muon_count = 0.0) const;
+  /// True for a weight of two dimensions inside a block, if the optimizer has Muon.
+  [[nodiscard]] bool by_muon(const Parameter& parameter) const {
+    return optimizer.muon && parameter.shape.size() == 2 && segments[parameter.segment].repeated;
+  }
+  /// Elements of a parameter that Muon updates: all or none.
+  [[nodiscard]] double muon_elements(const Parameter& parameter) const {
+    return by_muon(parameter) ? static_cast<double>(parameter.numel()) : 0.0;
+  }
+  /// Number of states that the optimizer keeps for each element.
+  [[nodiscard]] int states_of(const Parameter& parameter) const {
+    return by_muon(parameter) ? 1 : optimizer.states();
+  }
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] std::int64_t parameter_count(const Segment& segment) const;
   /// Parameter indices in the order their gradients become ready.

@@ -1,5 +1,6 @@
 #include "models/model_file.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/file.hpp"
@@ -35,6 +36,12 @@ Model model_from(const YamlNode& own, const Specification& given) {
   if (const std::string twice = complete(model); !twice.empty())
     file.at("segments")
         .fail("two parameters have the name '" + twice + "'; layers with parameters need different names");
+  if (model.optimizer.muon &&
+      std::ranges::none_of(model.parameters, [&](const Parameter& one) { return model.by_muon(one); }))
+    file.at("optimizer")
+        .at("muon")
+        .fail(
+            "Muon updates weights of two dimensions in segments with `repeat`; there are none, set it to 0");
   const std::string differences = settings.differences();
   model.specification = given.file + (differences.empty() ? "" : ":" + differences);
   return model;

@@ -16,7 +16,8 @@
 /// loss: binary_cross_entropy                # cross_entropy (with `classes`), binary_cross_entropy, none,
 ///                                           # or traced: its time is a trace's
 /// loss_in_place: true                       # see Loss for this, loss_compiled, _eager, _fused, _chunks
-/// optimizer: {kind: adam, learning_rate: 0.001}   # sgd (momentum, weight_decay), adam (weight_decay), none
+/// optimizer: {kind: adam, learning_rate: 0.001}   # sgd (momentum, weight_decay), adam (weight_decay, and
+///                                           # muon: 1, see models/muon.hpp), none
 /// segments:
 ///   - name: fc1
 ///     repeat: 3                             # optional; `$i` in names counts from 0, or from `from`
@@ -120,8 +121,9 @@ class ModelReader {
     if (is_none(node)) return;
     optimizer.kind = node.at("kind").one_of("optimizer", {"sgd", "adam"});
     std::vector<std::string> known{"kind", "learning_rate", "weight_decay"};
-    if (optimizer.kind == "sgd") known.emplace_back("momentum");
+    known.emplace_back(optimizer.kind == "sgd" ? "momentum" : "muon");
     node.allow_only(known);
+    optimizer.muon = is_set(node, "muon");
     optimizer.learning_rate = read_positive(node.at("learning_rate"), false);
     if (node.has("momentum")) optimizer.momentum = read_positive(node.at("momentum"), true);
     if (node.has("weight_decay")) optimizer.weight_decay = read_positive(node.at("weight_decay"), true);

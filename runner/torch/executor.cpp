@@ -200,6 +200,8 @@ class CompiledProgram final : public ProgramRunner {
       case Phase::kZeroGrad:
         return [this, updated] { model_.zero_grad(updated); };
       case Phase::kOptimizer:
+        if (action.part < 1.0)
+          throw CapabilityError("--zero whole: updates of some whole parameters are forecast, not trained");
         return [this, updated] { model_.optimizer_step(updated); };
       case Phase::kForward:
         return [on, segment, checkpointed = action.checkpointed, keeps_input = action.keeps_input] {

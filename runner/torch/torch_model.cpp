@@ -4,11 +4,13 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "core/error.hpp"
+#include "models/muon.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/collective_functions.hpp"
 #include "runner/torch/layer_builder.hpp"
@@ -62,11 +64,17 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     std::vector<torch::Tensor> tensors;
     for (const int index : model.segments[i].parameters)
-      if (masters_[index].defined()) tensors.push_back(masters_[index]);
+      if (masters_[index].defined() && !model.by_muon(model.parameters[index]))
+        tensors.push_back(masters_[index]);
     optimizers_.push_back(tensors.empty() ? nullptr : make_optimizer(tensors));
   }
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].defined()) add_gradient_hook(static_cast<int>(i));
+  momenta_.resize(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].defined()) continue;
+    add_gradient_hook(static_cast<int>(i));
+    const MemoryScope scope(MemoryCategory::kOptimizerState);
+    if (model.by_muon(model.parameters[i])) momenta_[i] = torch::zeros_like(masters_[i].detach());
+  }
 }
 
 /// Frees parameters of segments that are not on this rank. All segments are drawn, so that every rank draws
@@ -131,7 +139,7 @@ MemoryBytes TorchModel::resident_bytes() const {
     add(MemoryCategory::kParameters, parameters_[i]);
     if (dtypes_.master) add(MemoryCategory::kOptimizerState, masters_[i]);
     if (parameters_[i].defined()) add(MemoryCategory::kGradients, parameters_[i].grad());
-    for (int state = 0; masters_[i].defined() && state < model_.optimizer.states(); ++state)
+    for (int state = 0; masters_[i].defined() && state < model_.states_of(model_.parameters[i]); ++state)
       add(MemoryCategory::kOptimizerState, masters_[i]);
   }
   return bytes;
@@ -165,10 +173,30 @@ void TorchModel::zero_grad(std::optional<std::size_t> segment) {
   }
 }
 
+/// As models/muon.hpp, with the coefficients of Jordan et al.
+void TorchModel::step_muon(int index) {
+  constexpr double kLinear = 3.4445, kCubic = -4.7750, kQuintic = 2.0315, kLeastNorm = 1e-7, kScale = 0.2;
+  const Optimizer& settings = model_.optimizer;
+  torch::Tensor weight = masters_[index], momentum = momenta_[index];
+  momentum.lerp_(weight.grad(), 1.0 - muon::kMomentum);
+  const torch::Tensor update = weight.grad().lerp(momentum, muon::kMomentum);
+  const bool is_tall = weight.size(0) > weight.size(1);
+  torch::Tensor x = update.to(dtypes_.dtype);
+  if (is_tall) x = x.t();
+  x = x / x.norm().clamp_min(kLeastNorm);
+  for (int i = 0; i < muon::kIterations; ++i) {
+    const torch::Tensor gram = x.mm(x.t());
+    x = torch::addmm(x, torch::addmm(gram, gram, gram, kCubic, kQuintic), x, kLinear);
+  }
+  const auto longest = static_cast<double>(std::max(weight.size(0), weight.size(1)));
+  weight.mul_(1.0 - settings.learning_rate * settings.weight_decay);
+  weight.sub_(is_tall ? x.t() : x, kScale * std::sqrt(longest) * settings.learning_rate);
+}
+
 void TorchModel::optimizer_step(std::optional<std::size_t> segment) {
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
-    if (segment.value_or(i) != i || optimizers_[i] == nullptr) continue;
+    if (segment.value_or(i) != i) continue;
     const auto with_masters = [&](const auto& act) {
       if (!dtypes_.master) return;
       for (const int index : model_.segments[i].parameters)
@@ -177,7 +205,9 @@ void TorchModel::optimizer_step(std::optional<std::size_t> segment) {
     with_masters([](const torch::Tensor& parameter, torch::Tensor& master) {
       master.mutable_grad() = parameter.grad().to(torch::kFloat32);
     });
-    optimizers_[i]->step();
+    if (optimizers_[i] != nullptr) optimizers_[i]->step();
+    for (const int index : model_.segments[i].parameters)
+      if (momenta_[index].defined()) step_muon(index);
     with_masters([](torch::Tensor& parameter, torch::Tensor& master) {
       parameter.copy_(master);
       master.mutable_grad().reset();

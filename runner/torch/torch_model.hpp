@@ -111,6 +111,7 @@ class TorchModel {
   /// \param users segments whose tied parameters stay
   void drop_unless_held(int segment, const std::vector<int>& held, const std::vector<int>& users);
   void add_gradient_hook(int index);
+  void step_muon(int index);
 
   const Model& model_;
   TrainingDtypes dtypes_;
@@ -121,6 +122,7 @@ class TorchModel {
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;  ///< by segment; null without parameters
   std::vector<torch::Tensor>
       masters_;  ///< by parameter: tensor that the optimizer updates; without mixed precision the parameter
+  std::vector<torch::Tensor> momenta_;  ///< by parameter; undefined but for those that Muon updates
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;  ///< kept alive: leaves hold them weakly
   std::function<void(int)> gradient_hook_;
   CollectiveFunction collective_;

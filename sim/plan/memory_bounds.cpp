@@ -85,7 +85,8 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
   SegmentBytes& all = found->second;
   if (!is_new) return all;
   for (const Segment& segment : model.segments) {
-    double size = 0.0, gathered = 0.0, gradient = 0.0, reduced = 0.0, dense = 0.0, count = 0.0, last = 0.0;
+    double size = 0.0, gathered = 0.0, gradient = 0.0, reduced = 0.0, dense = 0.0, last = 0.0, count = 0.0,
+           muon_count = 0.0;
     double smallest = std::numeric_limits<double>::infinity();
     for (const int tensor : segment.parameters) {
       const Parameter& parameter = model.parameters[tensor];
@@ -94,6 +95,7 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
       gradient += parameter.gradient.count();
       reduced += parameter.reduced.count();
       count += static_cast<double>(parameter.numel());
+      muon_count += model.muon_elements(parameter);
       last = parameter.expert ? 0.0 : parameter.reduced.count();
       dense += last;
       smallest = std::min(smallest, parameter.gathered().count());
@@ -103,7 +105,7 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
     all.gradient.add(gradient);
     all.reduced.add(reduced);
     all.dense.add(dense);
-    all.count.add(count);
+    all.states.add(model.optimizer_bytes(count, muon_count).count());
     all.last.push_back(last);
     all.smallest.push_back(segment.parameters.empty() ? 0.0 : smallest);
   }
@@ -134,8 +136,8 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
     bytes += held.reduced.of(range);
   }
   if (model.optimizer.kind != "none")
-    bytes += (view.zero > 1 ? 0.0 : held.gradient.of(range)) +
-             model.optimizer_bytes(held.count.of(range) / view.most_shards(sharers)).count();
+    bytes +=
+        (view.zero > 1 ? 0.0 : held.gradient.of(range)) + held.states.of(range) / view.most_shards(sharers);
   const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
   if (has_ends) bytes += input_bytes(view);
   return bytes;

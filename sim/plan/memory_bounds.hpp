@@ -15,7 +15,7 @@ namespace stepcast {
 struct SegmentBytes {
   SegmentSums size, gathered, gradient, reduced;
   SegmentSums dense;             ///< reduced among all replicas: without shared experts
-  SegmentSums count;             ///< of elements
+  SegmentSums states;            ///< of the optimizer, with master copies
   std::vector<double> last;      ///< reduced of a segment's last parameter; 0: none, or an expert
   std::vector<double> smallest;  ///< gathered of a segment's smallest parameter; 0: none
 };

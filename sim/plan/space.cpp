@@ -122,8 +122,9 @@ Values strategies_for(PlanModels&, const Plan& plan) {
   return {"ddp", "fsdp"};
 }
 
-Values shardings(PlanModels&, const Plan& plan) {
-  return plan.text("strategy") == "fsdp" ? choices_of("fsdp", "sharding") : kDoesNotApply;
+Values shardings(PlanModels& models, const Plan& plan) {
+  if (plan.text("strategy") != "fsdp") return kDoesNotApply;
+  return models.whole().optimizer.muon ? Values{"no_shard"} : choices_of("fsdp", "sharding");
 }
 
 bool gathers(const Plan& plan) {
@@ -144,7 +145,7 @@ Values fewer_shards(const Plan& plan) {
 /// experts, for whose shards the bounds of time are loose.
 bool shards_stages(PlanModels& models, const Plan& plan) {
   return plan.text("strategy") == "pipeline" && plan.number("data") > 1 &&
-         models.whole().optimizer.kind != "none" && !models.whole().has_experts() && !models.is_set("zero");
+         models.whole().optimizer.is_elementwise() && !models.whole().has_experts() && !models.is_set("zero");
 }
 
 /// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas. Stages of a pipeline
@@ -246,8 +247,7 @@ bool averages_in_buckets(const Plan& plan) {
 
 /// With several micro-batches whole gradients stay: stage 2 only adds waits to stage 1.
 Values zero_stages(PlanModels& models, const Plan& plan) {
-  const bool has_optimizer = models.whole().optimizer.kind != "none";
-  if (!has_optimizer || !averages_in_buckets(plan)) return kDoesNotApply;
+  if (!models.whole().optimizer.is_elementwise() || !averages_in_buckets(plan)) return kDoesNotApply;
   return plan.number("micro-batches") == 1 ? Values{"", "1", "2"} : Values{"", "1"};
 }
 

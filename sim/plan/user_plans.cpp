@@ -8,6 +8,7 @@
 #include "core/table.hpp"
 #include "core/yaml.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
+#include "sim/strategies/whole_parameters.hpp"
 
 namespace stepcast {
 namespace {
@@ -97,6 +98,9 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
       read_split(value, plan);
     else if (key == "batch")
       batch = whole_number(value, value.text());
+    else if (key == "zero" && value.text() == kWholeParameters)
+      value.fail("plans share arrays in equal parts or not at all; 'stepcast predict' forecasts '{}'",
+                 kWholeParameters);
     else if (key == "micro-batches" || key == "world-size")
       plan.values[key] = std::to_string(whole_number(value, value.text()));
     else if (key != "mesh")

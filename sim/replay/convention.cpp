@@ -27,12 +27,12 @@ Assignment conditions_of(const OptionTexts& options) {
   Assignment values{{"strategy", ""},       {"precision", "fp32"}, {"schedule", "1f1b"},
                     {"micro-batches", "1"}, {"recompute", "none"}, {"sharding", "full_shard"},
                     {"forward-only", "no"}, {"ulysses", "0"},      {"trace", "none"},
-                    {"device", "none"}};
+                    {"device", "none"},     {"muon", "0"}};
   for (const auto& [name, value] : options) values.set(name, value);
   if (const std::string device = values.value_or("device", ""); device != "none")
     values.set("device", device_model(device).hardware);  // without its settings
   for (const auto& [name, value] : settings_of(options))
-    if (name == "ulysses") values.set(name, value);
+    if (name == "ulysses" || name == "muon") values.set(name, value);
   const std::string strategy = values.value_or("strategy", "");
   const int world = positive_number(values.value_or("world-size", "1")).value_or(1);
   TrainingConfig config{.options = options};

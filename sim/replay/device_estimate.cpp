@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "models/layer.hpp"
+#include "models/muon.hpp"
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/dispatch.hpp"
 
@@ -95,9 +96,10 @@ Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) 
 }
 
 /// Launch overhead of a kernel. Eager frameworks add their own work in the forward, Transformer Engine's
-/// modules, which are written in Python, in the backward too.
+/// modules, which are written in Python, in the backward too, and so does Muon in the optimizer.
 Seconds launch_of(const DeviceModel& device, const Model& model, Phase phase) {
   const bool eager = phase == Phase::kForward || phase == Phase::kLoss ||
+                     (phase == Phase::kOptimizer && model.optimizer.muon) ||
                      (phase == Phase::kBackward && model.transformer_engine());
   return device.launch.kernel + (eager ? device.launch.operation : Seconds(0));
 }
@@ -210,14 +212,16 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
   rates.memory = device.estimate.memory_efficiency * rates.memory;
   const auto [layer, gemms] = layer_times_of(device, model, samples, threads);
+  const LayerTime once = layer_times_of(device, model, 1.0, threads).layer;
   const auto cost = [&](int segment, Phase phase) {
-    const Seconds time = phase == Phase::kForward || phase == Phase::kBackward
-                             ? layers_time(model.segments[segment], phase, layer)
+    const bool runs = phase == Phase::kForward || phase == Phase::kBackward;
+    const Seconds time = runs ? layers_time(model.segments[segment], phase, layer)
+                         : phase == Phase::kOptimizer
+                             ? optimizer_time(model, model.segments[segment], rates.memory, once)
                              : roofline_time(model, segment, phase, samples, rates);
     PhaseCost result{.device_s = time.count()};
     if (!device.gpu) return result;
-    if (phase == Phase::kForward || phase == Phase::kBackward)
-      result.device_s += (copied(model, model.segments[segment], phase) / rates.memory).count();
+    if (runs) result.device_s += (copied(model, model.segments[segment], phase) / rates.memory).count();
     if (phase == Phase::kForward)
       result.device_s += waits_for_counts(model.segments[segment], device, model, layer).count();
     const Seconds each = launch_of(device, model, phase);
@@ -238,20 +242,20 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     costs.dispatches = dispatch_costs(model, device, samples);
   }
   const double activations = device.estimate.activations * samples;
-  for (std::size_t i = 0; i < costs.segments.size(); ++i) {
-    const Segment& segment = model.segments[i];
-    const auto index = static_cast<int>(i);
-    SegmentCosts& to = costs.segments[i];
+  for (int index = 0; index < static_cast<int>(costs.segments.size()); ++index) {
+    const Segment& segment = model.segments[index];
+    SegmentCosts& to = costs.segments[index];
     to.forward = cost(index, Phase::kForward);
     to.backward = cost(index, Phase::kBackward);
     to.optimizer = cost(index, Phase::kOptimizer);
+    to.optimizer_peak_bytes = muon_workspace(model, segment).count();
     to.saved_bytes = activations * segment.saved.size.count();
     to.forward_peak_bytes = to.saved_bytes + activations * segment.saved.workspace.forward.count();
     to.backward_peak_bytes = activations * segment.saved.workspace.backward.count();
     if (model.recomputed_part != RecomputedPart::kOperations)  // whose tensors the schedule holds
       to.backward_peak_bytes =
           std::max(to.backward_peak_bytes, activations * segment.recomputed.saved.size.count());
-    if (i == 0) continue;  // its backward has no gradient of the input
+    if (index == 0) continue;  // its backward has no gradient of the input
     const double weights = layers_time(segment, Phase::kBackwardWeight, layer).count();
     to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;
     if (!device.gpu) continue;

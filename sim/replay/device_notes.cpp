@@ -71,6 +71,9 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
   if (model.execution.dispatch_overlap == "micro-batches")
     lines.back() += fmt::format(" from the other micro-batch, which hides at most {:.0f} % of it",
                                 100.0 * most_hidden(model));
+  if (model.optimizer.muon)
+    lines.push_back(std::string("Muon updates weights kernel by kernel, as torch.optim.Muon does") +
+                    (model.parallel.tensor > 1 ? ", and each tensor-parallel rank its part alone" : ""));
   if (!device.about.assumed.empty()) lines.push_back(device.about.assumed);
   return joined(lines, "; ");
 }

@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/table.hpp"
 #include "models/layer.hpp"
+#include "models/muon.hpp"
 
 namespace stepcast {
 namespace {
@@ -37,6 +38,20 @@ double loss_traffic(const Model& model) {
 Seconds roofline(Flop flop, Flop low, Bytes traffic, const DeviceRates& rates) {
   const Seconds gemms = low > Flop(0) ? low / rates.low : Seconds(0);
   return std::max((flop - low) / rates.peak + gemms, traffic / rates.memory);
+}
+
+/// Multi-tensor kernels of elementwise updates, and those of Muon.
+double optimizer_kernels(const Model& model, const Segment& segment) {
+  if (model.optimizer.kind == "none") return 0.0;
+  double muon = 0.0, tensors = 0.0, elements = 0.0;
+  for (const int index : segment.parameters)
+    if (const Parameter& one = model.parameters[index]; model.by_muon(one)) {
+      muon += muon_update(model, one).issued(true);
+    } else {
+      tensors += 1.0;
+      elements += static_cast<double>(one.numel());
+    }
+  return muon + std::max(tensors / kTensorsPerLaunch, elements / kElementsPerLaunch);
 }
 
 }  // namespace
@@ -94,7 +109,9 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     return (has_choice(model.execution.gradient_passes, "nan") ? 2.0 : 1.0) * model.gradient_bytes(all) /
            rates.memory;
   if (phase == Phase::kOptimizer)
-    return model.update_traffic(static_cast<double>(model.parameter_count(all))) / rates.memory;
+    return optimizer_time(model, all, rates.memory, [&](const LayerWork& work, Phase) {
+      return layer_roofline(work, true, 1.0, rates);
+    });
   Seconds total(0);
   for (const LayerWork& work : all.work)
     total += layer_roofline(work, phase == Phase::kForward, samples, rates);
@@ -104,15 +121,23 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
   return total;
 }
 
+Seconds optimizer_time(const Model& model, const Segment& segment, BytesPerSecond memory,
+                       const std::function<Seconds(const LayerWork&, Phase)>& time_of) {
+  Seconds muon(0);
+  double others = 0.0;
+  for (const int index : segment.parameters)
+    if (const Parameter& one = model.parameters[index]; model.by_muon(one))
+      muon += time_of(muon_update(model, one), Phase::kForward);
+    else
+      others += static_cast<double>(one.numel());
+  return muon + model.update_traffic(others) / memory;
+}
+
 double kernels_of(const Model& model, int segment, Phase phase) {
   if (phase == Phase::kLoss) return kLossKernels;
   if (phase == Phase::kZeroGrad) return 0;
   const Segment& all = model.segments[segment];
-  if (phase == Phase::kOptimizer)
-    return model.optimizer.kind == "none"
-               ? 0.0
-               : std::max(static_cast<double>(all.parameters.size()) / kTensorsPerLaunch,
-                          static_cast<double>(model.parameter_count(all)) / kElementsPerLaunch);
+  if (phase == Phase::kOptimizer) return optimizer_kernels(model, all);
   double kernels = phase == Phase::kBackward ? recomputed_kernels(all) : 0.0;
   for (const LayerWork& work : all.work) kernels += work.issued(phase == Phase::kForward);
   return kernels;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "models/model.hpp"
@@ -55,7 +56,13 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
 /// Kernels that the phase launches: one per forward layer, two per layer with weights in the backward (dx and
 /// dw), four for the loss, none for zeroing. Of the optimizer, parts of multi-tensor kernels of 36 tensors or
 /// 21 million of their elements, the defaults of torch and Megatron: a phase may contain a part of a kernel.
+/// Muon launches its kernels weight by weight.
 double kernels_of(const Model& model, int segment, Phase phase);
+
+/// Time in which the optimizer updates a segment: that of its traffic, and of Muon's kernels, forwards of one
+/// sample.
+Seconds optimizer_time(const Model& model, const Segment& segment, BytesPerSecond memory,
+                       const std::function<Seconds(const LayerWork&, Phase)>& time_of);
 
 /// Forward kernels that a segment's backward recomputes.
 double recomputed_kernels(const Segment& segment);

@@ -6,6 +6,7 @@
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "sim/strategies/whole_parameters.hpp"
 #include "sim/strategies/zero_reduction.hpp"
 
 namespace stepcast {
@@ -45,7 +46,8 @@ Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
 /// Before the forward, rank 0's buffers are broadcast and waited for. With several micro-batches all but the
 /// last run as under no_sync(). In the last backward the gradients are averaged bucket by bucket
 /// (bucketed_reduction.hpp), and then the optimizer runs. `--zero 1|2`: replicas share optimizer and
-/// gradients (zero_reduction.hpp).
+/// gradients (zero_reduction.hpp). `--zero whole`: they share the optimizer by parameter
+/// (whole_parameters.hpp).
 ///
 /// At world size 1 the copies remain, and PyTorch's call of an all-reduce over one rank is left out: it moves
 /// no byte. Left out too: find_unused_parameters. Source: torch/nn/parallel/distributed.py.
@@ -70,6 +72,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   reduction.copy_out();
   step.optimizer();
   schedule.programs.push_back(step.take());
+  if (stage == kWholeStage)
+    share_whole_parameters(schedule.programs.back(), schedule, model, config.offload, 0, config.world_size);
   return schedule;
 }
 

@@ -54,12 +54,13 @@ std::vector<std::pair<int, int>> LocalStep::units_of(int size, int first, int ea
 
 void LocalStep::hold_model() {
   Bytes parameters, gradients;
-  double count = 0.0;
+  double count = 0.0, muon_count = 0.0;
   const auto add = [&](int tensor) {
     const Parameter& parameter = model_.parameters[tensor];
     parameters += parameter.size + parameter.copies;
     gradients += parameter.gradient;
     count += static_cast<double>(parameter.numel());
+    muon_count += model_.muon_elements(parameter);
   };
   for (const int index : segments())
     for (const int tensor : segment(index).parameters) add(tensor);
@@ -70,7 +71,8 @@ void LocalStep::hold_model() {
   hold(MemoryCategory::kParameters, parameters + buffers);
   if (model_.optimizer.kind == "none" || forward_only_) return;
   hold(MemoryCategory::kGradients, gradients);
-  hold(MemoryCategory::kOptimizerState, (1.0 - offload().optimizer) * model_.optimizer_bytes(count));
+  hold(MemoryCategory::kOptimizerState,
+       (1.0 - offload().optimizer) * model_.optimizer_bytes(count, muon_count));
 }
 
 void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {
@@ -158,9 +160,8 @@ void LocalStep::load_input() {
 void LocalStep::update(Phase phase, std::vector<int> after) {
   if (model_.optimizer.kind == "none") return;
   const double host = phase == Phase::kOptimizer ? offload().optimizer : 0.0;
-  const auto traffic = [&](Bytes gradients, std::int64_t parameters) {
-    return phase == Phase::kZeroGrad ? gradients
-                                     : (1.0 - host) * model_.update_traffic(static_cast<double>(parameters));
+  const auto traffic = [&](const Segment& one) {
+    return phase == Phase::kZeroGrad ? model_.gradient_bytes(one) : (1.0 - host) * model_.update_traffic(one);
   };
   std::vector<int> updated = segments();
   for (const int tensor : tied_) updated.push_back(model_.parameters[tensor].segment);
@@ -176,14 +177,14 @@ void LocalStep::update(Phase phase, std::vector<int> after) {
     if (host == 1.0) return;
   }
   if (segments().size() == model_.segments.size()) {
-    add_compute({.phase = phase, .part = 1.0 - host},
-                traffic(model_.gradient_bytes(), model_.parameter_count()), std::move(after));
+    Bytes all;
+    for (const Segment& one : model_.segments) all += traffic(one);
+    add_compute({.phase = phase, .part = 1.0 - host}, all, std::move(after));
     return;
   }
   for (const int index : updated)
     if (!segment(index).parameters.empty())
-      add_compute({.phase = phase, .segment = index, .part = 1.0 - host},
-                  traffic(model_.gradient_bytes(segment(index)), model_.parameter_count(segment(index))),
+      add_compute({.phase = phase, .segment = index, .part = 1.0 - host}, traffic(segment(index)),
                   std::exchange(after, {}));
 }
 

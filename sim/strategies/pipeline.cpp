@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/pipeline_stage.hpp"
+#include "sim/strategies/whole_parameters.hpp"
 #include "sim/strategies/zero_reduction.hpp"
 
 namespace stepcast {
@@ -142,6 +143,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   }
   for (int stage = 0; stage < stages; ++stage)
     schedule.programs.push_back(stage_program(pipeline, schedule, stage));
+  for (int stage = 0; pipeline.zero == kWholeStage && stage < stages; ++stage)
+    share_whole_parameters(schedule.programs[stage], schedule, model, config.offload, 1 + stage, replicas);
   return schedule;
 }
 

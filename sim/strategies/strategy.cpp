@@ -136,6 +136,14 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   part.mesh = mesh_of_ranks(found, model, config);
   part.world_size = config.world_size / model.parallel.tensor;
   Schedule schedule = found.build(model, part, options);
+  const auto has_parts = [](const FsdpUnit& unit) { return unit.sharded && !unit.alone(); };
+  if (model.optimizer.muon &&
+      (config.offload.optimizer > 0.0 || std::ranges::any_of(schedule.units, has_parts)))
+    throw UsageError(
+        "{}: muon=1 updates whole weights, but shards and a host hold parts of arrays; take ddp or pipeline "
+        "with --zero 0 or whole and without a mesh's shard, or fsdp with --sharding no_shard, and leave "
+        "--offload optimizer out",
+        model.specification);
   if (std::ranges::any_of(model.parallel.degrees(), [](const auto& one) { return one.second > 1; }))
     schedule = share_layers(schedule, model, config.batch);
   arrange(schedule, part.mesh);

@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "sim/strategies/fsdp_units.hpp"
+#include "sim/strategies/whole_parameters.hpp"
 
 namespace stepcast {
 namespace {
@@ -54,8 +55,9 @@ std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<in
 
 StrategyOption zero_option() {
   return StrategyOption::choice(
-      "zero", {"0", "1", "2"},
-      "what replicas share: nothing, the optimizer (ZeRO 1), or gradients too (ZeRO 2)");
+      "zero", {"0", "1", "2", kWholeParameters},
+      "what replicas share: nothing, the optimizer (ZeRO 1), gradients too (ZeRO 2), or the optimizer by "
+      "whole parameters (Megatron's dist_muon)");
 }
 
 void require_sharing(const Model& model, const std::string& given, int replicas, const std::string& instead) {
@@ -77,6 +79,7 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   if (replicas == 1)
     throw UsageError("--zero {} has no effect without replicas; take 0, or a --world-size from 2 on", stage);
   require_sharing(model, "--zero " + stage, replicas, "take 0");
+  if (stage == kWholeParameters) return kWholeStage;
   if (options.text("compress") != "none")
     throw UsageError(
         "--compress {} is not supported with --zero {}; take --precision for the dtype in which gradients "

@@ -18,8 +18,8 @@ StrategyOption zero_option();
 /// \throws UsageError for a model without an optimizer, and replicas that experts do not divide
 void require_sharing(const Model& model, const std::string& given, int replicas, const std::string& instead);
 
-/// ZeRO stage; 0: every replica keeps everything, and the option is dropped from results. \throws UsageError
-/// for a single replica, without an optimizer, or with --compress fp16
+/// ZeRO stage, or kWholeStage; 0: every replica keeps everything, and the option is dropped from results.
+/// \throws UsageError for a single replica, without an optimizer, or with --compress fp16
 int zero_stage(StrategyOptions& options, const Model& model, int replicas);
 
 /// Ranks that share one copy of what is sharded, and those that have the same shard. Groups as in a

@@ -49,6 +49,9 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
   CHECK_FALSE(result.options.contains("messages"));
   CHECK(result.note == "megatron: bucket-cap 160MB, transformer_engine=1, vocabulary=128256");
   CHECK_FALSE(like("megatron", pipeline("pipeline=4,shard=16")).options.contains("zero"));
+  OptionTexts muon = pipeline("pipeline=4,data=8,tensor=2");
+  muon["model"] = "llama3-8b:muon=1";
+  CHECK_FALSE(like("megatron", muon).options.contains("zero"));
   CHECK_FALSE(like("megatron", pipeline("tensor=2")).options.contains("bucket-cap"));  // stages are the rest
   given = pipeline("pipeline=4,data=8,context=2");
   given["model"] = "llama3-8b:ulysses=1";

@@ -105,6 +105,8 @@ std::vector<LawCase> cases() {
     for (const std::string precision : {"bf16", "bf16,reduction=bf16"})
       all.push_back({.strategy = strategy, .precision = precision});
     all.push_back({.strategy = strategy, .model = "simple-cnn"});
+    for (const std::string precision : {"fp32", "bf16"})
+      all.push_back({.strategy = strategy, .model = kLlama + ",muon=1", .precision = precision});
   }
   all.push_back({.strategy = "ddp", .model = kPlaces, .options = {{"zero", "1"}, {kMeshOption, "expert=2"}}});
   all.push_back({.strategy = "pipeline", .options = {{"schedule", "interleaved"}, {"virtual-stages", "2"}}});
