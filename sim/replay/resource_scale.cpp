@@ -110,6 +110,7 @@ DeviceModel scaled_device(const ResourceScales& scales, DeviceModel device, bool
     if (resource == "compute")
       for (auto& [dtype, peak] : device.peak) peak = factor * peak;
     if (resource == "memory") device.memory_bandwidth = factor * device.memory_bandwidth;
+    if (resource == "nvlink") device.links.nvlink_raw = factor * device.links.nvlink_raw;
     if (resource != "host") continue;
     if (!estimated || !device.gpu) refuse(resource, "only an estimated GPU has launch overhead");
     for (Seconds* each : {&device.launch.kernel, &device.launch.operation, &device.launch.collective})

@@ -3,12 +3,14 @@
 #include <random>
 
 #include "sim/plan/search.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace stepcast::bounds_test {
 namespace {
 
-/// Shared layers and sequences, tied parameters, blocks with biases, several hosts, memory of processes.
-std::vector<PlanProblem> problems() {
+/// Shared layers and sequences, tied parameters, blocks with biases, several hosts, memory of processes, and
+/// experts by the convention `flexible`.
+std::vector<PlanProblem> problems(const std::string& flexible) {
   const Precision bf16 = Precision::parse("bf16"),
                   mixed = Precision::parse("bf16,reduction=bf16,gradients=fp32");
   const std::string llama = "llama:layers=6,hidden=512,vocabulary=8192,sequence=1024";
@@ -66,7 +68,14 @@ std::vector<PlanProblem> problems() {
        .precision = bf16,
        .ranks = 4,
        .samples = 16,
-       .like = "torchtitan@2025"}};
+       .like = "torchtitan@2025"},
+      {.model = moe,
+       .cluster = "h100x8-hgx",
+       .device = "h100-sxm",
+       .precision = bf16,
+       .ranks = 8,
+       .samples = 32,
+       .like = flexible}};
 }
 
 /// The plan whose bound excludes `plan` too: without smaller values.
@@ -84,7 +93,10 @@ Plan fastest(PlanModels& models, Plan plan) {
 TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
   constexpr int kEach = 220;
   constexpr double kRounding = 1e-6;
-  const std::vector<PlanProblem> all = problems();
+  const TemporaryFolder folder;
+  const std::vector<PlanProblem> all = problems(folder.write(
+      "flexible.yaml",
+      "convention: a flexible dispatcher\noptions:\n  - {dispatch: flex8, if: {expert: \"> 1\"}}\n"));
   double tightness = 0.0, nearness = 0.0;
   int count = 0;
   std::map<std::string, int> values;
