@@ -23,17 +23,13 @@ Registry<Command>::Entry entry(const std::string& name, const std::string& descr
   return {name, description, {.hand_over = hand_over(name)}, order};
 }
 
-const Registration<Command> kMeasure{commands(),
-                                     entry("measure", "Times one rank's step, segment by segment.", 10)};
-const Registration<Command> kBench{commands(),
-                                   entry("bench", "Times and checks collectives over message sizes.", 11)};
-const Registration<Command> kCalibrate{
-    commands(), entry("calibrate", "Fits the costs of communication and sharing on this machine.", 12)};
-const Registration<Command> kRun{commands(),
-                                 entry("run", "Trains on N ranks and records every operation.", 13)};
-const Registration<Command> kLab{
-    commands(),
-    entry("lab", "Runs ranks in a virtual cluster on this machine, and validates forecasts in it.", 14)};
+const Registration<Command> kHandedOver[]{
+    {commands(), entry("measure", "Times one rank's step, segment by segment.", 10)},
+    {commands(), entry("bench", "Times and checks collectives over message sizes.", 11)},
+    {commands(), entry("calibrate", "Fits the costs of communication and sharing on this machine.", 12)},
+    {commands(), entry("run", "Trains on N ranks and records every operation.", 13)},
+    {commands(),
+     entry("lab", "Runs ranks in a virtual cluster on this machine, and validates forecasts in it.", 14)}};
 
 }  // namespace
 }  // namespace stepcast
