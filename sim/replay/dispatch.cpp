@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/error.hpp"
 #include "models/layer.hpp"
 
 namespace stepcast {
@@ -14,7 +15,11 @@ int dispatch_blocks(const Model& model) {
 std::vector<DispatchCost> dispatch_costs(const Model& model, const DeviceModel& device, double samples) {
   std::vector<DispatchCost> costs;
   const DispatchRate& rate = device.kernels.dispatch;
-  if (!nvlink_domain(model.execution) || rate.row == Seconds(0) || device.links.nvlinks == 0) return costs;
+  if (!nvlink_domain(model.execution)) return costs;
+  if (device.gpu && dispatch_blocks(model) >= device.multiprocessors)
+    throw InputError("--dispatch-sms {}: {} has {} multiprocessors, some of which compute",
+                     dispatch_blocks(model), device.name, device.multiprocessors);
+  if (rate.row == Seconds(0) || device.links.nvlinks == 0) return costs;
   for (const LayerCollective& one : model.collectives) {
     DispatchCost& cost = costs.emplace_back();
     if (!one.dispatches() || one.rows == 0.0) continue;

@@ -325,6 +325,7 @@ TEST_CASE("a flexible dispatcher takes time for each row that arrives, besides i
   CHECK(cost(8, "16").sent.count() == Approx(0.78 * 18.0 * 50e9));
   CHECK(cost(16, "16").rows_s == 0.0);  // the network between domains decides
   CHECK(cost(8, "16", "alltoall").rows_s == 0.0);
+  CHECK_THROWS_WITH(cost(8, "148"), Catch::Contains("b200 has 148 multiprocessors"));
   const Bytes message(rows * 1024.0 * 2.0);
   NcclCost call;
   call.latency = Seconds(1e-5);
