@@ -67,7 +67,7 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
                   100.0 * kScanPart)
             : "scans of state-space layers reach the memory bandwidth of other kernels");
   if (nvlink_domain(model.execution) || model.execution.dispatch_overlap != "none")
-    lines.push_back(fmt::format("an all-to-all takes {} multiprocessors", dispatch_blocks(model)));
+    lines.push_back(fmt::format("all-to-alls of tokens take {} multiprocessors", dispatch_blocks(model)));
   if (model.execution.dispatch_overlap == "micro-batches")
     lines.back() += fmt::format(" from the other micro-batch, which hides at most {:.0f} % of it",
                                 100.0 * most_hidden(model));
