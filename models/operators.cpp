@@ -39,7 +39,9 @@ OperatorRows read_rows() {
   constexpr auto kKept = enum_names<Kept>("nothing", "input", "output");
   const auto numbers = [](const YamlNode& node, const char* key) {
     const std::vector<YamlNode> items = node.items(key);
-    return items.empty() ? PerElement{} : PerElement{items.at(0).number(), items.at(1).number()};
+    if (!items.empty() && items.size() != 2)
+      node.at(key).fail("expected two numbers, found {}", items.size());
+    return items.empty() ? PerElement{} : PerElement{items[0].number(), items[1].number()};
   };
   OperatorRows rows;
   for (const YamlNode& node :

@@ -18,7 +18,8 @@ class PageOption {
     for (const YamlNode& line : node_.at(key).one_or_more()) lines.push_back(line.text());
     std::string text = joined(lines, "\n");
     for (const auto& [name, value] : texts_)
-      if (const auto at = text.find("{" + name + "}"); at != std::string::npos)
+      for (auto at = text.find("{" + name + "}"); at != std::string::npos;
+           at = text.find("{" + name + "}", at + value.size()))
         text.replace(at, name.size() + 2, value);
     return text;
   }
@@ -29,7 +30,9 @@ class PageOption {
     const std::string type = node_.at("type").one_of(
         "type", {"flag", "yesno", "int", "unsigned", "double", "words", "multitoken", "composing"});
     if (type == "flag") return po::bool_switch();
-    if (type == "yesno") return po::value<bool>()->default_value(text("default") == "yes", text("default"));
+    if (type == "yesno")
+      return po::value<bool>()->default_value(node_.at("default").one_of("default", {"yes", "no"}) == "yes",
+                                              text("default"));
     if (type == "int") return scalar<int>();
     if (type == "unsigned") return scalar<unsigned>();
     if (type == "double") return scalar<double>();
@@ -69,6 +72,8 @@ const YamlNode& command_page(const std::string& name) {
   if (found == pages.end())
     found =
         pages.emplace(name, YamlNode::load((home_folder() / "commands" / (name + ".yaml")).string())).first;
+  found->second.allow_only(
+      {"description", "usage", "group", "positional", "options", "more", "costs", "free", "json", "yaml"});
   return found->second;
 }
 

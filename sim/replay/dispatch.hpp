@@ -33,7 +33,7 @@ SharedExpert shared_expert_of(const LayerWork& work);
 /// (of the flexible dispatcher, or 8 GPUs), else 0.69.
 double most_hidden(const Model& model);
 
-/// What is hidden of the all-to-alls of tokens, added to the overlaps of a model with `--dispatch-overlap`.
+/// Hidden parts of the all-to-alls of tokens, added to the overlaps of a model with `--dispatch-overlap`.
 /// `micro-batches`: in a pair of micro-batches the all-to-alls of a block's forward are hidden by the block's
 /// backward of the other, and those of its backward by the forward, by their bytes
 /// (megatron/core/models/common/model_chunk_schedule_plan.py): at most 0.37 of each in one NVLink domain and

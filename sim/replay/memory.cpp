@@ -99,7 +99,7 @@ void add_process_totals(const Schedule& schedule, const Execution& execution, bo
   constexpr double kContext = 0.75e9, kCommunicator = 0.69e9;
   const double reserved = number_in<double>(execution.reserved).value() / 100.0;
   if (reserved < 1.0)
-    throw InputError("--reserved {}: expected percent from 100 on, of the memory handed out",
+    throw InputError("--reserved {}: expected at least 100, percent of the allocated memory",
                      execution.reserved);
   const int others = number_in<int>(execution.communicators).value_or(0);
   for (MemoryUse& use : result.memory) {

@@ -411,6 +411,9 @@ Result predict(const PredictionRequest& request) {
   const bool trains = strategies().find(request.strategy).trains;  // before any file is read
   if (!trains && request.gradients_freed)
     throw UsageError("--gradients has no effect with strategy '{}', which trains no model", request.strategy);
+  if (request.environment.nvlink && nvlink_domain(request.costs.execution))
+    throw UsageError(
+        "--nvlink-rate: a flexible dispatcher has the rate of the device; take --scale nvlink=FACTOR");
   Workload workload =
       trains ? resolve_workload(request.costs, request.training, request.scale, request.brief, request.known)
              : resolve_no_workload(request.costs, request.strategy);

@@ -11,7 +11,7 @@
 namespace stepcast {
 namespace {
 
-/// What ranks hold or do: the sum of all, and the most of one.
+/// Amounts dealt to ranks: the sum of all, and the largest of one rank.
 struct Dealt {
   double all = 0.0, most = 0.0;
 };
@@ -79,6 +79,11 @@ void share_whole_parameters(Program& program, Schedule& schedule, const Model& m
         "--zero whole: a host updates parts of arrays; leave --offload optimizer out, or take "
         "--zero 1");
   Dealt states, work;
+  const bool by_flop = model.optimizer.muon && std::ranges::any_of(program.segments, [&](int segment) {
+                         return std::ranges::any_of(model.segments[segment].parameters, [&](int tensor) {
+                           return model.by_muon(model.parameters[tensor]);
+                         });
+                       });
   std::vector<std::vector<int>> gathered;
   for (const bool experts : {false, true}) {
     const std::vector<int> tensors = updated(program, model, experts);
@@ -89,9 +94,9 @@ void share_whole_parameters(Program& program, Schedule& schedule, const Model& m
       const Parameter& one = model.parameters[tensor];
       const auto count = static_cast<double>(one.numel());
       bytes.push_back(model.optimizer_bytes(count, model.muon_elements(one)).count());
-      amounts.push_back(model.by_muon(one)     ? muon_update(model, one).forward().count()
-                        : model.optimizer.muon ? 0.0
-                                               : count);
+      amounts.push_back(!by_flop             ? count
+                        : model.by_muon(one) ? muon_update(model, one).forward().count()
+                                             : 0.0);
     }
     for (const auto& [sum, values] : {std::pair(&states, &bytes), std::pair(&work, &amounts)}) {
       const Dealt own = dealt(*values, sharers);

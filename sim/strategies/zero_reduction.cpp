@@ -77,7 +77,7 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
     return 0;
   }
   if (replicas == 1)
-    throw UsageError("--zero {} has no effect without replicas; take 0, or a --world-size from 2 on", stage);
+    throw UsageError("--zero {} has no effect without replicas; take 0, or data from 2 on in --mesh", stage);
   require_sharing(model, "--zero " + stage, replicas, "take 0");
   if (stage == kWholeParameters) return kWholeStage;
   if (options.text("compress") != "none")

@@ -105,17 +105,22 @@ std::map<std::string, ColumnValue> column_values() {
 }
 
 /// `1e6 / tokens_per_s * ranks`, from left to right. No value where a name has none, nor for a quotient by 0.
-decltype(StudyColumn::derived) formula_of(const std::string& text) {
+decltype(StudyColumn::derived) formula_of(const YamlNode& node, const YamlNode& columns) {
   struct Factor {
     bool divides;
     std::string name;
     std::optional<double> number;
   };
   std::vector<Factor> factors;
-  std::istringstream words(text);
-  std::string sign;
-  for (std::string word; words >> word; words >> sign)
-    factors.push_back({sign == "/", word, number_in<double>(word)});
+  std::istringstream words(node.text());
+  std::string sign = "*";
+  for (std::string word; words >> word; words >> sign) {
+    const auto number = number_in<double>(word);
+    if (sign != "*" && sign != "/") node.fail("expected * or /, found '{}'", sign);
+    if (!number && !columns.has(word) && word != "per_device_hour" && word != "epoch_samples")
+      node.fail("unknown name '{}'; known are columns, per_device_hour and epoch_samples", word);
+    factors.push_back({sign == "/", word, number});
+  }
   return [factors](const ColumnValues& values, const StudyCost& cost) -> std::optional<double> {
     double product = 1.0;
     for (const auto& [divides, name, number] : factors) {
@@ -140,7 +145,7 @@ std::vector<StudyColumn> read_columns() {
     node.allow_only({"label", "better", "formula", "meaning"});
     StudyColumn column{.name = name, .label = node.at("label").text(), .meaning = node.at("meaning").text()};
     if (node.has("better")) column.better = node.at("better").named("better", kBetter);
-    if (node.has("formula")) column.derived = formula_of(node.at("formula").text());
+    if (node.has("formula")) column.derived = formula_of(node.at("formula"), file);
     if (const auto value = values.find(name); value != values.end()) column.value = value->second;
     columns.push_back(std::move(column));
   }

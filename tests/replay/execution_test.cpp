@@ -334,6 +334,28 @@ TEST_CASE("a flexible dispatcher takes time for each row that arrives, besides i
         Approx(1e-5 + rows / 16.0 * 137e-9 + message.count() * 7.0 / 8.0 / (0.78 * 18.0 * 50e9)));
 }
 
+TEST_CASE("more of NVLink's rate shortens what flexible dispatchers send, not their rows", "[replay]") {
+  const auto step = [](const OptionTexts& more) {
+    OptionTexts options{{"model", kMoe + ",experts=16,active=4,transformer_engine=1"},
+                        {"mesh", "expert=8"},
+                        {"batch", "8"},
+                        {"strategy", "ddp"},
+                        {"world-size", "8"},
+                        {"cluster", "h100x8-hgx"},
+                        {"device", "h100-sxm:rate_spread=0"},
+                        {"precision", "bf16"},
+                        {"dispatch", "flex8"}};
+    for (const auto& [name, value] : more) options[name] = value;
+    return predict(prediction_request(options)).breakdown.front().exposed_communication_s;
+  };
+  const double slow = step({}), fast = step({{"scale", "nvlink=100"}});
+  const double rows = 2.0 * 4.0 * 8.0 * 2048.0 * 8.0 * (1.0 - std::pow(7.0 / 8.0, 4.0)) / 16.0 * 66e-9;
+  CHECK(fast > rows);
+  CHECK(slow - fast > 0.5 * rows);
+  CHECK_THROWS_WITH(step({{"nvlink-rate", "900GB/s"}}), Catch::Contains("--scale nvlink"));
+  CHECK_THROWS_WITH(step({{"dispatch-sms", "0"}}), Catch::Contains("whole number from 1 on, found '0'"));
+}
+
 TEST_CASE("another micro-batch hides less of all-to-alls inside an NVLink domain", "[models]") {
   const auto hidden = [](const std::string& ranks, const std::string& dispatch) {
     return most_hidden(model_of(kMoe + ",experts=16,expert=" + ranks, {.dispatch = dispatch}));
