@@ -99,12 +99,11 @@ void set_execution(const ExecutionOption& option, const std::string& text, Execu
   const std::vector<std::string> parts = choices_of(text);
   for (const std::string& part : parts)
     if (std::ranges::none_of(option.known, [&](const std::string& known) { return is_value(part, known); }))
-      if (option.known.front() == "N")
-        throw InputError("expected a whole number from 1 on, found '{}'", part);
-      else
-        throw InputError("{}", std::ranges::count(option.known, part) > 0
-                                   ? "N of '" + part + "' stands for a number, as in flex8"
-                                   : unknown_name("value", part, option.known));
+      throw InputError("{}", option.known.front() == "N"
+                                 ? "expected a whole number from 1 on, found '" + part + "'"
+                             : std::ranges::count(option.known, part) > 0
+                                 ? "N of '" + part + "' stands for a number, as in flex8"
+                                 : unknown_name("value", part, option.known));
   if (parts.size() > 1 && (!option.joins || has_choice(text, "none")))
     throw InputError("takes one value, found '{}'; known are {}", text, joined(option.known));
   if (parts.empty()) throw InputError("a value is missing; known are {}", joined(option.known));
