@@ -23,7 +23,7 @@ struct CostRequest {
   std::string trace_device;    ///< that was traced; "": recognised from the trace
   Precision precision{};       ///< of an estimate without a trace
   Execution execution{};       ///< of an estimate without a trace
-  bool experts_given = false;   ///< --experts was given, not set by a convention
+  bool experts_given = false;  ///< --experts was given, not set by a convention
   int documents = 0;           ///< mean tokens of a document, see in_documents(); 0: whole sequences
   std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
   std::optional<int> threads;  ///< unset: the trace's only thread count
