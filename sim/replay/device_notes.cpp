@@ -69,10 +69,10 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
   if (nvlink_domain(model.execution) || model.execution.dispatch_overlap != "none")
     lines.push_back(fmt::format("all-to-alls of tokens take {} multiprocessors", dispatch_blocks(model)));
   if (nvlink_domain(model.execution) && device.kernels.dispatch.row == Seconds(0))
-    lines.back() = "a flexible dispatcher is as fast as an all-to-all, since none was measured on this GPU";
+    lines.push_back("a flexible dispatcher is as fast as an all-to-all, since none was measured on this GPU");
   if (model.execution.dispatch_overlap == "micro-batches")
-    lines.back() += fmt::format(" from the other micro-batch, which hides at most {:.0f} % of it",
-                                100.0 * most_hidden(model));
+    lines.push_back(
+        fmt::format("another micro-batch hides at most {:.0f} % of all-to-alls", 100.0 * most_hidden(model)));
   if (model.optimizer.muon)
     lines.push_back(std::string("Muon updates weights kernel by kernel, as torch.optim.Muon does") +
                     (model.parallel.tensor > 1 ? ", and each tensor-parallel rank its part alone" : ""));

@@ -8,7 +8,8 @@
 /// How tokens reach their experts: all-to-alls of NCCL, or a flexible dispatcher (DeepEP, HybridEP).
 namespace stepcast {
 
-/// Multiprocessors of an all-to-all of tokens: 16 of NCCL's.
+/// Multiprocessors that an all-to-all of tokens takes: those of `--dispatch-sms` with a flexible dispatcher,
+/// 16 with NCCL.
 int dispatch_blocks(const Model& model);
 
 /// Times of a flexible dispatcher, by collective of the model; empty if it has none whose rates are known.
