@@ -30,6 +30,12 @@ bool Segment::predicts_later_tokens() const {
   return std::ranges::any_of(layers, [](const Layer& layer) { return layer.kind == kNextTokens; });
 }
 
+std::vector<int> Segment::all_parameters() const {
+  std::vector<int> all = parameters;
+  all.insert(all.end(), frozen.begin(), frozen.end());
+  return all;
+}
+
 double Segment::weight_part(bool hands_on) const {
   if (!hands_on) return 1.0;
   if (fixed || layers.front().kind == "traced") return trains() ? 0.5 : 0.0;
@@ -41,7 +47,7 @@ double Segment::weight_part(bool hands_on) const {
 Bytes Model::parameter_bytes() const { return total(parameters, &Parameter::size); }
 
 Bytes Model::parameter_bytes(const Segment& segment) const {
-  return total(segment.parameters, [&](int i) { return parameters[i].size; });
+  return total(segment.all_parameters(), [&](int i) { return parameters[i].size; });
 }
 
 Bytes Model::gradient_bytes() const { return total(parameters, &Parameter::gradient); }
@@ -82,11 +88,15 @@ Bytes Model::update_traffic(const Segment& segment) const {
   return traffic + update_traffic(others);
 }
 
-std::int64_t Model::parameter_count(const Segment& segment) const {
+std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
+
+std::int64_t Model::trained_count(const Segment& segment) const {
   return total(segment.parameters, [&](int i) { return parameters[i].numel(); });
 }
 
-std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
+std::int64_t Model::trained_count() const {
+  return total(segments, [&](const Segment& one) { return trained_count(one); });
+}
 
 std::vector<int> Model::ready_order() const {
   std::vector<int> order;
@@ -150,6 +160,7 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks, boo
   for (Parameter& parameter : model.parameters) {
     const auto count = static_cast<double>(parameter.numel());
     parameter.size = Bytes(bytes_of(precision.parameters) * count);
+    if (parameter.frozen) continue;
     parameter.gradient = Bytes(bytes_of(precision.gradients) * count);
     parameter.reduced = Bytes(bytes_of(precision.reduction) * count);
   }

@@ -42,6 +42,8 @@ Model model_from(const YamlNode& own, const Specification& given) {
         .at("muon")
         .fail(
             "Muon updates weights of two dimensions in segments with `repeat`; there are none, set it to 0");
+  if (model.trained_count() == 0 && std::ranges::any_of(model.parameters, &Parameter::frozen))
+    file.at("segments").fail("all parameters are frozen; nothing is trained");
   const std::string differences = settings.differences();
   model.specification = given.file + (differences.empty() ? "" : ":" + differences);
   return model;

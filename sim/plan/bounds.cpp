@@ -339,10 +339,11 @@ double PlanBounds::sharded_s(const PlanView& view) {
     return links_.collective_s(CollectiveKind::kAllGather, unit.size(), ranks);
   };
   const auto reduce_s = [&](const FsdpUnit& unit, StridedRanks ranks) {
-    return links_.collective_s(CollectiveKind::kReduceScatter, unit.message(), ranks);
+    return unit.trains() ? links_.collective_s(CollectiveKind::kReduceScatter, unit.message(), ranks) : 0.0;
   };
   const auto average_s = [&](const FsdpUnit& unit) {
-    return links_.collective_s(CollectiveKind::kAllReduce, unit.gradient_shard(), replicas);
+    return unit.trains() ? links_.collective_s(CollectiveKind::kAllReduce, unit.gradient_shard(), replicas)
+                         : 0.0;
   };
   // The root is gathered first; if it has the first segment, it is reduced last.
   const FsdpUnit& first = units.front();

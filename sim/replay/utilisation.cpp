@@ -15,7 +15,7 @@ Flop flop_of(const Compute& compute, const Model& model) {
   for (const LayerWork& work : segment.work) sum += work.recomputed();
   for (const LayerWork& work : segment.recomputed.work) sum += work.forward();
   if (compute.phase == Phase::kBackward) return sum;
-  const double weights = segment.weight_part(compute.segment > 0);
+  const double weights = segment.weight_part(segment.passes_gradient);
   return (compute.phase == Phase::kBackwardWeight ? weights : 1.0 - weights) * sum;
 }
 
