@@ -28,12 +28,11 @@ void check_frozen(const Model& model, const Values& trained) {
   }
 }
 
-TrainingConfig replicas(const OptionTexts& options = {}, const std::string& mesh = "") {
+TrainingConfig replicas(const OptionTexts& options = {}) {
   TrainingConfig config;
   config.world_size = 2;
   config.batch = 4;
   config.options = options;
-  if (!mesh.empty()) config.options[kMeshOption] = mesh;
   return config;
 }
 
@@ -55,11 +54,12 @@ TEST_CASE("Frozen parameters stay, and ranks train the others as one process doe
   }
   for (const char* stage : {"1", "2"})
     check_equal(model, train_on_ranks("ddp", model, replicas({{"zero", stage}})), expected);
-  check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "even", "1f1b", 4)), expected);
-  check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "even", "zb-h1", 4)), expected);
+  if (setting == "frozen=2") return;  // stages would begin at the first trained block
+  for (const char* schedule : {"1f1b", "zb-h1"})
+    check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "even", schedule, 4)), expected);
 }
 
-TEST_CASE("Adapters train beside latent attention, experts, context parallelism and stages in shards") {
+TEST_CASE("Adapters train in a mixture of experts, in GPT and in stages in shards") {
   const std::string sizes = "layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,lora=2";
   for (const std::string& name : {"moe:" + sizes + ",kv_heads=1,feed_forward=24,experts=4,active=2",
                                   "gpt:" + sizes + ",feed_forward=24"}) {
@@ -73,7 +73,7 @@ TEST_CASE("Adapters train beside latent attention, experts, context parallelism 
   const Model model = with_sgd("llama:" + sizes + ",kv_heads=1,feed_forward=24");
   const Values expected = train_natively(model, 8);
   TrainingConfig stages = pipeline(4, "even", "1f1b", 2);
-  stages.options[kMeshOption] = "pipeline=2,shard=2";
+  stages.mesh = Mesh::parse("pipeline=2,shard=2");
   stages.batch = 4;
   check_equal(model, train_on_ranks("pipeline", model, stages), expected);
 }
