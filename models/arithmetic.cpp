@@ -40,6 +40,7 @@ class SegmentAccount {
     if (!open_.empty())
       note(open_ + kRegather, Kind::kAllGather, true, gathered_);  // before the backward of the head
     activations_[current].kept = true;
+    if (!needs_gradient_ && has_frozen()) std::erase_if(noted_, &LayerCollective::backward);
     add_collectives();
     for (const Activation& one : activations_) {
       if (!one.allocated_here || (!one.kept && !one.multiplied)) continue;
@@ -128,9 +129,10 @@ class SegmentAccount {
     bool multiplies = false, chooses = false;
     cost.for_each([&](const Kernel& kernel) {
       if (layer.given == nullptr) {
-        segment_.forward += kernel.useful * kernel.flop;
+        segment_.flop.forward += kernel.useful * kernel.flop;
         const bool frozen = kernel.gemm() != nullptr && kernel.gemm()->frozen;
-        segment_.backward += std::max(0.0, gradients - (frozen ? 1.0 : 0.0)) * kernel.useful * kernel.flop;
+        segment_.flop.backward +=
+            std::max(0.0, gradients - (frozen ? 1.0 : 0.0)) * kernel.useful * kernel.flop;
       }
       if (kernel.moved != Moved::kCast) {
         segment_.traffic.forward += kernel.forward;
@@ -155,7 +157,7 @@ class SegmentAccount {
       (multiplies && !chooses && layer.rank == 0 ? activations_[input].multiplied
                                                  : activations_[input].kept) = true;
     if (layer.texts.contains("to"))
-      (layer.frozen ? segment_.frozen_tied : segment_.tied).push_back(parameter_index(layer.texts.at("to")));
+      (layer.frozen ? segment_.frozen.tied : segment_.tied).push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;
     activations_.push_back(
         {float32_bytes(layer.output), !cost.regathers, cost.saves_output && keeps(layer, gradients)});
@@ -164,8 +166,9 @@ class SegmentAccount {
 
   /// False for frozen layers before all trained ones, of which autograd saves nothing.
   [[nodiscard]] bool keeps(const Layer& layer, double gradients) const {
-    return gradients > 0.0 || (!layer.frozen && std::ranges::none_of(model_.parameters, &Parameter::frozen));
+    return gradients > 0.0 || (!layer.frozen && !has_frozen());
   }
+  [[nodiscard]] bool has_frozen() const { return std::ranges::any_of(model_.parameters, &Parameter::frozen); }
 
   /// Numbers in the weights of a layer.
   struct WeightElements {
@@ -208,8 +211,8 @@ class SegmentAccount {
                      .backward_weights = weighs ? 2.0 * one.weights : Bytes(0)};
       work.kernels.front().backward_launches = weighs && needed ? 2 : 1;
       needed = needed || weighs;
-      segment_.forward += work.forward();
-      segment_.backward += work.backward();
+      segment_.flop.forward += work.forward();
+      segment_.flop.backward += work.backward();
       segment_.work.push_back(std::move(work));
     }
   }
@@ -355,7 +358,7 @@ class SegmentAccount {
     const LayerKind& kind = layer_kind(layer.kind);
     std::vector<int> own;
     for (const LayerTensor& tensor : parameters_of(layer)) {
-      (tensor.frozen ? segment_.frozen : own).push_back(static_cast<int>(model_.parameters.size()));
+      (tensor.frozen ? segment_.frozen.own : own).push_back(static_cast<int>(model_.parameters.size()));
       if (!tensor.frozen) ++registered_;
       const Bytes bytes = float32_bytes(tensor.shape), gradient = tensor.frozen ? Bytes(0) : bytes;
       model_.parameters.push_back({.name = full_name(layer, tensor.suffix),
@@ -420,7 +423,7 @@ std::string complete(Model& model) {
   bool needs_gradient = false;
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     const bool only_frozen = !needs_gradient && std::ranges::any_of(model.parameters, &Parameter::frozen);
-    model.segments[i].passes_gradient = i > 0 && !only_frozen;
+    model.segments[i].frozen.all_before = i == 0 || only_frozen;
     needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();
   }
   if (model.shares_classes()) add_loss_collectives(model);

@@ -32,12 +32,12 @@ bool Segment::predicts_later_tokens() const {
 
 std::vector<int> Segment::all_parameters() const {
   std::vector<int> all = parameters;
-  all.insert(all.end(), frozen.begin(), frozen.end());
+  all.insert(all.end(), frozen.own.begin(), frozen.own.end());
   return all;
 }
 
-double Segment::weight_part(bool hands_on) const {
-  if (!hands_on) return 1.0;
+double Segment::weight_part() const {
+  if (!passes_gradient()) return 1.0;
   if (fixed || layers.front().kind == "traced") return trains() ? 0.5 : 0.0;
   const Flop all = total(work, [](const LayerWork& one) { return one.backward() + one.recomputed(); }) +
                    total(recomputed.work, &LayerWork::forward);
@@ -105,7 +105,9 @@ std::vector<int> Model::ready_order() const {
   return order;
 }
 
-Flop Model::forward_flop() const { return total(segments, &Segment::forward); }
+Flop Model::forward_flop() const {
+  return total(segments, [](const Segment& one) { return one.flop.forward; });
+}
 
 std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
   const std::int64_t chunk = parallel.ring ? count / 2 : count;
@@ -219,8 +221,8 @@ Model in_documents(Model model, int length) {
           const Flop flop = std::exchange(kernel.flop, fused->seen() / before * kernel.flop);
           masks = true;
           if (works != &segment.work) continue;
-          segment.forward += kernel.useful * (kernel.flop - flop);
-          segment.backward += work.gradients * kernel.useful * (kernel.flop - flop);
+          segment.flop.forward += kernel.useful * (kernel.flop - flop);
+          segment.flop.backward += work.gradients * kernel.useful * (kernel.flop - flop);
         }
   if (!masks) refuse("has no attention in one kernel, which skips other documents; set flash=1");
   return model;

@@ -138,19 +138,23 @@ struct FixedTimes {
 /// detached at the boundaries. Flop and bytes are per sample.
 struct Segment {
   std::string name;
-  std::vector<Layer> layers;     ///< in forward order
-  std::vector<int> parameters;   ///< indices into Model::parameters in the order their gradients become ready
-  std::vector<int> tied;         ///< parameters that it uses but an earlier segment owns (a tied head)
-  std::vector<int> frozen;       ///< its parameters without gradients, in registration order
-  std::vector<int> frozen_tied;  ///< the same of earlier segments
+  std::vector<Layer> layers;    ///< in forward order
+  std::vector<int> parameters;  ///< indices into Model::parameters in the order their gradients become ready
+  std::vector<int> tied;        ///< parameters that it uses but an earlier segment owns (a tied head)
+  struct Frozen {
+    std::vector<int> own;    ///< its parameters without gradients, in registration order
+    std::vector<int> tied;   ///< parameters without gradients that it uses but an earlier segment owns
+    bool all_before = true;  ///< true if nothing before it is trained
+  } frozen;
   std::vector<int> collectives;  ///< indices into Model::collectives: of the forward, then of the backward
   std::vector<LayerWork> work;   ///< layer by layer, in forward order
   RecomputedWork recomputed;
   bool repeated =
       false;  ///< one of the equal blocks of a `repeat`, which a pipeline distributes over its stages
-  bool passes_gradient = false;  ///< true if an earlier segment trains, so that its input has a gradient
   Shape output;
-  Flop forward, backward;  ///< backward = 2 forward, less in the first segment: no input gradient
+  struct Flops {
+    Flop forward, backward;
+  } flop;  ///< backward = 2 forward, less in the first segment: no input gradient
   struct Traffic {
     Bytes forward, backward;
   } traffic;          ///< activations read and written, without parameters
@@ -164,9 +168,11 @@ struct Segment {
   [[nodiscard]] std::vector<int> all_parameters() const;
   /// True if its backward computes gradients of parameters, its own or an earlier segment's.
   [[nodiscard]] bool trains() const { return !parameters.empty() || !tied.empty(); }
+  /// True if its backward computes the gradient of its input.
+  [[nodiscard]] bool passes_gradient() const { return !frozen.all_before; }
   /// Share of the backward that computes weights' gradients and can be deferred: 1 if no gradient is passed
   /// on, one half of declared times, else by flop.
-  [[nodiscard]] double weight_part(bool hands_on) const;
+  [[nodiscard]] double weight_part() const;
 };
 
 struct Optimizer {

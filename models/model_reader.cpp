@@ -64,7 +64,10 @@ class ModelReader {
     read_optimizer(file);
     all_frozen_ = file.has("frozen") && read_count(file.at("frozen"), 0, kMaxElements) > 0;
     for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
-    check_end(file.at("segments"));
+    const auto blocks = std::max<std::int64_t>(1, std::ranges::count_if(model_.segments, &Segment::repeated));
+    if (most_frozen_ > blocks)
+      file.at("segments")
+          .fail("frozen is {}; the model has {} with `repeat`", most_frozen_, counted(blocks, "segment"));
     return std::move(model_);
   }
 
@@ -387,34 +390,6 @@ class ModelReader {
     expect(value >= attribute.least, "least", attribute.least);
     expect(attribute.unit != Unit::kCount || value <= kMaxElements, "most", kMaxElements);
     return value;
-  }
-
-  void check_end(const YamlNode& node) const {
-    if (model_.segments.empty()) node.fail("a model has at least one segment");
-    const auto blocks = std::max<std::int64_t>(1, std::ranges::count_if(model_.segments, &Segment::repeated));
-    if (most_frozen_ > blocks)
-      node.fail("frozen is {}; the model has {} with `repeat`", most_frozen_, counted(blocks, "segment"));
-    std::vector<std::string> names;
-    for (const Segment& segment : model_.segments) names.push_back(segment.name);
-    std::ranges::sort(names);
-    const auto twice = std::ranges::adjacent_find(names);
-    if (twice != names.end()) node.fail("two segments have the name '{}'; `$i` counts repetitions", *twice);
-    const Shape& output = model_.segments.back().output;
-    const Loss& loss = model_.loss;
-    const bool tokens = model_.input.kind == "tokens";
-    const bool per_position =
-        tokens && (output == Shape{model_.input.shape.front(), loss.classes} ||
-                   (model_.shares_classes() && output.front() == model_.input.shape.front()));
-    if (loss.kind == "cross_entropy" && output != Shape{loss.classes} && !per_position)
-      node.fail("cross_entropy over {} classes needs as many outputs, per sample or per token", loss.classes);
-    const std::string& first = model_.segments.front().layers.front().kind;
-    if (tokens && first != "embedding" && first != "operators")
-      node.fail("the first layer of a model whose input is tokens must be an embedding");
-    if (per_position && loss.classes < model_.input.vocabulary)
-      node.fail("the next token is one of " + std::to_string(model_.input.vocabulary) +
-                ", so there must be at least that many classes, found " + std::to_string(loss.classes));
-    if (loss.kind == "binary_cross_entropy" && output != Shape{1})
-      node.fail("binary_cross_entropy needs one output");
   }
 
   [[nodiscard]] std::string read_name(const YamlNode& node) const {

@@ -85,7 +85,7 @@ void TorchModel::drop_unless_held(int segment, const std::vector<int>& held, con
   if (std::ranges::find(held, segment) != held.end()) return;
   std::set<int> kept;
   for (const int user : users) {
-    for (const std::vector<int>* tied : {&model_.segments[user].tied, &model_.segments[user].frozen_tied})
+    for (const std::vector<int>* tied : {&model_.segments[user].tied, &model_.segments[user].frozen.tied})
       kept.insert(tied->begin(), tied->end());
   }
   segments_[segment].clear();

@@ -212,7 +212,7 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseC
     all.forward_s.add(forward);
     all.backward_s.add(backward + inside);
     all.weights_s.add(
-        segment.passes_gradient
+        segment.passes_gradient()
             ? (part == &PhaseCost::launch_s ? own.weight_launch_fraction : own.weight_fraction) * backward
             : backward + inside);
     all.recompute_s.add(blocks && !segment.repeated ? 0.0 : forward);

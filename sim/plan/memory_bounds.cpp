@@ -100,7 +100,7 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
       dense += last;
       smallest = std::min(smallest, parameter.gathered().count());
     }
-    for (const int tensor : segment.frozen)
+    for (const int tensor : segment.frozen.own)
       size += (model.parameters[tensor].size + model.parameters[tensor].copies).count();
     all.size.add(size);
     all.gathered.add(gathered);

@@ -211,7 +211,7 @@ Values virtual_stages(PlanModels& models, const Plan& plan) {
 
 /// True if all chunks but the first begin behind a trained parameter, as pipelines need.
 bool returns_gradients(const Model& model, const std::string& split) {
-  const auto passes = [&](int block) { return model.segments[block].passes_gradient; };
+  const auto passes = [&](int block) { return model.segments[block].passes_gradient(); };
   const std::vector<int> blocks = blocks_of(model);
   const auto before = std::ranges::find_if(blocks, passes) - blocks.begin();
   return split_counts(split).front() >= before;

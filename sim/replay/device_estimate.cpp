@@ -255,7 +255,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     if (model.recomputed_part != RecomputedPart::kOperations)  // whose tensors the schedule holds
       to.backward_peak_bytes =
           std::max(to.backward_peak_bytes, activations * segment.recomputed.saved.size.count());
-    if (!segment.passes_gradient) continue;  // its backward is one of weights alone
+    if (!segment.passes_gradient()) continue;  // its backward is one of weights alone
     const double weights = layers_time(segment, Phase::kBackwardWeight, layer).count();
     to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;
     if (!device.gpu) continue;

@@ -79,8 +79,8 @@ PhaseCosts flop_shares(const Model& model, int samples) {
   for (std::size_t i = 0; i < costs.segments.size(); ++i) {
     const Segment& from = model.segments[i];
     SegmentCosts& to = costs.segments[i];
-    to.forward.device_s = from.forward.count();
-    to.backward.device_s = from.backward.count();
+    to.forward.device_s = from.flop.forward.count();
+    to.backward.device_s = from.flop.backward.count();
     to.optimizer.device_s = model.gradient_bytes(from).count();
     to.saved_bytes = to.forward_peak_bytes = samples * from.saved.size.count();
   }

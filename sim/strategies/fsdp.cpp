@@ -359,7 +359,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     throw UsageError("--recompute every:" + std::to_string(config.recompute) +
                      ": full_shard gathers one block at a time; take full, or --wrap root");
   for (const Segment& segment : model.segments)
-    if (!(segment.tied.empty() && segment.frozen_tied.empty()) && options.text("wrap") == "layer")
+    if (!(segment.tied.empty() && segment.frozen.tied.empty()) && options.text("wrap") == "layer")
       throw UsageError("--wrap layer: " + model.specification + " ties parameters of '" + segment.name +
                        "' to another layer, which would be freed; take block or root");
   return Fsdp(model, config, options).build();

@@ -40,7 +40,7 @@ std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wra
   for (int i = 0; i < static_cast<int>(model.segments.size()); ++i) {
     const Segment& segment = model.segments[i];
     const bool own = wrap == "layer" || (wrap == "block" && segment.repeated);
-    if (own && !(segment.parameters.empty() && segment.frozen.empty()))
+    if (own && !(segment.parameters.empty() && segment.frozen.own.empty()))
       wrapped.push_back({segment.name, {i}});
     else
       wrapped.front().second.push_back(i);

@@ -15,8 +15,8 @@ namespace stepcast {
 inline constexpr const char *kExpertUnits = " experts", *kFrozenUnits = " frozen";
 
 /// Returns a sharded unit of these parameters. Its flat array is padded to a multiple of the ranks.
-/// \param ranks that share one copy \param group their process group \pre there is a parameter; all of them are
-/// frozen, or none is
+/// \param ranks that share one copy \param group their process group \pre there is a parameter, and all are
+/// frozen or none
 FsdpUnit make_unit(const Model& model, const std::string& name, const std::vector<int>& tensors, int ranks,
                    int group);
 

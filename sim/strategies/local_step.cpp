@@ -80,7 +80,7 @@ void LocalStep::hold_model() {
 Bytes LocalStep::frozen_bytes() const {
   std::set<int> held;
   for (const int index : segments())
-    for (const std::vector<int>* frozen : {&segment(index).frozen, &segment(index).frozen_tied})
+    for (const std::vector<int>* frozen : {&segment(index).frozen.own, &segment(index).frozen.tied})
       held.insert(frozen->begin(), frozen->end());
   Bytes size;
   for (const int tensor : held) size += model_.parameters[tensor].size + model_.parameters[tensor].copies;
@@ -324,8 +324,8 @@ int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
 }
 
 bool LocalStep::has(Phase phase, int index) const {
-  if (phase == Phase::kBackwardInput) return segment(index).passes_gradient;
-  return phase == Phase::kBackward || !segment(index).passes_gradient || segment(index).trains();
+  if (phase == Phase::kBackwardInput) return segment(index).passes_gradient();
+  return phase == Phase::kBackward || !segment(index).passes_gradient() || segment(index).trains();
 }
 
 int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phase phase) {
@@ -351,14 +351,14 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
   }
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
   const bool received =
-      last ? model_.loss.kind != "none" && !model_.loss.fused : model_.segments[index + 1].passes_gradient;
+      last ? model_.loss.kind != "none" && !model_.loss.fused : model_.segments[index + 1].passes_gradient();
   if (begins && received) change(-1.0 * output_bytes(index));
   if (begins != ends) {
-    const double part = segment(index).weight_part(segment(index).passes_gradient);
+    const double part = segment(index).weight_part();
     traffic = (begins ? 1.0 - part : part) * traffic;
     change((begins ? 1.0 : -1.0) * product_output_bytes(index));
   }
-  if (begins && segment(index).passes_gradient) change(output_bytes(index - 1));
+  if (begins && segment(index).passes_gradient()) change(output_bytes(index - 1));
   // The unit's input, or the output of the last block of a unit, input of a segment without recomputation.
   if (ends && recomputes(index - 1) && (!recomputes(index) || begins_unit(index)))
     change(-1.0 * output_bytes(index - 1));
@@ -403,7 +403,7 @@ Bytes LocalStep::moved_parameters(const Segment& segment) const {
 }
 
 Bytes LocalStep::moved_in_backward(const Segment& segment) const {
-  if (segment.fixed || !(segment.passes_gradient || segment.trains())) return {};
+  if (segment.fixed || !(segment.passes_gradient() || segment.trains())) return {};
   Bytes trained;
   for (const int tensor : segment.parameters) trained += model_.parameters[tensor].size;
   return model_.parameter_bytes(segment) + trained;

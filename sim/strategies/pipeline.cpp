@@ -126,7 +126,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
       split_model(model, options.text("split"), stages * pipeline.shape.virtual_stages, config.segment_times);
   settle(options, pipeline);
   for (int chunk = 1; chunk < pipeline.chunk_count(); ++chunk)
-    if (const Segment& first = model.segments[pipeline.segments(chunk).front()]; !first.passes_gradient)
+    if (const Segment& first = model.segments[pipeline.segments(chunk).front()]; !first.passes_gradient())
       throw UsageError(
           "{}: all parameters before '{}' are frozen, so that a stage which begins with it would send no "
           "gradient "

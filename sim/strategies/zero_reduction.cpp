@@ -145,7 +145,7 @@ std::vector<std::size_t> ZeroReduction::buckets_of(int segment) const {
 
 /// Frozen parameters in units: with stage 3.
 std::vector<int> ZeroReduction::frozen_of(int segment) const {
-  return stage_ == 3 ? step_.model().segments[segment].frozen : std::vector<int>{};
+  return stage_ == 3 ? step_.model().segments[segment].frozen.own : std::vector<int>{};
 }
 
 int ZeroReduction::gather(std::size_t bucket, std::vector<int> after) {
