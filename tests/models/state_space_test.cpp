@@ -144,14 +144,14 @@ TEST_CASE("a state-space layer costs what its kernels compute, move and keep", "
                all = d + c + H;
   const Segment& scan = segment_of(model, 'M', pattern);
   const double norms = 4 * s * h + 4 * s * d;
-  CHECK(scan.forward.count() == Approx(2 * s * h * all + 2 * s * d * h + norms + 8 * s * c +
-                                       2 * s * (Q * G * N + Q * d / 2 + 2 * N * d)));
-  CHECK(scan.backward.count() == Approx(2 * scan.forward.count()));
+  CHECK(scan.flop.forward.count() == Approx(2 * s * h * all + 2 * s * d * h + norms + 8 * s * c +
+                                            2 * s * (Q * G * N + Q * d / 2 + 2 * N * d)));
+  CHECK(scan.flop.backward.count() == Approx(2 * scan.flop.forward.count()));
   // The norm's input is the block's and is not counted; its output, what in_proj returns, y, the norm's input
   // and output, the block's output, and numbers of both norms.
   CHECK(scan.saved.size.count() == Approx(4 * s * (h + all + d + d + d + h) + 4 * s * (1 + G)));
   const Segment& dense = segment_of(model, '-', pattern);
-  CHECK(dense.forward.count() == Approx(4 * s * h * 1'024 + s * 1'024 + 4 * s * h));
+  CHECK(dense.flop.forward.count() == Approx(4 * s * h * 1'024 + s * 1'024 + 4 * s * h));
   const Segment& experts = segment_of(model, 'E', pattern);
   CHECK(experts.flop.forward.count() == Approx(2 * s * h * 8 + 2 * 4 * s * h * 1'024 + 4 * s * h));
   const Model latent = load_model(
@@ -215,7 +215,7 @@ TEST_CASE("the recomputation of experts repeats their work and their all-to-alls
   CHECK((after.saved.size + after.recomputed.saved.size).count() == Approx(before.saved.size.count()));
   Flop repeated;
   for (const LayerWork& work : after.recomputed.work) repeated += work.forward();
-  CHECK(repeated.count() == Approx(before.forward.count()));
+  CHECK(repeated.count() == Approx(before.flop.forward.count()));
   CHECK(after.collectives.size() == before.collectives.size() + 2);
   CHECK_THAT(
       error_of([&] { (void)recomputing(load_model("nemotron-h-8b:layers=2"), RecomputedPart::kOperations); }),
