@@ -40,6 +40,7 @@ class SegmentAccount {
     if (!open_.empty())
       note(open_ + kRegather, Kind::kAllGather, true, gathered_);  // before the backward of the head
     activations_[current].kept = true;
+    if (!needs_gradient_ && has_frozen()) std::erase_if(noted_, &LayerCollective::backward);
     add_collectives();
     for (const Activation& one : activations_) {
       if (!one.allocated_here || (!one.kept && !one.multiplied)) continue;
@@ -80,13 +81,13 @@ class SegmentAccount {
     if (exchanges) note_experts(layer, "dispatch", needs_gradient_, 1);  // after the router
     const int output = charge(layer, from_body);
     if (splits_heads(layer)) {
-      const auto count = static_cast<int>(kind.parameters(layer).size());
+      const auto count = static_cast<int>(trained(layer).size());
       for (const bool backward : {false, true})
         note(layer.name + ".positions", Kind::kAllToAll, backward, float32_bytes(layer.output), {},
              Group::kContext, count);
     }
     if (exchanges) {
-      const std::vector<LayerTensor> own = kind.parameters(layer);
+      const std::vector<LayerTensor> own = trained(layer);
       const auto count = static_cast<int>(own.size());
       const auto of_all_tokens = static_cast<int>(
           std::find_if(own.rbegin(), own.rend(), [](const LayerTensor& one) { return one.expert; }) -
@@ -94,9 +95,17 @@ class SegmentAccount {
       note_experts(layer, "combine", true, count - of_all_tokens);
       for (int i = count - of_all_tokens; i < count; ++i) note_sum(layer, own[i], count);
     }
-    if (!kind.branches.empty() && kind.saves_input) activations_[from_shortcut].kept = true;
+    if (!kind.branches.empty() && kind.saves_input && needs_gradient_)
+      activations_[from_shortcut].kept = true;
     register_tensors(layer);
     return output;
+  }
+
+  /// Parameters of a layer that have gradients.
+  static std::vector<LayerTensor> trained(const Layer& layer) {
+    std::vector<LayerTensor> own = parameters_of(layer);
+    std::erase_if(own, &LayerTensor::frozen);
+    return own;
   }
 
   int walk_all(const std::vector<Layer>& layers, int input, std::vector<int>& order) {
@@ -110,55 +119,74 @@ class SegmentAccount {
   /// Adds the layer's own cost; returns its output.
   int charge(const Layer& layer, int input) {
     const LayerCost cost = cost_of(layer);
-    std::int64_t parameters = 0;
-    for (const LayerTensor& tensor : layer_kind(layer.kind).parameters(layer))
-      parameters += numel(tensor.shape);
-    const bool has_parameters = parameters > 0;
-    const double gradients = needs_gradient_ ? 2.0 : (has_parameters ? 1.0 : 0.0);  // dx and dw, or dw alone
-    const bool needed = std::exchange(needs_gradient_, needs_gradient_ || has_parameters);
+    WeightElements weights;
+    for (const LayerTensor& tensor : parameters_of(layer))
+      (tensor.frozen ? weights.frozen : weights.trained) += numel(tensor.shape);
+    const bool trains = weights.trained > 0;
+    // dx and dw, or dw alone; with adapters also what lies between these and the output
+    const double gradients = needs_gradient_ || (trains && layer.rank > 0) ? 2.0 : trains ? 1.0 : 0.0;
+    const bool needed = std::exchange(needs_gradient_, needs_gradient_ || trains);
     bool multiplies = false, chooses = false;
     cost.for_each([&](const Kernel& kernel) {
       if (layer.given == nullptr) {
-        segment_.forward += kernel.useful * kernel.flop;
-        segment_.backward += gradients * kernel.useful * kernel.flop;
+        segment_.flop.forward += kernel.useful * kernel.flop;
+        const bool frozen = kernel.gemm() != nullptr && kernel.gemm()->frozen;
+        segment_.flop.backward +=
+            std::max(0.0, gradients - (frozen ? 1.0 : 0.0)) * kernel.useful * kernel.flop;
       }
       if (kernel.moved != Moved::kCast) {
         segment_.traffic.forward += kernel.forward;
-        segment_.traffic.backward += kernel.backward;
+        if (gradients > 0.0 || !layer.frozen) segment_.traffic.backward += kernel.backward;
       }
-      segment_.saved.size += kernel.kept.size;
-      segment_.saved.masks += kernel.kept.masks;
-      segment_.saved.float32 += kernel.kept.float32;
       const Gemm* gemm = kernel.gemm();
       multiplies = multiplies || (gemm != nullptr && gemm->has_weight());
       chooses = chooses || (gemm != nullptr && gemm->chooses);
+      if (!keeps(layer, gradients)) return;
+      segment_.saved.size += kernel.kept.size;
+      segment_.saved.masks += kernel.kept.masks;
+      segment_.saved.float32 += kernel.kept.float32;
     });
     if (layer.given != nullptr)
       add_operators(*layer.given, needed);
     else if (!cost.is_view)
-      add_work(layer, cost, gradients, parameters);
+      add_work(layer, cost, gradients, weights);
     segment_.saved.workspace.forward = std::max(segment_.saved.workspace.forward, cost.workspace.forward);
     segment_.saved.workspace.backward = std::max(segment_.saved.workspace.backward, cost.workspace.backward);
     // Its input goes into GEMMs with weights, none of which is a router's.
-    if (cost.saves_input)
-      (multiplies && !chooses ? activations_[input].multiplied : activations_[input].kept) = true;
-    if (layer.texts.contains("to")) segment_.tied.push_back(parameter_index(layer.texts.at("to")));
+    if (cost.saves_input && keeps(layer, gradients))
+      (multiplies && !chooses && layer.rank == 0 ? activations_[input].multiplied
+                                                 : activations_[input].kept) = true;
+    if (layer.texts.contains("to"))
+      (layer.frozen ? segment_.frozen.tied : segment_.tied).push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;
-    activations_.push_back({float32_bytes(layer.output), !cost.regathers, cost.saves_output});
+    activations_.push_back(
+        {float32_bytes(layer.output), !cost.regathers, cost.saves_output && keeps(layer, gradients)});
     return static_cast<int>(activations_.size()) - 1;
   }
+
+  /// False for frozen layers before all trained ones, of which autograd saves nothing.
+  [[nodiscard]] bool keeps(const Layer& layer, double gradients) const {
+    return gradients > 0.0 || (!layer.frozen && !has_frozen());
+  }
+  [[nodiscard]] bool has_frozen() const { return std::ranges::any_of(model_.parameters, &Parameter::frozen); }
+
+  /// Numbers in the weights of a layer.
+  struct WeightElements {
+    std::int64_t trained = 0, frozen = 0;
+  };
 
   /// Forward reads the weights; backward reads them again and writes their gradient. Of an embedding's tables
   /// forward reads the rows that are looked up, which are in its traffic, and backward makes a gradient of
   /// the whole table.
-  void add_work(const Layer& layer, const LayerCost& cost, double gradients, std::int64_t elements) {
+  void add_work(const Layer& layer, const LayerCost& cost, double gradients, WeightElements elements) {
     if (layer.kind == "tied_linear" || layer.kind == kOwnHead)
-      elements = size(layer, "rows") * size(layer, "columns");
-    const Bytes weights = float32_bytes(static_cast<double>(elements));
+      (layer.frozen ? elements.frozen : elements.trained) = size(layer, "rows") * size(layer, "columns");
+    const Bytes trained = float32_bytes(static_cast<double>(elements.trained));
+    const Bytes weights = trained + float32_bytes(static_cast<double>(elements.frozen));
     LayerWork work{.kernels = cost.kernels, .gradients = gradients};
     if (layer.kind != "embedding") work.forward_weights = weights;
-    if (gradients > 0.0) work.backward_weights = 2.0 * weights;
-    const int launches = elements > 0 && gradients > 1.0 ? 2 : 1;
+    if (gradients > 0.0) work.backward_weights = weights + trained;
+    const int launches = elements.trained > 0 && gradients > 1.0 ? 2 : 1;
     const auto add = [&](LayerWork one) {
       for (Kernel& kernel : one.kernels)
         if (kernel.backward_launches < 0) kernel.backward_launches = launches * kernel.launches;
@@ -183,8 +211,8 @@ class SegmentAccount {
                      .backward_weights = weighs ? 2.0 * one.weights : Bytes(0)};
       work.kernels.front().backward_launches = weighs && needed ? 2 : 1;
       needed = needed || weighs;
-      segment_.forward += work.forward();
-      segment_.backward += work.backward();
+      segment_.flop.forward += work.forward();
+      segment_.flop.backward += work.backward();
       segment_.work.push_back(std::move(work));
     }
   }
@@ -237,8 +265,11 @@ class SegmentAccount {
       open_.clear();
       if (in_parts) note(layer.name, Kind::kAllGather, true, input);
     }
-    const std::vector<LayerTensor> own = layer_kind(layer.kind).parameters(layer);
-    if (shares_experts(layer)) return note_sum(layer, own.front(), 1);  // of the router
+    const std::vector<LayerTensor> own = trained(layer);
+    if (shares_experts(layer)) {
+      if (!own.empty()) note_sum(layer, own.front(), 1);  // of the router
+      return;
+    }
     const int before = std::exchange(registered_, registered_ + static_cast<int>(own.size()));
     for (const LayerTensor& tensor : own) note_sum(layer, tensor, 0);
     if (number_or(layer, "context", 1) > 1) note_context(layer);  // its backward precedes those of head norms
@@ -326,18 +357,27 @@ class SegmentAccount {
   void register_tensors(const Layer& layer) {
     const LayerKind& kind = layer_kind(layer.kind);
     std::vector<int> own;
-    for (const LayerTensor& tensor : kind.parameters(layer)) {
-      own.push_back(static_cast<int>(model_.parameters.size()));
-      ++registered_;
-      const Bytes bytes = float32_bytes(tensor.shape);
-      model_.parameters.push_back({full_name(layer, tensor.suffix), tensor.shape, index_, bytes, bytes, bytes,
-                                   shared_dimension(layer, tensor), is_summed(layer, tensor), tensor.expert});
+    for (const LayerTensor& tensor : parameters_of(layer)) {
+      (tensor.frozen ? segment_.frozen.own : own).push_back(static_cast<int>(model_.parameters.size()));
+      if (!tensor.frozen) ++registered_;
+      const Bytes bytes = float32_bytes(tensor.shape), gradient = tensor.frozen ? Bytes(0) : bytes;
+      model_.parameters.push_back({.name = full_name(layer, tensor.suffix),
+                                   .shape = tensor.shape,
+                                   .segment = index_,
+                                   .size = bytes,
+                                   .gradient = gradient,
+                                   .reduced = gradient,
+                                   .shared_dimension = shared_dimension(layer, tensor),
+                                   .summed = !tensor.frozen && is_summed(layer, tensor),
+                                   .expert = tensor.expert,
+                                   .frozen = tensor.frozen});
     }
     if (kind.ready_order == ReadyOrder::kReversed) std::ranges::reverse(own);
     if (kind.ready_order == ReadyOrder::kGiven)
       std::ranges::transform(layer.given->ready, own.begin(),
                              [this](const std::string& name) { return parameter_index(name); });
-    if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());
+    if (kind.ready_order == ReadyOrder::kFirstLast && !own.empty())
+      std::rotate(own.begin(), own.begin() + 1, own.end());
     ready_.insert(ready_.begin(), own.begin(), own.end());
     for (const LayerTensor& tensor : kind.buffers(layer))
       model_.buffers.push_back({full_name(layer, tensor.suffix), tensor.shape, tensor.is_integer, index_,
@@ -381,8 +421,11 @@ void add_head_workspace(Model& model) {
 
 std::string complete(Model& model) {
   bool needs_gradient = false;
-  for (std::size_t i = 0; i < model.segments.size(); ++i)
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    const bool only_frozen = !needs_gradient && std::ranges::any_of(model.parameters, &Parameter::frozen);
+    model.segments[i].frozen.all_before = i == 0 || only_frozen;
     needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();
+  }
   if (model.shares_classes()) add_loss_collectives(model);
   if (model.transformer_engine()) add_head_workspace(model);
   if (model.loss.chunks > 1) {  // their outputs exist one after the other

@@ -132,7 +132,8 @@ void add_permutation(const Layer& layer, double active, LayerCost& cost) {
 /// With a capacity of C tokens, K is C E/s. Each of r ranks has E/r experts and as many tokens, from all r,
 /// as it would have of its own alone. With several experts, rows that arrive rank by rank are sorted by
 /// expert and back, 4 h each. With t ranks that divide every expert, each computes f/t of the rows of all t,
-/// which are gathered before (and saved) and summed after: x and these 4 h count t times.
+/// which are gathered before (and saved) and summed after: x and these 4 h count t times. Frozen experts do
+/// not save their x.
 ///
 /// With a latent of width l, h is l in all terms of the K experts, and two projections of every token add
 /// 4 s h l flop; both their inputs are saved.
@@ -189,11 +190,11 @@ void add_experts(const Layer& layer, LayerCost& cost) {
       cost.kernels.emplace_back(moves(moved, 2.0 * moved, 3 + (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
   if (engine) {
     const double rows = s * active;
-    keep(tensor * rows * h + inputs * rows * routed, rest);
+    keep((layer.frozen ? 0.0 : tensor * rows * h) + inputs * rows * routed, rest);
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {
-    keep(s * (experts + active * (tensor + 1.0) * h + 2.0 * inputs * wide), rest);
+    keep(s * (experts + active * ((layer.frozen ? 0.0 : tensor) + 1.0) * h + 2.0 * inputs * wide), rest);
   }
   add_permutation(layer, active, cost);
 }

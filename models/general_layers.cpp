@@ -49,7 +49,8 @@ Shape linear_output(const Layer& layer) {
 std::vector<LayerKind> general_kinds() {
   return {
       {.name = "linear",
-       .attributes = {Attribute::count("out"), Attribute::flag("bias", true)},
+       .attributes = {Attribute::count("out"), Attribute::flag("bias", true),
+                      Attribute::count_or(kAdapters, 0)},
        .input = {1, 2, "a vector or a sequence of vectors", "; put a flatten before it"},
        .output = linear_output,
        .parameters =

@@ -3,10 +3,10 @@
 namespace stepcast {
 namespace {
 
-/// Sum over the GEMMs with weights.
-double total_with_weights(const LayerWork& work, const auto& part) {
+/// Sum over the GEMMs with weights whose gradients are computed.
+double total_trained(const LayerWork& work, const auto& part) {
   double sum = 0.0;
-  work.for_each_gemm([&](const Gemm& one) { sum += one.has_weight() ? part(one) : 0.0; });
+  work.for_each_gemm([&](const Gemm& one) { sum += one.trains_weight() ? part(one) : 0.0; });
   return sum;
 }
 
@@ -22,6 +22,15 @@ double FusedAttention::seen() const {
 Flop LayerWork::forward() const {
   Flop sum;
   for (const Kernel& kernel : kernels) sum += kernel.flop;
+  return sum;
+}
+
+Flop LayerWork::backward() const {
+  Flop sum = gradients * forward();
+  if (gradients > 0.0)
+    for_each_gemm([&](const Gemm& one) {
+      if (one.frozen) sum -= Flop(one.flop());
+    });
   return sum;
 }
 
@@ -58,15 +67,21 @@ int LayerWork::issued(bool forward) const {
 }
 
 double LayerWork::weight_gemms() const {
-  return total_with_weights(*this, [](const Gemm& one) { return one.times; });
+  double sum = 0.0;
+  for_each_gemm([&](const Gemm& one) { sum += one.has_weight() ? one.times : 0.0; });
+  return sum;
+}
+
+double LayerWork::weight_gradient_gemms() const {
+  return total_trained(*this, [](const Gemm& one) { return one.times; });
 }
 
 Flop LayerWork::weight_gradients() const {
-  return Flop(total_with_weights(*this, [](const Gemm& one) { return one.flop(); }));
+  return Flop(total_trained(*this, [](const Gemm& one) { return one.flop(); }));
 }
 
 double LayerWork::gemm_outputs() const {
-  return total_with_weights(*this, [](const Gemm& one) { return one.rows * one.columns * one.times; });
+  return total_trained(*this, [](const Gemm& one) { return one.rows * one.columns * one.times; });
 }
 
 bool LayerWork::has_router() const {

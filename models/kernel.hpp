@@ -20,9 +20,13 @@ struct Gemm {
   double times = 1.0;         ///< repetitions one after the other, one per expert
   bool shares_input = false;  ///< true if A is that of the GEMM before
   bool chooses = false;       ///< true for a router, whose precision is never below that of activations
+  bool adapts = false;        ///< true for a matrix of an adapter, whose precision is never below either
+  bool frozen = false;        ///< true if B is a frozen weight: dB is not computed
   bool low = false;           ///< true if A, B and the gradients of C are cast to 8 or 4 bit: see quantize()
   /// True if B is a weight.
   [[nodiscard]] bool has_weight() const { return heads <= 0.0; }
+  /// True if B is a weight whose gradient is computed.
+  [[nodiscard]] bool trains_weight() const { return has_weight() && !frozen; }
   [[nodiscard]] double flop() const {
     return 2.0 * rows * columns * depth * times * (heads > 0.0 ? heads : 1.0);
   }
@@ -94,12 +98,13 @@ struct Kernel {
 struct LayerWork {
   std::vector<Kernel> kernels{};
   /// Flop of the backward over those of the forward: 0 if no gradient is needed, 1 if that of weights alone.
+  /// GEMMs with frozen weights have one gradient less.
   double gradients = 0.0;
   Bytes forward_weights{}, backward_weights{};  ///< weights read, gradients written; whatever the batch
   Bytes weight_casts{};                         ///< moved by casts of weights, once per step
 
   [[nodiscard]] Flop forward() const;
-  [[nodiscard]] Flop backward() const { return gradients * forward(); }
+  [[nodiscard]] Flop backward() const;
   /// Part of the forward that the backward of fused attention computes again: q k^T.
   [[nodiscard]] Flop recomputed() const;
   [[nodiscard]] Bytes traffic(bool forward) const;
@@ -108,6 +113,8 @@ struct LayerWork {
   [[nodiscard]] int issued(bool forward) const;
   /// Number of GEMMs with weights.
   [[nodiscard]] double weight_gemms() const;
+  /// Number of those that compute weights' gradients.
+  [[nodiscard]] double weight_gradient_gemms() const;
   /// Flop of the weights' gradients, which a pipeline may defer.
   [[nodiscard]] Flop weight_gradients() const;
   /// Elements of output gradients that a deferred computation keeps.

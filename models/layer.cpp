@@ -49,6 +49,57 @@ Shape output_of(const Layer& layer) {
   return kind.output ? kind.output(layer) : layer.input;
 }
 
+std::vector<LayerTensor> parameters_of(const Layer& layer) {
+  std::vector<LayerTensor> all = layer_kind(layer.kind).parameters(layer);
+  std::vector<LayerTensor> adapters;
+  for (LayerTensor& one : all) {
+    one.frozen = layer.frozen;
+    if (layer.rank == 0 || one.shape.size() != 2) continue;
+    const std::string stem = one.suffix.substr(0, one.suffix.size() - std::string("weight").size());
+    adapters.push_back({stem + "lora_A.weight", {layer.rank, one.shape[1]}});
+    adapters.push_back({stem + "lora_B.weight", {one.shape[0], layer.rank}});
+  }
+  all.insert(all.end(), adapters.begin(), adapters.end());
+  return all;
+}
+
+namespace {
+
+/// Adds an adapter beside each GEMM with a weight: x A^T, z B^T, and two passes over y, scaled and added. The
+/// backward scales dy, and adds the gradients of x. It keeps x and z. PyTorch computes them one by one, in
+/// the dtype of activations.
+void add_adapters(double rank, LayerCost& cost) {
+  const std::vector<Kernel> kernels = cost.kernels;
+  for (const Kernel& kernel : kernels) {
+    const Gemm* base = kernel.gemm();
+    if (base == nullptr || !base->has_weight()) continue;
+    const double inputs = base->rows * base->depth, outputs = base->rows * base->columns;
+    for (const Gemm& gemm :
+         {Gemm{.rows = base->rows, .columns = rank, .depth = base->depth, .adapts = true},
+          Gemm{.rows = base->rows, .columns = base->columns, .depth = rank, .adapts = true}})
+      cost.kernels.push_back(multiplies(gemm));
+    keep(base->rows * rank, cost.kernels.back());
+    cost.kernels.push_back(moves(5.0 * outputs, 2.0 * outputs + 3.0 * inputs, 2));
+    cost.kernels.back().backward_launches = 2;
+  }
+  cost.saves_input = true;
+}
+
+/// A GEMM with a frozen weight has no gradient but that of its input, for which no input is saved.
+void freeze(LayerCost& cost) {
+  for (std::vector<Kernel>* list : {&cost.kernels, &cost.steps, &cost.separate})
+    for (Kernel& kernel : *list) {
+      Gemm* gemm = kernel.gemm();
+      if (gemm == nullptr || !gemm->has_weight()) continue;
+      gemm->frozen = true;
+      kernel.backward = 0.5 * kernel.backward;
+      if (kernel.backward_launches < 0) kernel.backward_launches = kernel.launches;
+      cost.saves_input = false;
+    }
+}
+
+}  // namespace
+
 LayerCost cost_of(const Layer& layer) {
   const LayerKind& kind = layer_kind(layer.kind);
   const auto traffic = [&](PerElement per) {
@@ -65,6 +116,8 @@ LayerCost cost_of(const Layer& layer) {
   }
   cost.kernels.push_back(own);
   if (kind.adjust) kind.adjust(layer, cost);
+  if (layer.frozen) freeze(cost);
+  if (layer.rank > 0) add_adapters(static_cast<double>(layer.rank), cost);
   return cost;
 }
 

@@ -20,7 +20,8 @@
 /// | `max_pool`             | `kernel`, `stride` = kernel                            | MaxPool2d         |
 /// | `adaptive_avg_pool`    | `out` = 1                                              | AdaptiveAvgPool2d |
 /// | `flatten`              | -                                                      | a view            |
-/// | `linear`               | `out`, `bias` = true; acts on the last dimension       | Linear            |
+/// | `linear`               | `out`, `bias` = true, `lora` = 0 (rank of an adapter); | Linear            |
+/// |                        | acts on the last dimension                             |                   |
 /// | `residual`             | lists `body`, `shortcut`: y = body(x) + shortcut(x)    | an addition       |
 /// | `product`              | lists `gate`, `value`: y = gate(x) * value(x), by      | a multiplication  |
 /// |                        | element                                                |                   |
@@ -40,11 +41,11 @@
 /// |                        | `output_copied`,                                       |                   |
 /// |                        | `fused_softmax` = false, `dropout` = 0 (percent, of    |                   |
 /// |                        | the probabilities), `context` = 1, `ring` = false,     |                   |
-/// |                        | `window` = 0, `full_every` = 0;                        |                   |
+/// |                        | `window` = 0, `full_every` = 0, `lora` = 0;            |                   |
 /// |                        | names: `query`, `key`, `value`                         |                   |
 /// | `latent_attention`     | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`,       | those of          |
 /// |                        | `rope`, `value` (sizes of the parts of a head),        | DeepSeek-V3       |
-/// |                        | `flash`, `fused_softmax` = false, `dropout` = 0        |                   |
+/// |                        | `flash`, `fused_softmax` = false, `dropout`, `lora` = 0 |                  |
 /// | `experts`              | `experts`, `active`, `feed_forward`, `shared` = 0,     | Linear: router,   |
 /// |                        | `capacity` = 0 (percent), `imbalance` = 100 (percent), | and three         |
 /// |                        | `ranks` = 1, `gated` = true, `squared` = false (else   | per expert (two   |
@@ -129,7 +130,12 @@ struct LayerTensor {
   bool is_integer = false;
   bool expert = false;  ///< true if only this one of the expert-parallel ranks has it
   int divided = -1;     ///< dimension along which ranks divide this expert; -1: none
+  bool frozen = false;  ///< true if it has no gradient
 };
+
+/// Parameters of a layer in registration order. Beside each weight W of `out` x `in` a layer with adapters of
+/// rank r has A (r x in) and B (out x r): y = W x + scale B (A x) (Hu et al., "LoRA", 2021).
+std::vector<LayerTensor> parameters_of(const Layer& layer);
 
 /// Maximum number of tokens of one sequence that an expert takes; 0: unlimited.
 std::int64_t expert_capacity(const Layer& layer);
@@ -156,6 +162,9 @@ inline constexpr const char* kDispatch = ".dispatch";
 
 /// Suffix of the collective that gathers the input of shared layers again in the backward.
 inline constexpr const char* kRegather = ".regather";
+
+/// Attribute of layers with weights: the rank of their adapters, 0 if they have none.
+inline constexpr const char* kAdapters = "lora";
 
 /// Attribute that the model sets, not the file: Model::transformer_engine.
 inline constexpr const char* kTransformerEngine = "transformer_engine";

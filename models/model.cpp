@@ -30,8 +30,14 @@ bool Segment::predicts_later_tokens() const {
   return std::ranges::any_of(layers, [](const Layer& layer) { return layer.kind == kNextTokens; });
 }
 
-double Segment::weight_part(bool hands_on) const {
-  if (!hands_on) return 1.0;
+std::vector<int> Segment::all_parameters() const {
+  std::vector<int> all = parameters;
+  all.insert(all.end(), frozen.own.begin(), frozen.own.end());
+  return all;
+}
+
+double Segment::weight_part() const {
+  if (!passes_gradient()) return 1.0;
   if (fixed || layers.front().kind == "traced") return trains() ? 0.5 : 0.0;
   const Flop all = total(work, [](const LayerWork& one) { return one.backward() + one.recomputed(); }) +
                    total(recomputed.work, &LayerWork::forward);
@@ -41,7 +47,7 @@ double Segment::weight_part(bool hands_on) const {
 Bytes Model::parameter_bytes() const { return total(parameters, &Parameter::size); }
 
 Bytes Model::parameter_bytes(const Segment& segment) const {
-  return total(segment.parameters, [&](int i) { return parameters[i].size; });
+  return total(segment.all_parameters(), [&](int i) { return parameters[i].size; });
 }
 
 Bytes Model::gradient_bytes() const { return total(parameters, &Parameter::gradient); }
@@ -82,11 +88,15 @@ Bytes Model::update_traffic(const Segment& segment) const {
   return traffic + update_traffic(others);
 }
 
-std::int64_t Model::parameter_count(const Segment& segment) const {
+std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
+
+std::int64_t Model::trained_count(const Segment& segment) const {
   return total(segment.parameters, [&](int i) { return parameters[i].numel(); });
 }
 
-std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
+std::int64_t Model::trained_count() const {
+  return total(segments, [&](const Segment& one) { return trained_count(one); });
+}
 
 std::vector<int> Model::ready_order() const {
   std::vector<int> order;
@@ -95,7 +105,9 @@ std::vector<int> Model::ready_order() const {
   return order;
 }
 
-Flop Model::forward_flop() const { return total(segments, &Segment::forward); }
+Flop Model::forward_flop() const {
+  return total(segments, [](const Segment& one) { return one.flop.forward; });
+}
 
 std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
   const std::int64_t chunk = parallel.ring ? count / 2 : count;
@@ -150,6 +162,7 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks, boo
   for (Parameter& parameter : model.parameters) {
     const auto count = static_cast<double>(parameter.numel());
     parameter.size = Bytes(bytes_of(precision.parameters) * count);
+    if (parameter.frozen) continue;
     parameter.gradient = Bytes(bytes_of(precision.gradients) * count);
     parameter.reduced = Bytes(bytes_of(precision.reduction) * count);
   }
@@ -208,8 +221,8 @@ Model in_documents(Model model, int length) {
           const Flop flop = std::exchange(kernel.flop, fused->seen() / before * kernel.flop);
           masks = true;
           if (works != &segment.work) continue;
-          segment.forward += kernel.useful * (kernel.flop - flop);
-          segment.backward += work.gradients * kernel.useful * (kernel.flop - flop);
+          segment.flop.forward += kernel.useful * (kernel.flop - flop);
+          segment.flop.backward += work.gradients * kernel.useful * (kernel.flop - flop);
         }
   if (!masks) refuse("has no attention in one kernel, which skips other documents; set flash=1");
   return model;

@@ -35,6 +35,8 @@ struct Layer {
   std::vector<Layer> body{};      ///< first branch of `residual` (y = body(x) + shortcut(x)) or `product`
   std::vector<Layer> shortcut{};  ///< second branch; empty: the identity
   std::shared_ptr<const GivenLayer> given{};  ///< of kind `operators`
+  bool frozen = false;    ///< true if its parameters, but those of adapters, have no gradients
+  std::int64_t rank = 0;  ///< of the adapters beside its weights; 0: there are none
 };
 
 struct Parameter {
@@ -42,7 +44,7 @@ struct Parameter {
   Shape shape;
   int segment = 0;
   Bytes size;      ///< in the dtype of parameters
-  Bytes gradient;  ///< in the dtype of gradients
+  Bytes gradient;  ///< in the dtype of gradients; 0 if it is frozen
   Bytes reduced;   ///< of the gradient in the dtype of reductions between ranks
   /// Dimension along which tensor-parallel ranks divide it evenly, of an expert those of `expert_tensor`; -1:
   /// every rank has the whole parameter.
@@ -51,6 +53,7 @@ struct Parameter {
   /// on.
   bool summed = false;
   bool expert = false;     ///< true if only one of the expert-parallel ranks has it
+  bool frozen = false;     ///< true if it has no gradient and is never updated
   bool quantized = false;  ///< true for a weight whose GEMMs run in 8 or 4 bit
   Bytes not_gathered{};    ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
   Bytes copies{};          ///< float8 copies that GEMMs read, on a rank that has the whole parameter
@@ -135,16 +138,23 @@ struct FixedTimes {
 /// detached at the boundaries. Flop and bytes are per sample.
 struct Segment {
   std::string name;
-  std::vector<Layer> layers;     ///< in forward order
-  std::vector<int> parameters;   ///< indices into Model::parameters in the order their gradients become ready
-  std::vector<int> tied;         ///< parameters that it uses but an earlier segment owns (a tied head)
+  std::vector<Layer> layers;    ///< in forward order
+  std::vector<int> parameters;  ///< indices into Model::parameters in the order their gradients become ready
+  std::vector<int> tied;        ///< parameters that it uses but an earlier segment owns (a tied head)
+  struct Frozen {
+    std::vector<int> own;    ///< its parameters without gradients, in registration order
+    std::vector<int> tied;   ///< parameters without gradients that it uses but an earlier segment owns
+    bool all_before = true;  ///< true if nothing before it is trained
+  } frozen;
   std::vector<int> collectives;  ///< indices into Model::collectives: of the forward, then of the backward
   std::vector<LayerWork> work;   ///< layer by layer, in forward order
   RecomputedWork recomputed;
   bool repeated =
       false;  ///< one of the equal blocks of a `repeat`, which a pipeline distributes over its stages
   Shape output;
-  Flop forward, backward;  ///< backward = 2 forward, less in the first segment: no input gradient
+  struct Flops {
+    Flop forward, backward;
+  } flop;  ///< backward = 2 forward, less in the first segment: no input gradient
   struct Traffic {
     Bytes forward, backward;
   } traffic;          ///< activations read and written, without parameters
@@ -154,11 +164,15 @@ struct Segment {
 
   /// True for a module of multi-token prediction, which belongs to the last stage of a pipeline.
   [[nodiscard]] bool predicts_later_tokens() const;
+  /// Its own parameters, those without gradients last.
+  [[nodiscard]] std::vector<int> all_parameters() const;
   /// True if its backward computes gradients of parameters, its own or an earlier segment's.
   [[nodiscard]] bool trains() const { return !parameters.empty() || !tied.empty(); }
+  /// True if its backward computes the gradient of its input.
+  [[nodiscard]] bool passes_gradient() const { return !frozen.all_before; }
   /// Share of the backward that computes weights' gradients and can be deferred: 1 if no gradient is passed
   /// on, one half of declared times, else by flop.
-  [[nodiscard]] double weight_part(bool hands_on) const;
+  [[nodiscard]] double weight_part() const;
 };
 
 struct Optimizer {
@@ -261,7 +275,7 @@ struct Model {
   ModelParallel parallel;
 
   [[nodiscard]] Bytes parameter_bytes() const;
-  /// Of the parameters that a segment of this model owns.
+  /// Of the parameters that a segment of this model owns, those without gradients too.
   [[nodiscard]] Bytes parameter_bytes(const Segment& segment) const;
   [[nodiscard]] Bytes gradient_bytes() const;
   [[nodiscard]] Bytes gradient_bytes(const Segment& segment) const;
@@ -293,7 +307,8 @@ struct Model {
     return by_muon(parameter) ? 1 : optimizer.states();
   }
   [[nodiscard]] std::int64_t parameter_count() const;
-  [[nodiscard]] std::int64_t parameter_count(const Segment& segment) const;
+  [[nodiscard]] std::int64_t trained_count() const;
+  [[nodiscard]] std::int64_t trained_count(const Segment& segment) const;
   /// Parameter indices in the order their gradients become ready.
   [[nodiscard]] std::vector<int> ready_order() const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample

@@ -23,6 +23,32 @@ YamlNode base_of(const YamlNode& own) {
   return base;
 }
 
+/// Checks that a model's ends fit its input and loss.
+void check_ends(const Model& model, const YamlNode& node) {
+  if (model.segments.empty()) node.fail("a model has at least one segment");
+  std::vector<std::string> names;
+  for (const Segment& segment : model.segments) names.push_back(segment.name);
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice != names.end()) node.fail("two segments have the name '{}'; `$i` counts repetitions", *twice);
+  const Shape& output = model.segments.back().output;
+  const Loss& loss = model.loss;
+  const bool tokens = model.input.kind == "tokens";
+  const bool per_position =
+      tokens && (output == Shape{model.input.shape.front(), loss.classes} ||
+                 (model.shares_classes() && output.front() == model.input.shape.front()));
+  if (loss.kind == "cross_entropy" && output != Shape{loss.classes} && !per_position)
+    node.fail("cross_entropy over {} classes needs as many outputs, per sample or per token", loss.classes);
+  const std::string& first = model.segments.front().layers.front().kind;
+  if (tokens && first != "embedding" && first != "operators")
+    node.fail("the first layer of a model whose input is tokens must be an embedding");
+  if (per_position && loss.classes < model.input.vocabulary)
+    node.fail("the next token is one of " + std::to_string(model.input.vocabulary) +
+              ", so there must be at least that many classes, found " + std::to_string(loss.classes));
+  if (loss.kind == "binary_cross_entropy" && output != Shape{1})
+    node.fail("binary_cross_entropy needs one output");
+}
+
 }  // namespace
 
 Model model_from(const YamlNode& own, const Specification& given) {
@@ -33,6 +59,7 @@ Model model_from(const YamlNode& own, const Specification& given) {
   if (is_like && own.has("settings")) settings.change(own.at("settings"));
   settings.apply(given);
   Model model = read_model(file, settings);
+  check_ends(model, file.at("segments"));
   if (const std::string twice = complete(model); !twice.empty())
     file.at("segments")
         .fail("two parameters have the name '" + twice + "'; layers with parameters need different names");
@@ -42,6 +69,8 @@ Model model_from(const YamlNode& own, const Specification& given) {
         .at("muon")
         .fail(
             "Muon updates weights of two dimensions in segments with `repeat`; there are none, set it to 0");
+  if (model.trained_count() == 0 && std::ranges::any_of(model.parameters, &Parameter::frozen))
+    file.at("segments").fail("all parameters are frozen; nothing is trained");
   const std::string differences = settings.differences();
   model.specification = given.file + (differences.empty() ? "" : ":" + differences);
   return model;

@@ -18,9 +18,11 @@
 /// loss_in_place: true                       # see Loss for this, loss_compiled, _eager, _fused, _chunks
 /// optimizer: {kind: adam, learning_rate: 0.001}   # sgd (momentum, weight_decay), adam (weight_decay, and
 ///                                           # muon: 1, see models/muon.hpp), none
+/// frozen: lora                              # all parameters but those of adapters, unless it is 0
 /// segments:
 ///   - name: fc1
 ///     repeat: 3                             # optional; `$i` in names counts from 0, or from `from`
+///     frozen: 2                             # the first two are not trained; without `repeat` 0 or 1
 ///     layers:
 ///       - linear: {name: fc1, out: hidden}  # a number, or the name of a setting
 ///       - relu                              # without a name: a function without parameters
@@ -53,14 +55,19 @@ class ModelReader {
   /// \throws InputError naming file, line and key
   Model read(const YamlNode& file) {
     file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "loss_fused",
-                     "loss_chunks", "loss_compiled", "classes", "optimizer", "per", "program", "segments"});
+                     "loss_chunks", "loss_compiled", "classes", "optimizer", "per", "program", "frozen",
+                     "segments"});
     if (file.has("program")) program_ = file.at("program").one_of("program", {"TorchScript"});
     model_.settings = settings_.values();
     read_input(file);
     read_loss(file);
     read_optimizer(file);
+    all_frozen_ = file.has("frozen") && read_count(file.at("frozen"), 0, kMaxElements) > 0;
     for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
-    check_end(file.at("segments"));
+    const auto blocks = std::max<std::int64_t>(1, std::ranges::count_if(model_.segments, &Segment::repeated));
+    if (most_frozen_ > blocks)
+      file.at("segments")
+          .fail("frozen is {}; the model has {} with `repeat`", most_frozen_, counted(blocks, "segment"));
     return std::move(model_);
   }
 
@@ -130,13 +137,16 @@ class ModelReader {
   }
 
   void read_segment(const YamlNode& node) {
-    node.allow_only({"name", "repeat", "from", "layers", "when", "unless"});
+    node.allow_only({"name", "repeat", "from", "frozen", "layers", "when", "unless"});
     if (!is_wanted(node)) return;
     const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMaxRepetitions) : 1;
     const std::int64_t from = node.has("from") ? read_count(node.at("from"), 0, repeat - 1) : 0;
+    const std::int64_t frozen = node.has("frozen") ? read_count(node.at("frozen"), 0, kMaxRepetitions) : 0;
+    most_frozen_ = std::max(most_frozen_, frozen);
     for (repetition_ = from; repetition_ < repeat; ++repetition_) {
       Segment segment;
       segment.repeated = node.has("repeat");
+      frozen_ = all_frozen_ || repetition_ < frozen;
       segment.name = read_name(node.at("name"));
       const YamlNode layers = node.at("layers");
       segment.layers =
@@ -273,9 +283,14 @@ class ModelReader {
       if (parallel_.expert_ranks() > 1 && parallel_.tensor > 1 && !parallel_.sequence_parallel)
         place.fail("experts need sequence_parallel=1 where {} ranks share layers", parallel_.tensor);
     }
+    layer.frozen = layer.frozen || frozen_;
+    layer.rank = layer.sizes.contains(kAdapters) ? size(layer, kAdapters) : 0;
+    if (layer.rank > 0 && shared_.ranks > 1)
+      place.fail("adapters of layers that {} ranks share are not modelled; set tensor=1 or lora=0",
+                 shared_.ranks);
     if (shared_.ranks > 1) share_layer(place, shared_.ranks, shared_.is_last, layer);
     layer.output = place.placed([&] { return output_of(layer); });
-    if (layer.name.empty() && !kind.needs_no_name && !kind.parameters(layer).empty())
+    if (layer.name.empty() && !kind.needs_no_name && !parameters_of(layer).empty())
       place.fail("key 'name' is missing; it is part of the names of the parameters of " + layer.kind);
     return layer;
   }
@@ -311,12 +326,13 @@ class ModelReader {
     std::vector<std::string> known;
     for (const Segment& segment : model_.segments)
       for (const Layer& owner : segment.layers)
-        for (const LayerTensor& tensor : layer_kind(owner.kind).parameters(owner)) {
+        for (const LayerTensor& tensor : parameters_of(owner)) {
           if (tensor.shape.size() != 2) continue;
           known.push_back(full_name(owner, tensor.suffix));
           if (known.back() != wanted) continue;
           layer.sizes["rows"] = tensor.shape[0];
           layer.sizes["columns"] = tensor.shape[1];
+          layer.frozen = owner.frozen;
           return;
         }
     node.at("to").fail(unknown_name("weight of an earlier segment", wanted, known));
@@ -376,31 +392,6 @@ class ModelReader {
     return value;
   }
 
-  void check_end(const YamlNode& node) const {
-    if (model_.segments.empty()) node.fail("a model has at least one segment");
-    std::vector<std::string> names;
-    for (const Segment& segment : model_.segments) names.push_back(segment.name);
-    std::ranges::sort(names);
-    const auto twice = std::ranges::adjacent_find(names);
-    if (twice != names.end()) node.fail("two segments have the name '{}'; `$i` counts repetitions", *twice);
-    const Shape& output = model_.segments.back().output;
-    const Loss& loss = model_.loss;
-    const bool tokens = model_.input.kind == "tokens";
-    const bool per_position =
-        tokens && (output == Shape{model_.input.shape.front(), loss.classes} ||
-                   (model_.shares_classes() && output.front() == model_.input.shape.front()));
-    if (loss.kind == "cross_entropy" && output != Shape{loss.classes} && !per_position)
-      node.fail("cross_entropy over {} classes needs as many outputs, per sample or per token", loss.classes);
-    const std::string& first = model_.segments.front().layers.front().kind;
-    if (tokens && first != "embedding" && first != "operators")
-      node.fail("the first layer of a model whose input is tokens must be an embedding");
-    if (per_position && loss.classes < model_.input.vocabulary)
-      node.fail("the next token is one of " + std::to_string(model_.input.vocabulary) +
-                ", so there must be at least that many classes, found " + std::to_string(loss.classes));
-    if (loss.kind == "binary_cross_entropy" && output != Shape{1})
-      node.fail("binary_cross_entropy needs one output");
-  }
-
   [[nodiscard]] std::string read_name(const YamlNode& node) const {
     std::string name = node.text();
     if (name.empty()) node.fail("a name cannot be empty");
@@ -433,6 +424,9 @@ class ModelReader {
   std::string program_;
   std::set<std::string> owned_;  ///< parameters of kind `operators`
   std::int64_t repetition_ = 0;
+  bool frozen_ = false;      ///< true for layers of the segment that is read
+  bool all_frozen_ = false;  ///< all parameters but those of adapters
+  std::int64_t most_frozen_ = 0;
 };
 
 }  // namespace

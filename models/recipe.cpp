@@ -12,7 +12,7 @@ namespace {
 constexpr double kGranule = 16.0;  // rows of an operand are a multiple of this many elements
 
 bool fits(const Gemm& gemm) {
-  return gemm.has_weight() && !gemm.chooses && std::fmod(gemm.columns, kGranule) == 0.0 &&
+  return gemm.has_weight() && !gemm.chooses && !gemm.adapts && std::fmod(gemm.columns, kGranule) == 0.0 &&
          std::fmod(gemm.depth, kGranule) == 0.0;
 }
 
@@ -87,7 +87,8 @@ bool is_weight(const Parameter& parameter, const Segment& segment) {
   const auto rows = static_cast<double>(parameter.shape.front()),
              depth = static_cast<double>(parameter.shape.back());
   const auto holds = [&](const Gemm* gemm) {
-    return gemm != nullptr && gemm->low && gemm->depth == depth && gemm->columns >= rows;
+    return gemm != nullptr && gemm->low && gemm->frozen == parameter.frozen && gemm->depth == depth &&
+           gemm->columns >= rows;
   };
   const auto routes = [&](const Gemm* gemm) {
     return gemm != nullptr && gemm->chooses && gemm->columns == rows && gemm->depth == depth;
@@ -151,7 +152,7 @@ void quantize(Model& model, bool transposes) {
         model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed.saved : segment.saved;
     inputs.size -= (1.0 - part) * segment.saved.gemm_inputs;
     narrow_collectives(model, segment, part);
-    for (const int index : segment.parameters) {
+    for (const int index : segment.all_parameters()) {
       Parameter& parameter = model.parameters[index];
       parameter.quantized = is_weight(parameter, segment);
       if (!parameter.quantized) continue;

@@ -46,7 +46,7 @@ void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
       node.fail("ranks share the words of an embedding; positions and types need layers of their own");
     by = "rows of words";
     divide("vocabulary", "vocabulary");
-  } else if (!layer_kind(kind).parameters(layer).empty() || kind == "residual") {
+  } else if (!parameters_of(layer).empty() || kind == "residual") {
     node.fail(
         "ranks cannot share a {}; they share linear, tied_linear, self_attention, latent_attention, mamba "
         "and embedding",

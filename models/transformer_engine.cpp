@@ -12,6 +12,10 @@ namespace {
 class BufferAccount {
  public:
   void visit(const Layer& layer) {
+    const bool joins = layer.kind == "self_attention";
+    if (layer.kind == "latent_attention") note_rotary(layer, size(layer, "rope"));
+    if (joins && flag(layer, "rotary")) note_rotary(layer, layer.output.back() / size(layer, "heads"));
+    if (layer.frozen) return;
     if (layer.kind == "product") {
       add(layer.output.back() * 2, layer.input.back());
       return;
@@ -19,7 +23,6 @@ class BufferAccount {
     for (const std::vector<Layer>* branch : {&layer.body, &layer.shortcut})
       for (const Layer& inner : *branch) visit(inner);
     if (layer.kind == "experts") return add_experts(layer);
-    const bool joins = layer.kind == "self_attention";
     std::int64_t rows = 0;
     for (const LayerTensor& tensor : layer_kind(layer.kind).parameters(layer)) {
       if (tensor.shape.size() != 2 || layer.kind.ends_with("embedding")) continue;
@@ -28,8 +31,6 @@ class BufferAccount {
     }
     if (joins) add(rows, layer.input.back());
     if (layer.kind == "tied_linear") add(size(layer, "rows"), size(layer, "columns"));
-    if (layer.kind == "latent_attention") note_rotary(layer, size(layer, "rope"));
-    if (joins && flag(layer, "rotary")) note_rotary(layer, layer.output.back() / size(layer, "heads"));
   }
 
   [[nodiscard]] EngineBuffers result() const {

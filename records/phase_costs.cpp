@@ -45,7 +45,7 @@ PhaseCosts::PhaseCosts(const Model& model)
       ready_fraction(model.parameters.size(), 1.0),
       exchange_fraction(model.collectives.size(), 1.0) {
   for (std::size_t i = 0; i < segments.size(); ++i)
-    segments[i].weight_fraction = segments[i].weight_launch_fraction = model.segments[i].weight_part(i > 0);
+    segments[i].weight_fraction = segments[i].weight_launch_fraction = model.segments[i].weight_part();
 }
 
 int PhaseCosts::row(double quantile) const {

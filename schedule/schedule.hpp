@@ -256,11 +256,13 @@ struct FsdpUnit {
   int group = 0;              ///< group of these ranks, as in a Collective
   bool sharded = false;       ///< false: every rank keeps parameters, gradients and optimizer state whole
   double part = 1.0;          ///< share of its segments' parameters; another unit has the rest
-  double parameter = 4.0, gradient = 4.0, reduced = 4.0;             ///< bytes per element, see Precision
+  double parameter = 4.0;     ///< bytes per element, see Precision
+  double gradient = 4.0, reduced = 4.0;  ///< 0 for frozen parameters, which are only gathered and freed
   [[nodiscard]] Bytes size() const { return whole(parameter); }      ///< of the gathered parameters
   [[nodiscard]] Bytes gradients() const { return whole(gradient); }  ///< before they are reduced
   [[nodiscard]] Bytes message() const { return whole(reduced); }     ///< of the reduced gradients
   [[nodiscard]] Bytes gradient_shard() const { return (1.0 / shards) * message(); }
+  [[nodiscard]] bool trains() const { return gradient > 0.0; }
   /// True if one rank holds the whole unit: nothing is gathered. Replicas may have copies.
   [[nodiscard]] bool alone() const { return sharded && shards == 1; }
   [[nodiscard]] Bytes whole(double element) const { return Bytes(element * static_cast<double>(elements)); }

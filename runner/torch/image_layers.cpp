@@ -13,7 +13,9 @@ LayerFunction build_conv(LayerBuilder& builder, const Layer& layer) {
 
 LayerFunction build_linear(LayerBuilder& builder, const Layer& layer) {
   const auto [weight, bias] = builder.weights(layer);
-  return [weight = weight, bias = bias](const torch::Tensor& x) { return torch::linear(x, weight, bias); };
+  return builder.adapted(layer.name, [weight = weight, bias = bias](const torch::Tensor& x) {
+    return torch::linear(x, weight, bias);
+  });
 }
 
 LayerFunction build_batch_norm(LayerBuilder& builder, const Layer& layer) {

@@ -78,10 +78,11 @@ void LayerBuilder::make_buffers() {
 torch::Tensor LayerBuilder::parameter(const std::string& name) {
   const std::size_t index = parameter_index_.at(name);
   const MemoryScope parameters(MemoryCategory::kParameters);
+  const bool trains = !model().parameters[index].frozen;
   torch::Tensor value =
-      torch::zeros(torch::IntArrayRef(model().parameters[index].shape), options()).requires_grad_();
+      torch::zeros(torch::IntArrayRef(model().parameters[index].shape), options()).requires_grad_(trains);
   const MemoryScope gradients(MemoryCategory::kGradients);
-  value.mutable_grad() = torch::zeros_like(value);
+  if (trains) value.mutable_grad() = torch::zeros_like(value);
   target_.parameters_[index] = value;
   made_.insert(index);
   return value;
@@ -145,10 +146,21 @@ LayerFunction LayerBuilder::projection(const std::string& name, bool has_bias) {
   const torch::Tensor weight = normal(name + ".weight");
   const torch::Tensor bias = has_bias ? parameter(name + ".bias") : torch::Tensor();
   if (has_bias)
-    return [weight = summed(name + ".weight", weight), bias = summed(name + ".bias", bias)](
-               const torch::Tensor& x) { return torch::linear(x, weight(), bias()); };
-  return [weight = summed(name + ".weight", weight)](const torch::Tensor& x) {
+    return adapted(name, [weight = summed(name + ".weight", weight), bias = summed(name + ".bias", bias)](
+                             const torch::Tensor& x) { return torch::linear(x, weight(), bias()); });
+  return adapted(name, [weight = summed(name + ".weight", weight)](const torch::Tensor& x) {
     return torch::linear(x, weight());
+  });
+}
+
+LayerFunction LayerBuilder::adapted(const std::string& name, LayerFunction base) {
+  constexpr double kScale = 2.0;
+  const std::string first = name + ".lora_A.weight";
+  if (!parameter_index_.contains(first)) return base;
+  return [base = std::move(base), a = normal(first),
+          b = parameter(name + ".lora_B.weight")](const torch::Tensor& x) {
+    const torch::Tensor y = base(x);
+    return y + kScale * torch::linear(torch::linear(x, a), b);
   };
 }
 

@@ -65,6 +65,9 @@ class LayerBuilder {
 
   /// Linear layer with normal weights.
   LayerFunction projection(const std::string& name, bool has_bias = false);
+  /// The layer `base` of this name, with its adapter if the model has one (see parameters_of), whose B starts
+  /// at 0.
+  LayerFunction adapted(const std::string& name, LayerFunction base);
   /// x / sqrt(mean(x^2) + epsilon) * weight, over the last dimension.
   LayerFunction rms_norm(const std::string& name);
 

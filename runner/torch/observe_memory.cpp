@@ -36,7 +36,8 @@ void observe_halves(TorchModel& model, const MeasuredPart& part, std::int64_t st
   for (std::size_t segment = part.first(); segment < part.end(); ++segment) pass.forward(segment);
   part.loss(pass, arrival);
   PeakBytes peak(model.dtypes().device);
-  for (std::size_t segment = part.end(); segment-- > std::max<std::size_t>(part.first(), 1);) {
+  for (std::size_t segment = part.end(); segment-- > part.first();) {
+    if (!model.model().segments[segment].passes_gradient()) break;  // no half of its input
     const double input = peak.of([&] { pass.backward_input(segment); });
     const double weight = peak.of([&] { pass.backward_weight(segment); });
     entry.segments[segment - part.first()].half_peak_bytes = {input, weight};

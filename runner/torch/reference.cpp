@@ -48,14 +48,18 @@ std::unique_ptr<Reducer> make_reducer_of(const std::vector<torch::Tensor>& param
 /// gradients become ready.
 std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const BucketLimits& buckets,
                                             const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  const std::vector<torch::Tensor>& parameters = model.parameters();
+  std::vector<torch::Tensor> parameters;
+  std::unordered_map<std::size_t, std::string> names;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    if (model.model().parameters[i].frozen) continue;
+    names[parameters.size()] = model.model().parameters[i].name;
+    parameters.push_back(model.parameters()[i]);
+  }
   const std::vector<bool> expect_sparse(parameters.size(), false);
   auto [indices, limits] = c10d::compute_bucket_assignment_by_size(
       parameters, {static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max())}, expect_sparse);
   std::ranges::reverse(indices);
   std::ranges::reverse(limits);
-  std::unordered_map<std::size_t, std::string> names;
-  for (std::size_t i = 0; i < parameters.size(); ++i) names[i] = model.model().parameters[i].name;
   constexpr bool kFindUnused = false;
   constexpr bool kGradientIsView = false;
   auto reducer = make_reducer_of<c10d::Reducer>(
@@ -108,6 +112,7 @@ class ReferenceStep : public SteppedProgram {
     for (int i = 0; i < training_.micro_batches; ++i) run_micro_batch(i);
     for (std::size_t i = 0; i < model_.parameters().size(); ++i) {
       const Parameter& parameter = model_.model().parameters[i];
+      if (parameter.frozen) continue;
       if (all_reduces_) all_reduce(parameter, model_.parameters()[i].grad());
       if (gathers_) gather_scatter(parameter, model_.parameters()[i].grad());
     }
@@ -146,6 +151,7 @@ class ReferenceStep : public SteppedProgram {
     const std::size_t element = torch::elementSize(model_.dtype());
     std::uint64_t sum = 0;
     for (const torch::Tensor& parameter : model_.parameters()) {
+      if (!parameter.requires_grad()) continue;
       const auto bytes = static_cast<double>(parameter.nbytes());
       if (all_reduces_) sum += sent(CollectiveKind::kAllReduce, bytes, element);
       for (const CollectiveKind kind : {CollectiveKind::kGather, CollectiveKind::kScatter})

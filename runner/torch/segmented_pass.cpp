@@ -106,7 +106,9 @@ void SegmentedPass::forward(std::size_t segment, bool checkpointed, bool keeps_i
     return;
   }
   const torch::AutoGradMode enabled(true);
-  boundary.input = segment == 0 ? std::move(input) : input.detach().requires_grad_();
+  boundary.input = segment == 0
+                       ? std::move(input)
+                       : input.detach().requires_grad_(model_.model().segments[segment].passes_gradient());
   boundary.output = model_.forward(segment, boundary.input);
   inputs_[segment + 1] = boundary.output;
 }
@@ -161,7 +163,7 @@ void SegmentedPass::backward_input(std::size_t segment) {
 }
 
 void SegmentedPass::backward_weight(std::size_t segment) {
-  if (segment == 0) return backward(segment);
+  if (!model_.model().segments[segment].passes_gradient()) return backward(segment);
   Boundary boundary = std::exchange(segments_[segment], {});
   for (auto& [at, gradients, parameters] : boundary.stopped)
     run_backward(at, std::exchange(gradients, {}), parameters);

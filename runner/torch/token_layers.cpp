@@ -80,6 +80,7 @@ LayerFunction build_dropout(LayerBuilder& builder, const Layer& layer) {
 /// accumulate a tied weight once, and segments twice.
 LayerFunction build_tied_linear(LayerBuilder& builder, const Layer& layer) {
   return [weight = builder.held(layer.texts.at("to"))](const torch::Tensor& x) {
+    if (!weight.requires_grad()) return torch::linear(x, weight);
     torch::Tensor alias = weight.detach().requires_grad_();
     alias.mutable_grad() = weight.grad();
     return torch::linear(x, alias);

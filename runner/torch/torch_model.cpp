@@ -56,6 +56,8 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   builder.check_complete();
   for (const int segment : all) drop_unless_held(segment, kept, kept);
   masters_ = parameters_;
+  for (std::size_t i = 0; i < masters_.size(); ++i)
+    if (model.parameters[i].frozen) masters_[i].reset();
   if (dtypes.master) {
     const MemoryScope scope(MemoryCategory::kOptimizerState);
     for (torch::Tensor& master : masters_)
@@ -70,7 +72,7 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   }
   momenta_.resize(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].defined()) continue;
+    if (!masters_[i].defined()) continue;
     add_gradient_hook(static_cast<int>(i));
     const MemoryScope scope(MemoryCategory::kOptimizerState);
     if (model.by_muon(model.parameters[i])) momenta_[i] = torch::zeros_like(masters_[i].detach());
@@ -83,11 +85,11 @@ void TorchModel::drop_unless_held(int segment, const std::vector<int>& held, con
   if (std::ranges::find(held, segment) != held.end()) return;
   std::set<int> kept;
   for (const int user : users) {
-    const std::vector<int>& tied = model_.segments[user].tied;
-    kept.insert(tied.begin(), tied.end());
+    for (const std::vector<int>* tied : {&model_.segments[user].tied, &model_.segments[user].frozen.tied})
+      kept.insert(tied->begin(), tied->end());
   }
   segments_[segment].clear();
-  for (const int index : model_.segments[segment].parameters)
+  for (const int index : model_.segments[segment].all_parameters())
     if (!kept.contains(index)) parameters_[index].reset();
 }
 
@@ -138,7 +140,7 @@ MemoryBytes TorchModel::resident_bytes() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     add(MemoryCategory::kParameters, parameters_[i]);
     if (dtypes_.master) add(MemoryCategory::kOptimizerState, masters_[i]);
-    if (parameters_[i].defined()) add(MemoryCategory::kGradients, parameters_[i].grad());
+    if (masters_[i].defined()) add(MemoryCategory::kGradients, parameters_[i].grad());
     for (int state = 0; masters_[i].defined() && state < model_.states_of(model_.parameters[i]); ++state)
       add(MemoryCategory::kOptimizerState, masters_[i]);
   }

@@ -34,6 +34,8 @@ inline Array array_of(const torch::Tensor& tensor) {
 /// and optimizer, and the flat gradients stay. The flat arrays also stay if no other rank has the unit (they
 /// are the shard), and if the program never frees them.
 ///
+/// A unit of frozen parameters has neither gradients nor optimizer.
+///
 /// In bf16 the shard of the parameters is the optimizer's float32 copy, which is rounded into the flat array
 /// before each gather; the shard of the gradients has the dtype in which they are reduced.
 class UnitShards {
@@ -45,14 +47,15 @@ class UnitShards {
   };
   /// \param index of this rank among `unit.shards`
   UnitShards(TorchModel& model, const FsdpUnit& unit, int index, Freed freed)
-      : is_alone_(unit.alone()), has_master_(model.dtypes().master) {
+      : is_alone_(unit.alone()), has_master_(model.dtypes().master && unit.trains()) {
     const torch::NoGradGuard no_grad;
     {
       const MemoryScope scope(MemoryCategory::kParameters);
       if (unit.sharded) flat_parameters_ = torch::zeros({unit.elements}, model.dtypes().options());
     }
     const MemoryScope scope(MemoryCategory::kGradients);
-    flat_gradients_ = torch::zeros({unit.elements}, model.dtypes().options());
+    const bool trains = unit.trains();
+    if (trains) flat_gradients_ = torch::zeros({unit.elements}, model.dtypes().options());
     std::int64_t offset = 0;
     for (const int tensor : unit.tensors) {
       torch::Tensor parameter = model.parameters()[tensor];
@@ -62,25 +65,26 @@ class UnitShards {
       if (unit.sharded) {
         place(flat_parameters_).copy_(parameter);
         parameter.set_data(place(flat_parameters_));
-        model.free_master(tensor);
+        if (trains) model.free_master(tensor);
       }
-      parameter.mutable_grad() = place(flat_gradients_);
+      if (trains) parameter.mutable_grad() = place(flat_gradients_);
       offset += parameter.numel();
     }
     if (!unit.sharded) return;
     const std::int64_t shard = unit.elements / unit.shards;
-    gradient_shard_ = is_alone_
-                          ? flat_gradients_
-                          : torch::zeros({shard}, model.dtypes().options().dtype(model.dtypes().reduced));
+    if (trains)
+      gradient_shard_ = is_alone_
+                            ? flat_gradients_
+                            : torch::zeros({shard}, model.dtypes().options().dtype(model.dtypes().reduced));
     own_place_ = flat_parameters_.narrow(0, index * shard, shard);
     {
       const MemoryScope own(has_master_ ? MemoryCategory::kOptimizerState : MemoryCategory::kParameters);
       parameter_shard_ = (has_master_ ? own_place_.to(torch::kFloat32)
                           : is_alone_ ? own_place_.detach()
                                       : own_place_.clone())
-                             .requires_grad_();
+                             .requires_grad_(trains);
     }
-    optimizer_ = model.make_optimizer({parameter_shard_});
+    if (trains) optimizer_ = model.make_optimizer({parameter_shard_});
     if (is_alone_) return;
     if (freed.parameters) free_memory(flat_parameters_);
     if (freed.gradients) free_memory(flat_gradients_);

@@ -145,7 +145,7 @@ std::vector<ProfiledSegment> segments_like(const Model& model, const std::vector
   for (const Segment& segment : model.segments) {
     ProfiledSegment own{.name = segment.name, .begin = next < found.size() ? found[next].begin : 0};
     own.end = own.begin;
-    const double wanted = sized ? static_cast<double>(model.parameter_count(segment))
+    const double wanted = sized ? static_cast<double>(model.trained_count(segment))
                                 : static_cast<double>(segment.parameters.size());
     double sum = 0.0;
     while (next < found.size() && (sum < wanted || count(found[next]) <= 0.0)) {

@@ -212,8 +212,9 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseC
     all.forward_s.add(forward);
     all.backward_s.add(backward + inside);
     all.weights_s.add(
-        i > 0 ? (part == &PhaseCost::launch_s ? own.weight_launch_fraction : own.weight_fraction) * backward
-              : backward + inside);
+        segment.passes_gradient()
+            ? (part == &PhaseCost::launch_s ? own.weight_launch_fraction : own.weight_fraction) * backward
+            : backward + inside);
     all.recompute_s.add(blocks && !segment.repeated ? 0.0 : forward);
     all.optimizer_s.add(own.optimizer.*part / speed);
   }
@@ -339,10 +340,11 @@ double PlanBounds::sharded_s(const PlanView& view) {
     return links_.collective_s(CollectiveKind::kAllGather, unit.size(), ranks);
   };
   const auto reduce_s = [&](const FsdpUnit& unit, StridedRanks ranks) {
-    return links_.collective_s(CollectiveKind::kReduceScatter, unit.message(), ranks);
+    return unit.trains() ? links_.collective_s(CollectiveKind::kReduceScatter, unit.message(), ranks) : 0.0;
   };
   const auto average_s = [&](const FsdpUnit& unit) {
-    return links_.collective_s(CollectiveKind::kAllReduce, unit.gradient_shard(), replicas);
+    return unit.trains() ? links_.collective_s(CollectiveKind::kAllReduce, unit.gradient_shard(), replicas)
+                         : 0.0;
   };
   // The root is gathered first; if it has the first segment, it is reduced last.
   const FsdpUnit& first = units.front();

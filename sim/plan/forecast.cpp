@@ -85,7 +85,8 @@ PlanForecast PlanReplays::forecast(const Plan& plan, const std::vector<double>& 
   const DeviceModel& device = models_.device();
   if (!device.gpu) return forecast;
   Flop flop;
-  for (const Segment& segment : models_.whole().segments) flop += segment.forward + segment.backward;
+  for (const Segment& segment : models_.whole().segments)
+    flop += segment.flop.forward + segment.flop.backward;
   forecast.mfu = forecast.samples_per_s * flop.count() / plan.number("world-size") /
                  device.peak.at(device_dtype(models_.problem().precision.compute)).count();
   return forecast;

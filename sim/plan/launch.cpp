@@ -86,6 +86,7 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
     const bool is_set = plan.text(flag) == "1" || (given != model.settings.end() && given->second != 0);
     values.set(flag, is_set ? "yes" : "no");
   }
+  values.set("frozen", std::ranges::any_of(model.parameters, &Parameter::frozen) ? "yes" : "no");
   for (const char* option : {"messages", "backward-prefetch"}) values.set(option, plan.text(option));
   add_stages(plan, values);
   add_precision(precision, values);

@@ -100,6 +100,8 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
       dense += last;
       smallest = std::min(smallest, parameter.gathered().count());
     }
+    for (const int tensor : segment.frozen.own)
+      size += (model.parameters[tensor].size + model.parameters[tensor].copies).count();
     all.size.add(size);
     all.gathered.add(gathered);
     all.gradient.add(gradient);
@@ -251,7 +253,7 @@ double MemoryBounds::sharded_peak(const PlanView& view) {
   Held root, sum;
   for (const FsdpUnit& unit : units(view)) {
     if (unit.alone()) continue;
-    const bool is_root = unit.name == "root" || unit.name == std::string("root") + kExpertUnits;
+    const bool is_root = unit.name == "root" || unit.name.starts_with("root ");
     Held& own = is_root ? root : held[unit.segments.front()];
     own.parameters += unit.size().count();
     own.gradients += unit.gradients().count();

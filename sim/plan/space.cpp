@@ -209,6 +209,14 @@ Values virtual_stages(PlanModels& models, const Plan& plan) {
   return all;
 }
 
+/// True if all chunks but the first begin behind a trained parameter, as pipelines need.
+bool returns_gradients(const Model& model, const std::string& split) {
+  const auto passes = [&](int block) { return model.segments[block].passes_gradient(); };
+  const std::vector<int> blocks = blocks_of(model);
+  const auto before = std::ranges::find_if(blocks, passes) - blocks.begin();
+  return split_counts(split).front() >= before;
+}
+
 /// The split with the most equal times, and equal splits in which embedding and head count as blocks.
 /// \param ends blocks that the embedding and the head count as
 Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<int, int>>& ends) {
@@ -220,6 +228,7 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
     add_new(all, split_for(block_count(*model), stages_of(plan), first, last));
   add_new(all, models.balanced_split(*model, plan, stages_of(plan)));
   std::erase(all, "");
+  std::erase_if(all, [&](const std::string& split) { return !returns_gradients(*model, split); });
   return all;
 }
 

@@ -127,7 +127,7 @@ Bytes copied(const Model& model, const Segment& segment, Phase phase) {
   constexpr double kAdded = (2.0 + 4.0) + (4.0 + 4.0 + 4.0);  // per gradient: cast, sum
   Bytes moved;
   if (phase == Phase::kBackward && model.precision.gradients == "bf16+fp32")
-    moved += Bytes(kAdded * static_cast<double>(model.parameter_count(segment)));
+    moved += Bytes(kAdded * static_cast<double>(model.trained_count(segment)));
   if (model.execution.gathered != "copied") return moved;
   moved += 2.0 * model.parameter_bytes(segment);
   if (phase == Phase::kBackward)
@@ -255,12 +255,12 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     if (model.recomputed_part != RecomputedPart::kOperations)  // whose tensors the schedule holds
       to.backward_peak_bytes =
           std::max(to.backward_peak_bytes, activations * segment.recomputed.saved.size.count());
-    if (index == 0) continue;  // its backward has no gradient of the input
+    if (!segment.passes_gradient()) continue;  // its backward is one of weights alone
     const double weights = layers_time(segment, Phase::kBackwardWeight, layer).count();
     to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;
     if (!device.gpu) continue;
     double weight_gemms = 0.0;
-    for (const LayerWork& work : segment.work) weight_gemms += work.weight_gemms();
+    for (const LayerWork& work : segment.work) weight_gemms += work.weight_gradient_gemms();
     const double kernels = kernels_of(model, index, Phase::kBackward);
     to.weight_launch_fraction = kernels > 0 ? std::min(1.0, weight_gemms / kernels) : 0.0;
   }

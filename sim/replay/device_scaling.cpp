@@ -57,13 +57,13 @@ double optimizer_kernels(const Model& model, const Segment& segment) {
 }  // namespace
 
 Seconds layer_roofline(const LayerWork& work, bool forward, double samples, const DeviceRates& rates) {
-  Flop low;  // of the forward; weight gradients have as many, and so have input gradients
+  Flop low;
   work.for_each_gemm([&](const Gemm& one) {
-    if (one.low) low += Flop(one.flop());
+    if (one.low) low += (forward ? 1.0 : work.gradients - (one.frozen ? 1.0 : 0.0)) * Flop(one.flop());
   });
   const Bytes moved = samples * work.traffic(forward);
   return forward ? roofline(samples * work.forward(), samples * low, moved + work.forward_weights, rates)
-                 : roofline(samples * (work.backward() + work.recomputed()), (work.gradients * samples) * low,
+                 : roofline(samples * (work.backward() + work.recomputed()), samples * low,
                             moved + work.backward_weights, rates);
 }
 

@@ -174,7 +174,7 @@ Seconds KernelTimes::of_gemms(const LayerWork& work, GemmPass pass, double sampl
   if (work.gradients < (pass == GemmPass::kForward ? 0.0 : pass == GemmPass::kWeights ? 1.0 : 2.0))
     return time;
   work.for_each_gemm([&](const Gemm& one) {
-    if (!one.has_weight()) return;
+    if (!(pass == GemmPass::kWeights ? one.trains_weight() : one.has_weight())) return;
     const auto [shape, times] = kernel(one, pass, samples);
     time += times * of_product(shape);
   });
@@ -199,6 +199,7 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
       for (const GemmPass pass : {GemmPass::kForward, GemmPass::kWeights, GemmPass::kInput}) {
         if (forward != (pass == GemmPass::kForward)) continue;
         if (pass == GemmPass::kInput && work.gradients < 2.0 && gemm.has_weight()) continue;
+        if (pass == GemmPass::kWeights && gemm.frozen) continue;
         const auto [one, times] = kernel(gemm, pass, samples);
         time += times * of_product(one);
         bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);

@@ -79,9 +79,9 @@ PhaseCosts flop_shares(const Model& model, int samples) {
   for (std::size_t i = 0; i < costs.segments.size(); ++i) {
     const Segment& from = model.segments[i];
     SegmentCosts& to = costs.segments[i];
-    to.forward.device_s = from.forward.count();
-    to.backward.device_s = from.backward.count();
-    to.optimizer.device_s = model.parameter_bytes(from).count();
+    to.forward.device_s = from.flop.forward.count();
+    to.backward.device_s = from.flop.backward.count();
+    to.optimizer.device_s = model.gradient_bytes(from).count();
     to.saved_bytes = to.forward_peak_bytes = samples * from.saved.size.count();
   }
   return costs;
@@ -116,8 +116,7 @@ void free_gradients(Schedule& schedule, const Model& model) {
       return gradients;
     });
     double whole = 0.0;  // sharded gradients are a part of it
-    for (const int segment : program.segments)
-      whole += model.parameter_bytes(model.segments[segment]).count();
+    for (const int segment : program.segments) whole += model.gradient_bytes(model.segments[segment]).count();
     if (whole <= 0.0 || held <= Bytes(0)) continue;
     std::set<int> made;
     Bytes taken;
@@ -126,7 +125,7 @@ void free_gradients(Schedule& schedule, const Model& model) {
       if (compute == nullptr || !accumulates(compute->phase) || !made.insert(compute->segment).second)
         continue;
       const Segment& segment = model.segments[compute->segment];
-      const Bytes part = (model.parameter_bytes(segment).count() / whole) * held;
+      const Bytes part = (model.gradient_bytes(segment).count() / whole) * held;
       op.memory.push_back({.category = MemoryCategory::kGradients, .size = part});
       taken += part;
     }

@@ -9,13 +9,13 @@ namespace {
 Flop flop_of(const Compute& compute, const Model& model) {
   if (compute.segment < 0) return Flop(0);  // the loss and updates
   const Segment& segment = model.segments[compute.segment];
-  if (compute.phase == Phase::kForward || compute.phase == Phase::kRecompute) return segment.forward;
+  if (compute.phase == Phase::kForward || compute.phase == Phase::kRecompute) return segment.flop.forward;
   if (!is_backward(compute.phase)) return Flop(0);
-  Flop sum = segment.backward;
+  Flop sum = segment.flop.backward;
   for (const LayerWork& work : segment.work) sum += work.recomputed();
   for (const LayerWork& work : segment.recomputed.work) sum += work.forward();
   if (compute.phase == Phase::kBackward) return sum;
-  const double weights = segment.weight_part(compute.segment > 0);
+  const double weights = segment.weight_part();
   return (compute.phase == Phase::kBackwardWeight ? weights : 1.0 - weights) * sum;
 }
 
@@ -30,7 +30,7 @@ StepFlop step_flop(const Schedule& schedule, const Model& model, int batch) {
     });
   });
   for (const Segment& segment : model.segments)
-    flop.model += segment.forward + (trains ? segment.backward : Flop(0.0));
+    flop.model += segment.flop.forward + (trains ? segment.flop.backward : Flop(0.0));
   flop.model =
       (1.0 * schedule.data_parallel * batch * model.parallel.tensor * model.parallel.context) * flop.model;
   const double samples = static_cast<double>(batch) / schedule.micro_batches;

@@ -16,6 +16,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   if (config.world_size > 1) {
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       const Parameter& parameter = model.parameters[i];
+      if (parameter.frozen) continue;
       const int tensor = static_cast<int>(i);
       if (model.replicas(parameter, config.world_size) > 1)
         step.add_collective(

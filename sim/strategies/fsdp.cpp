@@ -118,15 +118,20 @@ class Fsdp {
   [[nodiscard]] bool stays(std::size_t index) const {
     return !sharded_ || keeps_units_ || unit(index).name == "root";
   }
-  /// Unit of the experts of the same segments; 0: there is none.
-  [[nodiscard]] std::size_t experts_of(std::size_t index) const {
-    const std::size_t next = index + 1;
-    return next < schedule_.units.size() && unit(next).name == unit(index).name + kExpertUnits ? next : 0;
+  /// A unit, and those of frozen parameters and experts of the same segments.
+  [[nodiscard]] std::vector<std::size_t> of_same_segments(std::size_t index) const {
+    std::vector<std::size_t> all{index};
+    for (const char* suffix : {kFrozenUnits, kExpertUnits})
+      if (const std::size_t next = all.back() + 1;
+          next < schedule_.units.size() && unit(next).name == unit(index).name + suffix)
+        all.push_back(next);
+    return all;
   }
-  /// A unit, and that of the experts of its segments.
-  [[nodiscard]] std::vector<std::size_t> with_experts(std::size_t index) const {
-    const std::size_t experts = experts_of(index);
-    return experts == 0 ? std::vector{index} : std::vector{index, experts};
+  /// Those of them that have gradients.
+  [[nodiscard]] std::vector<std::size_t> trained_units(std::size_t index) const {
+    std::vector<std::size_t> all = of_same_segments(index);
+    std::erase_if(all, [this](std::size_t each) { return !unit(each).trains(); });
+    return all;
   }
 
   /// In place of the whole model's memory.
@@ -141,7 +146,7 @@ class Fsdp {
   /// Issues the all-gather of a unit that is not there.
   void gather(std::size_t index) {
     if (!sharded_ || states_[index].gathered >= 0) return;
-    for (const std::size_t each : with_experts(index)) {
+    for (const std::size_t each : of_same_segments(index)) {
       if (unit(each).alone()) continue;
       states_[each].gathered =
           config_.offload.parameters ? units_.fetch_shard(each) : units_.gather(each, true);
@@ -151,14 +156,14 @@ class Fsdp {
 
   [[nodiscard]] std::vector<int> wait_for(std::size_t index) const {
     std::vector<int> calls;
-    for (const std::size_t each : with_experts(index))
+    for (const std::size_t each : of_same_segments(index))
       if (states_[each].gathered >= 0) calls.push_back(states_[each].gathered);
     return calls;
   }
 
   void free_parameters(std::size_t index) {
     if (!sharded_) return;
-    for (const std::size_t each : with_experts(index)) {
+    for (const std::size_t each : of_same_segments(index)) {
       if (unit(each).alone()) continue;
       units_.free_parameters(each);
       states_[each].gathered = -1;
@@ -212,8 +217,9 @@ class Fsdp {
 
   /// Gradients of a unit come into being at its first backward.
   void take_gradients(std::size_t index, const std::vector<int>& after) {
-    if (!sharded_ || states_[index].gradients) return;
-    for (const std::size_t each : with_experts(index)) {
+    const std::vector<std::size_t> trained = trained_units(index);
+    if (!sharded_ || trained.empty() || states_[trained.front()].gradients) return;
+    for (const std::size_t each : trained) {
       const bool accumulated = unit(each).alone() && states_[each].gradients;
       if (!accumulated) units_.zero_gradients(each, !unit(each).alone(), after);
       states_[each].gradients = true;
@@ -230,13 +236,15 @@ class Fsdp {
   void reduce(std::size_t index, int micro_batch) {
     if (config_.world_size == 1) return;
     const bool last = micro_batch == step_.last_micro_batch();
-    for (const std::size_t each : with_experts(index)) {
+    const std::vector<std::size_t> trained = trained_units(index);
+    if (trained.empty()) return;
+    for (const std::size_t each : trained) {
       const bool in_two = sharded_ && !unit(each).alone();  // divisions
       if (in_two || last) units_.scale(each, in_two ? 1.0 / predivide_factor() : 1.0 / config_.world_size);
     }
     if (sharded_) finish_reduction();
     const std::vector<int> after = step_.latest();
-    for (const std::size_t each : with_experts(index)) {
+    for (const std::size_t each : trained) {
       if (unit(each).alone() && replicas_ > 1 && last)
         reduced_.push_back(reduce_over_replicas(each, false, after.front()));
       if (unit(each).shards == 1) continue;
@@ -278,7 +286,8 @@ class Fsdp {
       step_.optimizer(reduced_);
       return;
     }
-    for (std::size_t u = 0; u < schedule_.units.size(); ++u) units_.update(u, std::exchange(reduced_, {}));
+    for (std::size_t u = 0; u < schedule_.units.size(); ++u)
+      if (unit(u).trains()) units_.update(u, std::exchange(reduced_, {}));
   }
 
   const Model& model_;
@@ -337,6 +346,10 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
       (options.text("sharding") == "no_shard" ||
        (options.resolved().contains("accumulate") && options.text("accumulate") == kShardThenReplicas)))
     throw UsageError("--offload parameters needs shards, reduced over replicas as often as over shards");
+  if (config.offload.parameters && std::ranges::any_of(model.parameters, &Parameter::frozen))
+    throw UsageError(
+        "--offload parameters: {} has frozen parameters, whose shards would not return; take others",
+        model.specification);
   if (const int copy = shards * model.parallel.tensor; copy % model.parallel.expert_ranks() != 0)
     throw UsageError(
         "{}: expert x expert_tensor of {} does not divide the {} ranks of one copy (shard x context x "
@@ -346,7 +359,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     throw UsageError("--recompute every:" + std::to_string(config.recompute) +
                      ": full_shard gathers one block at a time; take full, or --wrap root");
   for (const Segment& segment : model.segments)
-    if (!segment.tied.empty() && options.text("wrap") == "layer")
+    if (!(segment.tied.empty() && segment.frozen.tied.empty()) && options.text("wrap") == "layer")
       throw UsageError("--wrap layer: " + model.specification + " ties parameters of '" + segment.name +
                        "' to another layer, which would be freed; take block or root");
   return Fsdp(model, config, options).build();

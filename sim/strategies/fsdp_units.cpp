@@ -14,9 +14,10 @@ FsdpUnit make_unit(const Model& model, const std::string& name, const std::vecto
   unit.shards = ranks;
   unit.group = group;
   unit.sharded = true;
-  unit.gradient = bytes_of(model.precision.gradients);
-  unit.reduced = bytes_of(model.precision.reduction);
-  std::int64_t all = 0;  // parameters of its segments
+  const bool frozen = model.parameters[tensors.front()].frozen;
+  unit.gradient = frozen ? 0.0 : bytes_of(model.precision.gradients);
+  unit.reduced = frozen ? 0.0 : bytes_of(model.precision.reduction);
+  std::int64_t all = 0;  // trained parameters of its segments
   Bytes gathered;
   for (const int tensor : tensors) {
     const Parameter& parameter = model.parameters[tensor];
@@ -27,7 +28,7 @@ FsdpUnit make_unit(const Model& model, const std::string& name, const std::vecto
     for (const int other : model.segments[parameter.segment].parameters)
       all += model.parameters[other].numel();
   }
-  unit.part = static_cast<double>(unit.elements) / static_cast<double>(all);
+  unit.part = frozen ? 0.0 : static_cast<double>(unit.elements) / static_cast<double>(all);
   unit.parameter = gathered.count() / static_cast<double>(unit.elements);
   unit.elements = (unit.elements + ranks - 1) / ranks * ranks;
   return unit;
@@ -39,17 +40,18 @@ std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wra
   for (int i = 0; i < static_cast<int>(model.segments.size()); ++i) {
     const Segment& segment = model.segments[i];
     const bool own = wrap == "layer" || (wrap == "block" && segment.repeated);
-    if (own && !segment.parameters.empty())
+    if (own && !(segment.parameters.empty() && segment.frozen.own.empty()))
       wrapped.push_back({segment.name, {i}});
     else
       wrapped.front().second.push_back(i);
   }
   std::vector<FsdpUnit> units;
   for (const auto& [name, segments] : wrapped) {
-    std::vector<int> dense, experts;
+    std::vector<int> dense, frozen, experts;
     for (int i = 0; i < static_cast<int>(model.parameters.size()); ++i)
-      if (std::ranges::find(segments, model.parameters[i].segment) != segments.end())
-        (model.parameters[i].expert ? experts : dense).push_back(i);
+      if (const Parameter& one = model.parameters[i];
+          std::ranges::find(segments, one.segment) != segments.end())
+        (one.expert ? experts : one.frozen ? frozen : dense).push_back(i);
     const auto add = [&](const std::string& unit, const std::vector<int>& tensors, int shards) {
       if (tensors.empty()) return;
       units.push_back(make_unit(model, unit, tensors, shards, group));
@@ -57,6 +59,7 @@ std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wra
       units.back().sharded = sharded;
     };
     add(name, dense, ranks);
+    add(dense.empty() ? name : name + kFrozenUnits, frozen, ranks);
     add(name + kExpertUnits, experts, ranks * model.parallel.tensor / model.parallel.expert_ranks());
   }
   return units;
@@ -69,9 +72,10 @@ std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& uni
   std::vector<MemoryChange> held;
   // In mixed precision the shard is the master copy; an all-gather casts it to the precision of compute. Of a
   // master copy on the host the device keeps parameters to gather.
-  const bool whole = model.precision.master == "none" || unit.alone();
+  const bool whole = model.precision.master == "none" || unit.alone() || !unit.trains();
   if (const double part = whole ? 1.0 : gathers ? offload.optimizer : 0.0; part > 0.0)
     held.push_back({.category = MemoryCategory::kParameters, .size = Bytes(part * unit.parameter * own)});
+  if (!unit.trains()) return held;
   held.push_back({.category = MemoryCategory::kGradients,
                   .size = unit.alone() ? unit.gradients() : unit.gradient_shard()});
   held.push_back({.category = MemoryCategory::kOptimizerState,

@@ -10,11 +10,13 @@
 /// Units of FSDP: parameters that are gathered, freed and reduced together.
 namespace stepcast {
 
-/// Suffix of the unit of experts, which follows the unit of the same segments.
-inline constexpr const char* kExpertUnits = " experts";
+/// Suffixes of the units of experts and of frozen parameters, which follow the unit of the same segments.
+/// (FSDP2 gathers frozen parameters with the others, in one collective.)
+inline constexpr const char *kExpertUnits = " experts", *kFrozenUnits = " frozen";
 
 /// Returns a sharded unit of these parameters. Its flat array is padded to a multiple of the ranks.
-/// \param ranks that share one copy \param group their process group \pre there is a parameter
+/// \param ranks that share one copy \param group their process group \pre there is a parameter, and all are
+/// frozen or none
 FsdpUnit make_unit(const Model& model, const std::string& name, const std::vector<int>& tensors, int ranks,
                    int group);
 

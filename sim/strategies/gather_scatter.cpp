@@ -16,6 +16,7 @@ Program build_program(const Model& model, const TrainingConfig& config, int rank
   const std::size_t exchanged = config.world_size > 1 ? model.parameters.size() : 0;
   for (std::size_t i = 0; i < exchanged; ++i) {
     const Parameter& parameter = model.parameters[i];
+    if (parameter.frozen) continue;
     const int tensor = static_cast<int>(i);
     const int ranks = model.replicas(parameter, config.world_size);
     const Bytes message = static_cast<double>(ranks) * parameter.gradient;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "models/transformer_engine.hpp"
 #include "schedule/operations.hpp"
@@ -65,6 +66,7 @@ void LocalStep::hold_model() {
   for (const int index : segments())
     for (const int tensor : segment(index).parameters) add(tensor);
   for (const int tensor : tied_) add(tensor);
+  parameters += frozen_bytes();
   Bytes buffers;
   for (const Buffer& buffer : model_.buffers)
     if (holds(buffer.segment)) buffers += buffer.size;
@@ -73,6 +75,16 @@ void LocalStep::hold_model() {
   hold(MemoryCategory::kGradients, gradients);
   hold(MemoryCategory::kOptimizerState,
        (1.0 - offload().optimizer) * model_.optimizer_bytes(count, muon_count));
+}
+
+Bytes LocalStep::frozen_bytes() const {
+  std::set<int> held;
+  for (const int index : segments())
+    for (const std::vector<int>* frozen : {&segment(index).frozen.own, &segment(index).frozen.tied})
+      held.insert(frozen->begin(), frozen->end());
+  Bytes size;
+  for (const int tensor : held) size += model_.parameters[tensor].size + model_.parameters[tensor].copies;
+  return size;
 }
 
 void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {
@@ -170,8 +182,8 @@ void LocalStep::update(Phase phase, std::vector<int> after) {
     double count = 0.0;
     for (const int index : updated) {
       gradients += model_.gradient_bytes(segment(index));
-      parameters += model_.parameter_bytes(segment(index));
-      count += static_cast<double>(model_.parameter_count(segment(index)));
+      for (const int tensor : segment(index).parameters) parameters += model_.parameters[tensor].size;
+      count += static_cast<double>(model_.trained_count(segment(index)));
     }
     update_on_host("", {host * count, host * gradients, host * parameters}, after);
     if (host == 1.0) return;
@@ -312,8 +324,8 @@ int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
 }
 
 bool LocalStep::has(Phase phase, int index) const {
-  if (phase == Phase::kBackwardInput) return index > 0;
-  return phase == Phase::kBackward || index == 0 || segment(index).trains();
+  if (phase == Phase::kBackwardInput) return segment(index).passes_gradient();
+  return phase == Phase::kBackward || !segment(index).passes_gradient() || segment(index).trains();
 }
 
 int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phase phase) {
@@ -327,7 +339,7 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
   if (begins && ends_unit && recomputes(index))
     for (int member = units_.at(index).first; member <= index; ++member)
       recompute(member, micro_batch, std::exchange(after, {}));
-  Bytes traffic = samples() * segment(index).traffic.backward + 2.0 * moved_parameters(segment(index));
+  Bytes traffic = samples() * segment(index).traffic.backward + moved_in_backward(segment(index));
   std::vector<MemoryChange> memory;
   const auto change = [&](Bytes size) { memory.push_back({.size = size, .at_end = true}); };
   if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -1.0});
@@ -338,14 +350,15 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
     if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -part});
   }
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
-  if (begins && (!last || (model_.loss.kind != "none" && !model_.loss.fused)))
-    change(-1.0 * output_bytes(index));
+  const bool received =
+      last ? model_.loss.kind != "none" && !model_.loss.fused : model_.segments[index + 1].passes_gradient();
+  if (begins && received) change(-1.0 * output_bytes(index));
   if (begins != ends) {
-    const double part = segment(index).weight_part(index > 0);
+    const double part = segment(index).weight_part();
     traffic = (begins ? 1.0 - part : part) * traffic;
     change((begins ? 1.0 : -1.0) * product_output_bytes(index));
   }
-  if (begins && index > 0) change(output_bytes(index - 1));
+  if (begins && segment(index).passes_gradient()) change(output_bytes(index - 1));
   // The unit's input, or the output of the last block of a unit, input of a segment without recomputation.
   if (ends && recomputes(index - 1) && (!recomputes(index) || begins_unit(index)))
     change(-1.0 * output_bytes(index - 1));
@@ -387,6 +400,13 @@ std::vector<int> LocalStep::latest_compute() const {
 /// 0 for a segment with declared times, whose memory traffic is unknown.
 Bytes LocalStep::moved_parameters(const Segment& segment) const {
   return segment.fixed ? Bytes(0) : model_.parameter_bytes(segment);
+}
+
+Bytes LocalStep::moved_in_backward(const Segment& segment) const {
+  if (segment.fixed || !(segment.passes_gradient() || segment.trains())) return {};
+  Bytes trained;
+  for (const int tensor : segment.parameters) trained += model_.parameters[tensor].size;
+  return model_.parameter_bytes(segment) + trained;
 }
 
 bool repeats_blocks(const Model& model) { return std::ranges::any_of(model.segments, &Segment::repeated); }

@@ -105,6 +105,8 @@ class LocalStep {
   void change_memory(int op, const MemoryChange& change) { program_.ops[op].memory.push_back(change); }
   /// Adds memory that is held all the time.
   void hold(MemoryCategory category, Bytes size, const char* term = nullptr);
+  /// Parameters without gradients that segments of this rank use, whole.
+  [[nodiscard]] Bytes frozen_bytes() const;
   /// Drops the memory held so far, for a strategy that shards it.
   void forget_resident() { program_.resident.clear(); }
 
@@ -134,6 +136,8 @@ class LocalStep {
   /// included.
   void update(Phase phase, std::vector<int> after = {});
   [[nodiscard]] Bytes moved_parameters(const Segment& segment) const;
+  /// Parameters read by a backward, and written gradients.
+  [[nodiscard]] Bytes moved_in_backward(const Segment& segment) const;
   [[nodiscard]] double samples() const { return static_cast<double>(config_.batch) / config_.micro_batches; }
   [[nodiscard]] bool holds(int segment) const;
   /// Bytes of the outputs of GEMMs with weights in one micro-batch, and so of their gradients.

@@ -125,6 +125,13 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   pipeline.chunks =
       split_model(model, options.text("split"), stages * pipeline.shape.virtual_stages, config.segment_times);
   settle(options, pipeline);
+  for (int chunk = 1; chunk < pipeline.chunk_count(); ++chunk)
+    if (const Segment& first = model.segments[pipeline.segments(chunk).front()]; !first.passes_gradient())
+      throw UsageError(
+          "{}: all parameters before '{}' are frozen, so that a stage which begins with it would send no "
+          "gradient "
+          "on; take fewer stages or a --split whose first stage is longer",
+          model.specification, first.name);
 
   Schedule schedule = make_schedule("pipeline", config);
   schedule.data_parallel = replicas;

@@ -101,7 +101,8 @@ class SharedProgram {
     host_ = place_[index];
     // Of a split backward the input half has them: parameters that are summed over ranks are in no GEMM.
     const bool backward =
-        is_backward(compute->phase) && (compute->phase != Phase::kBackwardWeight || compute->segment == 0);
+        is_backward(compute->phase) &&
+        (compute->phase != Phase::kBackwardWeight || !model_.segments[compute->segment].passes_gradient());
     if (compute->phase == Phase::kLoss) {
       for (std::size_t i = 0; i < model_.collectives.size(); ++i)
         if (model_.collectives[i].segment < 0) pending_.push_back(static_cast<int>(i));

@@ -37,15 +37,19 @@ std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<in
     const bool joins = repeats && !segments[index].repeated;
     if (!joins || latest + 1 != index) parts.push_back({segments[index].name, {}});
     latest = joins ? index : -2;
-    UnitPart experts{segments[index].name + kExpertUnits, {}};
-    std::vector<int> tensors = segments[index].parameters;
+    UnitPart experts{segments[index].name + kExpertUnits, {}},
+        frozen{segments[index].name + kFrozenUnits, {}};
+    std::vector<int> tensors = segments[index].all_parameters();
     for (const int copy : step.copies(index)) tensors.push_back(copy);
-    for (const int tensor : tensors)
+    for (const int tensor : tensors) {
+      const Parameter& one = step.model().parameters[tensor];
       if (std::ranges::find(tied, tensor) != tied.end())
-        parts.insert(parts.end() - 1, UnitPart{step.model().parameters[tensor].name, {tensor}});
+        parts.insert(parts.end() - 1, UnitPart{one.name, {tensor}});
       else
-        (step.model().parameters[tensor].expert ? experts : parts.back()).tensors.push_back(tensor);
-    if (!experts.tensors.empty()) parts.insert(parts.end() - 1, std::move(experts));
+        (one.expert ? experts : one.frozen ? frozen : parts.back()).tensors.push_back(tensor);
+    }
+    for (UnitPart* part : {&experts, &frozen})
+      if (!part->tensors.empty()) parts.insert(parts.end() - 1, std::move(*part));
   }
   std::erase_if(parts, [](const UnitPart& part) { return part.tensors.empty(); });
   return parts;
@@ -101,6 +105,7 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
   for (const Buffer& buffer : model.buffers)
     if (std::ranges::find(step.segments(), buffer.segment) != step.segments().end())
       step.hold(MemoryCategory::kParameters, buffer.size);
+  if (stage < 3) step.hold(MemoryCategory::kParameters, step.frozen_bytes());
   for (const UnitPart& one :
        stage == 3 ? parts_in_units(step, tied) : parts_in_buckets(step, limits, tied, first_)) {
     for (const int tensor : one.tensors) bucket_of_[tensor] = states_.size();
@@ -134,7 +139,13 @@ std::vector<std::size_t> ZeroReduction::buckets_of(int segment) const {
   for (const std::vector<int>* used :
        {&step_.model().segments[segment].parameters, &step_.model().segments[segment].tied})
     for (const int tensor : *used) buckets.push_back(bucket_of_[tensor]);
+  for (const int tensor : frozen_of(segment)) buckets.push_back(bucket_of_[tensor]);
   return buckets;
+}
+
+/// Frozen parameters in units: with stage 3.
+std::vector<int> ZeroReduction::frozen_of(int segment) const {
+  return stage_ == 3 ? step_.model().segments[segment].frozen.own : std::vector<int>{};
 }
 
 int ZeroReduction::gather(std::size_t bucket, std::vector<int> after) {
@@ -155,7 +166,7 @@ std::vector<int> ZeroReduction::needed(int segment) {
 }
 
 void ZeroReduction::take_gradients(std::size_t bucket) {
-  if (std::exchange(states_[bucket].gradients, true)) return;
+  if (!unit(bucket).trains() || std::exchange(states_[bucket].gradients, true)) return;
   units_.zero_gradients(first_ + bucket, stage_ > 1 && !unit(bucket).alone());
 }
 
@@ -165,8 +176,8 @@ int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vec
   const int backward = step_.backward(segment, micro_batch, std::move(after), phase);
   if (!reduces) return backward;
   std::vector<std::size_t> full;
-  const std::vector<int> copies = step_.copies(segment);
-  for (const std::vector<int>* ready : {&tensors, &copies})
+  const std::vector<int> copies = step_.copies(segment), frozen = frozen_of(segment);
+  for (const std::vector<int>* ready : {&tensors, &copies, &frozen})
     for (const int tensor : *ready)
       if (--states_[bucket_of_[tensor]].pending == 0) full.push_back(bucket_of_[tensor]);
   std::ranges::sort(full);
@@ -177,6 +188,7 @@ int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vec
 void ZeroReduction::reduce(std::size_t bucket) {
   const std::size_t index = first_ + bucket;
   if (stage_ == 3 && !unit(bucket).alone()) units_.free_parameters(index);
+  if (!unit(bucket).trains()) return;
   units_.scale(index, 1.0 / (sharing_.shards * sharing_.replicas));
   if (stage_ > 1) finish_reduction();
   std::vector<int> after = step_.latest_compute();
@@ -205,6 +217,7 @@ std::vector<int> ZeroReduction::end_reduction() {
 
 void ZeroReduction::update(std::vector<int> after) {
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
+    if (!unit(bucket).trains()) continue;
     const std::vector<int> updated = units_.update(first_ + bucket, std::exchange(after, {}));
     if (stage_ < 3) gather(bucket, updated);
   }

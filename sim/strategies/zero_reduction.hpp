@@ -92,6 +92,7 @@ class ZeroReduction {
   };
 
   [[nodiscard]] const FsdpUnit& unit(std::size_t bucket) const;
+  [[nodiscard]] std::vector<int> frozen_of(int segment) const;
   /// Buckets of the parameters that a segment uses.
   [[nodiscard]] std::vector<std::size_t> buckets_of(int segment) const;
   int gather(std::size_t bucket, std::vector<int> after);

@@ -28,9 +28,10 @@ Bytes state_bytes(const std::string& model, const std::string& precision) {
   Model whole = load_model(whole_model(model));
   whole.precision = Precision::parse(precision);
   const auto count = static_cast<double>(whole.parameter_count());
+  const auto trained = static_cast<double>(whole.trained_count());
   double muon_count = 0.0;
   for (const Parameter& one : whole.parameters) muon_count += whole.muon_elements(one);
-  return Bytes(count * bytes_of(whole.precision.parameters)) + whole.optimizer_bytes(count, muon_count);
+  return Bytes(count * bytes_of(whole.precision.parameters)) + whole.optimizer_bytes(trained, muon_count);
 }
 
 HostFacts host_facts(const Cluster& cluster) {

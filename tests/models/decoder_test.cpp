@@ -233,7 +233,7 @@ TEST_CASE("a decoder without its variants costs what Llama costs, and parallel b
   CHECK(block(decoder).saved.size == block(llama).saved.size);
   const Model parallel = load_model("decoder" + sizes + ",parallel=1");
   CHECK(parallel.parameter_count() == llama.parameter_count());
-  CHECK(block(parallel).forward == block(decoder).forward);
+  CHECK(block(parallel).flop.forward == block(decoder).flop.forward);
   for (const char* more :
        {",tensor=2", ",tensor=2,sequence_parallel=1", ",tensor=2,parallel=1", ",context=2,ring=1"})
     CHECK(load_model("decoder" + sizes + more).forward_flop().count() < 0.7 * llama.forward_flop().count());
@@ -257,8 +257,8 @@ TEST_CASE("a Llama block's flop follow from its widths; a causal kernel computes
   const std::string widths = "llama:layers=1,hidden=256,heads=4,kv_heads=1,sequence=64,vocabulary=100";
   const double products = 2 * s * (h * (q + 2 * w) + q * h + 3 * h * f);
   const double rest = 2 * 4 * s * h + 2 * s * f;  // two norms; SiLU and the gate
-  CHECK(block(load_model(widths)).forward == Flop(products + 2 * s * s * q + rest));
-  CHECK(block(load_model(widths + ",flash=0")).forward == Flop(products + 4 * s * s * q + rest));
+  CHECK(block(load_model(widths)).flop.forward == Flop(products + 2 * s * s * q + rest));
+  CHECK(block(load_model(widths + ",flash=0")).flop.forward == Flop(products + 4 * s * s * q + rest));
 }
 
 TEST_CASE("memory of flash attention is linear in the sequence, that of stored probabilities is not",
@@ -281,8 +281,8 @@ TEST_CASE("experts cost what the chosen ones cost, and keep as many parameters a
                       std::to_string(experts) + ",active=" + std::to_string(active));
   };
   const double s = 32, h = 64, f = 128;
-  CHECK(block(one(8, 2)).forward - block(one(8, 1)).forward == Flop(6 * s * h * f));
-  CHECK(block(one(9, 2)).forward - block(one(8, 2)).forward == Flop(2 * s * h));
+  CHECK(block(one(8, 2)).flop.forward - block(one(8, 1)).flop.forward == Flop(6 * s * h * f));
+  CHECK(block(one(9, 2)).flop.forward - block(one(8, 2)).flop.forward == Flop(2 * s * h));
   CHECK(one(9, 2).parameter_count() - one(8, 2).parameter_count() == 3 * 64 * 128 + 64);
   CHECK_THROWS_WITH(one(2, 3), Catch::Contains("active 3 is more than there are experts"));
 }

@@ -159,10 +159,10 @@ TEST_CASE("a module of multi-token prediction has a block, a projection and thre
               shared = load_model("deepseek-v3:sequence=16,mtp=1,tensor=4,sequence_parallel=1");
   const Segment &module = with.segments[with.segments.size() - 2], &block = with.segments[61];
   CHECK(without.parameter_count() == kMain);
-  CHECK(with.parameter_count(module) == with.parameter_count(block) + 2 * kHidden * kHidden + 3 * kHidden);
-  CHECK(with.parameter_count() == kMain + with.parameter_count(module));
-  CHECK(with.parameter_count(module) == 11'610'067'968);
-  CHECK(with.parameter_count(module) + 2 * 129'280 * kHidden == 13'463'426'048);  // "14B" in the checkpoint
+  CHECK(with.trained_count(module) == with.trained_count(block) + 2 * kHidden * kHidden + 3 * kHidden);
+  CHECK(with.parameter_count() == kMain + with.trained_count(module));
+  CHECK(with.trained_count(module) == 11'610'067'968);
+  CHECK(with.trained_count(module) + 2 * 129'280 * kHidden == 13'463'426'048);  // "14B" in the checkpoint
   std::set<std::string> names;
   for (const int index : module.parameters) names.insert(with.parameters[index].name);
   for (const char* name : {"enorm", "hnorm", "eh_proj", "shared_head.norm", "self_attn.o_proj"})

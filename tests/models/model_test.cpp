@@ -172,8 +172,8 @@ TEST_CASE("every shipped model has the properties of a model") {
     flowing = segment.output;
     for (const int parameter : segment.parameters)
       CHECK(model.parameters[static_cast<std::size_t>(parameter)].segment == static_cast<int>(i));
-    CHECK(segment.backward >= segment.forward);
-    CHECK(segment.backward <= 2.0 * segment.forward);
+    CHECK(segment.flop.backward >= segment.flop.forward);
+    CHECK(segment.flop.backward <= 2.0 * segment.flop.forward);
     CHECK(segment.saved.size >= segment.output_size * (model.has_fixed_times() ? 0.0 : 1.0));
   }
 }
@@ -181,10 +181,10 @@ TEST_CASE("every shipped model has the properties of a model") {
 TEST_CASE("the backward costs twice the forward, once where the input needs no gradient") {
   const Model model = load_model("netflix-mlp");
   // fc1: 2 x 30 x 128 multiply-adds' flop and 128 for ReLU; no gradient of the features.
-  CHECK(model.segments[0].forward == Flop(7680 + 128));
-  CHECK(model.segments[0].backward == Flop(7680 + 2 * 128));
-  CHECK(model.segments[1].forward == Flop(256));
-  CHECK(model.segments[1].backward == Flop(512));
+  CHECK(model.segments[0].flop.forward == Flop(7680 + 128));
+  CHECK(model.segments[0].flop.backward == Flop(7680 + 2 * 128));
+  CHECK(model.segments[1].flop.forward == Flop(256));
+  CHECK(model.segments[1].flop.backward == Flop(512));
 }
 
 TEST_CASE("saved bytes count each activation once, in the segment that allocates it") {

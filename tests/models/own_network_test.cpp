@@ -104,8 +104,8 @@ TEST_CASE("a network is written as a model file and read back") {
   CHECK(model.segments[1].tied == std::vector<int>{0});
   CHECK(model.buffer_bytes(0) == Bytes(24));
   CHECK(model.buffer_bytes(1) == Bytes(8));
-  CHECK(model.segments[0].forward == Flop(2.0 * 12 * 6));
-  CHECK(model.segments[0].backward == Flop(2.0 * 12 * 6));  // no gradient of the input
+  CHECK(model.segments[0].flop.forward == Flop(2.0 * 12 * 6));
+  CHECK(model.segments[0].flop.backward == Flop(2.0 * 12 * 6));  // no gradient of the input
   CHECK(model.input.shape == Shape{3, 4});
 }
 

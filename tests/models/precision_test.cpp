@@ -112,7 +112,7 @@ TEST_CASE("activations, boundaries and traffic halve with compute; updates move 
     const SavedBytes& whole = full.segments[i].saved;
     CHECK(half.segments[i].saved.size == 0.5 * (whole.size - whole.float32) + whole.float32);
     CHECK(half.segments[i].output_size == 0.5 * full.segments[i].output_size);
-    CHECK(half.segments[i].forward == full.segments[i].forward);
+    CHECK(half.segments[i].flop.forward == full.segments[i].flop.forward);
   }
   CHECK(full.update_traffic(1.0) == Bytes(28.0));
   CHECK(half.update_traffic(1.0) == Bytes(2.0 + 8.0 + 2.0 + 16.0));

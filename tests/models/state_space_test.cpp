@@ -144,20 +144,20 @@ TEST_CASE("a state-space layer costs what its kernels compute, move and keep", "
                all = d + c + H;
   const Segment& scan = segment_of(model, 'M', pattern);
   const double norms = 4 * s * h + 4 * s * d;
-  CHECK(scan.forward.count() == Approx(2 * s * h * all + 2 * s * d * h + norms + 8 * s * c +
-                                       2 * s * (Q * G * N + Q * d / 2 + 2 * N * d)));
-  CHECK(scan.backward.count() == Approx(2 * scan.forward.count()));
+  CHECK(scan.flop.forward.count() == Approx(2 * s * h * all + 2 * s * d * h + norms + 8 * s * c +
+                                            2 * s * (Q * G * N + Q * d / 2 + 2 * N * d)));
+  CHECK(scan.flop.backward.count() == Approx(2 * scan.flop.forward.count()));
   // The norm's input is the block's and is not counted; its output, what in_proj returns, y, the norm's input
   // and output, the block's output, and numbers of both norms.
   CHECK(scan.saved.size.count() == Approx(4 * s * (h + all + d + d + d + h) + 4 * s * (1 + G)));
   const Segment& dense = segment_of(model, '-', pattern);
-  CHECK(dense.forward.count() == Approx(4 * s * h * 1'024 + s * 1'024 + 4 * s * h));
+  CHECK(dense.flop.forward.count() == Approx(4 * s * h * 1'024 + s * 1'024 + 4 * s * h));
   const Segment& experts = segment_of(model, 'E', pattern);
-  CHECK(experts.forward.count() == Approx(2 * s * h * 8 + 2 * 4 * s * h * 1'024 + 4 * s * h));
+  CHECK(experts.flop.forward.count() == Approx(2 * s * h * 8 + 2 * 4 * s * h * 1'024 + 4 * s * h));
   const Model latent = load_model(
       "decoder:pattern=E,hidden=512,heads=8,feed_forward=1024,experts=8,active=2,expert_gated=0,latent=128,"
       "sequence=1024,vocabulary=1000");
-  CHECK(latent.segments.at(1).forward.count() ==
+  CHECK(latent.segments.at(1).flop.forward.count() ==
         Approx(2 * s * h * 8 + 2 * 4 * s * 128 * 1'024 + 4 * s * h * 128 + 4 * s * h));
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("ranks share the heads and groups of state-space layers", "[models]") 
   std::int64_t shared = 0;
   for (const Parameter& one : half.parameters) shared += (one.shared_dimension < 0 ? 1 : 2) * one.numel();
   CHECK(shared == whole.parameter_count());
-  CHECK(half.segments.at(1).forward < whole.segments.at(1).forward);
+  CHECK(half.segments.at(1).flop.forward < whole.segments.at(1).flop.forward);
   CHECK_THAT(error_of([&] { (void)load_model(model + ",tensor=4"); }), Catch::Contains("groups 2"));
   CHECK_THAT(error_of([&] { (void)load_model(model + ",context=2"); }), Catch::Contains("context=1"));
 }
@@ -215,7 +215,7 @@ TEST_CASE("the recomputation of experts repeats their work and their all-to-alls
   CHECK((after.saved.size + after.recomputed.saved.size).count() == Approx(before.saved.size.count()));
   Flop repeated;
   for (const LayerWork& work : after.recomputed.work) repeated += work.forward();
-  CHECK(repeated.count() == Approx(before.forward.count()));
+  CHECK(repeated.count() == Approx(before.flop.forward.count()));
   CHECK(after.collectives.size() == before.collectives.size() + 2);
   CHECK_THAT(
       error_of([&] { (void)recomputing(load_model("nemotron-h-8b:layers=2"), RecomputedPart::kOperations); }),

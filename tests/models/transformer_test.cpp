@@ -35,7 +35,7 @@ TEST_CASE("BERT-base takes 22.37 GF per sample of 128 tokens, its formula and th
   const double activations = 12 * s * 4 * h + h;  // GELU and tanh
   CHECK(model.forward_flop() == Flop(products + layer_norms + activations));
   CHECK(model.forward_flop().count() == Approx(22.37e9).epsilon(0.0003));
-  CHECK(segment(model, "layer0").forward.count() == Approx(1.864e9).epsilon(0.0005));
+  CHECK(segment(model, "layer0").flop.forward.count() == Approx(1.864e9).epsilon(0.0005));
 }
 
 TEST_CASE("a layer of BERT-base has 7,087,872 parameters and its pooler 590,592") {
@@ -126,7 +126,7 @@ TEST_CASE("GPT-2's head uses the embedding's weight and owns none; that weight i
 TEST_CASE("a fused projection costs the flop of three and has as many parameters") {
   const Model gpt = load_model("gpt2-small:vocabulary=1000,positions=128,dropout=0");
   const Model bert = load_model("bert-base:vocabulary=1000,dropout=0");
-  CHECK(segment(gpt, "layer0").forward == segment(bert, "layer0").forward);
+  CHECK(segment(gpt, "layer0").flop.forward == segment(bert, "layer0").flop.forward);
   CHECK(segment(gpt, "layer0").parameters.size() == 12);
   CHECK(segment(bert, "layer0").parameters.size() == 16);
 }

@@ -67,7 +67,19 @@ std::vector<PlanProblem> problems() {
        .precision = bf16,
        .ranks = 4,
        .samples = 16,
-       .like = "torchtitan@2025"}};
+       .like = "torchtitan@2025"},
+      {.model = llama + ",lora=8",
+       .cluster = "h100x8-hgx",
+       .device = "h100-sxm",
+       .precision = bf16,
+       .ranks = 8,
+       .samples = 16},
+      {.model = gpt + ",frozen=2",
+       .cluster = "h100x8-hgx",
+       .device = "h100-sxm",
+       .precision = bf16,
+       .ranks = 4,
+       .samples = 8}};
 }
 
 /// The plan whose bound excludes `plan` too: without smaller values.

@@ -212,8 +212,8 @@ TEST_CASE("layers' work adds up to that of their segment") {
         CHECK(work.traffic(true) >= Bytes(0));
         CHECK(work.traffic(false) >= Bytes(0));
       }
-      CHECK(forward.count() == Approx(segment.forward.count()));
-      CHECK(backward.count() == Approx(segment.backward.count()));
+      CHECK(forward.count() == Approx(segment.flop.forward.count()));
+      CHECK(backward.count() == Approx(segment.flop.backward.count()));
       CHECK(traffic.count() == Approx(segment.traffic.forward.count()));
     }
   }

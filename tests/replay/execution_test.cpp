@@ -178,7 +178,7 @@ TEST_CASE("passes over gradients and copies of gathered parameters move the byte
   const auto added = [&](const Execution& execution, auto part) {
     const PhaseCosts with = costs_of(kLlama, execution), none = costs_of(kLlama, {});
     return (part(with.segments[1]).device_s - part(none.segments[1]).device_s) * rate /
-           static_cast<double>(load_model(kLlama).parameter_count(load_model(kLlama).segments[1]));
+           static_cast<double>(load_model(kLlama).trained_count(load_model(kLlama).segments[1]));
   };
   const auto update = [](const SegmentCosts& one) { return one.optimizer; };
   CHECK(added({.gradient_passes = "norm"}, update) == Approx(2.0));
@@ -194,7 +194,7 @@ TEST_CASE("passes over gradients and copies of gathered parameters move the byte
         Approx(4.0 + 2.0 + 4.0));  // and gradients into a buffer of fp32
   const auto backward = [&](const std::string& precision) {
     return costs_of(kLlama, {}, "h100-sxm", precision).segments[1].backward.device_s * rate /
-           static_cast<double>(load_model(kLlama).parameter_count(load_model(kLlama).segments[1]));
+           static_cast<double>(load_model(kLlama).trained_count(load_model(kLlama).segments[1]));
   };
   CHECK(backward("bf16,gradients=bf16+fp32") - backward("bf16") == Approx(18.0));  // cast and added
 }

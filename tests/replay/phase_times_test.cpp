@@ -37,7 +37,7 @@ TEST_CASE("known phases are shared by flop, and a rank alone takes their sum, in
   CHECK(sum(entry, &SegmentCosts::backward) == Approx(0.6));
   CHECK(sum(entry, &SegmentCosts::optimizer) == Approx(0.03));
   CHECK(entry.host.device_s == Approx(0.07));
-  const double flop = model.segments[0].forward / model.forward_flop();
+  const double flop = model.segments[0].flop.forward / model.forward_flop();
   CHECK(entry.segments[0].forward.device_s == Approx(0.3 * flop));
   PredictionRequest asked = request("", "forward=10ms,backward=20ms,input=5ms");
   const double step = predict(asked).median_step_time_s();

@@ -26,7 +26,7 @@ Flop forward_of(const Model& model) { return model.forward_flop(); }
 TEST_CASE("devices compute the model's flop and the recomputed flop", "[replay]") {
   const Model stored = load_model(std::string(kLlama) + ",flash=0"), flash = load_model(kLlama);
   Flop both;
-  for (const Segment& segment : stored.segments) both += segment.forward + segment.backward;
+  for (const Segment& segment : stored.segments) both += segment.flop.forward + segment.flop.backward;
   const StepFlop data_parallel = flop_of(stored, "ddp", {});
   CHECK(data_parallel.model == 8.0 * both);  // two ranks, four samples each
   CHECK(data_parallel.hardware.count() == Approx(data_parallel.model.count()));

@@ -107,7 +107,10 @@ std::vector<LawCase> cases() {
     all.push_back({.strategy = strategy, .model = "simple-cnn"});
     for (const std::string precision : {"fp32", "bf16"})
       all.push_back({.strategy = strategy, .model = kLlama + ",muon=1", .precision = precision});
+    all.push_back({.strategy = strategy, .model = kLlama + ",lora=4"});
   }
+  for (const char* precision : {"fp32", "bf16"})
+    all.push_back({.strategy = "fsdp", .model = kLlama + ",frozen=2", .precision = precision});
   all.push_back({.strategy = "ddp", .model = kPlaces, .options = {{"zero", "1"}, {kMeshOption, "expert=2"}}});
   all.push_back({.strategy = "pipeline", .options = {{"schedule", "interleaved"}, {"virtual-stages", "2"}}});
   return all;

@@ -216,11 +216,11 @@ TEST_CASE("a description lists parts, parameters in the order of their gradients
   CHECK(model.parameter_count() == 4 * 27 + 4 + 6 * 36 + 6 + 5 * 48 + 5);
   CHECK(model.parameters[model.segments[2].parameters.front()].name.starts_with("fc."));
   // Per sample: 2 multiply-adds of each output, and 1 flop of each ReLU.
-  CHECK(model.segments[0].forward == Flop(2.0 * 32 * 4 * 27 + 32 * 4));
-  CHECK(model.segments[1].forward == Flop(2.0 * 8 * 6 * 36 + 8 * 6));
-  CHECK(model.segments[2].forward == Flop(2.0 * 48 * 5));
-  CHECK(model.segments[0].backward == Flop(2.0 * 32 * 4 * 27 + 2.0 * 32 * 4));
-  CHECK(model.segments[2].backward == 2.0 * model.segments[2].forward);
+  CHECK(model.segments[0].flop.forward == Flop(2.0 * 32 * 4 * 27 + 32 * 4));
+  CHECK(model.segments[1].flop.forward == Flop(2.0 * 8 * 6 * 36 + 8 * 6));
+  CHECK(model.segments[2].flop.forward == Flop(2.0 * 48 * 5));
+  CHECK(model.segments[0].flop.backward == Flop(2.0 * 32 * 4 * 27 + 2.0 * 32 * 4));
+  CHECK(model.segments[2].flop.backward == 2.0 * model.segments[2].flop.forward);
   CHECK(model.loss.kind == "mean_square");
 }
 

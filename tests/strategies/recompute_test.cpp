@@ -162,7 +162,7 @@ TEST_CASE(
   Flop again;
   for (const LayerWork& work : some.recomputed.work) again += work.forward();
   CHECK(again.count() == Approx(4 * s * s * h));  // q k^T and p v
-  CHECK(some.forward == all.forward);
+  CHECK(some.flop.forward == all.flop.forward);
 }
 
 TEST_CASE("modules of Megatron free what its checkpoints do not keep of DeepSeek-V3's layers") {
@@ -175,7 +175,7 @@ TEST_CASE("modules of Megatron free what its checkpoints do not keep of DeepSeek
   const auto freed = [&](const char* part) {
     const Segment some = block(part);
     CHECK(some.recomputed.saved.size.count() == Approx((all.saved.size - some.saved.size).count()));
-    CHECK(some.forward == all.forward);
+    CHECK(some.flop.forward == all.flop.forward);
     return (all.saved.size - some.saved.size).count() / s;
   };
   const double up = 2 * (q + c) + 4 * heads * 192 + 2 * heads * 128;

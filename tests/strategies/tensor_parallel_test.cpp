@@ -161,7 +161,7 @@ TEST_CASE("context parallelism gathers keys and values, scatters their gradients
   CHECK(half.parameter_count() == all.parameter_count());
   CHECK(half.segments[1].output_size == 0.5 * all.segments[1].output_size);
   // Work per rank: half of it, scores included.
-  CHECK(half.segments[1].forward.count() == Approx(0.5 * all.segments[1].forward.count()));
+  CHECK(half.segments[1].flop.forward.count() == Approx(0.5 * all.segments[1].flop.forward.count()));
   CHECK_THROWS_WITH(shared(whole + ",context=2", "ddp", 3),
                     Catch::Contains("--mesh context=2 needs a multiple of 2 ranks, the world size is 3"));
   CHECK_THROWS_WITH(shared(whole + ",context=2", "single", 1),
@@ -193,15 +193,15 @@ TEST_CASE("a shift is waited for after the ring step that runs concurrently") {
   // Projections, four steps, and what puts them together, where else one work is.
   const Segment &block = ring.segments[1], &other = gathered.segments[1];
   CHECK(block.work.size() == other.work.size() + 5);
-  CHECK(block.forward == other.forward);
-  CHECK(block.backward == other.backward);
+  CHECK(block.flop.forward == other.flop.forward);
+  CHECK(block.flop.backward == other.flop.backward);
   Flop flop{}, again{}, again_gathered{};
   for (const LayerWork& work : block.work) {
     flop += work.forward();
     again += work.recomputed();
   }
   for (const LayerWork& work : other.work) again_gathered += work.recomputed();
-  CHECK(flop.count() == Approx(block.forward.count()));
+  CHECK(flop.count() == Approx(block.flop.forward.count()));
   CHECK(again.count() == Approx(again_gathered.count()));
   // Of keys and values one part of four stays.
   const double width = 64.0, own = 4.0 * kSequence / 4.0;
