@@ -44,10 +44,7 @@ std::string device_of(const NcclSample& sample, const std::string& otherwise) {
   if (!otherwise.empty()) return device_model(otherwise).name;
   const DeviceModel* found = reported_device(sample.device);
   if (found != nullptr) return found->name;
-  std::vector<std::string> names;
-  for (const DeviceModel& device : device_models())
-    if (device.gpu) names.push_back(device.name);
-  throw InputError("{}: device '{}' is none of {}", sample.where, sample.device, joined(names));
+  throw InputError("{}: device '{}' is none of {}", sample.where, sample.device, joined(gpu_names()));
 }
 
 }  // namespace stepcast

@@ -4,6 +4,7 @@
 
 #include "calibration/fit.hpp"
 #include "calibration/report_slow_hosts.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "topologies/token_bucket.hpp"
@@ -66,9 +67,7 @@ double time_per_cpu_second_near(double bytes, const std::vector<const SampleSet*
       near.emplace_back(std::abs(std::log(set->bytes / bytes)), value);
   std::ranges::sort(near);
   near.resize(std::min(near.size(), kNearest));
-  std::vector<double> values;
-  for (const auto& [how_far, value] : near) values.push_back(value);
-  return values.empty() ? 0.0 : median(values);
+  return near.empty() ? 0.0 : median(transformed(near, &std::pair<double, double>::second));
 }
 
 /// Medians of every size of a probe, ascending. Sizes with interference as in fit_calibration().
@@ -191,20 +190,18 @@ PathCost fit_path(const Calibration& calibration, const std::string& path_class,
   const CostFit latency = fit_latency(calibration, path_class, wire);
   const CostFit gap = fit_gap(calibration, path_class, wire);
   const CostFit cpu = fit_probe(calibration, {"exchange", path_class}, true, kEnds);
-  PathCost path;
-  path.path_class = path_class;
-  path.latency = latency.cost;
-  path.notice_s = difference(calibration, {"rendezvous", path_class}, {"ping_pong", path_class}).count();
-  path.gap = gap.cost;
-  path.cpu = cpu.cost;
-  path.wake_cpu_s = wake_cpu(calibration, path_class).count();
-  path.latency_fit = latency.quality;
-  path.gap_fit = gap.quality;
-  path.cpu_fit = cpu.quality;
-  path.wire_bandwidth_bytes_per_s = bandwidth.count();
-  path.smallest_bytes = sets.front()->bytes;
-  path.largest_bytes = sets.back()->bytes;
-  return path;
+  return {.path_class = path_class,
+          .latency = latency.cost,
+          .notice_s = difference(calibration, {"rendezvous", path_class}, {"ping_pong", path_class}).count(),
+          .gap = gap.cost,
+          .cpu = cpu.cost,
+          .wake_cpu_s = wake_cpu(calibration, path_class).count(),
+          .latency_fit = latency.quality,
+          .gap_fit = gap.quality,
+          .cpu_fit = cpu.quality,
+          .wire_bandwidth_bytes_per_s = bandwidth.count(),
+          .smallest_bytes = sets.front()->bytes,
+          .largest_bytes = sets.back()->bytes};
 }
 
 /// Fits every path class that has samples, the nearest first.
@@ -289,30 +286,30 @@ void count_sets(Calibration& calibration) {
 
 void judge_sampling(const Sampling& sampling, std::vector<std::string>& warnings) {
   const std::string budget = "the budget of " + to_text(Seconds(sampling.budget_s));
-  const std::string fewest = std::to_string(kMinSamples);
   if (!sampling.converged())
     warnings.push_back(fmt::format(
         "did not converge: of {} of {} costs no {} undisturbed samples came within {}; they may be {} too "
         "high or more; calibrate on a quieter machine, or with a larger --budget",
-        sampling.sets_with_interference, sampling.sets, fewest, budget, percent_text(sampling.excess, 0)));
+        sampling.sets_with_interference, sampling.sets, kMinSamples, budget,
+        percent_text(sampling.excess, 0)));
   if (sampling.sets_from_cpu_time > 0)
-    warnings.push_back("the machine was disturbed: the times of " +
-                       std::to_string(sampling.sets_from_cpu_time) + " of " + std::to_string(sampling.sets) +
-                       " costs are those of their processor time, since no " + fewest +
-                       " undisturbed samples of them came within " + budget);
+    warnings.push_back(fmt::format(
+        "the machine was disturbed: the times of {} of {} costs are those of their processor time, since no "
+        "{} undisturbed samples of them came within {}",
+        sampling.sets_from_cpu_time, sampling.sets, kMinSamples, budget));
   if (sampling.largest_bytes_given_up > 0.0)
-    warnings.push_back("messages of " + to_text(Bytes(sampling.largest_bytes_given_up)) +
-                       " and more were given up: " + budget + " does not last for " + fewest +
-                       " rounds of them");
+    warnings.push_back(
+        fmt::format("messages of {} and more were given up: {} does not last for {} rounds of them",
+                    to_text(Bytes(sampling.largest_bytes_given_up)), budget, kMinSamples));
 }
 
 void judge_fit(const std::string& what, const FitQuality& quality, std::vector<std::string>& warnings) {
   constexpr double kPoor = 0.2;
   if (quality.worst_absolute_relative_residual <= kPoor) return;
-  warnings.push_back(
-      what + " does not follow a steady curve: " + percent_text(quality.worst_absolute_relative_residual, 0) +
-      " off at " + to_text(Bytes(quality.worst_at_bytes)) +
-      "; other processes interfered or the size is special");
+  warnings.push_back(fmt::format(
+      "{} does not follow a steady curve: {} off at {}; other processes interfered or the size is special",
+      what, percent_text(quality.worst_absolute_relative_residual, 0),
+      to_text(Bytes(quality.worst_at_bytes))));
 }
 
 void judge(Calibration& calibration) {
@@ -322,17 +319,17 @@ void judge(Calibration& calibration) {
   warnings.clear();
   judge_sampling(calibration.sampling, warnings);
   if (calibration.sampling.noise > kNoisy)
-    warnings.push_back(
-        "this machine is too noisy: the same computation varies by " +
-        percent_text(calibration.sampling.noise, 0) +
-        " (p10 to p90); expect predictions to be no better, and calibrate again when it is idle");
+    warnings.push_back(fmt::format(
+        "this machine is too noisy: the same computation varies by {} (p10 to p90); expect predictions to be "
+        "no better, and calibrate again when it is idle",
+        percent_text(calibration.sampling.noise, 0)));
   if (calibration.context.load_average > kBusy)
     warnings.push_back("other programs were running: load average " +
                        std::to_string(calibration.context.load_average).substr(0, 4) + " at the start");
   const int ranks = calibration.job.ranks_on_machine;
   if (ranks > calibration.context.cores)
-    warnings.push_back(std::to_string(ranks) + " ranks shared " + std::to_string(calibration.context.cores) +
-                       " cores; message costs include waiting for a core");
+    warnings.push_back(fmt::format("{} ranks shared {} cores; message costs include waiting for a core",
+                                   ranks, calibration.context.cores));
   for (const PathCost& path : calibration.paths) {
     judge_fit(path.path_class + ": latency", path.latency_fit, warnings);
     judge_fit(path.path_class + ": gap", path.gap_fit, warnings);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/units.hpp"
 
@@ -25,9 +26,8 @@ std::string two_digits(double value) {
 
 /// Median over the hosts that are not slow; 0 if there is none.
 double median_of_others(const std::vector<HostCost>& hosts, double HostCost::*part) {
-  std::vector<double> values;
-  for (const HostCost& host : hosts)
-    if (!slow(host)) values.push_back(host.*part);
+  const auto values =
+      transformed(hosts | std::views::filter([](const HostCost& one) { return !slow(one); }), part);
   return values.empty() ? 0.0 : median(values);
 }
 
@@ -82,10 +82,9 @@ void report_slow_hosts(const Calibration& calibration, std::vector<std::string>&
   const bool one_machine =
       static_cast<std::size_t>(calibration.job.ranks_on_machine) > calibration.job.hosts.front().ranks.size();
   warnings.push_back(
-      std::string(one_machine ? "the network is oversubscribed, or the one machine that plays all hosts is: "
-                              : "the network is oversubscribed: ") +
-      std::to_string(all->hosts) + " hosts at once send " + to_text(all->together) +
-      " in all, single pairs promise " + to_text(all->promised));
+      fmt::format("the network is oversubscribed{}: {} hosts at once send {} in all, single pairs promise {}",
+                  one_machine ? ", or the one machine that plays all hosts is" : "", all->hosts,
+                  to_text(all->together), to_text(all->promised)));
 }
 
 }  // namespace stepcast

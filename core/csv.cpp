@@ -74,8 +74,8 @@ CsvTable read_csv(const std::string& path) {
       continue;
     }
     if (cells.size() != table.columns.size())
-      reader.fail(line, "found " + std::to_string(cells.size()) + " cells, expected " +
-                            std::to_string(table.columns.size()) + " as in the first line");
+      reader.fail(line, fmt::format("found {} cells, expected {} as in the first line", cells.size(),
+                                    table.columns.size()));
     table.rows.push_back(std::move(cells));
     table.lines.push_back(line);
   }

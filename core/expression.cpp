@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -188,9 +189,7 @@ void Assignment::add_missing(const Assignment& others) {
 }
 
 std::vector<std::string> Assignment::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : values_) names.push_back(*name);
-  return names;
+  return transformed(values_, [](const auto& one) { return *one.first; });
 }
 
 Assignment assignment_of(const YamlNode& map) {
@@ -252,8 +251,7 @@ std::optional<Magnitude> magnitude_of(const std::string& text) {
 }
 
 Condition::Condition(const YamlNode& when, const std::vector<std::string>& names) {
-  for (const std::string& key : when.keys()) {
-    const YamlNode value = when.at(key);
+  for (const auto& [key, value] : entries_of(when)) {
     if (std::ranges::find(names, key) == names.end()) value.fail(unknown_name("name", key, names));
     std::vector<std::function<bool(const std::string&)>> any;
     for (const YamlNode& one : value.is_sequence() ? value.items() : std::vector{value})
@@ -283,13 +281,12 @@ void add_values(const YamlNode& values, Assignment& point) {
 
 void add_classes(const YamlNode& classes, Assignment& point) {
   const std::vector<std::string> names = point.names();
-  for (const std::string& name : classes.keys()) {
-    const YamlNode choices = classes.at(name);
-    const std::vector<std::string> known = choices.keys();
+  for (const auto& [name, choices] : entries_of(classes)) {
+    const auto known = entries_of(choices);
     const auto found = std::ranges::find_if(
-        known, [&](const std::string& choice) { return Condition(choices.at(choice), names).holds(point); });
+        known, [&](const auto& choice) { return Condition(choice.second, names).holds(point); });
     if (found == known.end()) choices.fail("a point is none of these");
-    point.set(name, *found);
+    point.set(name, found->first);
   }
 }
 

@@ -64,7 +64,7 @@ std::vector<std::string> rows_of(const std::vector<Bench>& benches, Origin origi
 Drawing draw(const FigureInput& input) {
   std::vector<BenchRow> all;
   for (const Bench& bench : input.benches) all.insert(all.end(), bench.rows.begin(), bench.rows.end());
-  const auto names = grouped(all, [](const BenchRow& row) { return row.collective; });
+  const auto names = grouped(all, &BenchRow::collective);
   if (names.empty())
     throw InputError(
         "nothing to draw: give a file of 'stepcast bench' and one of 'stepcast predict --collectives'");

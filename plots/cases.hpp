@@ -1,10 +1,10 @@
 #pragma once
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 
+#include "core/ranges.hpp"
 #include "plots/figure.hpp"
 #include "plots/sheet.hpp"
 
@@ -18,19 +18,6 @@ constexpr std::size_t kLegendCharacters = 60, kTitleCharacters = 110;
 /// The cases that have launches and a prediction. The returned cases point into `input`.
 /// \throws InputError when there is none.
 std::vector<Case> complete_cases(const FigureInput& input);
-
-/// Items with the same key, in the order in which keys appear.
-template <class Item, class KeyOf>
-auto grouped(const std::vector<Item>& items, KeyOf key_of) {
-  std::vector<std::pair<decltype(key_of(items.front())), std::vector<const Item*>>> groups;
-  for (const Item& item : items) {
-    const auto key = key_of(item);
-    auto found = std::ranges::find_if(groups, [&](const auto& one) { return one.first == key; });
-    if (found == groups.end()) found = groups.insert(groups.end(), {key, {}});
-    found->second.push_back(&item);
-  }
-  return groups;
-}
 
 /// `vgg11-bn-cifar, batch 16 per rank, 1 thread`
 std::string model_title(const Configuration& configuration, const std::string& batch_of = "per rank");

@@ -32,13 +32,7 @@ std::string marker_look(std::size_t series) {
                      {4 + series, style::series_colour(series)});
 }
 
-struct Range {
-  double low = INFINITY, high = -INFINITY;
-  void cover(double value) {
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
-};
+using style::Range;
 
 /// Curves begin at 0, points have a margin.
 std::string axis(const char* name, Range range, bool log, bool from_zero) {

@@ -44,17 +44,11 @@ struct HeatScale {
 };
 
 HeatScale scale_of(const HeatSheet& sheet) {
-  HeatScale scale;
-  bool any = false;
-  for (const HeatCell& cell : sheet.cells) {
-    if (!cell.value || !cell.fits) continue;
-    scale.low = any ? std::min(scale.low, *cell.value) : *cell.value;
-    scale.high = any ? std::max(scale.high, *cell.value) : *cell.value;
-    any = true;
-  }
-  if (!any) throw InputError("nothing to draw: no cell has a value that fits");
-  scale.log = sheet.log_scale && scale.low > 0.0;
-  return scale;
+  style::Range values;
+  for (const HeatCell& cell : sheet.cells)
+    if (cell.value && cell.fits) values.cover(*cell.value);
+  if (values.low > values.high) throw InputError("nothing to draw: no cell has a value that fits");
+  return {values.low, values.high, sheet.log_scale && values.low > 0.0};
 }
 
 std::vector<std::string> heat_places(const std::vector<HeatCell>& cells, std::string HeatCell::*part) {

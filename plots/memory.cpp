@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "plots/cases.hpp"
 
@@ -27,9 +28,9 @@ std::vector<style::Part> categories() {
   colour[MemoryCategory::kOptimizerState] = style::kGreen;
   colour[MemoryCategory::kActivations] = style::kYellow;
   colour[MemoryCategory::kCommunication] = style::kRed;
-  std::vector<style::Part> parts;
-  for (const MemoryCategoryRow& row : kMemoryCategories) parts.push_back({row.label, colour[row.value]});
-  return parts;
+  return transformed(kMemoryCategories, [&](const MemoryCategoryRow& row) {
+    return style::Part{row.label, colour[row.value]};
+  });
 }
 
 double bytes_of(const MemoryUse& use, const style::Part& part) {

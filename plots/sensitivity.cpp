@@ -1,6 +1,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 #include "plots/cases.hpp"
@@ -50,20 +51,18 @@ std::vector<Forecast> forecasts_of(const std::vector<ResultFile>& files) {
 /// The slowest first: by the efficiency at the largest number of ranks of each.
 std::vector<std::string> clusters_of(const std::vector<Forecast>& all) {
   std::vector<std::pair<double, std::string>> by_efficiency;
-  for (const auto& [cluster, points] : grouped(all, [](const Forecast& one) { return one.cluster; })) {
+  for (const auto& [cluster, points] : grouped(all, &Forecast::cluster)) {
     const Forecast& largest = **std::ranges::max_element(points, {}, &Forecast::ranks);
     by_efficiency.emplace_back(largest.speedup() / largest.ranks, cluster);
   }
   std::ranges::stable_sort(by_efficiency, {}, [](const auto& one) { return one.first; });
-  std::vector<std::string> names;
-  for (const auto& [efficiency, name] : by_efficiency) names.push_back(name);
-  return names;
+  return transformed(by_efficiency, &std::pair<double, std::string>::second);
 }
 
 /// A row per training and cluster, two columns per number of ranks.
 std::vector<std::vector<std::string>> table_of(const std::vector<Forecast>& all,
                                                const std::vector<std::string>& clusters) {
-  const auto trainings = grouped(all, [](const Forecast& one) { return one.training; });
+  const auto trainings = grouped(all, &Forecast::training);
   const bool several = trainings.size() > 1;
   std::set<int> ranks;
   for (const Forecast& one : all) ranks.insert(one.ranks);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast::style {
@@ -338,11 +339,9 @@ double draw_stack(Panel& panel, const std::vector<StackedBar>& bars, const std::
 }
 
 std::vector<Entry> stack_legend(const std::vector<Part>& parts) {
-  std::vector<Entry> entries;
-  for (const Part& part : parts)
-    entries.push_back(
-        {fill("with boxes fs solid 1.0 noborder fc rgb {q}", {part.colour}), std::string(part.name)});
-  return entries;
+  return transformed(parts, [](const Part& part) {
+    return Entry{fill("with boxes fs solid 1.0 noborder fc rgb {q}", {part.colour}), std::string(part.name)};
+  });
 }
 
 }  // namespace stepcast::style

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/ranges.hpp"
 #include "plots/figure.hpp"
 
 /// Parts of all figures: a sheet of panels under one legend, its data and gnuplot script, and colours.
@@ -28,6 +30,15 @@ struct Rgb {
 };
 /// The colour `#RRGGBB`.
 Rgb rgb(std::string_view colour);
+
+/// The least and the greatest of some values; none yet if `low` is above `high`.
+struct Range {
+  double low = INFINITY, high = -INFINITY;
+  void cover(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+};
 
 /// `'text'` for a script.
 std::string quote(std::string_view text);
@@ -74,9 +85,7 @@ std::string tics(const std::vector<Tic>& places);
 /// Tics labelled with their positions.
 template <class Numbers>
 std::string number_tics(const Numbers& places) {
-  std::vector<Tic> all;
-  for (const double place : places) all.push_back({place, number(place)});
-  return tics(all);
+  return tics(transformed(places, [](double place) { return Tic{place, number(place)}; }));
 }
 /// Tics of a logarithmic axis at 1, 2 and 5 times the powers of ten from `low` to `high`; finer steps if
 /// fewer than four fit. \pre 0 < low

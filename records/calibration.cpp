@@ -5,6 +5,7 @@
 
 #include "core/error.hpp"
 #include "core/load.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 
 namespace stepcast {
@@ -94,12 +95,10 @@ MachineSpeed Calibration::machine_speed() const {
 }
 
 const PathCost& Calibration::path(const std::string& path_class) const {
-  std::vector<std::string> known;
-  for (const PathCost& cost : paths) {
-    if (cost.path_class == path_class) return cost;
-    known.push_back(cost.path_class);
-  }
-  throw InputError("calibration: " + unknown_name("path class", path_class, known));
+  const auto found = std::ranges::find(paths, path_class, &PathCost::path_class);
+  if (found != paths.end()) return *found;
+  throw InputError("calibration: {}",
+                   unknown_name("path class", path_class, transformed(paths, &PathCost::path_class)));
 }
 
 Calibration load_calibration(const std::string& path) {

@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/sorted.hpp"
 #include "records/result.hpp"
 
 /// Writes execution traces of Chakra.
@@ -41,9 +42,7 @@ class RankNodes {
     for (std::size_t i = 0; i < program_.ops.size(); ++i)
       if (program_.ops[i].within >= 0) last_hook_[program_.ops[i].within] = static_cast<int>(i);
     if (rank >= static_cast<int>(result.breakdown.size())) return;
-    const Breakdown& parts = result.breakdown[rank];
-    step_s_ = parts.compute_s + parts.exposed_communication_s + parts.input_and_host_s +
-              parts.optimizer_and_copies_s + parts.idle_s;
+    step_s_ = result.breakdown[rank].step_s();
   }
 
   std::vector<ChakraNode> take() {
@@ -56,7 +55,9 @@ class RankNodes {
       if (op.within >= 0 && open_ == op.within && op.stream == Stream::kCompute) open_from_ = span(op).end_s;
       const bool suspends =
           op.exchange >= 0 && std::holds_alternative<Collective>(op.action) && !is_shift(op);
-      if (open_ >= 0 && op.within == open_ && suspends) wait_for(static_cast<int>(i), span(op).end_s);
+      if (open_ < 0 || op.within != open_ || !suspends) continue;
+      wait_for(static_cast<int>(i), chained_);
+      ready_s_ = open_from_ = span(op).end_s;
     }
     close();
     if (step_s_ - ready_s_ > kNanosecond) link("host", step_s_ - ready_s_);
@@ -68,6 +69,11 @@ class RankNodes {
     std::vector<std::uint64_t> nodes;  ///< to wait for
     double end_s = 0.0;
   };
+
+  /// Adds the nodes of an operation to those that another one waits for.
+  void wait_for(int index, std::vector<std::uint64_t>& nodes) const {
+    nodes.insert(nodes.end(), done_[index].nodes.begin(), done_[index].nodes.end());
+  }
 
   static bool is_shift(const Op& op) {
     const auto* call = std::get_if<Collective>(&op.action);
@@ -102,7 +108,7 @@ class RankNodes {
   void pass(int index, const Op& op) {
     Done& done = done_[index];
     for (const int before : op.after) {
-      done.nodes.insert(done.nodes.end(), done_[before].nodes.begin(), done_[before].nodes.end());
+      wait_for(before, done.nodes);
       done.end_s = std::max(done.end_s, done_[before].end_s);
     }
     if (op.stream == Stream::kCompute) join_chain(op);
@@ -111,9 +117,8 @@ class RankNodes {
   void add_message(int index, const Op& op) {
     ChakraNode node{.id = next_++, .name = op.name, .type = ChakraType::kCollective};
     if (chain_ > 0) node.after.push_back(chain_);
-    for (const int before : op.after)
-      node.after.insert(node.after.end(), done_[before].nodes.begin(), done_[before].nodes.end());
-    unique(node.after);
+    for (const int before : op.after) wait_for(before, node.after);
+    node.after = sorted_unique(std::move(node.after));
     if (const auto* call = std::get_if<Collective>(&op.action)) {
       if (call->kind == CollectiveKind::kShift)
         throw InputError(
@@ -141,15 +146,10 @@ class RankNodes {
   /// The next computing node waits for these, too.
   void join_chain(const Op& op) {
     for (const int before : op.after) {
-      chained_.insert(chained_.end(), done_[before].nodes.begin(), done_[before].nodes.end());
+      wait_for(before, chained_);
       ready_s_ = std::max(ready_s_, done_[before].end_s);
     }
   }
-  void wait_for(int index, double end_s) {
-    chained_.insert(chained_.end(), done_[index].nodes.begin(), done_[index].nodes.end());
-    ready_s_ = open_from_ = end_s;
-  }
-
   void advance(double until_s) {
     if (open_ >= 0 && until_s > open_from_) compute(program_.ops[open_].name, open_from_, until_s);
     open_from_ = std::max(open_from_, until_s);
@@ -172,16 +172,11 @@ class RankNodes {
     ChakraNode node{
         .id = next_++, .name = name, .after = std::move(chained_), .duration_s = std::max(duration_s, 0.0)};
     if (chain_ > 0) node.after.push_back(chain_);
-    unique(node.after);
+    node.after = sorted_unique(std::move(node.after));
     chained_.clear();
     chain_ = node.id;
     nodes_.push_back(std::move(node));
   }
-  static void unique(std::vector<std::uint64_t>& ids) {
-    std::ranges::sort(ids);
-    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  }
-
   const Schedule& schedule_;
   const Program& program_;
   int rank_;

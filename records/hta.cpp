@@ -108,10 +108,9 @@ class HtaTimeline {
 }  // namespace
 
 std::map<int, std::string> hta_timelines(const Result& result, const std::set<int>& ranks) {
-  const std::vector<Span>& all = result.shown.spans.empty() ? result.spans : result.shown.spans;
   std::map<int, std::map<int, std::vector<const Span*>>> by_rank;  // and step
   double end_s = 0.0;
-  for (const Span& span : all) {
+  for (const Span& span : result.shown_spans()) {
     if (ranks.empty() || ranks.contains(span.rank))
       by_rank[span.rank][std::max(span.step, 0)].push_back(&span);
     end_s = std::max(end_s, span.end_s);

@@ -41,13 +41,9 @@ struct Lane {
 
 bool is_shown(int rank, const std::set<int>& ranks) { return ranks.empty() || ranks.contains(rank); }
 
-const std::vector<Span>& spans_of(const Result& result) {
-  return result.shown.spans.empty() ? result.spans : result.shown.spans;
-}
-
 std::vector<Slice> sorted_slices(const Result& result, const std::set<int>& ranks) {
   std::vector<Slice> slices;
-  for (const Span& span : spans_of(result))
+  for (const Span& span : result.shown_spans())
     if (is_shown(span.rank, ranks))
       slices.push_back({&span, nanoseconds(span.start_s), nanoseconds(span.end_s)});
   std::ranges::stable_sort(slices, [](const Slice& a, const Slice& b) {
@@ -209,18 +205,17 @@ std::string perfetto_json(const std::vector<const Result*>& results, const std::
   nlohmann::json events = nlohmann::json::array();
   bool any = false;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const std::vector<Span>& spans = spans_of(*results[i]);
+    const std::vector<Span>& spans = results[i]->shown_spans();
     any = any || std::ranges::any_of(spans, [&](const Span& span) { return is_shown(span.rank, ranks); });
     Timeline(*results[i], ranks, static_cast<int>(i), static_cast<int>(results.size()), events).add();
   }
   if (!any) {
     std::set<int> known;
     for (const Result* result : results)
-      for (const Span& span : spans_of(*result)) known.insert(span.rank);
-    throw InputError(
-        known.empty() ? "no timeline: there are no spans"
-                      : "no timeline: there are spans of ranks " + std::to_string(*known.begin()) + " to " +
-                            std::to_string(*known.rbegin()) + ", but none of the requested ranks");
+      for (const Span& span : result->shown_spans()) known.insert(span.rank);
+    if (known.empty()) throw InputError("no timeline: there are no spans");
+    throw InputError("no timeline: there are spans of ranks {} to {}, but none of the requested ranks",
+                     *known.begin(), *known.rbegin());
   }
   return nlohmann::json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(1) + "\n";
 }

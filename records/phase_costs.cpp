@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/overloaded.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "schedule/operations.hpp"
 
@@ -23,7 +24,7 @@ PhaseCost measured(const std::vector<double>& samples, const std::vector<double>
 }
 
 /// Sum of one phase over the segments, without samples.
-PhaseCost sum_of(const std::vector<SegmentCosts>& segments, PhaseCost SegmentCosts::*phase) {
+PhaseCost sum_over(const std::vector<SegmentCosts>& segments, PhaseCost SegmentCosts::*phase) {
   PhaseCost sum;
   for (const SegmentCosts& segment : segments) {
     sum.device_s += (segment.*phase).device_s;
@@ -139,15 +140,14 @@ double PhaseCosts::workspace_bytes(const std::vector<FsdpUnit>& units, const Op&
 }
 
 std::vector<double> PhaseCosts::segment_times() const {
-  std::vector<double> times;
-  for (const SegmentCosts& segment : segments)
-    times.push_back(segment.forward.device_s + segment.backward.device_s);
-  return times;
+  return transformed(segments, [](const SegmentCosts& segment) {
+    return segment.forward.device_s + segment.backward.device_s;
+  });
 }
 
 void PhaseCosts::sum_segments() {
-  all_zero_grad = sum_of(segments, &SegmentCosts::zero_grad);
-  all_optimizer = sum_of(segments, &SegmentCosts::optimizer);
+  all_zero_grad = sum_over(segments, &SegmentCosts::zero_grad);
+  all_optimizer = sum_over(segments, &SegmentCosts::optimizer);
 }
 
 std::vector<char> followers(const Program& program) {
@@ -162,8 +162,8 @@ std::vector<char> followers(const Program& program) {
 
 PhaseCosts traced_costs(const Model& model, const TraceEntry& entry, const TraceEntry* accumulating) {
   if (entry.segments.size() != model.segments.size())
-    throw InputError("the trace has " + std::to_string(entry.segments.size()) + " segments, model '" +
-                     model.specification + "' has " + std::to_string(model.segments.size()));
+    throw InputError("the trace has {} segments, model '{}' has {}", entry.segments.size(),
+                     model.specification, model.segments.size());
   PhaseCosts costs(model);
   costs.rows.resize(entry.steps());
   std::iota(costs.rows.begin(), costs.rows.end(), 0);

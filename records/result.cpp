@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "core/load.hpp"
 #include "core/overloaded.hpp"
+#include "core/ranges.hpp"
 #include "schedule/operations.hpp"
 
 namespace stepcast {
@@ -131,9 +132,9 @@ std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_t
 
 double coefficient_of_variation(const std::vector<double>& values) {
   const auto count = static_cast<double>(values.size());
-  double mean = 0.0, variance = 0.0;
-  for (const double value : values) mean += value / count;
-  for (const double value : values) variance += (value - mean) * (value - mean) / count;
+  const double mean = sum_of(values, [&](double value) { return value / count; });
+  const double variance =
+      sum_of(values, [&](double value) { return (value - mean) * (value - mean) / count; });
   return mean > 0.0 ? std::sqrt(variance) / mean : 0.0;
 }
 
@@ -236,26 +237,17 @@ double Result::throughput_samples_per_s() const {
 }
 
 double Result::bubble_fraction() const {
-  double idle = 0.0;
-  double whole = 0.0;
-  for (const Breakdown& rank : breakdown) {
-    idle += rank.idle_s;
-    whole += rank.compute_s + rank.exposed_communication_s + rank.input_and_host_s +
-             rank.optimizer_and_copies_s + rank.idle_s;
-  }
-  return whole > 0.0 ? idle / whole : 0.0;
+  const double whole = sum_of(breakdown, &Breakdown::step_s);
+  return whole > 0.0 ? sum_of(breakdown, &Breakdown::idle_s) / whole : 0.0;
 }
 
 double Result::stage_time_cv() const {
-  std::vector<double> times;
-  for (const Breakdown& rank : breakdown) times.push_back(rank.compute_s + rank.optimizer_and_copies_s);
-  return coefficient_of_variation(times);
+  return coefficient_of_variation(transformed(
+      breakdown, [](const Breakdown& rank) { return rank.compute_s + rank.optimizer_and_copies_s; }));
 }
 
 double Result::memory_cv() const {
-  std::vector<double> peaks;
-  for (const MemoryUse& rank : memory) peaks.push_back(rank.peak_bytes);
-  return coefficient_of_variation(peaks);
+  return coefficient_of_variation(transformed(memory, &MemoryUse::peak_bytes));
 }
 
 Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s) {

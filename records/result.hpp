@@ -58,6 +58,9 @@ struct Breakdown {
   double input_and_host_s = 0.0;
   double optimizer_and_copies_s = 0.0;
   double idle_s = 0.0;
+  [[nodiscard]] double step_s() const {
+    return compute_s + exposed_communication_s + input_and_host_s + optimizer_and_copies_s + idle_s;
+  }
 };
 
 /// Live bytes of one rank during a step. `at_peak_bytes` splits the peak by category: parameters, gradients,
@@ -153,6 +156,10 @@ struct Result {
 
   /// First key whose value is impossible; "" if all are valid.
   [[nodiscard]] std::string problem() const;
+  /// Spans of timelines: those of the requested steps, else of the representative one.
+  [[nodiscard]] const std::vector<Span>& shown_spans() const {
+    return shown.spans.empty() ? spans : shown.spans;
+  }
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
   /// Median step time without interference, or median_step_time_s() if that is unknown.

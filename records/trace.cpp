@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/load.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
 #include "models/model.hpp"
@@ -120,8 +121,8 @@ void check_segments(const std::vector<const TraceEntry*>& stages, const Model& m
       throw InputError("has {} segments, model '{}' has {}", next, model.specification, count);
     for (int i = stage->first_segment; i < next; ++i)
       if (const std::string& own = stage->segments[i - stage->first_segment].name; own != name(i))
-        throw InputError("segment " + std::to_string(i) + " is '" + own + "', that of model '" +
-                         model.specification + "' is '" + name(i) + "'");
+        throw InputError("segment {} is '{}', that of model '{}' is '{}'", i, own, model.specification,
+                         name(i));
   }
   lack(next, count);
   if (!missing.empty())
@@ -221,9 +222,8 @@ std::string Trace::problem() const {
 
 MachineSpeed Trace::machine_speed() const {
   if (!context.gpu.name.empty()) return {};  // it is the host's
-  std::vector<const MachineLog*> logs;
-  for (const TraceEntry& entry : entries) logs.push_back(&entry.machine);
-  return speed_of(logs, context.cpu_model);
+  return speed_of(transformed(entries, [](const TraceEntry& entry) { return &entry.machine; }),
+                  context.cpu_model);
 }
 
 TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted) {
@@ -256,10 +256,9 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace)
     measured.push_back(entry.batch);
   }
   if (usable.empty())
-    throw InputError("trace of " + model + ": no samples with " + std::to_string(threads) +
-                     " threads; measured with: " + joined(all_threads));
-  const auto by_batch = [](const TraceEntry* a, const TraceEntry* b) { return a->batch < b->batch; };
-  std::ranges::sort(usable, by_batch);
+    throw InputError("trace of {}: no samples with {} threads; measured with: {}", model, threads,
+                     joined(all_threads));
+  std::ranges::sort(usable, {}, &TraceEntry::batch);
   for (const TraceEntry* entry : usable)
     if (entry->first_segment != 0 || entry->segments.size() != usable.front()->segments.size())
       throw InputError("trace of " + model + ": entries are of different segments");
@@ -274,10 +273,11 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace)
 
 Trace of_whole_model(const Trace& trace, const Model& model) {
   if (trace.model != model.specification)
-    throw InputError("is a trace of '" + trace.model + "', but the model is '" + model.specification + "'");
+    throw InputError("is a trace of '{}', but the model is '{}'", trace.model, model.specification);
   if (const std::string wanted = to_text(model.recomputed_part); trace.recompute != wanted)
-    throw InputError("was measured with --recompute " + trace.recompute + "; stepcast measure --recompute " +
-                     wanted + " times what this trains with");
+    throw InputError(
+        "was measured with --recompute {}; stepcast measure --recompute {} times what this trains with",
+        trace.recompute, wanted);
   Trace result = trace;
   result.entries.clear();
   for (std::size_t i = 0; i < trace.entries.size();) {

@@ -90,8 +90,8 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
     const int index = cluster.add_host(std::move(one));
     add_host_parts(node, settings, index, cluster);
     if (i == 0 && before + (cluster.nodes.size() - before) * static_cast<std::size_t>(count) > kMostNodes)
-      node.fail("expected at most " + std::to_string(kMostNodes) + " parts of hosts, found " +
-                std::to_string(count) + " hosts of " + std::to_string(cluster.nodes.size() - before));
+      node.fail("expected at most {} parts of hosts, found {} hosts of {}", kMostNodes, count,
+                cluster.nodes.size() - before);
     if (i > 0) continue;
     cluster.hosts.reserve(cluster.hosts.size() + static_cast<std::size_t>(count));
     cluster.nodes.reserve(before + (cluster.nodes.size() - before) * static_cast<std::size_t>(count));
@@ -109,7 +109,7 @@ void expect_own_names(const YamlNode& node, const std::string& what, const auto&
   for (std::size_t i = 0; i < hashes.size(); ++i)
     for (std::size_t j = i + 1; j < hashes.size() && hashes[j].first == hashes[i].first; ++j)
       if (const std::string& name = all[hashes[i].second].name; name == all[hashes[j].second].name)
-        node.fail("two " + what + " have the name '" + name + "'");
+        node.fail("two {} have the name '{}'", what, name);
 }
 
 void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster& cluster) {
@@ -119,9 +119,7 @@ void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster
       network.fail("cannot be combined with 'links' or 'switches'");
     add_network(network, settings, cluster);
   }
-  if (file.has("switches"))
-    for (const YamlNode& item : file.at("switches").items())
-      cluster.add_node({item.text(), NodeKind::kSwitch});
+  for (const YamlNode& item : file.items("switches")) cluster.add_node({item.text(), NodeKind::kSwitch});
   if (!file.has("links")) return;
   const YamlNode links = file.at("links");
   expect_own_names(links, "nodes", cluster.nodes);
@@ -172,23 +170,22 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
   expect_own_names(node, "nodes", cluster.nodes);
   expect_own_names(node, "links", cluster.links);
   for (const Link& link : cluster.links) {
-    if (!(link.bandwidth.count() > 0.0)) node.fail("link '" + link.name + "': expected a bandwidth above 0");
-    if (link.latency.count() < 0.0) node.fail("link '" + link.name + "': expected a latency of at least 0");
+    if (!(link.bandwidth.count() > 0.0)) node.fail("link '{}': expected a bandwidth above 0", link.name);
+    if (link.latency.count() < 0.0) node.fail("link '{}': expected a latency of at least 0", link.name);
     if (link.queue == Queue::kFifo && cluster.has_devices())
-      node.fail("link '" + link.name +
-                "': queue fifo is that of TCP between hosts without devices; expected fair");
-    if (link.queue != cluster.links.front().queue)
-      node.fail("link '" + link.name + "': queue " + to_text(link.queue) + " beside link '" +
-                cluster.links.front().name + "' with queue " + to_text(cluster.links.front().queue) +
-                "; expected the same at all links");
+      node.fail("link '{}': queue fifo is that of TCP between hosts without devices; expected fair",
+                link.name);
+    if (const Link& first = cluster.links.front(); link.queue != first.queue)
+      node.fail("link '{}': queue {} beside link '{}' with queue {}; expected the same at all links",
+                link.name, to_text(link.queue), first.name, to_text(first.queue));
     root[find(link.a)] = find(link.b);
   }
   const std::vector<int> places = cluster.places();
   const std::string what = cluster.has_devices() ? "device" : "host";
   for (const int place : places)
     if (find(place) != find(places.front()))
-      node.fail("no links lead from " + what + " '" + cluster.node_name(places.front()) + "' to " + what +
-                " '" + cluster.node_name(place) + "'");
+      node.fail("no links lead from {0} '{1}' to {0} '{2}'", what, cluster.node_name(places.front()),
+                cluster.node_name(place));
 }
 
 }  // namespace
@@ -203,8 +200,7 @@ Cluster load_cluster(const std::string& specification) {
   cluster.name = file.files().front().at("name").text();
   if (file.has("description")) cluster.description = file.at("description").text();
   const YamlNode hosts = file.at("hosts");
-  for (const YamlNode& item : hosts.is_sequence() ? hosts.items() : std::vector{hosts})
-    read_hosts(item, settings, cluster);
+  for (const YamlNode& item : hosts.one_or_more()) read_hosts(item, settings, cluster);
   if (cluster.hosts.empty()) hosts.fail("expected at least one host");
   if (file.has("shared_cores")) cluster.shared_cores = settings.integer(file.at("shared_cores"), 1);
   if (file.has("storage")) cluster.storage = read_storage(file.at("storage"), settings);

@@ -108,8 +108,8 @@ class Writer {
     if (cluster_.shared_cores > 0) out += "shared_cores: " + std::to_string(cluster_.shared_cores) + "\n";
     const Storage& storage = cluster_.storage;
     if (storage != Storage{})
-      out += "storage: {host_rate: " + text_of(storage.host_rate) + ", rate: " + text_of(storage.rate) +
-             ", capacity: " + text_of(storage.capacity) + "}\n";
+      out += fmt::format("storage: {{host_rate: {}, rate: {}, capacity: {}}}\n", text_of(storage.host_rate),
+                         text_of(storage.rate), text_of(storage.capacity));
     out += "hosts:\n" + hosts_text();
     std::vector<std::string> switches, links, degraded;
     for (; node_ < cluster_.nodes.size(); ++node_) {

@@ -9,6 +9,7 @@
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/overloaded.hpp"
+#include "core/ranges.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
@@ -72,28 +73,24 @@ KernelParameters read_kernels(const std::string& generation, const YamlNode& nod
     kernels.grouped_low = grouped.at("low").number();
   }
   if (node.has("recipes"))
-    for (const std::string& recipe : node.at("recipes").keys()) {
-      const YamlNode rate = node.at("recipes").at(recipe);
+    for (const auto& [recipe, rate] : entries_of(node.at("recipes"))) {
       rate.allow_only({"part", "depth"});
       kernels.recipes[recipe] = {rate.at("part").number(), rate.at("depth").number()};
     }
   const YamlNode misaligned = products.at("misaligned");
-  for (const YamlNode& part : misaligned.items()) kernels.misaligned.push_back(part.number());
+  kernels.misaligned = transformed(misaligned.items(), &YamlNode::number);
   for (const double part : kernels.misaligned)
     if (part <= 0.0 || part > 1.0) misaligned.fail("parts of the rate are above 0 and at most 1");
-  for (const std::string& kind : node.at("attention").keys())
-    for (const std::string& size : node.at("attention").at(kind).keys())
-      kernels.attention[kind][std::stoi(size)] = read_attention(node.at("attention").at(kind).at(size));
+  for (const auto& [kind, sizes] : entries_of(node.at("attention")))
+    for (const auto& [size, rates] : entries_of(sizes))
+      kernels.attention[kind][std::stoi(size)] = read_attention(rates);
   return kernels;
 }
 
 const KernelParameters& kernels_named(const YamlNode& node) {
-  std::vector<std::string> known;
-  for (const KernelParameters& kernels : kernel_parameters()) {
-    if (kernels.generation == node.text()) return kernels;
-    known.push_back(kernels.generation);
-  }
-  node.fail(unknown_name("generation", node.text(), known));
+  return node.placed([&]() -> const KernelParameters& {
+    return named(kernel_parameters(), &KernelParameters::generation, "generation", node.text());
+  });
 }
 
 /// Parameters of the newest generation that is not newer than the capability, else of the oldest.
@@ -126,9 +123,7 @@ constexpr std::array<DeviceSetting, 9> kSettings{
       "only GPUs wait for the slowest of their kind"}}};
 
 std::vector<std::string> setting_names() {
-  std::vector<std::string> names;
-  for (const DeviceSetting& setting : kSettings) names.emplace_back(setting.key);
-  return names;
+  return transformed(kSettings, [](const DeviceSetting& setting) { return std::string(setting.key); });
 }
 
 double number_of(const DeviceSetting& setting, const std::string& what, const std::string& text) {
@@ -233,16 +228,11 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   DeviceModel device;
   device.name = device.specification = device.hardware = name;
   device.about.summary = node.at("description").text();
-  if (node.has("reported_as"))
-    for (const YamlNode& words : node.at("reported_as").items())
-      device.about.reported_as.push_back(words.text());
-  const std::string kind = node.at("kind").text();
-  if (kind != "gpu" && kind != "cpu") node.at("kind").fail(unknown_name("kind", kind, {"cpu", "gpu"}));
-  device.gpu = kind == "gpu";
+  device.about.reported_as = transformed(node.items("reported_as"), &YamlNode::text);
+  device.gpu = node.at("kind").one_of("kind", {"cpu", "gpu"}) == "gpu";
   if (device.gpu) set_gpu_defaults(node, device);
   device.multiprocessors = static_cast<int>(node.at("multiprocessors").integer());
-  for (const std::string& dtype : node.at("peak").keys())
-    device.peak[dtype] = node.at("peak").at(dtype).flop_per_second();
+  for (const auto& [dtype, rate] : entries_of(node.at("peak"))) device.peak[dtype] = rate.flop_per_second();
   if (!device.peak.contains("float32")) node.at("peak").fail("key 'float32' is missing");
   if (node.has("memory")) device.memory = node.at("memory").bytes();
   device.memory_bandwidth = node.at("memory_bandwidth").bytes_per_second();
@@ -257,19 +247,14 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
 }
 
 const DeviceModel& named_device(const std::string& name) {
-  std::vector<std::string> known;
-  for (const DeviceModel& device : device_models()) {
-    if (device.name == name) return device;
-    known.push_back(device.name);
-  }
-  throw InputError(unknown_name("device", name, known));
+  return named(device_models(), &DeviceModel::name, "device", name);
 }
 
 std::deque<DeviceModel>& devices() {  // references stay
   static std::deque<DeviceModel> known = [] {
     std::deque<DeviceModel> result;
-    const YamlNode file = YamlNode::load(device_file().string());
-    for (const std::string& name : file.keys()) result.push_back(read_device(name, file.at(name)));
+    for (const auto& [name, node] : entries_of(YamlNode::load(device_file().string())))
+      result.push_back(read_device(name, node));
     return result;
   }();
   return known;
@@ -281,15 +266,20 @@ std::filesystem::path device_file() { return home_folder() / "topologies" / "dev
 
 const std::vector<KernelParameters>& kernel_parameters() {
   static const std::vector<KernelParameters> all = [] {
-    std::vector<KernelParameters> result;
     const YamlNode file = YamlNode::load((device_file().parent_path() / "kernels.yaml").string());
-    for (const std::string& name : file.keys()) result.push_back(read_kernels(name, file.at(name)));
-    return result;
+    return transformed(file.keys(), [&](const auto& name) { return read_kernels(name, file.at(name)); });
   }();
   return all;
 }
 
 const std::deque<DeviceModel>& device_models() { return devices(); }
+
+std::vector<std::string> gpu_names() {
+  std::vector<std::string> names;
+  for (const DeviceModel& device : device_models())
+    if (device.gpu) names.push_back(device.name);
+  return names;
+}
 
 const DeviceModel& add_device(const std::string& path) {
   const YamlNode file = YamlNode::load(path);

@@ -149,6 +149,9 @@ const std::vector<KernelParameters>& kernel_parameters();
 /// All devices, in the order of the file. \throws InputError that names file, line and key
 const std::deque<DeviceModel>& device_models();
 
+/// Names of the GPUs among them.
+std::vector<std::string> gpu_names();
+
 /// Adds the one device of a file in the same form; replaces one with its name. \throws InputError
 const DeviceModel& add_device(const std::string& path);
 

@@ -59,8 +59,7 @@ void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, i
     parts[part] = builder.name_first_socket(part);
   }
   if (parts.empty()) node.at("nodes").fail("expected at least one socket");
-  if (!node.has("links")) return;
-  for (const YamlNode& item : node.at("links").items())
+  for (const YamlNode& item : node.items("links"))
     cluster.links.push_back(read_link(item, settings, parts, builder.host().name + "/"));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/ranges.hpp"
 #include "topologies/explicit_parts.hpp"
 #include "topologies/nccl_tables.hpp"
 
@@ -68,9 +69,7 @@ class HostParts {
       smp = wire(given, smp);
     }
     if (one_node) return;
-    std::vector<int> numbers(count);
-    std::iota(numbers.begin(), numbers.end(), 0);
-    sockets_ = parts_.add_sockets(numbers, smp);
+    sockets_ = parts_.add_sockets(transformed(std::views::iota(0, count), std::identity()), smp);
   }
 
   /// Distributes PCIe switches evenly over the sockets.
@@ -118,7 +117,7 @@ class HostParts {
       return PartLink{static_cast<double>(links) * model.links.nvlink_bandwidth, latency};
     };
     const std::vector<int> devices = parts_.host().devices;
-    if (nvlink.has("switch") && nvlink.at("switch").boolean())
+    if (nvlink.flag("switch"))
       for (const int device : devices) parts_.join_nvswitch(device, wire_of(model.links.nvlinks));
     const std::string has = fmt::format("device '{}' has {} links", model.name, model.links.nvlinks);
     if (nvlink.has("all_to_all")) {
@@ -130,26 +129,23 @@ class HostParts {
         for (std::size_t b = a + 1; b < devices.size(); ++b)
           parts_.join(devices[a], devices[b], wire_of(links), LinkKind::kNvLink);
     }
-    if (nvlink.has("pairs"))
-      for (const YamlNode& pair : nvlink.at("pairs").items()) {
-        const std::vector<YamlNode> parts = pair.items();
-        if (parts.size() != 3) pair.fail("expected two devices and how many links: [gpu0, gpu1, 12]");
-        const int links = settings_.integer(parts[2], 1);
-        if (links > model.links.nvlinks) parts[2].fail("found " + std::to_string(links) + ", " + has);
-        const int a = device_named(parts[0]);
-        const int b = device_named(parts[1]);
-        if (a == b) pair.fail("expected two different devices");
-        parts_.join(a, b, wire_of(links), LinkKind::kNvLink);
-      }
+    for (const YamlNode& pair : nvlink.items("pairs")) {
+      const std::vector<YamlNode> parts = pair.items();
+      if (parts.size() != 3) pair.fail("expected two devices and how many links: [gpu0, gpu1, 12]");
+      const int links = settings_.integer(parts[2], 1);
+      if (links > model.links.nvlinks) parts[2].fail("found {}, {}", links, has);
+      const int a = device_named(parts[0]);
+      const int b = device_named(parts[1]);
+      if (a == b) pair.fail("expected two different devices");
+      parts_.join(a, b, wire_of(links), LinkKind::kNvLink);
+    }
   }
 
   [[nodiscard]] int device_named(const YamlNode& name) {
-    std::vector<std::string> known;
-    for (std::size_t i = 0; i < parts_.host().devices.size(); ++i) {
-      known.push_back("gpu" + std::to_string(i));
-      if (name.text() == known.back()) return parts_.host().devices[i];
-    }
-    name.fail(unknown_name("device", name.text(), known));
+    std::map<std::string, int> devices;
+    for (const int device : parts_.host().devices)
+      devices.emplace("gpu" + std::to_string(devices.size()), device);
+    return name.named("device", devices);
   }
 
   const YamlNode& node_;

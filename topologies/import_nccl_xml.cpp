@@ -84,12 +84,15 @@ class XmlHost {
     return place_at(
         static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, element.offset_debug() - 1)));  // its <
   }
-  [[noreturn]] void fail(const pugi::xml_node& element, const std::string& message) const {
-    host_.fail(place_of(element), "<" + std::string(element.name()) + ">: " + message);
+  template <class... Values>
+  [[noreturn]] void fail(const pugi::xml_node& element, fmt::format_string<Values...> message,
+                         Values&&... values) const {
+    host_.fail(place_of(element), "<{}>: {}", element.name(),
+               fmt::format(message, std::forward<Values>(values)...));
   }
   [[nodiscard]] std::string required(const pugi::xml_node& element, const char* name) const {
     const pugi::xml_attribute attribute = element.attribute(name);
-    if (!attribute) fail(element, "attribute '" + std::string(name) + "' is missing");
+    if (!attribute) fail(element, "attribute '{}' is missing", name);
     return attribute.value();
   }
   /// A whole number from `least`, decimal or as 0x1f.
@@ -98,8 +101,7 @@ class XmlHost {
     const bool hex = value.starts_with("0x");
     const auto number = number_in<int>(std::string_view(value).substr(hex ? 2 : 0), hex ? 16 : 10);
     if (!number || *number < least || *number > kMaxNumber)
-      fail(element, "found " + std::string(name) + "='" + value + "', expected a whole number from " +
-                        std::to_string(least) + " to " + std::to_string(kMaxNumber));
+      fail(element, "found {}='{}', expected a whole number from {} to {}", name, value, least, kMaxNumber);
     return *number;
   }
   [[nodiscard]] int integer_or(const pugi::xml_node& element, const char* name, int least,
@@ -114,14 +116,13 @@ class XmlHost {
         document_.load_buffer(text_.data(), text_.size(), pugi::parse_default, pugi::encoding_utf8);
     if (!result)
       host_.fail(place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
-                 std::string("this is not XML: ") + result.description() +
-                     "; expected the file of NCCL_TOPO_DUMP_FILE");
+                 "this is not XML: {}; expected the file of NCCL_TOPO_DUMP_FILE", result.description());
     const pugi::xml_node root = document_.document_element();
     if (std::string(root.name()) != "system")
       fail(root, "expected <system>, as in the file of NCCL_TOPO_DUMP_FILE");
     if (!root.child("cpu")) fail(root, "expected at least one <cpu> in it");
     if (const pugi::xml_node link = root.find_node([](const pugi::xml_node& n) { return is(n, "xgmi"); }))
-      fail(link, kNoXgmi);
+      fail(link, "{}", kNoXgmi);
     return root;
   }
 
@@ -169,7 +170,7 @@ class XmlHost {
       int number = integer_or(cpu, "numaid", -1, -1);
       if (number < 0) number = lowest_free(cpus);
       if (!cpus.emplace(number, cpu).second)
-        fail(cpu, "found numaid '" + std::to_string(number) + "' twice, expected another number");
+        fail(cpu, "found numaid '{}' twice, expected another number", number);
       threads += processors(cpu);
     }
     const pugi::xml_node cpu = cpus.begin()->second;
@@ -187,7 +188,7 @@ class XmlHost {
       if (c == ',') continue;
       const bool digit = c >= '0' && c <= '9';
       if (!digit && !(c >= 'a' && c <= 'f'))
-        fail(cpu, std::string("found '") + c + "' in affinity, expected hexadecimal digits and commas");
+        fail(cpu, "found '{}' in affinity, expected hexadecimal digits and commas", c);
       bits += std::popcount(static_cast<unsigned>(digit ? c - '0' : c - 'a' + 10));
     }
     return bits;
@@ -210,12 +211,12 @@ class XmlHost {
   }
   [[nodiscard]] int lanes_of(const pugi::xml_node& pci) const {
     const int lanes = integer_or(pci, "link_width", 0, 0);
-    if (lanes > 32) fail(pci, "found link_width='" + std::to_string(lanes) + "', expected at most 32 lanes");
+    if (lanes > 32) fail(pci, "found link_width='{}', expected at most 32 lanes", lanes);
     return lanes == 0 ? 16 : lanes;
   }
 
   void add_pci(const pugi::xml_node& pci, int above, int level) {
-    if (level > kMaxLevels) fail(pci, "expected at most " + std::to_string(kMaxLevels) + " levels of <pci>");
+    if (level > kMaxLevels) fail(pci, "expected at most {} levels of <pci>", kMaxLevels);
     const auto is_part = [this](const pugi::xml_node& n) {
       return is(n, "gpu") || (is(n, "net") && !is_virtual(n)) ||
              (bare_ && (is_bare_gpu(n) || is_bare_nic(n)));
@@ -246,7 +247,7 @@ class XmlHost {
     const int node = host_.parts.add_below(above, "gpu" + std::to_string(number), NodeKind::kDevice, link,
                                            host_.device().name);
     if (!by_bus_.emplace(lower(required(pci, "busid")), node).second)
-      fail(pci, "found busid '" + required(pci, "busid") + "' twice, expected another");
+      fail(pci, "found busid '{}' twice, expected another", required(pci, "busid"));
     gpus_.emplace_back(node, gpu);
   }
 
@@ -323,12 +324,12 @@ class XmlHost {
       else if (what.starts_with("0x03"))
         all -= note_peer(node, nvlink, count) ? 0 : count;
       else
-        fail(nvlink, "found tclass='" + what +
-                         "', expected 0x068000 (NVSwitch), 0x068001 (processor) or 0x0302 (GPU)");
+        fail(nvlink, "found tclass='{}', expected 0x068000 (NVSwitch), 0x068001 (processor) or 0x0302 (GPU)",
+             what);
     }
     if (all > host_.device().links.nvlinks)
-      fail(gpu, "found " + std::to_string(all) + " NVLinks, expected at most the " +
-                    std::to_string(host_.device().links.nvlinks) + " of device " + host_.device().name);
+      fail(gpu, "found {} NVLinks, expected at most the {} of device {}", all, host_.device().links.nvlinks,
+           host_.device().name);
     if (to_switch > 0) host_.parts.join_nvswitch(node, host_.nvlinks(to_switch));
     if (to_processor > 0) join_processor(node, gpu, host_.nvlinks(to_processor));
     if (const pugi::xml_node c2c = gpu.child("c2c"); c2c && all == 0)
@@ -353,8 +354,9 @@ class XmlHost {
     const std::string target = required(nvlink, "target");
     const auto peer = by_bus_.find(lower(target));
     if (peer == by_bus_.end()) {
-      host_.imported.ignored.push_back(cluster().node_name(node) + " has " + std::to_string(count) +
-                                       " NVLinks to " + target + ", which is not in the file; left out");
+      host_.imported.ignored.push_back(
+          fmt::format("{} has {} NVLinks to {}, which is not in the file; left out",
+                      cluster().node_name(node), count, target));
       return true;
     }
     if (peer->second == node) {
@@ -374,9 +376,8 @@ class XmlHost {
       const auto back = peers_.find({pair.second, pair.first});
       const int links = back == peers_.end() ? 0 : back->second.links;
       if (links != peers.links)
-        fail(peers.element, "found " + std::to_string(peers.links) + " links from " +
-                                cluster().node_name(pair.first) + " to " + cluster().node_name(pair.second) +
-                                ", expected " + std::to_string(links) + " as the other way");
+        fail(peers.element, "found {} links from {} to {}, expected {} as the other way", peers.links,
+             cluster().node_name(pair.first), cluster().node_name(pair.second), links);
       if (pair.first < pair.second)
         host_.parts.join(pair.first, pair.second, host_.nvlinks(links), LinkKind::kNvLink);
     }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "topologies/topology_matrix.hpp"
 
@@ -124,22 +125,24 @@ class MatrixReader {
       if (!part.gpu && ends_before(line + 1)) break;
       if (ends_before(line + 1))
         fail(line + 1 < lines_.size() ? lines_[line + 1].end : lines_.back().end,
-             "found the end of the matrix, expected the row of " + part.name);
+             "found the end of the matrix, expected the row of {}", part.name);
       read_row(lines_[++line], matrix_.parts[matrix_.cells.size()]);
     }
     for (const TextLine& rest : lines_)
       if (rest.end.line > line + 1 && rest.words.size() > 1 && cell_of(rest.words[1]))
-        fail(rest.words.front().place, "found the row of '" + rest.words.front().text +
-                                           "', expected the end of the matrix after the row of " +
-                                           matrix_.parts[matrix_.cells.size() - 1].name);
+        fail(rest.words.front().place,
+             "found the row of '{}', expected the end of the matrix after the row of {}",
+             rest.words.front().text, matrix_.parts[matrix_.cells.size() - 1].name);
     add_missing_rows();
     check_symmetry();
     return std::move(matrix_);
   }
 
  private:
-  [[noreturn]] void fail(FilePosition place, const std::string& message) const {
-    fail_at(file_, place, message);
+  template <class... Values>
+  [[noreturn]] void fail(FilePosition place, fmt::format_string<Values...> message,
+                         Values&&... values) const {
+    fail_at(file_, place, fmt::format(message, std::forward<Values>(values)...));
   }
 
   [[nodiscard]] bool ends_before(std::size_t line) const {
@@ -168,14 +171,13 @@ class MatrixReader {
       fail({}, "no line starts with GPU0; expected the output of 'nvidia-smi topo -m'");
     const std::vector<Word>& words = header->words;
     if (words.size() > 1 && cell_of(words[1]))
-      fail(words[1].place,
-           "found '" + words[1].text + "', expected the header line with GPU0, GPU1, ... before the rows");
+      fail(words[1].place, "found '{}', expected the header line with GPU0, GPU1, ... before the rows",
+           words[1].text);
     std::size_t at = 0;
     while (at < words.size() && !starts_extra(words, at)) add_part_name(words[at++]);
     while (at < words.size()) at = read_extra(words, at);
     if (matrix_.parts.size() > kMaxParts)
-      fail(words.front().place, "found " + std::to_string(matrix_.parts.size()) +
-                                    " columns, expected at most " + std::to_string(kMaxParts));
+      fail(words.front().place, "found {} columns, expected at most {}", matrix_.parts.size(), kMaxParts);
     return static_cast<std::size_t>(header - lines_.begin());
   }
 
@@ -186,10 +188,9 @@ class MatrixReader {
 
   void add_part_name(const Word& word) {
     if (!is_part(word.text))
-      fail(word.place,
-           "found '" + word.text + "', expected GPU0, GPU1, ..., NIC0, mlx5_0, ... or CPU Affinity");
+      fail(word.place, "found '{}', expected GPU0, GPU1, ..., NIC0, mlx5_0, ... or CPU Affinity", word.text);
     if (!names_.insert(word.text).second)
-      fail(word.place, "found '" + word.text + "' twice, expected another name");
+      fail(word.place, "found '{}' twice, expected another name", word.text);
     matrix_.parts.push_back({word.text, is_gpu(word.text), {}, -1, word.place});
   }
 
@@ -206,23 +207,21 @@ class MatrixReader {
       extras_.push_back(extra.front());
       return at + extra.size();
     }
-    fail(words[at].place,
-         "found '" + words[at].text + "', expected CPU Affinity, NUMA Affinity or GPU NUMA ID");
+    fail(words[at].place, "found '{}', expected CPU Affinity, NUMA Affinity or GPU NUMA ID", words[at].text);
   }
 
   void read_row(const TextLine& line, MatrixPart& part) {
     const std::size_t columns = matrix_.parts.size();
     const Word& label = line.words.front();
     if (label.text != part.name)
-      fail(label.place, "found '" + label.text + "', expected the row of " + part.name);
+      fail(label.place, "found '{}', expected the row of {}", label.text, part.name);
     part.place = label.place;
     std::vector<MatrixCell> row;
     for (std::size_t i = 0; i < columns; ++i) {
       if (i + 1 >= line.words.size() && !part.gpu && ends_before(line.end.line)) return;  // cut here
       if (i + 1 >= line.words.size())
-        fail(line.end, "found " + std::to_string(i) + (i == 1 ? " cell" : " cells") + " in the row of " +
-                           part.name + ", expected " + std::to_string(columns) + ", of " +
-                           matrix_.parts.front().name + " to " + matrix_.parts.back().name);
+        fail(line.end, "found {} in the row of {}, expected {}, of {} to {}", counted(i, "cell"), part.name,
+             columns, matrix_.parts.front().name, matrix_.parts.back().name);
       row.push_back(read_cell(line.words[i + 1], part, matrix_.parts[i]));
     }
     matrix_.cells.push_back(std::move(row));
@@ -231,14 +230,14 @@ class MatrixReader {
 
   MatrixCell read_cell(const Word& word, const MatrixPart& row, const MatrixPart& column) {
     const std::optional<MatrixCell> cell = cell_of(word);
-    if (!cell) fail(word.place, "found '" + word.text + "', expected " + kExpected);
+    if (!cell) fail(word.place, "found '{}', expected {}", word.text, kExpected);
     const bool self = cell->relation == Relation::kSelf;
     if (self != (row.name == column.name))
-      fail(word.place, "found '" + word.text + "' from " + row.name + " to " + column.name + ", expected " +
-                           (self ? "X only on the diagonal" : "X on the diagonal"));
+      fail(word.place, "found '{}' from {} to {}, expected X {}on the diagonal", word.text, row.name,
+           column.name, self ? "only " : "");
     if (cell->relation == Relation::kNvLink && !(row.gpu && column.gpu))
-      fail(word.place, "found '" + word.text + "' from " + row.name + " to " + column.name +
-                           ", expected NVLinks only between GPUs");
+      fail(word.place, "found '{}' from {} to {}, expected NVLinks only between GPUs", word.text, row.name,
+           column.name);
     return *cell;
   }
 
@@ -253,15 +252,14 @@ class MatrixReader {
       const bool is_number = word.text.front() >= '0' && word.text.front() <= '9';
       if (extra >= extras_.size() || (!numbers && !is_number)) return note_remark(line, i);
       if (word.tabs > columns) extra = word.tabs - columns - 1;
-      if (!numbers) fail(word.place, "found '" + word.text + "', expected numbers as 0-19,40-59, or N/A");
+      if (!numbers) fail(word.place, "found '{}', expected numbers as 0-19,40-59, or N/A", word.text);
       const std::string& name = extras_[std::min(extra, extras_.size() - 1)];
       if (name == "CPU") part.cpus = *numbers;
       if (name == "NUMA" && numbers->size() == 1) part.numa = numbers->front();
     }
   }
   void note_remark(const TextLine& line, std::size_t from) {
-    std::vector<std::string> words;
-    for (std::size_t i = from; i < line.words.size(); ++i) words.push_back(line.words[i].text);
+    const auto words = transformed(line.words | std::views::drop(from), &Word::text);
     matrix_.ignored.push_back(fmt::format("line {}: text behind the last column: '{}'", line.end.line,
                                           printable(joined(words, " "))));
   }
@@ -272,10 +270,8 @@ class MatrixReader {
         const MatrixCell& here = matrix_.cells[a][b];
         const MatrixCell& there = matrix_.cells[b][a];
         if (here.relation == there.relation && here.links == there.links) continue;
-        fail(here.place, "found '" + text_of(here) + "' from " + matrix_.parts[a].name + " to " +
-                             matrix_.parts[b].name + ", expected '" + text_of(there) + "' as from " +
-                             matrix_.parts[b].name + " to " + matrix_.parts[a].name + " in line " +
-                             std::to_string(there.place.line));
+        fail(here.place, "found '{0}' from {1} to {2}, expected '{3}' as from {2} to {1} in line {4}",
+             text_of(here), matrix_.parts[a].name, matrix_.parts[b].name, text_of(there), there.place.line);
       }
   }
   static std::string text_of(const MatrixCell& cell) {

@@ -4,22 +4,15 @@
 #include <cctype>
 #include <filesystem>
 #include <set>
-#include <sstream>
 
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "topologies/cluster_text.hpp"
 
 namespace stepcast {
 namespace {
-
-std::vector<std::string> gpu_names() {
-  std::vector<std::string> names;
-  for (const DeviceModel& device : device_models())
-    if (device.gpu) names.push_back(device.name);
-  return names;
-}
 
 ImportOptions import_options(const ImportTexts& texts) {
   ImportOptions options;
@@ -40,9 +33,8 @@ ImportOptions import_options(const ImportTexts& texts) {
 
 /// Parts have the file's names, so two could have the same.
 void check_names(const Cluster& cluster, const std::string& file) {
-  std::set<std::string> names;
   const auto check = [&](const auto& things, const std::string& what) {
-    names.clear();
+    std::set<std::string> names;
     for (const auto& thing : things)
       if (!names.insert(thing.name).second)
         fail_at(file, {}, "two " + what + " have the name '" + thing.name + "'; expected different names");
@@ -79,17 +71,15 @@ Importer cluster_importer(bool recognises(const std::string&), ClusterReader rea
               throw UsageError("a cluster is imported from one file, got {}", paths.size());
             ImportedCluster imported =
                 import_cluster(reader, read_file(paths.front()), paths.front(), import_options(texts));
-            Imported result{.text = to_yaml(imported.cluster),
+            return Imported{.text = to_yaml(imported.cluster),
+                            .understood = split(tree_text(imported.cluster)),
                             .assumed = std::move(imported.assumed),
                             .ignored = std::move(imported.ignored)};
-            std::istringstream tree(tree_text(imported.cluster));
-            for (std::string line; std::getline(tree, line);) result.understood.push_back(line);
-            return result;
           }};
 }
 
 std::string at_place(const std::string& file, FilePosition place) {
-  return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column) + ": ";
+  return fmt::format("{}:{}:{}: ", file, place.line, place.column);
 }
 
 void fail_at(const std::string& file, FilePosition place, const std::string& message) {
@@ -108,13 +98,13 @@ void ImportedHost::choose_device(const std::vector<std::string>& fitting, const 
   const std::vector<std::string> known = gpu_names();
   std::string name = options_.device;
   if (name.empty() && fitting.size() > 1)
-    fail(place, reason + " fits several GPUs; set --device to one of: " + joined(fitting));
+    fail(place, "{} fits several GPUs; set --device to one of: {}", reason, joined(fitting));
   if (name.empty() && fitting.empty())
-    fail(place, "the file does not determine the GPU; set --device to one of: " + joined(known));
+    fail(place, "the file does not determine the GPU; set --device to one of: {}", joined(known));
   if (name.empty()) {
     name = fitting.front();
-    imported.assumed.push_back("the GPUs are " + name + ", the only known device with " + reason +
-                               "; --device changes it");
+    imported.assumed.push_back(
+        fmt::format("the GPUs are {}, the only known device with {}; --device changes it", name, reason));
   }
   if (std::ranges::find(known, name) == known.end()) throw UsageError(unknown_name("GPU", name, known));
   device_ = &device_model(name);
@@ -125,8 +115,8 @@ PartLink ImportedHost::smp(std::size_t sockets, std::optional<BytesPerSecond> kn
   const BytesPerSecond bandwidth =
       known.value_or(usual_smp_bandwidth(pcie_generation(), device_->compute_capability));
   if (!known && sockets > 1)
-    imported.assumed.push_back("between sockets " + to_text(bandwidth) +
-                               " is assumed; --smp-bandwidth changes it");
+    imported.assumed.push_back(
+        fmt::format("between sockets {} is assumed; --smp-bandwidth changes it", to_text(bandwidth)));
   return {bandwidth, kSmpLatency};
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/importer.hpp"
+#include "core/ranges.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/host_parts.hpp"
 
@@ -70,8 +71,10 @@ class ImportedHost {
   /// \param file its name in errors
   ImportedHost(std::string file, const ImportOptions& options);
 
-  [[noreturn]] void fail(FilePosition place, const std::string& message) const {
-    fail_at(file_, place, message);
+  template <class... Values>
+  [[noreturn]] void fail(FilePosition place, fmt::format_string<Values...> message,
+                         Values&&... values) const {
+    fail_at(file_, place, fmt::format(message, std::forward<Values>(values)...));
   }
 
   /// Sets the device of every GPU: that of the options, else the only one of `fitting`, which a note reports
@@ -85,8 +88,7 @@ class ImportedHost {
   template <class Thing>
   std::vector<std::pair<int, Thing>> add_sockets(const std::map<int, Thing>& by_number,
                                                  std::optional<BytesPerSecond> known) {
-    std::vector<int> numbers;
-    for (const auto& [number, thing] : by_number) numbers.push_back(number);
+    const auto numbers = transformed(by_number, [](const auto& one) { return one.first; });
     std::vector<std::pair<int, Thing>> result;
     for (const int node : parts.add_sockets(numbers, smp(numbers.size(), known)))
       result.emplace_back(node, by_number.at(numbers[result.size()]));

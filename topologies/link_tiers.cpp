@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 
 bool of_network(LinkKind kind) {
@@ -11,8 +13,8 @@ bool of_network(LinkKind kind) {
 }
 
 std::vector<int> tiers_of(const Cluster& cluster) {
-  std::vector<int> tier;
-  for (const Node& node : cluster.nodes) tier.push_back(node.kind == NodeKind::kSwitch ? kNoTier : 0);
+  std::vector<int> tier = transformed(
+      cluster.nodes, [](const Node& node) { return node.kind == NodeKind::kSwitch ? kNoTier : 0; });
   for (bool changed = true; changed;) {
     changed = false;
     for (const Link& link : cluster.links)
@@ -28,17 +30,12 @@ std::vector<int> tiers_of(const Cluster& cluster) {
 }
 
 std::vector<std::string> link_tiers(const Cluster& cluster) {
-  const std::vector<int> tier = tiers_of(cluster);
-  std::vector<std::string> result;
-  result.reserve(cluster.links.size());
-  for (const Link& link : cluster.links) {
-    const int upper = std::max({1, tier[link.a], tier[link.b]});
-    result.push_back(link.kind == LinkKind::kNvLink ? "nvlink"
-                     : link.kind == LinkKind::kPcie ? "pcie"
-                     : link.kind == LinkKind::kSmp  ? "smp"
-                                                    : "network" + std::to_string(upper));
-  }
-  return result;
+  return transformed(cluster.links, [tier = tiers_of(cluster)](const Link& link) -> std::string {
+    if (link.kind == LinkKind::kNvLink) return "nvlink";
+    if (link.kind == LinkKind::kPcie) return "pcie";
+    if (link.kind == LinkKind::kSmp) return "smp";
+    return "network" + std::to_string(std::max({1, tier[link.a], tier[link.b]}));
+  });
 }
 
 bool scale_links(Cluster& cluster, const std::string& which, double factor) {

@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/yaml.hpp"
 
 namespace stepcast {
@@ -58,8 +59,7 @@ struct Generation {
 
 std::map<std::string, double> numbers(const YamlNode& node) {
   std::map<std::string, double> result;
-  for (const std::string& name : node.keys()) {
-    const YamlNode value = node.at(name);
+  for (const auto& [name, value] : entries_of(node)) {
     if (std::ranges::find(NcclParameters::names(), name) == NcclParameters::names().end())
       value.fail(unknown_name("law", name, NcclParameters::names()));
     result[name] = value.number();
@@ -92,22 +92,19 @@ std::vector<Generation> read_generations() {
   const std::map<std::string, double> shared = numbers(file.at("laws"));
   for (const std::string& name : NcclParameters::names())
     if (!shared.contains(name)) file.at("laws").fail("key '{}' is missing", name);
-  std::vector<Generation> result;
-  for (const std::string& name : file.at("generations").keys())
-    result.push_back(read_generation(file.at("generations").at(name), shared));
-  if (result.empty()) file.at("generations").fail("expected at least one generation");
-  std::ranges::sort(result, [](const Generation& a, const Generation& b) { return a.from < b.from; });
+  const YamlNode generations = file.at("generations");
+  std::vector<Generation> result = transformed(
+      generations.keys(), [&](const auto& name) { return read_generation(generations.at(name), shared); });
+  if (result.empty()) generations.fail("expected at least one generation");
+  std::ranges::sort(result, {}, &Generation::from);
   return result;
 }
 
 }  // namespace
 
 const std::vector<std::string>& NcclParameters::names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> result;
-    for (const NcclParameterRow& one : kParameters) result.emplace_back(one.name);
-    return result;
-  }();
+  static const std::vector<std::string> names =
+      transformed(kParameters, [](const NcclParameterRow& one) { return std::string(one.name); });
   return names;
 }
 
@@ -115,10 +112,9 @@ const char* NcclParameters::unit(std::size_t index) { return kParameters.at(inde
 
 void NcclParameters::set(const std::map<std::string, double>& values) {
   for (const auto& [name, value] : values) {
-    const auto found = std::ranges::find(names(), name);
-    if (found == names().end()) throw InputError(unknown_name("law of NCCL", name, names()));
+    const NcclParameterRow& row = named(kParameters, &NcclParameterRow::name, "law of NCCL", name);
     if (!(value >= 0.0)) throw InputError("law of NCCL '{}': expected at least 0", name);
-    this->*kParameters[found - names().begin()].member = value;
+    this->*row.member = value;
   }
 }
 

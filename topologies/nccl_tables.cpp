@@ -1,6 +1,7 @@
 #include "topologies/nccl_tables.hpp"
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/yaml.hpp"
 
 namespace stepcast {
@@ -11,12 +12,10 @@ YamlNode load(const std::string& name) {
 }
 
 std::vector<double> list(const YamlNode& node) {
-  std::vector<double> numbers;
-  for (const YamlNode& item : node.items()) {
-    numbers.push_back(item.number());
-    if (!(numbers.back() >= 0.0)) item.fail("expected at least 0");
-  }
-  return numbers;
+  return transformed(node.items(), [](const YamlNode& item) {
+    if (!(item.number() >= 0.0)) item.fail("expected at least 0");
+    return item.number();
+  });
 }
 
 std::array<double, 3> row(const YamlNode& node) {
@@ -62,8 +61,8 @@ NcclConstants read_constants() {
                     .plateau_before_80 = file.at("plateau_before_80").number(),
                     .plateau_bytes = file.at("plateau_bytes").number()};
   const YamlNode generations = file.at("generations");
-  for (const std::string& name : generations.keys())
-    all.generations[static_cast<int>(generations.at(name).integer())] = name;
+  for (const auto& [name, capability] : entries_of(generations))
+    all.generations[static_cast<int>(capability.integer())] = name;
   if (all.generations.empty()) generations.fail("expected at least one generation");
   const YamlNode correction = file.at("tree_correction");
   if (correction.items().size() != 3) correction.fail("expected 3 rows: LL, LL128, Simple");

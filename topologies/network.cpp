@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -118,9 +120,8 @@ int add_switch(Cluster& cluster, const std::string& name) {
 }
 
 std::vector<int> add_switches(Cluster& cluster, const std::string& name, int count) {
-  std::vector<int> switches;
-  for (int i = 0; i < count; ++i) switches.push_back(add_switch(cluster, name + std::to_string(i)));
-  return switches;
+  return transformed(std::views::iota(0, count),
+                     [&](int i) { return add_switch(cluster, name + std::to_string(i)); });
 }
 
 void join(Cluster& cluster, int a, int b, const NetworkWire& wire) {

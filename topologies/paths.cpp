@@ -5,12 +5,13 @@
 #include <limits>
 #include <map>
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 namespace {
 
 constexpr double kFemto = 1e15;
 constexpr double kPico = 1e12;
-constexpr std::size_t kWorthDistances = 2;  ///< visits by searches of one path, per switch
 constexpr Length kUnreached = Length::unreached();
 
 }  // namespace
@@ -23,43 +24,14 @@ Length::Length(const Link& link)
            (static_cast<Key>(std::min<std::int64_t>(kMostLatency, std::llround(kPico * link.latency.count())))
             << kLatency)) {}
 
-void Paths::Queue::clear() {
-  for (Rung& rung : rungs_) rung.nodes.clear();
-  used_ = 0;
-}
-
-void Paths::Queue::push(const Length& length, int node) {
-  std::size_t at = used_;
-  while (at > 0 && rungs_[at - 1].length < length) --at;
-  if (at == 0 || length < rungs_[at - 1].length) {
-    if (used_ == rungs_.size()) rungs_.emplace_back();
-    rungs_[used_].length = length;
-    std::rotate(rungs_.begin() + at, rungs_.begin() + used_,
-                rungs_.begin() + static_cast<std::ptrdiff_t>(used_) + 1);
-    ++used_;
-    ++at;
-  }
-  rungs_[at - 1].nodes.push_back(node);
-}
-
-Paths::Queue::Arrival Paths::Queue::pop() {
-  Rung& last = rungs_[used_ - 1];
-  const Arrival first{last.length, last.nodes.back()};
-  last.nodes.pop_back();
-  if (last.nodes.empty()) --used_;
-  return first;
-}
-
 Paths::Paths(const Cluster& cluster)
     : cluster_(cluster),
       ways_(cluster.nodes.size()),
       place_number_(cluster.nodes.size(), -1),
       ports_(cluster.hosts.size()),
       is_port_(cluster.links.size()),
-      left_(cluster.nodes.size(), kUnreached),
-      gone_(cluster.nodes.size(), kUnreached) {
-  host_.reserve(cluster.nodes.size());
-  for (const Node& node : cluster.nodes) host_.push_back(node.host);
+      left_(cluster.nodes.size(), kUnreached) {
+  host_ = transformed(cluster.nodes, &Node::host);
   for (std::size_t i = 0; i < cluster.links.size(); ++i) {
     const Link& link = cluster.links[i];
     const Length length(link);
@@ -81,58 +53,33 @@ Paths::Paths(const Cluster& cluster)
     joins_hosts_ = joins_hosts_ || (host(link.a) >= 0 && host(link.b) >= 0 && host(link.a) != host(link.b));
   for (std::size_t i = 0; i < ways_.size(); ++i) {
     switches_.push_back(host_[i] < 0 ? switch_count_++ : -1);
-    if (host_[i] < 0)
-      std::ranges::stable_sort(ways_[i], [](const Way& a, const Way& b) { return a.host < b.host; });
-    in_network_.push_back(host_[i] >= 0 ? ways_[i].size()
-                                        : static_cast<std::size_t>(std::ranges::count_if(
-                                              ways_[i], [](const Way& way) { return way.host < 0; })));
+    if (host_[i] < 0) std::ranges::stable_sort(ways_[i], {}, &Way::host);
   }
 }
 
 Path Paths::between(int from, int to, Search search_from) const {
-  Path path;
-  if (from == to) return path;
-  const bool inside = host(from) >= 0 && host(from) == host(to);
-  const bool across = !inside && host(from) >= 0 && host(to) >= 0 && !joins_hosts_;
-  const bool soonest = across && search_from == Search::kSoonest;
+  if (from == to) return {};
+  const bool across = host(from) >= 0 && host(to) >= 0 && host(from) != host(to) && !joins_hosts_;
   through_hosts_ = false;
-  bool found = false;
-  if (inside || search_from == Search::kOneEnd) {
-    found = search(from, to);
-  } else if (across &&
-             (search_from == Search::kDistances ||
-              (soonest && visits(to) > kWorthDistances * static_cast<std::size_t>(switch_count_)))) {
-    found = search_by_distances(from, to);
-  } else {
-    found = search_from_both_ends(from, to);
-    if (soonest) visits(to) += visited_.size();
-  }
+  bool found = across && search_from == Search::kDistances ? search_by_distances(from, to) : search(from, to);
   if (!found) {
     through_hosts_ = true;
     found = search(from, to);
   }
-  if (found) path = walk(from, to);
-  return path;
+  return found ? walk(from, to) : Path{};
 }
 
 void Paths::each_way(int at, int from, int to, const auto& visit) const {
-  const std::vector<Way>& ways = ways_[at];
-  const int start = host(from), end = host(to);
+  const auto [first, last] = std::minmax({host(from), host(to)});
   if (host(at) >= 0 || through_hosts_) {
-    for (const Way& way : ways)
-      if (through_hosts_ || way.host < 0 || way.host == start || way.host == end) visit(way);
+    for (const Way& way : ways_[at])
+      if (through_hosts_ || way.host < 0 || way.host == first || way.host == last) visit(way);
     return;
   }
-  const auto outside = ways.begin() + static_cast<std::ptrdiff_t>(in_network_[at]);
-  for (auto way = ways.begin(); way != outside; ++way) visit(*way);
-  if (outside == ways.end()) return;
-  const auto into = [&](int one) {
-    auto way = std::lower_bound(outside, ways.end(), one,
-                                [](const Way& each, int wanted) { return each.host < wanted; });
-    for (; way != ways.end() && way->host == one; ++way) visit(*way);
-  };
-  if (start >= 0) into(std::min(start, end < 0 ? start : end));
-  if (end >= 0 && end != start) into(std::max(start, end));
+  int before = -2;
+  for (const int inside : {-1, first, last})
+    if (inside > std::exchange(before, inside))
+      for (const Way& way : std::ranges::equal_range(ways_[at], inside, {}, &Way::host)) visit(way);
 }
 
 Length Paths::left_from(int node) const {
@@ -159,10 +106,10 @@ bool Paths::search(int from, int to) const {
   forget();
   visited_.push_back(to);
   left(to) = {};
-  Queue& open = back_;
-  open.push({}, to);
-  while (!open.empty() && (left(from) == kUnreached || open.least() < left(from))) {
-    const Queue::Arrival here = open.pop();
+  open_.push({{}, to});
+  while (!open_.empty() && (left(from) == kUnreached || open_.top().length < left(from))) {
+    const Arrival here = open_.top();
+    open_.pop();
     if (left(here.node) < here.length) continue;
     each_way(here.node, from, to, [&](const Way& way) {
       const bool comes_in = way.host < 0 && host(here.node) >= 0 && host(here.node) == host(to);
@@ -171,63 +118,18 @@ bool Paths::search(int from, int to) const {
       if (!(length < left(way.to))) return;
       if (left(way.to) == kUnreached) visited_.push_back(way.to);
       left(way.to) = length;
-      open.push(length, way.to);
+      open_.push({length, way.to});
     });
   }
   return left(from) != kUnreached;
 }
 
 void Paths::forget() const {
-  for (const int node : visited_) left(node) = gone(node) = kUnreached;
+  for (const int node : visited_) left(node) = kUnreached;
   visited_.clear();
-  started_.clear();
   tails_.clear();
-  back_.clear();
-  ahead_.clear();
+  open_ = {};
   entry_ = nullptr;
-}
-
-/// The same from both ends, whoever has come less far first, until no shorter way can be found: where a fork
-/// leads to many switches that all are as near, each end sees those next to itself alone. First from the
-/// destination until its host is left, which determines the port of entry.
-bool Paths::search_from_both_ends(int from, int to) const {
-  forget();
-  visited_ = {from, to};
-  left(to) = gone(from) = {};
-  Queue& back = back_;
-  Queue& ahead = ahead_;
-  back.push({}, to);
-  ahead.push({}, from);
-  Length shortest = kUnreached;
-  const auto reach = [&](int node, const Length& length, Length& known, Queue& open) {
-    if (!(length < known)) return;
-    if (left(node) == kUnreached && gone(node) == kUnreached) visited_.push_back(node);
-    known = length;
-    open.push(length, node);
-    if (left(node) != kUnreached && gone(node) != kUnreached)
-      shortest = std::min(shortest, left(node) + gone(node));
-  };
-  while (!back.empty() && !ahead.empty()) {
-    if (shortest != kUnreached && !(back.least() + ahead.least() < shortest)) break;
-    const bool from_end = entry_ == nullptr || !(ahead.least() < back.least());
-    const Queue::Arrival here = (from_end ? back : ahead).pop();
-    if ((from_end ? left(here.node) : gone(here.node)) < here.length) continue;
-    if (!from_end) started_.push_back(here.node);
-    each_way(here.node, from, to, [&](const Way& way) {
-      if (!from_end) return reach(way.to, here.length + step(way, to), gone(way.to), ahead);
-      if (entry_ == nullptr && way.host < 0 && host(here.node) >= 0 && host(here.node) == host(to))
-        entry_ = &entry_of(to);
-      reach(way.to, left_by({way.link, here.node, host(here.node), way.length}, to), left(way.to), back);
-    });
-  }
-  if (shortest == kUnreached) return false;
-  keep_shortest(to, shortest);
-  return true;
-}
-
-std::size_t& Paths::visits(int to) const {
-  const std::vector<Port>& ports = ports_[host(to)];
-  return visits_[ports.empty() ? -1 : twin(ports.front().at)];
 }
 
 void Paths::join_switches() const {
@@ -257,9 +159,10 @@ const Paths::Distances& Paths::distances_to(int twin) const {
   distances.which.resize(known.size());
   Queue open;
   known[twin] = {};
-  open.push({}, twin);
+  open.push({{}, twin});
   while (!open.empty()) {
-    const Queue::Arrival here = open.pop();
+    const Arrival here = open.top();
+    open.pop();
     if (known[here.node] < here.length) continue;
     if (lengths.empty() || lengths.back() < here.length) lengths.push_back(here.length);
     distances.which[here.node] = static_cast<std::uint32_t>(lengths.size() - 1);
@@ -267,7 +170,7 @@ const Paths::Distances& Paths::distances_to(int twin) const {
       const Length length = here.length + step;
       if (!(length < known[to])) continue;
       known[to] = length;
-      open.push(length, to);
+      open.push({length, to});
     }
   }
   for (std::size_t i = 0; i < known.size(); ++i)
@@ -306,30 +209,16 @@ void Paths::come_from(int node, const Length& length) const {
   if (!(length < left(node))) return;
   if (left(node) == kUnreached) visited_.push_back(node);
   left(node) = length;
-  back_.push(length, node);
+  open_.push({length, node});
 }
 
 void Paths::search_inside(int inside, int to, int until) const {
-  while (!back_.empty() && (until < 0 || left(until) == kUnreached || back_.least() < left(until))) {
-    const Queue::Arrival here = back_.pop();
+  while (!open_.empty() && (until < 0 || left(until) == kUnreached || open_.top().length < left(until))) {
+    const Arrival here = open_.top();
+    open_.pop();
     if (left(here.node) < here.length) continue;
     for (const Way& way : ways_[here.node])
       if (way.host == inside) come_from(way.to, left_by({way.link, here.node, inside, way.length}, to));
-  }
-}
-
-/// What is left to go from the nodes of shortest paths that only the search from the start has reached.
-void Paths::keep_shortest(int to, const Length& shortest) const {
-  const auto lies_on_one = [&](int node) {
-    return left(node) != kUnreached && gone(node) != kUnreached && left(node) + gone(node) == shortest;
-  };
-  for (auto node = started_.rbegin(); node != started_.rend(); ++node) {
-    if (lies_on_one(*node)) continue;
-    for (const Way& way : ways_[static_cast<std::size_t>(*node)])
-      if (lies_on_one(way.to) && gone(*node) + step(way, to) == gone(way.to)) {
-        left(*node) = left_by(way, to);
-        break;
-      }
   }
 }
 

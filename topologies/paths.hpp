@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <queue>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -64,11 +66,11 @@ class Paths {
  public:
   explicit Paths(const Cluster& cluster);
 
-  enum class Search : std::uint8_t { kOneEnd, kBothEnds, kDistances, kSoonest };
-  /// Empty for a node itself and for what cannot be reached. \param search between hosts; all find the same
-  /// path: from both ends sooner than from one, and with the distances of all switches from the destination's
-  /// soonest where many paths lead there
-  [[nodiscard]] Path between(int from, int to, Search search = Search::kSoonest) const;
+  enum class Search : std::uint8_t { kDistances, kOneEnd };
+  /// Empty for a node itself and for what cannot be reached. \param search between hosts; both find the same
+  /// path: with the distances of all switches from the destination's, which serve all paths that lead there,
+  /// or from the destination alone
+  [[nodiscard]] Path between(int from, int to, Search search = Search::kDistances) const;
 
  private:
   /// A link as one of its ends sees it.
@@ -87,12 +89,10 @@ class Paths {
     Length length;  ///< of the link
   };
   [[nodiscard]] bool search(int from, int to) const;
-  [[nodiscard]] bool search_from_both_ends(int from, int to) const;
   [[nodiscard]] bool search_by_distances(int from, int to) const;
   /// Goes on inside one host, until the node is reached that a path is from. \param until -1: everywhere
   void search_inside(int inside, int to, int until) const;
   void come_from(int node, const Length& length) const;
-  void keep_shortest(int to, const Length& shortest) const;
   void forget() const;
   [[nodiscard]] Path walk(int from, int to) const;
   /// The port by which a path should come to `to`. \pre the nearest ones have been reached
@@ -102,7 +102,6 @@ class Paths {
   [[nodiscard]] Length& left(int node) const { return left_[node]; }
   /// The same, of a switch by its distances where these are used.
   [[nodiscard]] Length left_from(int node) const;
-  [[nodiscard]] Length& gone(int node) const { return gone_[node]; }
   /// Visits the ways from a node on which a path between the two may go on: not into other hosts, unless
   /// `through_hosts_`.
   void each_way(int at, int from, int to, const auto& visit) const;
@@ -111,28 +110,13 @@ class Paths {
   /// What is left to go from `way`'s start when it is taken. \pre its end has been reached
   [[nodiscard]] Length left_by(const Way& way, int to) const;
 
-  /// Nodes by length, the nearest first: of the few lengths that there are, each once.
-  class Queue {
-   public:
-    struct Arrival {
-      Length length;
-      int node = 0;
-    };
-    void clear();
-    [[nodiscard]] bool empty() const { return used_ == 0; }
-    [[nodiscard]] const Length& least() const { return rungs_[used_ - 1].length; }
-    void push(const Length& length, int node);
-    Arrival pop();
-
-   private:
-    struct Rung {
-      Length length;
-      std::vector<int> nodes;
-    };
-    std::vector<Rung> rungs_;  ///< of the first `used_` the lengths, descending; all keep their memory
-    std::size_t used_ = 0;
+  struct Arrival {
+    Length length;
+    int node = 0;
+    friend bool operator>(const Arrival& a, const Arrival& b) { return b.length < a.length; }
   };
-
+  /// The nearest node is on top.
+  using Queue = std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>>;
   /// How far it is to one switch over others; there are few lengths.
   struct Distances {
     std::vector<std::uint32_t> which;  ///< by number of the switch that it is from
@@ -143,8 +127,6 @@ class Paths {
   /// The first switch that has the same links to the same switches as this one, or itself, by number: from
   /// all others it is as far to either, since nothing changes when the two change places.
   [[nodiscard]] int twin(int at) const;
-  /// How many nodes searches have visited for paths to where this host joins the network.
-  [[nodiscard]] std::size_t& visits(int to) const;
   /// Where a path may leave the network, and what is left to go from there.
   struct Tail {
     int at = 0;
@@ -159,10 +141,8 @@ class Paths {
   };
 
   const Cluster& cluster_;
-  std::vector<int> host_;  ///< by node; -1: of the network
-  std::vector<std::vector<Way>>
-      ways_;  ///< by node; of a switch those to switches first, then those to hosts by host
-  std::vector<std::size_t> in_network_;   ///< by node: of its ways; of a node of a host all
+  std::vector<int> host_;                 ///< by node; -1: of the network
+  std::vector<std::vector<Way>> ways_;    ///< by node; of a switch by host, those to switches first
   std::vector<int> place_number_;         ///< by node; -1: no place
   std::vector<std::vector<Port>> ports_;  ///< by host
   std::vector<bool> is_port_;             ///< by link
@@ -173,14 +153,10 @@ class Paths {
   mutable std::vector<std::vector<std::pair<int, Length>>> between_switches_;
   mutable std::vector<int> twins_;                        ///< the same; see twin()
   mutable std::unordered_map<int, Distances> distances_;  ///< by number of a twin
-  mutable std::unordered_map<int, std::size_t> visits_;   ///< by number of a twin
   // Of the search under way; kept, so that a search costs what it visits and not the size of the cluster.
   mutable std::vector<Length> left_;  ///< by node, to the destination
-  mutable std::vector<Length> gone_;  ///< by node, from the start
-  mutable Queue back_, ahead_;
+  mutable Queue open_;
   mutable std::vector<int> visited_;
-  mutable std::vector<int>
-      started_;  ///< nodes from which the search from the start has gone on, in its order
   mutable std::vector<Tail> tails_;
   mutable bool through_hosts_ = false;
   mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached

@@ -11,10 +11,10 @@ int hosts_per_pod(const YamlNode& node, const ClusterSettings& settings, int hos
   const int result = settings.integer(node.at("hosts_per_pod"), 1);
   if (result < hosts && spines == 0)
     node.at("hosts_per_pod")
-        .fail(std::to_string(hosts) + " hosts make " + std::to_string((hosts + result - 1) / result) +
-              " pods without a link between them; expected 'spines' of at least 1, or hosts_per_pod of at "
-              "least " +
-              std::to_string(hosts));
+        .fail(
+            "{0} hosts make {1} pods without a link between them; expected 'spines' of at least 1, or "
+            "hosts_per_pod of at least {0}",
+            hosts, (hosts + result - 1) / result);
   return std::min(result, hosts);
 }
 

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 
 void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
-  for (const YamlNode& file : files) {
-    if (!file.has("settings")) continue;
-    for (const std::string& key : file.at("settings").keys())
-      values_.emplace(key, file.at("settings").at(key).text());
-  }
+  for (const YamlNode& file : files)
+    if (file.has("settings"))
+      for (const auto& [key, value] : entries_of(file.at("settings"))) values_.emplace(key, value.text());
   for (const auto& [key, value] : given_.overrides) {
     if (values_.empty()) throw InputError("cluster '{}' has no settings, so '{}' cannot be set", file(), key);
     if (!values_.contains(key))
@@ -21,13 +21,11 @@ void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
 void ClusterSettings::refuse_unused(const YamlNode& nearest) const {
   for (const auto& [key, value] : given_.overrides)
     if (!used_.contains(key))
-      throw InputError("cluster '" + file() + "': nothing uses setting '" + key +
-                       "'; used: " + unknown_name("setting", key, {used_.begin(), used_.end()}));
+      throw InputError("cluster '{}': nothing uses setting '{}'; used: {}", file(), key,
+                       unknown_name("setting", key, {used_.begin(), used_.end()}));
   if (!nearest.has("settings")) return;
-  const YamlNode settings = nearest.at("settings");
-  for (const std::string& key : settings.keys())
-    if (!used_.contains(key))
-      settings.at(key).fail(unknown_name("setting", key, {used_.begin(), used_.end()}));
+  for (const auto& [key, value] : entries_of(nearest.at("settings")))
+    if (!used_.contains(key)) value.fail(unknown_name("setting", key, {used_.begin(), used_.end()}));
 }
 
 YamlNode ClusterSettings::value(const YamlNode& node) const {

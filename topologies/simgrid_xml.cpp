@@ -72,10 +72,10 @@ std::string to_simgrid_xml(const Cluster& cluster) {
   const auto places = static_cast<long long>(cluster.places().size());
   const bool star = is_star(cluster);
   if (!star && places > kMostSimgridPlaces)
-    throw InputError("cluster '" + cluster.specification + "' has " + std::to_string(places) +
-                     " places and so " + std::to_string(places * (places - 1)) +
-                     " routes; expected at most " + std::to_string(kMostSimgridPlaces) +
-                     " places, or a star of hosts without devices, which needs one route per host");
+    throw InputError(
+        "cluster '{}' has {} places and so {} routes; expected at most {} places, or a star of hosts without "
+        "devices, which needs one route per host",
+        cluster.specification, places, places * (places - 1), kMostSimgridPlaces);
   std::string parts;
   for (const int place : cluster.places()) parts += host_text(cluster, place);
   for (const Link& link : cluster.links) parts += link_text(link);

@@ -203,9 +203,9 @@ class MatrixHost {
                            : sockets_.of(a) == sockets_.of(b) ? Relation::kNode
                                                               : Relation::kSys;
     if (cell.relation < Relation::kPix || cell.relation <= built) return;
-    host_.imported.assumed.push_back(at_place(file_, cell.place) + matrix_.parts[a].name + " and " +
-                                     matrix_.parts[b].name + " are " + to_text(cell.relation) +
-                                     ", but both are near a third part; assumed to be " + to_text(built));
+    host_.imported.assumed.push_back(fmt::format(
+        "{}{} and {} are {}, but both are near a third part; assumed to be {}", at_place(file_, cell.place),
+        matrix_.parts[a].name, matrix_.parts[b].name, to_text(cell.relation), to_text(built)));
   }
 
   void add_parts(bool gpus) {
@@ -242,8 +242,8 @@ class MatrixHost {
     for (const auto& row : matrix_.cells)
       for (const MatrixCell& cell : row)
         if (cell.links > host_.device().links.nvlinks)
-          host_.fail(cell.place, fmt::format("found 'NV{}', expected at most the {} NVLinks of device {}",
-                                             cell.links, host_.device().links.nvlinks, host_.device().name));
+          host_.fail(cell.place, "found 'NV{}', expected at most the {} NVLinks of device {}", cell.links,
+                     host_.device().links.nvlinks, host_.device().name);
   }
 
   void add_nvlink() {
@@ -280,9 +280,9 @@ class MatrixHost {
       if (sum > host_.device().links.nvlinks)
         host_.fail(
             matrix_.parts[a].place,
-            fmt::format("found {} NVLinks of {} in all, expected at most the {} of device {}, or equal NV# "
-                        "between all GPUs, as with NVSwitches",
-                        sum, matrix_.parts[a].name, host_.device().links.nvlinks, host_.device().name));
+            "found {} NVLinks of {} in all, expected at most the {} of device {}, or equal NV# between "
+            "all GPUs, as with NVSwitches",
+            sum, matrix_.parts[a].name, host_.device().links.nvlinks, host_.device().name);
     }
   }
 

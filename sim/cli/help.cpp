@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/environment.hpp"
+#include "core/ranges.hpp"
 #include "sim/cli/command.hpp"
 
 namespace stepcast {
@@ -13,13 +14,6 @@ namespace {
 constexpr unsigned kLineLength = 100;
 
 bool stderr_has_colour() { return !process_environment("NO_COLOR") && interactive(); }
-
-const Registry<Command>::Entry& entry_of(const std::string& name) {
-  const auto found = std::ranges::find(commands().entries(), name, &Registry<Command>::Entry::name);
-  if (found == commands().entries().end())
-    throw UsageError(unknown_name("command", name, commands().names()));
-  return *found;
-}
 
 /// Heading of `help` under which a command is listed.
 std::string group_of(const Registry<Command>::Entry& entry) {
@@ -42,9 +36,7 @@ po::options_description option_table(const std::string& name, const Command& com
 }
 
 std::vector<std::string> option_names(const po::options_description& options) {
-  std::vector<std::string> names;
-  for (const auto& option : options.options()) names.push_back("--" + option->long_name());
-  return names;
+  return transformed(options.options(), [](const auto& option) { return "--" + option->long_name(); });
 }
 
 std::string program_help(const std::string& program, const std::string& summary) {
@@ -75,12 +67,12 @@ std::string program_help(const std::string& program, const std::string& summary)
 }
 
 std::string command_help(const std::string& name) {
-  const auto& entry = entry_of(name);
+  const auto& entry =
+      named<UsageError>(commands().entries(), &Registry<Command>::Entry::name, "command", name);
   std::ostringstream options;
   options << option_table(name, entry.value);
   if (entry.value.ending) options << '\n' << entry.value.ending();
-  std::vector<std::string> usage;
-  for (const YamlNode& line : command_page(name).at("usage").one_or_more()) usage.push_back(line.text());
+  const auto usage = transformed(command_page(name).at("usage").one_or_more(), &YamlNode::text);
   return fmt::format("Usage: {}\n\n{}\n\n{}", joined(usage, "\n       "),
                      command_page(name).at("description").text(), options.str());
 }

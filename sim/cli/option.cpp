@@ -8,6 +8,7 @@
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/processes.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 
@@ -84,11 +85,7 @@ double percent_option(const po::variables_map& values, const std::string& name) 
 
 std::vector<std::string> list_option(const po::variables_map& values, const std::string& name) {
   const std::string text = text_option(values, name);
-  std::vector<std::string> parts;
-  if (text == "all") return parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
-  return parts;
+  return text == "all" ? std::vector<std::string>{} : split(text, ',');
 }
 
 std::string joined_option(const po::variables_map& values, const std::string& name) {

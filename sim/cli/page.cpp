@@ -1,5 +1,6 @@
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/yaml.hpp"
 #include "sim/cli/command.hpp"
 
@@ -14,9 +15,7 @@ class PageOption {
   }
 
   [[nodiscard]] std::string text(const std::string& key) const {
-    std::vector<std::string> lines;
-    for (const YamlNode& line : node_.at(key).one_or_more()) lines.push_back(line.text());
-    std::string text = joined(lines, "\n");
+    std::string text = joined(transformed(node_.at(key).one_or_more(), &YamlNode::text), "\n");
     for (const auto& [name, value] : texts_)
       for (auto at = text.find("{" + name + "}"); at != std::string::npos;
            at = text.find("{" + name + "}", at + value.size()))
@@ -81,9 +80,7 @@ void declare_options(po::options_description& options, const std::string& page, 
                      const std::string& section) {
   const YamlNode& root = command_page(page);
   if (!root.has(section)) return;
-  const YamlNode entries = root.at(section);
-  for (const std::string& name : entries.keys()) {
-    const YamlNode entry = entries.at(name);
+  for (const auto& [name, entry] : entries_of(root.at(section))) {
     if (name.starts_with('+')) {
       PageTexts own;
       for (const std::string& key : entry.keys()) own[key] = entry.at(key).text();

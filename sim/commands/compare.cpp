@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 #include "sim/cli/command.hpp"
@@ -24,9 +25,7 @@ std::optional<double> max_error(const po::variables_map& values) {
 }
 
 std::vector<ResultFile> load_all(const po::variables_map& values, const std::string& option) {
-  std::vector<ResultFile> files;
-  for (const std::string& path : texts_option(values, option)) files.push_back(load_result_file(path));
-  return files;
+  return transformed(texts_option(values, option), load_result_file);
 }
 
 bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {

@@ -3,6 +3,7 @@
 
 #include "core/file.hpp"
 #include "core/importer.hpp"
+#include "core/ranges.hpp"
 #include "records/run_context.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
@@ -33,8 +34,7 @@ ImportTexts texts_of(const po::variables_map& values, const Registry<Importer>::
   ImportTexts given;
   for (const auto& [name, help] : known_options()) {
     if (values.count(name) == 0) continue;
-    std::vector<std::string> understood;
-    for (const ImportOption& option : kind.value.options) understood.push_back(option.name);
+    const std::vector<std::string> understood = transformed(kind.value.options, &ImportOption::name);
     if (std::ranges::find(understood, name) == understood.end())
       throw UsageError("--{} is no option for files of {}; it has {}", name, kind.name,
                        understood.empty() ? "none" : joined(understood));

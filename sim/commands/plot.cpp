@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "plots/figure.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -112,8 +113,7 @@ ExitCode draw_all(const po::variables_map& values) {
 bool is_trace(const std::string& path) { return path.ends_with(".json") || path.ends_with(".json.gz"); }
 
 ExitCode write_traces(const po::variables_map& values, const FigureInput& input, const std::string& output) {
-  std::vector<const Result*> results;
-  for (const ResultFile& file : input.results) results.push_back(&file.result);
+  const auto results = transformed(input.results, [](const ResultFile& file) { return &file.result; });
   if (results.empty()) throw InputError("nothing to draw: give result files");
   write_timeline(output, results, numbers_option(values, "ranks"), flag_option(values, "force"));
   std::cout << output << '\n';

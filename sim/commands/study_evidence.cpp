@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/evidence/errors.hpp"
@@ -50,8 +51,7 @@ void print_slowdowns(const StudyExperiment& experiment) {
   for (const StudyPoint* point : experiment.points_run) {
     const std::vector<double> slower = experiment.slowdowns(*point);
     if (slower.empty() || !seen.insert(point->model).second) continue;
-    std::vector<std::string> texts;
-    for (const double one : slower) texts.push_back(formatted("%.2f", one));
+    const auto texts = transformed(slower, [](double one) { return formatted("%.2f", one); });
     table.add({point->model, joined(texts)});
   }
   if (!seen.empty()) std::cout << '\n' << table.text();
@@ -64,9 +64,8 @@ void print_groups(const StudyExperiment& experiment, const std::vector<std::stri
   for (const StudyPoint* point : experiment.points_run) {
     const auto error = rows.at(point->key).value("relative_error");
     if (!error || experiment.is_baseline(*point)) continue;
-    std::vector<std::string> values;
-    for (const std::string& name : names) values.push_back(point->assigned.value_or(name, "-"));
-    errors.push_back({*error, point->name, joined(values)});
+    const auto value = [&](const std::string& name) { return point->assigned.value_or(name, "-"); };
+    errors.push_back({*error, point->name, joined(transformed(names, value))});
   }
   std::vector<std::string> header{joined(names)};
   header.insert(header.end(), kErrorColumns.begin(), kErrorColumns.end());

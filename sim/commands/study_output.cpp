@@ -5,11 +5,11 @@
 #include <exception>
 #include <iostream>
 #include <set>
-#include <sstream>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "models/model.hpp"
 #include "plots/chart.hpp"
 #include "plots/heatmap.hpp"
@@ -100,38 +100,37 @@ struct StudyDrawing {
   std::string caption, note;
 };
 
+/// A point of a curve with its time.
+struct TimedPoint {
+  ChartPoint* point = nullptr;
+  RanksAndTime time;
+};
+
 /// Fits Amdahl's law to each curve of the chart, made of `points`. \returns a row per curve
 std::vector<std::vector<std::string>> add_amdahl(Chart& chart, const StudyFigure& figure,
                                                  const StudyRows& rows, const Points& points) {
   chart.law = "Amdahl's law, fitted";
-  std::map<std::pair<std::string, std::string>, std::vector<RanksAndTime>> curves;
-  std::vector<std::pair<std::string, std::string>> order;
-  std::vector<RanksAndTime> times;
+  std::vector<TimedPoint> timed;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const auto ranks = value_of(rows, *points[i], "ranks");
     const auto rate = value_of(rows, *points[i], "throughput_samples_per_s");
-    times.push_back(ranks && rate && *rate > 0.0 ? RanksAndTime{*ranks, 1.0 / *rate} : RanksAndTime{});
-    const std::pair key{chart.points[i].panel, chart.points[i].series};
-    if (times.back().ranks <= 0.0) continue;
-    if (!curves.contains(key)) order.push_back(key);
-    curves[key].push_back(times.back());
+    if (ranks && rate && *rate > 0.0) timed.push_back({&chart.points[i], {*ranks, 1.0 / *rate}});
   }
+  const auto curve_of = [](const TimedPoint& one) { return std::pair(one.point->panel, one.point->series); };
   std::vector<std::vector<std::string>> table{{"curve", "serial fraction", "limit of the speed-up"}};
-  for (const auto& key : order) {
-    const std::optional<AmdahlFit> fit = fit_amdahl(curves.at(key));
+  for (const auto& [curve, members] : grouped(timed, curve_of)) {
+    const auto fit = fit_amdahl(transformed(members, [](const TimedPoint* one) { return one->time; }));
     if (!fit) continue;
-    const auto& [panel, series] = key;
+    const auto& [panel, series] = curve;
     const double serial = fit->serial_fraction();
     table.push_back({panel + (panel.empty() || series.empty() ? "" : ", ") + series, percent_text(serial, 2),
                      serial > 0.0 ? short_number(1.0 / serial) : "none"});
     std::string& subtitle = chart.subtitles[panel];
     subtitle += (subtitle.empty() ? "serial fraction: " : ", ") + (series.empty() ? "" : series + " ") +
                 percent_text(serial);
-    for (std::size_t i = 0; i < points.size(); ++i) {
-      ChartPoint& point = chart.points[i];
-      if (point.panel != panel || point.series != series || times[i].ranks <= 0.0) continue;
-      const double slower = fit->time_s(times[i].ranks) / times[i].sample_time_s;
-      point.law = figure.y == "step_time_s" ? *point.y * slower : *point.y / slower;
+    for (const auto& [point, time] : transformed(members, [](const TimedPoint* one) { return *one; })) {
+      const double slower = fit->time_s(time.ranks) / time.sample_time_s;
+      point->law = figure.y == "step_time_s" ? *point->y * slower : *point->y / slower;
     }
   }
   return table;
@@ -252,10 +251,10 @@ PointFacts point_facts(const StudyPoint& point, const Result& result) {
 
 void write_study_output(const Study& study, const StudyRows& rows, const std::string& folder,
                         const std::string& verdicts, const std::vector<ReportFigure>& evidence) {
-  StudyReport report{
-      .context = make_run_context("", command_line()), .verdicts = {}, .figures = evidence, .problems = {}};
-  std::istringstream lines(verdicts);
-  for (std::string line; std::getline(lines, line);) report.verdicts.push_back(line);
+  StudyReport report{.context = make_run_context("", command_line()),
+                     .verdicts = split(verdicts),
+                     .figures = evidence,
+                     .problems = {}};
   const std::string footer = "stepcast " + report.context.stepcast.text() + ", predicted";
   std::exception_ptr problem;
   const bool lacks_runs = study.parts && std::ranges::none_of(study.points, [&](const StudyPoint& point) {

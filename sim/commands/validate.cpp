@@ -9,6 +9,7 @@
 
 #include "core/file.hpp"
 #include "core/processes.hpp"
+#include "core/ranges.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/commands/measured_output.hpp"
@@ -41,12 +42,9 @@ std::vector<RowSet> chosen_cases(const po::variables_map& values) {
   std::vector<RowSet> cases = load_published(text_option(values, "cases"));
   if (values.count("case") == 0) return cases;
   const std::string id = text_option(values, "case");
-  std::vector<std::string> known;
-  for (RowSet& one : cases) {
-    if (one.id == id) return {std::move(one)};
-    known.push_back(one.id);
-  }
-  throw UsageError("--case: {}", unknown_name("case", id, known));
+  const auto found = std::ranges::find(cases, id, &RowSet::id);
+  if (found != cases.end()) return {std::move(*found)};
+  throw UsageError("--case: {}", unknown_name("case", id, transformed(cases, &RowSet::id)));
 }
 
 /// `8529 | 4210 | 4210 | 4399`: one value per rank.
@@ -72,10 +70,6 @@ bool shown(const RowSet& set, const std::string& quantity) {
          });
 }
 
-std::string percent_of(const std::optional<double>& error) {
-  return error ? signed_percent_text(*error) : "-";
-}
-
 void print_quantities(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
   Table table({"row", "quantity", "measured", "predicted", "error", "blind forecast"});
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
@@ -85,11 +79,11 @@ void print_quantities(const RowSet& set, const SetForecast& forecast, const std:
       const auto found = forecast.rows[i].values.find(quantity.name);
       if (found == forecast.rows[i].values.end() || !shown(set, quantity.name)) continue;
       table.add({std::exchange(name, ""), quantity.name, text_of(json_of(row.measured), quantity.name),
-                 with_range(found->second), percent_of(relative_error(row, quantity.name, found->second)),
+                 with_range(found->second), error_text(relative_error(row, quantity.name, found->second)),
                  text_of(row.blind, quantity.name)});
     }
     if (const auto all = error_of_all_ranks(row, comparisons[i]))
-      table.add({"", "  of all ranks' mean", "", "", percent_of(all), ""});
+      table.add({"", "  of all ranks' mean", "", "", error_text(all), ""});
   }
   std::cout << table.text() << '\n';
 }

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
 
@@ -123,9 +124,7 @@ void SetAccuracy::add(const Errors& errors) {
 
 std::vector<SetAccuracy> read_accuracy(const std::string& path) {
   std::vector<SetAccuracy> sets;
-  const YamlNode file = YamlNode::load(path);
-  for (const std::string& name : file.keys()) {
-    const YamlNode node = file.at(name);
+  for (const auto& [name, node] : entries_of(YamlNode::load(path))) {
     SetAccuracy set{name, node.at("title").text(), static_cast<std::size_t>(node.at("rows").integer()),
                     static_cast<std::size_t>(node.at("forecast").integer())};
     std::vector<std::string> known{kKeys.begin(), kKeys.end()};

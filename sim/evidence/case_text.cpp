@@ -20,10 +20,6 @@ std::string estimate_text(const Case& one, const std::optional<Estimate>& estima
   return low == high && low == value ? value : fmt::format("{}  ({} to {})", value, low, high);
 }
 
-std::string error_text(const std::optional<double>& error) {
-  return error ? signed_percent_text(*error) : "-";
-}
-
 /// `1.264  (0.799 to 1.506), -9.9 %`
 std::string blind_text(const Case& one) {
   const auto error = one.blind ? one.error_of(one.blind->value) : std::nullopt;

@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "sim/evidence/quantities.hpp"
@@ -80,11 +81,11 @@ std::optional<Estimate> over_launches(const Case& one, const auto& time_of) {
 /// speed probes of equal processors. Steps are preferred: a neighbour on the same core slows the speed probe
 /// to less than half, and steps by a fifth (virtual machines, docs/lab.md).
 void add_equal_speed(Case& one) {
-  std::vector<const MachineLog*> logs;
-  for (const ResultFile* launch : one.launches) logs.push_back(&launch->result.machine.log);
   one.machines = one.prediction->result.forecast.input_speeds;
   if (one.launches.empty()) return;
-  const MachineSpeed running = speed_of(logs, one.launches.front()->result.context.cpu_model);
+  const MachineSpeed running =
+      speed_of(transformed(one.launches, [](const ResultFile* each) { return &each->result.machine.log; }),
+               one.launches.front()->result.context.cpu_model);
   if (running.known()) one.machines["running"] = running;
   one.measured_at_equal_speed = over_launches(one, [](const Result& launch) {
     const double slowdown = launch.machine.slowdown;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "sim/evidence/quantities.hpp"
@@ -32,15 +33,11 @@ Errors summary_of(const std::vector<ForecastError>& rows) {
 }
 
 std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<ForecastError>& rows) {
-  std::vector<std::pair<std::string, std::vector<ForecastError>>> groups;
-  for (const ForecastError& row : rows) {
-    auto found = std::ranges::find_if(groups, [&](const auto& group) { return group.first == row.group; });
-    if (found == groups.end()) found = groups.insert(groups.end(), {row.group, {}});
-    found->second.push_back(row);
-  }
-  std::vector<std::pair<std::string, Errors>> result;
-  for (const auto& [group, members] : groups) result.emplace_back(group, summary_of(members));
-  return result;
+  const auto summary = [](const auto& group) {
+    return summary_of(transformed(group.second, [](const ForecastError* row) { return *row; }));
+  };
+  return transformed(grouped(rows, &ForecastError::group),
+                     [&](const auto& group) { return std::pair(group.first, summary(group)); });
 }
 
 std::vector<std::string> error_cells(const Errors& errors) {
@@ -48,6 +45,10 @@ std::vector<std::string> error_cells(const Errors& errors) {
   const ErrorStatistics& all = errors.relative;
   return {std::to_string(errors.count), percent_text(all.mean),  percent_text(all.median),
           percent_text(all.p90),        percent_text(all.worst), signed_percent_text(errors.bias)};
+}
+
+std::string error_text(const std::optional<double>& error) {
+  return error ? signed_percent_text(*error) : "-";
 }
 
 nlohmann::json errors_json(const Errors& errors) {

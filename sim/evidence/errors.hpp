@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,9 @@ std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<Fo
 /// Columns of a table for people, and their cells; `-` without rows.
 inline const std::vector<std::string> kErrorColumns{"rows", "mean", "median", "90 %", "worst", "bias"};
 std::vector<std::string> error_cells(const Errors& errors);
+
+/// `+1.4 %`; `-` if it is unknown.
+std::string error_text(const std::optional<double>& error);
 
 /// `count`, and with rows `<statistic>_absolute_relative_error`, `bias`, `mean_absolute_log_error`,
 /// `worst_case`.

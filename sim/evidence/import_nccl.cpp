@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <tuple>
 
 #include "calibration/nccl_calibration.hpp"
 #include "core/importer.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "records/bench.hpp"
 #include "sim/evidence/nccl_samples.hpp"
@@ -111,8 +111,8 @@ void make_calibration(const std::vector<std::string>& paths, const std::string& 
     calibration.lineage.push_back(make_ancestor("measured collectives", path));
   imported.schema = kCalibrationSchema;
   imported.text = nlohmann::json(calibration).dump();
-  std::istringstream lines(fit_text(calibration.nccl, samples));
-  for (std::string line; std::getline(lines, line);) imported.understood.push_back(line);
+  for (const std::string& line : split(fit_text(calibration.nccl, samples)))
+    imported.understood.push_back(line);
 }
 
 void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSample>& samples,

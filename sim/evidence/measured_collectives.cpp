@@ -3,35 +3,25 @@
 #include <algorithm>
 #include <cmath>
 
+#include "calibration/fit.hpp"
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
 
-/// alpha + S / beta with the least sum of squared relative errors; neither below 0.
-struct RelativeLine {
-  double alpha = 0.0, slope = 0.0;
-  [[nodiscard]] double at(double bytes) const { return alpha + slope * bytes; }
-};
-
-RelativeLine fitted_line(const std::vector<MeasuredCollective*>& rows) {
-  double w = 0.0, wx = 0.0, wy = 0.0, wxx = 0.0, wxy = 0.0;
-  for (const MeasuredCollective* row : rows) {
-    const double x = row->sample.message.count(), y = row->sample.time.count(), weight = 1.0 / (y * y);
-    w += weight;
-    wx += weight * x;
-    wy += weight * y;
-    wxx += weight * x * x;
-    wxy += weight * x * y;
-  }
-  const double determinant = w * wxx - wx * wx;
-  if (!(determinant > 0.0)) return {wy / w, 0.0};
-  const RelativeLine line{(wy * wxx - wx * wxy) / determinant, (w * wxy - wx * wy) / determinant};
-  if (line.alpha < 0.0) return {0.0, wxy / wxx};
-  if (line.slope < 0.0) return {wy / w, 0.0};
-  return line;
+/// Sets alpha + S / beta with the least sum of squared relative errors; neither is below 0.
+void fit_line(const std::vector<MeasuredCollective*>& rows) {
+  const std::vector<double> line =
+      fit_non_negative(transformed(rows,
+                                   [](const MeasuredCollective* row) {
+                                     const double time = row->sample.time.count();
+                                     return std::vector{1.0 / time, row->sample.message.count() / time};
+                                   }),
+                       std::vector<double>(rows.size(), 1.0));
+  for (MeasuredCollective* row : rows) row->fitted = Seconds(line[0] + line[1] * row->sample.message.count());
 }
 
 Seconds sheet_time(const DeviceModel& device, const NcclSample& sample) {
@@ -60,10 +50,7 @@ std::vector<MeasuredCollective> measured_collectives(const std::string& path) {
   }
   std::map<std::tuple<std::string, CollectiveKind, int>, std::vector<MeasuredCollective*>> groups;
   for (MeasuredCollective& row : rows) groups[{row.device, row.sample.kind, row.sample.gpus}].push_back(&row);
-  for (auto& [group, members] : groups) {
-    const RelativeLine line = fitted_line(members);
-    for (MeasuredCollective* row : members) row->fitted = Seconds(line.at(row->sample.message.count()));
-  }
+  for (const auto& [group, members] : groups) fit_line(members);
   return rows;
 }
 
@@ -85,12 +72,12 @@ std::vector<CollectiveErrors> collective_errors(const std::vector<MeasuredCollec
 }
 
 SetAccuracy accuracy_of(const std::string& set, const std::vector<MeasuredCollective>& rows) {
-  std::vector<ForecastError> errors;
-  for (const MeasuredCollective& row : rows) errors.push_back({row.forecast / row.sample.time - 1.0});
   SetAccuracy accuracy{.set = set,
                        .title = "NCCL collectives on 2 to 8 H100, A100, L40S and B200 of one node",
                        .rows = rows.size()};
-  accuracy.add(summary_of(errors));
+  accuracy.add(summary_of(transformed(rows, [](const MeasuredCollective& row) {
+    return ForecastError{row.forecast / row.sample.time - 1.0};
+  })));
   return accuracy;
 }
 

@@ -15,6 +15,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 
@@ -196,9 +197,7 @@ const std::vector<std::pair<std::string, CollectiveKind>>& nccl_kinds() {
 }
 
 std::vector<std::string> nccl_kind_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, kind] : nccl_kinds()) names.push_back(name);
-  return names;
+  return transformed(nccl_kinds(), [](const auto& kind) { return kind.first; });
 }
 
 std::optional<CollectiveKind> nccl_kind(const std::string& name) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
@@ -32,9 +33,7 @@ Values part_of_all_steps(const Result& result, const RowScope& scope, double Bre
 }
 
 Values peaks(const Result& result, const RowScope&) {
-  Values megabytes;
-  for (const MemoryUse& rank : result.memory) megabytes.push_back(rank.peak_bytes / kPublishedMegabyte);
-  return megabytes;
+  return transformed(result.memory, [](const auto& rank) { return rank.peak_bytes / kPublishedMegabyte; });
 }
 
 /// The value, if the forecast has memory.
@@ -100,12 +99,7 @@ const std::vector<RowQuantity>& row_quantities() {
 }
 
 const RowQuantity& quantity_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const RowQuantity& quantity : row_quantities()) {
-    if (quantity.name == name) return quantity;
-    known.emplace_back(quantity.name);
-  }
-  throw InputError(unknown_name("quantity", name, known));
+  return named(row_quantities(), &RowQuantity::name, "quantity", name);
 }
 
 RowValues row_values(const Result& result, const RowScope& scope) {
@@ -131,9 +125,7 @@ double highest_peak_bytes(const Result& result) {
 
 std::optional<double> mean_part(const Result& result, double Breakdown::*part) {
   if (result.breakdown.empty()) return std::nullopt;
-  double sum = 0.0;
-  for (const Breakdown& rank : result.breakdown) sum += rank.*part;
-  return sum / static_cast<double>(result.breakdown.size());
+  return sum_of(result.breakdown, part) / static_cast<double>(result.breakdown.size());
 }
 
 double mean_of(const std::vector<double>& values) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "sim/evidence/row_model.hpp"
@@ -128,8 +129,7 @@ class SetFit {
 
   /// Fits of all combinations of discrete parameters that the rows allow, the best first.
   std::vector<ChosenFit> accepted_fits(const Rows& rows) {
-    std::vector<OpenChoice> choices;
-    for (const OpenValue& open : set_.open) choices.push_back(open.choice);
+    const std::vector<OpenChoice> choices = transformed(set_.open, &OpenValue::choice);
     std::vector<ChosenFit> accepted = search(choices, [&](const Chosen& chosen, const NearFit* near) {
       const Residuals residuals = model_.residuals(rows, chosen);
       if (set_.table) return quick_fit(residuals);

@@ -5,6 +5,7 @@
 
 #include "core/error.hpp"
 #include "core/processes.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
@@ -95,9 +96,7 @@ std::vector<const RowValues*> RowModel::at(const std::vector<std::size_t>& rows,
     for (std::size_t i = 0; i < missing.size(); ++i)
       known_[words[missing[i]]] = nlohmann::json::parse(texts[i]).get<RowValues>();
   }
-  std::vector<const RowValues*> values;
-  for (const Words& one : words) values.push_back(&known_.at(one));
-  return values;
+  return transformed(words, [&](const Words& one) { return &std::as_const(known_).at(one); });
 }
 
 double RowModel::alpha_beta(std::size_t row, const Assignment& parameters) {

@@ -9,6 +9,7 @@
 #include "core/csv.hpp"
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/units.hpp"
 #include "sim/evidence/rows.hpp"
 
@@ -24,10 +25,9 @@ double positive(const YamlNode& node) {
 /// By quantity a number above 0, or a list of them.
 RowValues quantities_of(const YamlNode& map, const std::vector<std::string>& others = {}) {
   RowValues result;
-  for (const std::string& key : map.keys()) {
+  for (const auto& [key, value] : entries_of(map)) {
     if (std::ranges::find(others, key) != others.end()) continue;
-    static_cast<void>(map.placed([&] { return quantity_named(key); }));
-    const YamlNode value = map.at(key);
+    static_cast<void>(map.placed([&name = key] { return quantity_named(name); }));
     if (!value.is_sequence()) {
       result[key] = {positive(value)};
       continue;
@@ -94,7 +94,7 @@ OpenValue open_value(const std::string& name, const YamlNode& node) {
     for (long long value = 1; value <= most; ++value) result.choice.values.push_back(std::to_string(value));
     return result;
   }
-  for (const YamlNode& value : node.at("values").items()) result.choice.values.push_back(value.text());
+  result.choice.values = transformed(node.at("values").items(), &YamlNode::text);
   if (result.choice.values.empty())
     node.at("values").fail("found an empty list, expected at least one value");
   return result;
@@ -127,8 +127,7 @@ bool holds_in(const YamlNode& when, const Row& row) {
 
 /// Sets what a regular expression finds in a cell: its group, or all of it without one.
 void add_patterns(const YamlNode& patterns, Assignment& values) {
-  for (const std::string& name : patterns.keys()) {
-    const YamlNode pattern = patterns.at(name);
+  for (const auto& [name, pattern] : entries_of(patterns)) {
     pattern.allow_only({"in", "find", "else"});
     const std::string* cell = values.find(pattern.at("in").text());
     std::smatch found;
@@ -177,7 +176,7 @@ class RowReader {
     set_.source = file_.at("source").text();
     set_.limits = file_.text_or("limits", "");
     if (file_.has("predict")) set_.predict = assignment_of(file_.at("predict"));
-    for (const YamlNode& one : file_.items("assumed")) set_.assumed.push_back(one.text());
+    set_.assumed = transformed(file_.items("assumed"), &YamlNode::text);
     read_parameters();
     set_.table = file_.at("rows").is_scalar();
     if (set_.table)
@@ -190,11 +189,11 @@ class RowReader {
  private:
   void read_parameters() {
     if (file_.has("free"))
-      for (const std::string& name : file_.at("free").keys())
-        set_.free.push_back(free_value(name, file_.at("free").at(name)));
+      for (const auto& [name, node] : entries_of(file_.at("free")))
+        set_.free.push_back(free_value(name, node));
     if (file_.has("open"))
-      for (const std::string& name : file_.at("open").keys())
-        set_.open.push_back(open_value(name, file_.at("open").at(name)));
+      for (const auto& [name, node] : entries_of(file_.at("open")))
+        set_.open.push_back(open_value(name, node));
     if (file_.has("sigma")) set_.uncertainty = uncertainty_of(file_.at("sigma"));
     set_.global_batch = file_.flag("global_batch");
     if (!file_.has("epoch")) return;
@@ -250,8 +249,8 @@ class RowReader {
 
   [[nodiscard]] std::string name_of(const std::string& column) const {
     if (file_.has("columns"))
-      for (const std::string& name : file_.at("columns").keys())
-        if (file_.at("columns").at(name).text() == column) return name;
+      for (const auto& [name, of] : entries_of(file_.at("columns")))
+        if (of.text() == column) return name;
     return column;
   }
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
@@ -40,15 +41,12 @@ std::vector<StepDifference> by(const Result& measured, const Result& forecast, c
   const auto add = [&](const Result& result, double StepDifference::*side) {
     for (const Span& span : result.spans)
       if (const std::string name = key(span); ranks.contains(span.rank) && !name.empty())
-        rows[name].*side += (span.end_s - span.start_s) / static_cast<double>(ranks.size());
+        rows.try_emplace(name, StepDifference{name}).first->second.*side +=
+            (span.end_s - span.start_s) / static_cast<double>(ranks.size());
   };
   add(measured, &StepDifference::measured_s);
   add(forecast, &StepDifference::forecast_s);
-  std::vector<StepDifference> result;
-  for (auto& [name, row] : rows) {
-    row.name = name;
-    result.push_back(row);
-  }
+  std::vector<StepDifference> result = transformed(rows, [](const auto& row) { return row.second; });
   sort(result);
   return result;
 }
@@ -61,10 +59,9 @@ std::set<int> ranks_of(const Result& result) {
 }
 
 double mean(const Result& result, double Breakdown::*part) {
-  double sum = 0.0;
-  for (const Breakdown& each : result.breakdown)
-    sum += each.*part / static_cast<double>(result.breakdown.size());
-  return sum;
+  return sum_of(result.breakdown, [&](const Breakdown& each) {
+    return each.*part / static_cast<double>(result.breakdown.size());
+  });
 }
 
 void check_same_case(const Configuration& measured, const Configuration& forecast) {

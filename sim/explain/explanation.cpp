@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -35,11 +36,7 @@ std::vector<std::string> resources(const Explanation& known) {
 /// `network1+pcie` scales both.
 ResourceScales scales_of(const std::string& resource, double more) {
   ResourceScales scales;
-  for (std::size_t at = 0; at < resource.size();) {
-    const std::size_t end = std::min(resource.find('+', at), resource.size());
-    scales.push_back({resource.substr(at, end - at), more});
-    at = end + 1;
-  }
+  for (const std::string& one : split(resource, '+')) scales.push_back({one, more});
   return scales;
 }
 

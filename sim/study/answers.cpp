@@ -3,19 +3,15 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
-#include <list>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -23,6 +19,8 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/processes.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -158,129 +156,66 @@ struct BatchPoint {
 };
 using Batch = std::vector<BatchPoint>;
 
-/// Writes a line per point to `pipe`. \param first point of the batch to compute
-[[noreturn]] void compute(const Batch& batch, std::size_t first, int pipe, const Answer& answer) {
-  for (std::size_t i = first; i < batch.size(); ++i) {
-    const StudyPoint& point = *batch[i].point;
-    StudyRow row;
-    try {
-      row = answer(point);
-    } catch (const std::bad_alloc&) {
-      row = {point.key, {}, "out of memory", true};
-    } catch (const std::exception& error) {
-      row = {point.key, {}, printable(error.what()), false};
-    }
-    if (!write_all(pipe, line_of(row))) ::_exit(1);
+/// The row of a point, or of its error.
+StudyRow answered(const StudyPoint& point, const Answer& answer) {
+  try {
+    return answer(point);
+  } catch (const std::bad_alloc&) {
+    return {point.key, {}, "out of memory", true};
+  } catch (const std::exception& error) {
+    return {point.key, {}, printable(error.what()), false};
   }
-  ::_exit(0);
 }
 
-/// Child processes that compute batches, at most `run.jobs` at a time. They end with this process.
+/// Computes batches in child processes, at most `run.jobs` at a time.
 class Workers {
  public:
   Workers(const std::vector<Batch>& batches, const Answer& answer, const StudyRun& run, const fs::path& path)
-      : batches_(batches), answer_(answer), run_(run), rows_(path) {
+      : batches_(batches), answer_(answer), run_(run), rows_(path), next_(batches.size()) {
     for (const Batch& batch : batches)
       wanted_ += static_cast<std::size_t>(
           std::ranges::count_if(batch, [](const BatchPoint& one) { return !one.known; }));
   }
-  ~Workers() {
-    for (const Worker& worker : workers_) ::kill(worker.process, SIGKILL);
-    for (const Worker& worker : workers_) end(worker);
-  }
 
   void compute_all() {
     for (int job = 0; job < run_.jobs; ++job) start_next();
-    while (!workers_.empty()) {
-      std::vector<pollfd> pipes;
-      for (const Worker& worker : workers_) pipes.push_back({worker.pipe, POLLIN, 0});
-      if (::poll(pipes.data(), pipes.size(), -1) < 0) continue;  // interrupted by a signal
-      auto worker = workers_.begin();
-      for (const pollfd& pipe : pipes) {
-        const auto current = worker++;
-        if (pipe.revents == 0 || receive(*current)) continue;
-        const Worker ended = *current;
-        workers_.erase(current);
-        replace(ended);
-      }
-      run_.on_progress(done_, wanted_);
-    }
+    children_.receive(
+        [&](std::size_t batch, const ChildMessage& message) {
+          store(batches_[batch][next_[batch]++], message.text);
+        },
+        [&](std::size_t batch, int status) { replace(batch, status); });
   }
 
  private:
-  struct Worker {
-    pid_t process = -1;
-    int pipe = -1;
-    const Batch* batch = nullptr;
-    std::size_t next = 0;  ///< the point that it is computing
-    std::string text{};    ///< start of a line
-  };
-
   void start_next() {
-    if (next_batch_ < batches_.size()) start(batches_[next_batch_++], 0);
+    if (next_batch_ < batches_.size()) start(next_batch_++);
   }
 
-  void start(const Batch& batch, std::size_t first) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw RunError("cannot open a pipe: {}", std::strerror(errno));
-    const pid_t parent = ::getpid();
-    std::cout.flush();  // or the new process prints it too
-    const pid_t process = ::fork();
-    if (process == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(1);
-      ::close(ends[0]);
-      compute(batch, first, ends[1], answer_);
-    }
-    ::close(ends[1]);
-    if (process < 0) {
-      ::close(ends[0]);
-      throw RunError("cannot start a process: {}", std::strerror(errno));
-    }
-    workers_.push_back({process, ends[0], &batch, first});
-  }
-
-  /// \returns false if the process has ended
-  bool receive(Worker& worker) {
-    char buffer[65536];
-    const ssize_t size = ::read(worker.pipe, buffer, sizeof buffer);
-    if (size <= 0) return size < 0 && errno == EINTR;
-    worker.text.append(buffer, static_cast<std::size_t>(size));
-    std::size_t start = 0;
-    for (std::size_t end = worker.text.find('\n'); end != std::string::npos;
-         end = worker.text.find('\n', start)) {
-      store((*worker.batch)[worker.next++], worker.text.substr(start, end + 1 - start));
-      start = end + 1;
-    }
-    worker.text.erase(0, start);
-    return true;
+  void start(std::size_t number) {
+    children_.start(number, [&](const ChildPool::Send& send) {
+      for (std::size_t i = next_[number]; i < batches_[number].size(); ++i)
+        send({i, line_of(answered(*batches_[number][i].point, answer_))});
+    });
   }
 
   void store(const BatchPoint& point, const std::string& line) {
     if (point.known) return;
     rows_.add(line);
-    ++done_;
-  }
-
-  static int end(const Worker& worker) {
-    int status = 0;
-    ::close(worker.pipe);
-    ::waitpid(worker.process, &status, 0);
-    return status;
+    run_.on_progress(++done_, wanted_);
   }
 
   /// The point at which a process died has a lost row; another process computes the rest of its batch.
-  void replace(Worker worker) {
-    const int status = end(worker);
-    if (worker.next < worker.batch->size()) {
-      const BatchPoint& point = (*worker.batch)[worker.next++];
+  void replace(std::size_t number, int status) {
+    const Batch& batch = batches_[number];
+    if (next_[number] < batch.size()) {
+      const BatchPoint& point = batch[next_[number]++];
       const auto how = WIFSIGNALED(status)
                            ? fmt::format("its process was ended by signal {}", WTERMSIG(status))
                            : fmt::format("its process ended with exit code {}", WEXITSTATUS(status));
       store(point, line_of({point.point->key, {}, how, true}));
     }
-    if (worker.next < worker.batch->size())
-      start(*worker.batch, worker.next);
+    if (next_[number] < batch.size())
+      start(number);
     else
       start_next();
   }
@@ -289,7 +224,8 @@ class Workers {
   const Answer& answer_;
   const StudyRun& run_;
   RowWriter rows_;
-  std::list<Worker> workers_;
+  ChildPool children_;
+  std::vector<std::size_t> next_;  ///< by batch: the point that a process is computing
   std::size_t next_batch_ = 0, done_ = 0, wanted_ = 0;
 };
 
@@ -307,9 +243,7 @@ std::string shards_of(const std::set<fs::path>& files, const std::vector<std::si
   if (shards == 0) return "";
   std::set<std::size_t> parts;
   for (const std::size_t point : points) parts.insert(point / batch % shards + 1);
-  std::vector<std::string> texts;
-  for (const std::size_t part : parts) texts.push_back(fmt::format("{}/{}", part, shards));
-  return joined(texts);
+  return joined(transformed(parts, [&](std::size_t part) { return fmt::format("{}/{}", part, shards); }));
 }
 
 struct MergedRows {

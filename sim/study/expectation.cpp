@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "sim/study/rows.hpp"
@@ -198,8 +199,7 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
   if (!node.has("where")) return one;
   one.where.emplace(node.at("where"), names);
   one.text += " where";
-  for (const std::string& key : node.at("where").keys()) {
-    const YamlNode value = node.at("where").at(key);
+  for (const auto& [key, value] : entries_of(node.at("where"))) {
     one.text += " " + key;
     for (const YamlNode& choice : value.one_or_more()) one.text += " " + choice.text();
   }

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <filesystem>
 #include <set>
-#include <sstream>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "records/trace.hpp"
@@ -186,8 +186,7 @@ class ExperimentRun {
   }
 
   void check(const ProgramOutput& output, const Words& words) {
-    std::istringstream lines(output.standard_output);
-    for (std::string line; std::getline(lines, line);)
+    for (const std::string& line : split(output.standard_output))
       if (line.starts_with('!')) all_.warnings.push_back(line);
     if (output.exit_code == 0) return;
     throw RunError("'stepcast {}' ended with exit code {}: {}", joined(words, " "), output.exit_code,

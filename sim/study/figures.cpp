@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -25,10 +26,9 @@ const std::vector<FigureKeys> kKinds{{"curves", {"series", "target", "amdahl", "
 
 std::vector<std::string> names_under(const YamlNode& node, const std::string& key,
                                      const std::vector<std::string>& names) {
-  std::vector<std::string> found;
-  if (!node.has(key)) return found;
-  for (const YamlNode& one : node.at(key).one_or_more()) found.push_back(one.one_of("name", names));
-  return found;
+  if (!node.has(key)) return {};
+  return transformed(node.at(key).one_or_more(),
+                     [&](const YamlNode& one) { return one.one_of("name", names); });
 }
 
 /// A file name of a format that can be drawn. \throws InputError
@@ -45,8 +45,7 @@ std::string figure_file(const YamlNode& node) {
 
 StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& names,
                          const std::vector<std::string>& columns) {
-  std::vector<std::string> kinds;
-  for (const FigureKeys& one : kKinds) kinds.push_back(one.kind);
+  const std::vector<std::string> kinds = transformed(kKinds, &FigureKeys::kind);
   const std::string kind = node.has("kind") ? node.at("kind").one_of("kind", kinds) : kinds.front();
   const auto number = static_cast<std::size_t>(std::ranges::find(kinds, kind) - kinds.begin());
   std::vector<std::string> keys = kKinds[number].keys;

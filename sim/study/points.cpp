@@ -6,6 +6,7 @@
 #include <random>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -25,8 +26,8 @@ void check_size(const YamlNode& node, std::size_t points) {
 
 std::vector<Assignment> grid_of(const YamlNode& map) {
   std::vector<Assignment> result(1);
-  for (const std::string& key : map.keys()) {
-    const std::vector<YamlNode> values = one_or_more(map.at(key));
+  for (const auto& [key, node] : entries_of(map)) {
+    const std::vector<YamlNode> values = one_or_more(node);
     check_size(map, result.size() * values.size());
     std::vector<Assignment> longer;
     for (const Assignment& before : result)
@@ -38,13 +39,13 @@ std::vector<Assignment> grid_of(const YamlNode& map) {
 
 std::vector<Assignment> zip_of(const YamlNode& map) {
   std::vector<Assignment> result;
-  for (const std::string& key : map.keys()) {
-    const std::vector<YamlNode> values = map.at(key).items();
-    if (values.empty()) map.at(key).fail("expected at least one value");
+  for (const auto& [key, node] : entries_of(map)) {
+    const std::vector<YamlNode> values = node.items();
+    if (values.empty()) node.fail("expected at least one value");
     if (result.empty()) result.resize(values.size());
     if (values.size() != result.size())
-      map.at(key).fail("found {} values, expected {} as the keys before: a zip advances all keys together",
-                       values.size(), result.size());
+      node.fail("found {} values, expected {} as the keys before: a zip advances all keys together",
+                values.size(), result.size());
     for (std::size_t i = 0; i < values.size(); ++i) result[i].set(key, values[i].text());
   }
   return result;
@@ -53,15 +54,11 @@ std::vector<Assignment> zip_of(const YamlNode& map) {
 std::vector<Assignment> cases_of(const YamlNode& map) {
   const std::vector<std::string> names = map.keys();
   if (names.size() != 1) map.fail("expected one name that contains the cases, as {link: {nvlink: {...}}}");
-  const YamlNode cases = map.at(names.front());
-  std::vector<Assignment> result;
-  for (const std::string& name : cases.keys()) {
-    Assignment one;
-    one.set(names.front(), name);
-    one.add_missing(assignment_of(cases.at(name)));
-    result.push_back(one);
-  }
-  return result;
+  return transformed(entries_of(map.at(names.front())), [&](const auto& one) {
+    Assignment values{{names.front(), one.first}};
+    values.add_missing(assignment_of(one.second));
+    return values;
+  });
 }
 
 /// Uniform over the logarithms between two quantities, in the first one's unit.
@@ -87,10 +84,9 @@ std::vector<Assignment> draws_of(const YamlNode& map, unsigned seed) {
   check_size(map, static_cast<std::size_t>(points));
   std::mt19937 draws(seed);
   std::vector<Assignment> result(points);
-  const YamlNode from = map.at("from");
+  const auto from = entries_of(map.at("from"));
   for (Assignment& one : result)
-    for (const std::string& key : from.keys()) {
-      const YamlNode choice = from.at(key);
+    for (const auto& [key, choice] : from) {
       if (choice.is_map()) choice.allow_only({"log_uniform"});
       const std::vector<YamlNode> values = choice.is_map() ? std::vector<YamlNode>{} : one_or_more(choice);
       one.set(key, choice.is_map() ? log_uniform(choice.at("log_uniform"), draws)

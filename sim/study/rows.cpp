@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
@@ -140,8 +141,7 @@ std::vector<StudyColumn> read_columns() {
   const YamlNode file = YamlNode::load((home_folder() / "studies" / "columns" / "columns.yaml").string());
   const std::map<std::string, ColumnValue> values = column_values();
   std::vector<StudyColumn> columns;
-  for (const std::string& name : file.keys()) {
-    const YamlNode node = file.at(name);
+  for (const auto& [name, node] : entries_of(file)) {
     node.allow_only({"label", "better", "formula", "meaning"});
     StudyColumn column{.name = name, .label = node.at("label").text(), .meaning = node.at("meaning").text()};
     if (node.has("better")) column.better = node.at("better").named("better", kBetter);
@@ -170,9 +170,7 @@ const std::vector<StudyColumn>& study_columns() {
 std::optional<double> StudyRow::value(std::string_view column) const { return known(values, column); }
 
 const StudyColumn& study_column(const std::string& name) {
-  const auto found = std::ranges::find(study_columns(), name, &StudyColumn::name);
-  if (found == study_columns().end()) throw InputError(unknown_name("column", name, study_column_names()));
-  return *found;
+  return named(study_columns(), &StudyColumn::name, "column", name);
 }
 
 std::string column_text(const std::string& column, double value) {
@@ -183,11 +181,7 @@ std::string column_text(const std::string& column, double value) {
   return column.ends_with("_bytes") ? to_text(Bytes(value)) : short_number(value);
 }
 
-std::vector<std::string> study_column_names() {
-  std::vector<std::string> names;
-  for (const StudyColumn& column : study_columns()) names.push_back(column.name);
-  return names;
-}
+std::vector<std::string> study_column_names() { return transformed(study_columns(), &StudyColumn::name); }
 
 StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts& facts) {
   StudyRow row{.key = point.key};
@@ -293,15 +287,12 @@ std::vector<const StudyPoint*> fastest_points(const Study& study, const StudyRow
                     &point);
     if (fastest.size() > count) fastest.erase(std::prev(fastest.end()));
   }
-  std::vector<const StudyPoint*> points;
-  for (const auto& [order, point] : fastest) points.push_back(point);
-  return points;
+  return transformed(fastest, [](const auto& one) { return one.second; });
 }
 
 std::vector<std::string> name_cells(const Study& study, const StudyPoint& point, const std::string& missing) {
-  std::vector<std::string> cells;
-  for (const std::string& name : study.names) cells.push_back(point.assigned.value_or(name, missing));
-  return cells;
+  return transformed(study.names,
+                     [&](const std::string& name) { return point.assigned.value_or(name, missing); });
 }
 
 }  // namespace stepcast

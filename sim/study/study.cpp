@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/study/point_builder.hpp"
 #include "sim/study/rows.hpp"
@@ -140,8 +141,8 @@ class PartsReader {
   /// The keys of a part that are options of a command.
   static Assignment options_of(const YamlNode& part, const Names& others) {
     Assignment options;
-    for (const std::string& key : part.keys())
-      if (!contains(others, key)) options.set(key, part.at(key).text());
+    for (const auto& [key, value] : entries_of(part))
+      if (!contains(others, key)) options.set(key, value.text());
     return options;
   }
 
@@ -158,8 +159,8 @@ class PartsReader {
         figure.at("file").fail("found '{}', expected a name without folder", one.file);
       if (figure.has("where")) one.where.emplace(figure.at("where"), names_);
       if (figure.has("options"))
-        for (const std::string& key : figure.at("options").keys())
-          one.words.insert(one.words.end(), {"--" + key, figure.at("options").at(key).text()});
+        for (const auto& [key, value] : entries_of(figure.at("options")))
+          one.words.insert(one.words.end(), {"--" + key, value.text()});
       parts.figures.push_back(std::move(one));
     }
   }
@@ -192,11 +193,9 @@ class StudyReader {
       throw UsageError("--only requires a study that runs");
     PointBuilder builder(study_, vocabulary_, skip_rules(file_, assigned_));
     study_.points.reserve(points.size());
-    try {
+    blocks.placed([&] {
       for (Assignment& point : points) builder.add(std::exchange(point, {}), only_);
-    } catch (const InputError& error) {
-      blocks.fail(error.what());
-    }
+    });
     check_names(blocks, builder);
     check_points(blocks);
     read_expectations();
@@ -219,7 +218,7 @@ class StudyReader {
     };
     for (const Assignment& point : points) add_names(study_.names, point);
     assigned_ = study_.names;
-    try {
+    blocks.placed([&] {
       for (Assignment& point : points) {
         if (file_.has("every")) point.add_missing(assignment_of(file_.at("every")));
         if (file_.has("values")) add_values(file_.at("values"), point);
@@ -227,9 +226,7 @@ class StudyReader {
         point.add_missing(base);
         add_names(assigned_, point);
       }
-    } catch (const InputError& error) {
-      blocks.fail(error.what());
-    }
+    });
     return points;
   }
 
@@ -284,11 +281,9 @@ class StudyReader {
   void check_where(const YamlNode& node, const std::optional<Condition>& where) const {
     if (!where) return;
     bool any = study_.parts.has_value();
-    try {
+    node.at("where").placed([&] {
       for (const StudyPoint& point : study_.points) any = where->holds(point.assigned) || any;
-    } catch (const InputError& error) {
-      node.at("where").fail(error.what());
-    }
+    });
     if (!any) node.at("where").fail("no point has these values");
   }
 
@@ -303,16 +298,14 @@ class StudyReader {
   }
 
   void check_conditions(const YamlNode& blocks) const {
-    try {
+    blocks.placed([&] {
       for (const StudyPoint& point : study_.points) {
         for (const auto* one : {&study_.parts->first, &study_.parts->baseline})
           if (*one) static_cast<void>((*one)->holds(point.assigned));
         for (const EvidenceFigure& one : study_.parts->figures)
           if (one.where) static_cast<void>(one.where->holds(point.assigned));
       }
-    } catch (const InputError& error) {
-      blocks.fail(error.what());
-    }
+    });
   }
 
   StudyFile file_;

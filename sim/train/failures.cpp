@@ -5,6 +5,7 @@
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/yaml.hpp"
 
 namespace stepcast {
@@ -76,12 +77,11 @@ FailureSet read_failures(const std::string& path) {
   const YamlNode file = YamlNode::load(path);
   file.allow_only({"name", "description", "source", "assumes", "observed", "recovery", "components"});
   FailureSet set{.name = file.at("name").text(), .source = file.text_or("source", "")};
-  for (const YamlNode& line : file.items("assumes")) set.assumes.push_back(line.text());
+  set.assumes = transformed(file.items("assumes"), &YamlNode::text);
   for (const YamlNode& node : file.items("components")) set.components.push_back(read_component(file, node));
   if (!file.has("recovery")) return set;
-  const YamlNode recovery = file.at("recovery");
-  for (const std::string& part : recovery.keys())
-    recovery.at(part).placed([&] { set_part(set.recovery, part, recovery.at(part).text()); });
+  for (const auto& one : entries_of(file.at("recovery")))
+    one.second.placed([&] { set_part(set.recovery, one.first, one.second.text()); });
   return set;
 }
 

@@ -2,6 +2,7 @@
 #include <boost/math/distributions/poisson.hpp>
 #include <cmath>
 
+#include "core/ranges.hpp"
 #include "sim/train/timeline.hpp"
 
 namespace stepcast {
@@ -164,9 +165,8 @@ double daly_interval_s(const TrainingCase& training) {
 }
 
 double mean_in_repair(const TrainingCase& training) {
-  double mean = 0.0;
-  for (const Interruption& one : training.interruptions) mean += one.rate * one.hosts * one.repair_s;
-  return mean;
+  return sum_of(training.interruptions,
+                [](const Interruption& one) { return one.rate * one.hosts * one.repair_s; });
 }
 
 }  // namespace stepcast

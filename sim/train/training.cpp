@@ -6,6 +6,7 @@
 
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 
@@ -217,8 +218,8 @@ class Planner {
 
   /// By Young's formula for the failures that lose the memory of hosts.
   [[nodiscard]] int storage_every() const {
-    double lost = 0.0;
-    for (const Interruption& one : case_.interruptions) lost += one.loses_memory ? one.rate : 0.0;
+    const double lost = sum_of(case_.interruptions,
+                               [](const Interruption& one) { return one.loses_memory ? one.rate : 0.0; });
     const CheckpointCost& cost = case_.checkpoint;
     const double best = std::sqrt(2.0 * cost.slowdown * cost.storage_write_s / lost);
     const double every = std::max(best, cost.storage_write_s) / case_.step_s / case_.interval;
@@ -276,15 +277,11 @@ TrainingOutcome train(const TrainingFacts& facts, const TrainingRequest& request
 }
 
 double TrainingOutcome::wall_s(double q) const {
-  std::vector<double> all;
-  for (const TrainingRun& run : runs) all.push_back(run.wall_s);
-  return quantile(std::move(all), q);
+  return quantile(transformed(runs, &TrainingRun::wall_s), q);
 }
 
 double TrainingOutcome::mean(const std::function<double(const TrainingRun&)>& value) const {
-  double sum = 0.0;
-  for (const TrainingRun& run : runs) sum += value(run);
-  return sum / static_cast<double>(runs.size());
+  return sum_of(runs, value) / static_cast<double>(runs.size());
 }
 
 double TrainingOutcome::part_s(TrainingPart part) const {
@@ -292,9 +289,8 @@ double TrainingOutcome::part_s(TrainingPart part) const {
 }
 
 double TrainingOutcome::failures_per_day() const {
-  double sum = 0.0;
-  for (const Interruption& one : plan.training.interruptions) sum += one.planned ? 0.0 : one.rate * kDay;
-  return sum;
+  return sum_of(plan.training.interruptions,
+                [](const Interruption& one) { return one.planned ? 0.0 : one.rate * kDay; });
 }
 
 }  // namespace stepcast

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <ranges>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+
+/// Short forms of frequent loops over ranges.
+namespace stepcast {
+
+/// `of(item)` for every item, in their order. `of` may be a member.
+template <class Items, class Of>
+auto transformed(Items&& items, Of of) {
+  std::vector<std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<Items>>>> result;
+  for (auto&& item : items) result.push_back(std::invoke(of, item));
+  return result;
+}
+
+/// Sum of `of(item)` over the items, in their order. `of` may be a member.
+template <class Items, class Of>
+double sum_of(const Items& items, Of of) {
+  double sum = 0.0;
+  for (const auto& item : items) sum += std::invoke(of, item);
+  return sum;
+}
+
+/// The item whose member `name_of` is `name`. \param what it is, for the message
+/// \throws Failure that lists the names, and the nearest
+template <class Failure = InputError, class Items, class NameOf>
+const auto& named(const Items& items, NameOf name_of, std::string_view what, std::string_view name) {
+  const auto found = std::ranges::find(items, name, name_of);
+  if (found != std::ranges::end(items)) return *found;
+  const auto names = transformed(items, name_of);
+  throw Failure(unknown_name(what, name, {names.begin(), names.end()}));
+}
+
+/// Keys of a YAML map with their nodes, in its order.
+template <class Node>
+auto entries_of(const Node& map) {
+  return transformed(map.keys(), [&](const std::string& key) { return std::pair(key, map.at(key)); });
+}
+
+/// Items with the same key, in the order in which keys appear.
+template <class Item, class KeyOf>
+auto grouped(const std::vector<Item>& items, KeyOf key_of) {
+  using Key = std::decay_t<std::invoke_result_t<KeyOf&, const Item&>>;
+  std::vector<std::pair<Key, std::vector<const Item*>>> groups;
+  for (const Item& item : items) {
+    const Key key = std::invoke(key_of, item);
+    auto found = std::ranges::find(groups, key, &std::pair<Key, std::vector<const Item*>>::first);
+    if (found == groups.end()) found = groups.insert(groups.end(), {key, {}});
+    found->second.push_back(&item);
+  }
+  return groups;
+}
+
+/// The parts of a text that `separator` ends; the last one may lack it.
+inline std::vector<std::string> split(const std::string& text, char separator = '\n') {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+}  // namespace stepcast
