@@ -97,15 +97,10 @@ class HostSweep {
     if (track.is_main) gap_begin(track, steps_.back().end);
   }
 
-  [[nodiscard]] bool nodes_follow(double time, int step) const {
-    const auto next = std::ranges::lower_bound(nodes_, time, {}, &NodeTime::begin);
-    return next != nodes_.end() && next->begin < steps_[static_cast<std::size_t>(step)].end;
-  }
-
-  /// True if nodes of autograd begin inside.
-  [[nodiscard]] bool holds_nodes(const KinetoEvent& event) const {
-    const auto next = std::ranges::lower_bound(nodes_, event.begin, {}, &NodeTime::begin);
-    return next != nodes_.end() && next->begin < event.end;
+  /// True if nodes of autograd begin between two times.
+  [[nodiscard]] bool has_nodes(double from, double to) const {
+    const auto next = std::ranges::lower_bound(nodes_, from, {}, &NodeTime::begin);
+    return next != nodes_.end() && next->begin < to;
   }
 
   [[nodiscard]] bool inside(const Track& track, NameKind kind) const {
@@ -115,7 +110,8 @@ class HostSweep {
   void enter(Track& track, int index) {
     const KinetoEvent& event = file_.events[static_cast<std::size_t>(index)];
     NameKind kind = kinds_[static_cast<std::size_t>(event.name)];
-    if (kind == NameKind::kOptimizer && holds_nodes(event)) kind = NameKind::kOther;  // around a closure
+    if (kind == NameKind::kOptimizer && has_nodes(event.begin, event.end))
+      kind = NameKind::kOther;  // around a closure
     leave(track, event.begin + kTolerance);
     if (kind == NameKind::kStep && track.is_main) {
       gap_begin(track, event.begin);
@@ -262,7 +258,7 @@ class HostSweep {
     call.bytes *= element_bytes(call.dtype);
     ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
     call.in_forward =
-        !own.operations.empty() && nodes_follow(event.begin, step) && !nodes_since(own, event.begin);
+        !own.operations.empty() && has_nodes(event.begin, own.end) && !nodes_since(own, event.begin);
     own.collectives.push_back(call);
     return static_cast<int>(own.collectives.size()) - 1;
   }
@@ -308,8 +304,8 @@ class HostSweep {
   Place main_place(const KinetoEvent& event, int index, NameKind kind, int step, int current) {
     Place place{.step = step};
     if (event.category == KinetoCategory::kAnnotation || kind == NameKind::kScript) return place;
-    const bool ahead = nodes_follow(event.begin, step);
     ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    const bool ahead = has_nodes(event.begin, own.end);
     const bool differentiable =
         (event.sequence() >= 0 && !event.backward) || !has_sequences_ || holds_sequences(index);
     if (event.category == KinetoCategory::kOperation && ahead && differentiable) {
