@@ -227,10 +227,10 @@ std::vector<std::string> doubts(const Trace& trace) {
   std::vector<std::string> result;
   for (const TraceEntry& entry : trace.entries)
     if (entry.with_interference)
-      result.push_back("batch " + std::to_string(entry.batch) + ", " +
-                       nlohmann::json(entry.pace).get<std::string>() +
-                       ": did not converge: too few steps without interference came within the budget; the " +
-                       std::to_string(entry.steps()) + " with the least were kept");
+      result.push_back(fmt::format(
+          "batch {}, {}: did not converge: too few steps without interference came within the budget; the {} "
+          "with the least were kept",
+          entry.batch, nlohmann::json(entry.pace).get<std::string>(), entry.steps()));
   return result;
 }
 

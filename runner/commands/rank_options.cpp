@@ -36,9 +36,9 @@ std::optional<RankContext> this_rank(const po::variables_map& options) {
                       given<std::string>(options, "master-addr"), given<int>(options, "master-port")},
                      process_environment);
   if (found && !options["nproc"].defaulted() && found->world_size != nproc)
-    throw UsageError("--nproc " + std::to_string(nproc) + " contradicts a world size of " +
-                     std::to_string(found->world_size) + " (from " + found->source +
-                     "); leave --nproc out under a launcher");
+    throw UsageError(
+        "--nproc {} contradicts a world size of {} (from {}); leave --nproc out under a launcher", nproc,
+        found->world_size, found->source);
   if (!found && nproc == 1) {
     found.emplace();
     found->source = "one process";
@@ -88,8 +88,8 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
   if (context.load_average > kBusy)
     context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
   if (session.ranks.local_world_size > context.cores)
-    context.warnings.push_back(std::to_string(session.ranks.local_world_size) + " ranks shared " +
-                               std::to_string(context.cores) + " cores");
+    context.warnings.push_back(
+        fmt::format("{} ranks shared {} cores", session.ranks.local_world_size, context.cores));
   return context;
 }
 
@@ -115,10 +115,10 @@ OnSample rank_progress(const RankSession& session, const std::string& what, int 
 void require_host_memory(const po::variables_map& options) {
   const std::string backend = options["backend"].as<std::string>();
   if (!find_backend(backend).add)
-    throw CapabilityError("--backend " + backend +
-                          " moves arrays of GPUs and requires 'stepcast run --device cuda'; 'stepcast bench "
-                          "--backend " +
-                          backend + "' measures it");
+    throw CapabilityError(
+        "--backend {0} moves arrays of GPUs and requires 'stepcast run --device cuda'; 'stepcast bench "
+        "--backend {0}' measures it",
+        backend);
 }
 
 std::unique_ptr<DeviceStream> device_of_backend(const po::variables_map& options,
@@ -150,9 +150,11 @@ ExitCode run_in_one_process(const po::variables_map& options, const std::string&
                             const std::function<ExitCode(RankSession&)>& body) {
   const std::optional<RankContext> found = this_rank(options);
   if (found && found->world_size > 1)
-    throw UsageError(what + " runs in one process that drives all GPUs; this is one of " +
-                     std::to_string(found->world_size) + " processes (from " + found->source +
-                     "): start it without a launcher");
+    throw UsageError(
+        "{} runs in one process that drives all GPUs; this is one of {} processes (from {}): start it "
+        "without "
+        "a launcher",
+        what, found->world_size, found->source);
   RankContext alone;
   alone.source = "one process";
   return join_and_run(options, alone, "gloo", {}, body);

@@ -97,8 +97,8 @@ std::string span_table(const Result& result) {
   if (const auto note = result.notes.find("buckets"); note != result.notes.end()) {
     text += "\nbuckets, in order of reduction:";
     for (const nlohmann::json& bucket : nlohmann::json::parse(note->second))
-      text += " " + to_text(Bytes(bucket.at("bytes").get<double>())) + " of " +
-              std::to_string(bucket.at("tensors").size()) + " tensors;";
+      text += fmt::format(" {} of {} tensors;", to_text(Bytes(bucket.at("bytes").get<double>())),
+                          bucket.at("tensors").size());
     text.back() = '\n';
   }
   return text;

@@ -85,14 +85,6 @@ class FolderStore : public Store {
 
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
-const Registration<StoreFactory> kFolder{
-    stores(),
-    {.name = "folder",
-     .description = "files in a folder",
-     .value = [](const RankContext& ranks, std::chrono::milliseconds timeout) {
-       return make_file_store(ranks.store_folder, timeout);
-     }}};
-
 }  // namespace
 
 std::vector<int> all_ranks(int world_size) {
@@ -127,7 +119,8 @@ std::shared_ptr<Store> make_file_store(const std::string& folder, std::chrono::m
 std::shared_ptr<Store> make_store(const RankContext& ranks, std::chrono::milliseconds timeout) {
   const bool in_folder = !ranks.store_folder.empty();
   if (!in_folder && !stores().has("tcp")) load_torch_library();
-  std::shared_ptr<Store> store = stores().find(in_folder ? "folder" : "tcp")(ranks, timeout);
+  const std::shared_ptr<Store> store =
+      in_folder ? make_file_store(ranks.store_folder, timeout) : stores().find("tcp")(ranks, timeout);
   store->set(joined_key(ranks.rank), {'1'});
   if (const auto missing = missing_ranks(*store, all_ranks(ranks.world_size), joined_key, timeout);
       !missing.empty())

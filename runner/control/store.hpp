@@ -34,7 +34,7 @@ std::vector<int> missing_ranks(Store& store, std::vector<int> ranks,
 using StoreFactory =
     std::function<std::shared_ptr<Store>(const RankContext& ranks, std::chrono::milliseconds timeout)>;
 
-/// Kinds of stores: `folder`, and `tcp` after libstepcast-torch.so is loaded.
+/// Stores beside files in a folder: `tcp` after libstepcast-torch.so is loaded.
 Registry<StoreFactory>& stores();
 
 /// The key-value store of the job: in its folder if it has one, otherwise c10d's TCPStore, which rank 0

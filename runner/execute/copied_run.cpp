@@ -23,8 +23,8 @@ const Copy& copy_of(const Op& op) {
 CopyProgram::CopyProgram(const Schedule& schedule, Backend& backend, DeviceCopies& copies)
     : ProgramRunner(schedule, backend), copies_(copies) {
   if (schedule.world_size > copies.devices())
-    throw UsageError("--nproc " + std::to_string(schedule.world_size) + " of strategy '" + schedule.strategy +
-                     "' are as many GPUs of one host, which has " + std::to_string(copies.devices()));
+    throw UsageError("--nproc {} of strategy '{}' are as many GPUs of one host, which has {}",
+                     schedule.world_size, schedule.strategy, copies.devices());
   std::optional<bool> pinned;
   for (const Op& op : program_.ops) {
     const Copy& copy = copy_of(op);
@@ -97,8 +97,8 @@ std::vector<std::string> staged_copies(const Schedule& schedule, DeviceCopies& c
   for (const Op& op : schedule.program(0).ops) {
     const Copy& copy = copy_of(op);
     if (copy.touches_host() || copies.reaches(copy.from.offset, copy.to.offset)) continue;
-    sentences.insert("gpu" + std::to_string(copy.from.offset) + " cannot reach gpu" +
-                     std::to_string(copy.to.offset) + " directly: copies go through host memory");
+    sentences.insert(fmt::format("gpu{} cannot reach gpu{} directly: copies go through host memory",
+                                 copy.from.offset, copy.to.offset));
   }
   return {sentences.begin(), sentences.end()};
 }

@@ -13,6 +13,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <sstream>
 #include <thread>
 
@@ -207,9 +208,9 @@ void require_lab_capabilities() {
 
 void build_lab(const LabPlan& plan) {
   if (const std::vector<int> processes = processes_of(plan.lab); !processes.empty())
-    throw RunError("a lab named '" + plan.lab + "' is in use by process " +
-                   std::to_string(processes.front()) +
-                   "; end it with 'stepcast lab down', or use another --name");
+    throw RunError(
+        "a lab named '{}' is in use by process {}; end it with 'stepcast lab down', or use another --name",
+        plan.lab, processes.front());
   remove_lab(plan.lab);
   try {
     make_spaces(plan);
@@ -255,10 +256,8 @@ std::vector<LabHost> lab_hosts(const std::string& lab) {
     hosts[std::stoi(address.substr(address.rfind('.') + 1))] = {name_and_speed.substr(0, at), space, address,
                                                                 std::stod(name_and_speed.substr(at + 1))};
   }
-  std::vector<LabHost> ordered;
-  ordered.reserve(hosts.size());
-  for (auto& [number, host] : hosts) ordered.push_back(std::move(host));
-  return ordered;
+  const auto ordered = std::views::values(hosts);
+  return {ordered.begin(), ordered.end()};
 }
 
 std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_per_host) {

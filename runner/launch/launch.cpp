@@ -1,10 +1,10 @@
 #include "runner/launch/launch.hpp"
 
-#include <charconv>
 #include <regex>
 #include <utility>
 
 #include "core/environment.hpp"
+#include "core/number.hpp"
 
 namespace stepcast {
 namespace {
@@ -15,11 +15,8 @@ constexpr int kTorchrunDefaultPort = 29500;
 std::optional<int> number(const Environment& environment, const std::string& name) {
   const std::optional<std::string> text = environment(name);
   if (!text) return std::nullopt;
-  int value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size())
-    throw UsageError("environment variable " + name + " = '" + *text + "' is not a whole number");
-  return value;
+  if (const auto value = number_in<int>(*text)) return value;
+  throw UsageError("environment variable {} = '{}' is not a whole number", name, *text);
 }
 
 /// Variables in which one kind of launcher sets rank and size. The first name that is set counts.
@@ -63,8 +60,8 @@ void check_range(const RankContext& context) {
   if (context.world_size < 1)
     throw UsageError("world size must be at least 1, got {} (from {})", context.world_size, context.source);
   if (context.rank < 0 || context.rank >= context.world_size)
-    throw UsageError("rank " + std::to_string(context.rank) + " is outside a world of " +
-                     std::to_string(context.world_size) + " (from " + context.source + ")");
+    throw UsageError("rank {} is outside a world of {} (from {})", context.rank, context.world_size,
+                     context.source);
 }
 
 /// Slurm sets no port; one derived from the job id separates two jobs on one host.

@@ -24,8 +24,8 @@ CopyBench::CopyBench(DeviceCopies& copies, int device, std::size_t largest)
   const int peer = (device + 1) % count;
   if (count > 1) ends_["copy_p2p"] = {own, copies.device_memory(peer, largest)};
   if (count > 1 && !copies.reaches(device, peer))
-    warnings_.push_back("gpu" + std::to_string(device) + " cannot reach gpu" + std::to_string(peer) +
-                        " directly: copy_p2p goes through host memory");
+    warnings_.push_back(
+        fmt::format("gpu{} cannot reach gpu{} directly: copy_p2p goes through host memory", device, peer));
   stream_ = copies.make_stream(device);
 }
 

@@ -12,14 +12,17 @@ namespace {
 void check_place(RankSession& session, const std::string& own) {
   if (const std::size_t hosts = group_by_host(session.place.hosts).size(); hosts > 1)
     throw CapabilityError(
-        "calibrate --backend nccl: the ranks are on " + std::to_string(hosts) +
-        " hosts; NCCL's parameters are fitted for the GPUs of one host: start the ranks on one host");
+        "calibrate --backend nccl: the ranks are on {} hosts; NCCL's parameters are fitted for the GPUs of "
+        "one "
+        "host: start the ranks on one host",
+        hosts);
   const std::vector<std::string> names = session.control->all_gather("gpu", own);
   for (std::size_t rank = 0; rank < names.size(); ++rank)
     if (names[rank] != names.front())
-      throw CapabilityError("calibrate --backend nccl: rank " + std::to_string(rank) + " has a GPU '" +
-                            names[rank] + "', rank 0 '" + names.front() +
-                            "'; a calibration covers one kind: select GPUs with CUDA_VISIBLE_DEVICES");
+      throw CapabilityError(
+          "calibrate --backend nccl: rank {} has a GPU '{}', rank 0 '{}'; a calibration covers one kind: "
+          "select GPUs with CUDA_VISIBLE_DEVICES",
+          rank, names[rank], names.front());
 }
 
 }  // namespace

@@ -93,7 +93,6 @@ std::vector<bool> slow_networks(int hosts, const std::vector<HostPair>& pairs,
     of_host[pairs[i].b].push_back(relative);
   }
   std::vector<double> medians;
-  medians.reserve(of_host.size());
   for (const std::vector<double>& values : of_host) medians.push_back(values.empty() ? 0.0 : median(values));
   return far_below(medians, kSlow);
 }
@@ -138,13 +137,13 @@ std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vect
     const Host& placed = cluster.host_of(node_of(host.ranks.front()));
     for (const int rank : host.ranks)
       if (cluster.node(node_of(rank)).host != cluster.node(node_of(host.ranks.front())).host)
-        throw InputError(cluster.path + ": ranks " + std::to_string(host.ranks.front()) + " and " +
-                         std::to_string(rank) + " are both on host " + host.name +
-                         ", but the cluster has them on different hosts");
+        throw InputError(
+            "{}: ranks {} and {} are both on host {}, but the cluster has them on different hosts",
+            cluster.path, host.ranks.front(), rank, host.name);
     const auto [other, is_new] = used.emplace(cluster.node(node_of(host.ranks.front())).host, host.name);
     if (!is_new)
-      throw InputError(cluster.path + ": hosts " + other->second + " and " + host.name +
-                       " of this job are one host of the cluster, " + placed.name);
+      throw InputError("{}: hosts {} and {} of this job are one host of the cluster, {}", cluster.path,
+                       other->second, host.name, placed.name);
   }
   const Paths paths(cluster);
   std::vector<std::string> classes;

@@ -1,7 +1,6 @@
 #include "sim/collectives/algorithm.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
@@ -12,8 +11,6 @@ namespace stepcast {
 namespace {
 
 using Entry = Registry<Algorithm>::Entry;
-
-const std::array<std::string, 3> kBackends{"", "gloo", "nccl"};
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
@@ -66,37 +63,6 @@ Registry<Algorithm>& algorithms() {
 std::size_t element_at(Bytes position, double element_bytes) {
   constexpr double kRounding = 1e-4;
   return static_cast<std::size_t>(std::ceil(position.count() / element_bytes - kRounding));
-}
-
-std::vector<std::string> unreachable(const Registry<Algorithm>& table) {
-  std::vector<std::string> faults;
-  std::map<std::pair<CollectiveKind, std::string>, std::string> defaults;
-  for (const Entry& entry : table.entries()) {
-    const Algorithm& algorithm = entry.value;
-    const auto fault = [&](const std::string& what) { faults.push_back(entry.name + " " + what); };
-    const std::string kind = to_text(algorithm.kind);
-    if (!entry.name.starts_with(kind + "/")) fault("is not named " + kind + "/...");
-    if (algorithm.backends.empty()) fault("has no backend");
-    for (const std::string& backend : algorithm.backends)
-      if (std::ranges::find(kBackends, backend) == kBackends.end())
-        fault("is of an unknown backend '" + backend + "'");
-    for (const std::string& backend : algorithm.default_of) {
-      if (!contains(algorithm.backends, backend))
-        fault("is the default of '" + backend + "' without being its");
-      const auto [first, is_new] = defaults.try_emplace({algorithm.kind, backend}, entry.name);
-      if (!is_new) fault("is the default of '" + backend + "' beside " + first->second);
-    }
-  }
-  for (const CollectiveTraits& each : kCollectiveKinds)
-    if (!defaults.contains({each.value, ""}))
-      faults.push_back(std::string(each.name) + " has no ideal algorithm");
-  return faults;
-}
-
-void check_reachable(const Registry<Algorithm>& table) {
-  std::string text;
-  for (const std::string& fault : unreachable(table)) text += "\n  " + fault;
-  if (!text.empty()) throw std::logic_error("collective algorithms that nothing can reach:" + text);
 }
 
 AlgorithmChoice parse_algorithms(const std::string& text, const std::string& backend) {

@@ -99,13 +99,6 @@ void for_each_message(const Algorithm& algorithm, const CollectiveCall& call, co
 /// Keyed `<kind>/<name>`: `all_reduce/ring`, `all_reduce/gloo_ring`.
 Registry<Algorithm>& algorithms();
 
-/// Faults of a table, a line each: an entry whose name does not begin with its kind; an entry without a known
-/// backend, or the default of a backend that lacks it; a second default of one backend and kind; a kind
-/// without an ideal algorithm.
-std::vector<std::string> unreachable(const Registry<Algorithm>& table);
-/// At the start of a program. \throws std::logic_error that names all that is unreachable
-void check_reachable(const Registry<Algorithm>& table);
-
 /// Algorithms in place of the backend's own: names by kind. Ordered, for texts.
 using AlgorithmChoice = std::map<CollectiveKind, std::string>;
 

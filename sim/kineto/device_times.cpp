@@ -1,7 +1,9 @@
 #include "sim/kineto/device_times.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <map>
+#include <set>
 
 #include "core/number.hpp"
 #include "core/statistics.hpp"
@@ -46,166 +48,199 @@ double uncovered(const std::vector<Interval>& a, const std::vector<Interval>& b)
   return sum;
 }
 
-}  // namespace
+/// Gives the times of a device's events to the steps and operations that launched them.
+class DeviceTimes {
+ public:
+  DeviceTimes(const KinetoFile& file, const HostLaunches& launches, std::vector<ProfiledStep>& steps)
+      : file_(file), launches_(launches), steps_(steps) {}
 
-DeviceTimes::DeviceTimes(const KinetoFile& file, const HostSweep& host, std::vector<ProfiledStep>& steps)
-    : file_(file), host_(host), steps_(steps) {}
-
-void DeviceTimes::run() {
-  place_events();
-  if (events_.empty()) return;
-  add_times();
-  end_gradients();
-  add_uses();
-  find_periods();
-}
-
-const std::string& DeviceTimes::collective_of(const KinetoEvent& event) const {
-  static const std::string kNone;
-  return event.category == KinetoCategory::kKernel ? collectives_[static_cast<std::size_t>(event.name)]
-                                                   : kNone;
-}
-
-void DeviceTimes::place_events() {
-  for (int i = 0; i < file_.names.size(); ++i) collectives_.push_back(collective_kernel(file_.names[i]));
-  std::map<int, double> busy;
-  std::vector<Placed> unlinked;
-  bool linked = false;
-  for (int i = 0; i < static_cast<int>(file_.events.size()); ++i) {
-    const KinetoEvent& event = file_.events[static_cast<std::size_t>(i)];
-    if (!event.on_device()) continue;
-    Placed placed{.event = i};
-    const bool collective = !collective_of(event).empty();
-    if (const HostSweep::Launch* launch = host_.launch(event.correlation())) {
-      placed.place = launch->place;
-      placed.launched = launch->time;
-    } else {
-      ++unlinked_;
-      placed.launched = event.begin;
-      if (collective) unlinked.push_back(placed);
-    }
-    if (placed.place.step < 0) continue;
-    if (!collective) {
-      busy[event.track] += event.duration();
-      if (event.category == KinetoCategory::kKernel)
-        devices_.insert(file_.tracks[static_cast<std::size_t>(event.track)].process);
-    }
-    linked = linked || collective;
-    events_.push_back(placed);
+  DeviceReport run() {
+    place_events();
+    report_.any = !events_.empty();
+    report_.gpus = devices_.size();
+    if (!report_.any) return report_;
+    add_times();
+    end_gradients();
+    add_uses();
+    find_periods();
+    return std::move(report_);
   }
-  for (Placed& placed : unlinked) {  // else they were launched before the window
-    placed.place.step = host_.step_at(event_of(placed).begin);
-    if (!linked && placed.place.step >= 0) events_.push_back(placed);
-  }
-  std::ranges::sort(events_, {}, [](const Placed& each) { return std::pair(each.place.step, each.event); });
-  if (busy.empty()) return;
-  busiest_ = std::ranges::max_element(busy, {}, [](const auto& each) { return each.second; })->first;
-  const int process = file_.tracks[static_cast<std::size_t>(busiest_)].process;
-  const auto number = number_in<int>(file_.texts[process]);
-  if (number && *number >= 0 && *number < static_cast<int>(file_.metadata.devices.size()))
-    name_ = file_.metadata.devices[static_cast<std::size_t>(*number)];
-  else if (!file_.metadata.devices.empty())
-    name_ = file_.metadata.devices.front();
-}
 
-void DeviceTimes::add_times() {
-  double last_end = 0.0;
-  for (const Placed& placed : events_) {
+ private:
+  struct Placed {
+    int event = 0;
+    Place place{};
+    double launched = 0.0;
+  };
+  [[nodiscard]] const KinetoEvent& event_of(const Placed& placed) const {
+    return file_.events[static_cast<std::size_t>(placed.event)];
+  }
+
+  /// Kind of collective of a kernel; "": another kernel, or a copy.
+  [[nodiscard]] const std::string& collective_of(const KinetoEvent& event) const {
+    static const std::string kNone;
+    return event.category == KinetoCategory::kKernel ? collectives_[static_cast<std::size_t>(event.name)]
+                                                     : kNone;
+  }
+
+  void place_events() {
+    for (int i = 0; i < file_.names.size(); ++i) collectives_.push_back(collective_kernel(file_.names[i]));
+    std::map<int, double> busy;
+    std::vector<Placed> unlinked;
+    bool linked = false;
+    for (int i = 0; i < static_cast<int>(file_.events.size()); ++i) {
+      const KinetoEvent& event = file_.events[static_cast<std::size_t>(i)];
+      if (!event.on_device()) continue;
+      Placed placed{.event = i};
+      const bool collective = !collective_of(event).empty();
+      if (const auto launch = launches_.find(event.correlation()); launch != launches_.end()) {
+        placed.place = launch->second.place;
+        placed.launched = launch->second.time;
+      } else {
+        ++report_.unlinked;
+        placed.launched = event.begin;
+        if (collective) unlinked.push_back(placed);
+      }
+      if (placed.place.step < 0) continue;
+      if (!collective) {
+        busy[event.track] += event.duration();
+        if (event.category == KinetoCategory::kKernel)
+          devices_.insert(file_.tracks[static_cast<std::size_t>(event.track)].process);
+      }
+      linked = linked || collective;
+      events_.push_back(placed);
+    }
+    for (Placed& placed : unlinked) {  // else they were launched before the window
+      placed.place.step = step_at(steps_, event_of(placed).begin);
+      if (!linked && placed.place.step >= 0) events_.push_back(placed);
+    }
+    std::ranges::sort(events_, {}, [](const Placed& each) { return std::pair(each.place.step, each.event); });
+    if (busy.empty()) return;
+    busiest_ = std::ranges::max_element(busy, {}, [](const auto& each) { return each.second; })->first;
+    const int process = file_.tracks[static_cast<std::size_t>(busiest_)].process;
+    const auto number = number_in<int>(file_.texts[process]);
+    if (number && *number >= 0 && *number < static_cast<int>(file_.metadata.devices.size()))
+      report_.name = file_.metadata.devices[static_cast<std::size_t>(*number)];
+    else if (!file_.metadata.devices.empty())
+      report_.name = file_.metadata.devices.front();
+  }
+
+  void add_times() {
+    double last_end = 0.0;
+    for (const Placed& placed : events_) {
+      const KinetoEvent& event = event_of(placed);
+      ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
+      step.device_end = std::max(step.device_end, event.end);
+      if (const std::string& kind = collective_of(event); !kind.empty()) {
+        if (placed.place.call >= 0) {
+          ProfiledCollective& call = step.collectives[static_cast<std::size_t>(placed.place.call)];
+          call.begin = call.end > 0.0 ? std::min(call.begin, event.begin) : event.begin;
+          call.end = std::max(call.end, event.end);
+        } else if (placed.place.owner != Owner::kCollective) {
+          step.collectives.push_back(
+              {.kind = kind, .called = placed.launched, .begin = event.begin, .end = event.end});
+        }
+        continue;
+      }
+      double duration = event.duration();
+      if (event.track == busiest_) {
+        const double gap = event.begin - last_end;
+        if (last_end > 0.0 && gap > 0.0 && gap < kMostGap && placed.launched < last_end) duration += gap;
+        last_end = std::max(last_end, event.end);
+      }
+      add(placed, duration);
+    }
+  }
+
+  void add(const Placed& placed, double duration) {
     const KinetoEvent& event = event_of(placed);
     ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
-    step.device_end = std::max(step.device_end, event.end);
-    if (const std::string& kind = collective_of(event); !kind.empty()) {
-      if (placed.place.call >= 0) {
-        ProfiledCollective& call = step.collectives[static_cast<std::size_t>(placed.place.call)];
-        call.begin = call.end > 0.0 ? std::min(call.begin, event.begin) : event.begin;
-        call.end = std::max(call.end, event.end);
-      } else if (placed.place.owner != Owner::kCollective) {
-        step.collectives.push_back(
-            {.kind = kind, .called = placed.launched, .begin = event.begin, .end = event.end});
+    StepPart part = placed.place.part;
+    if (placed.place.owner == Owner::kCopies || placed.place.owner == Owner::kCollective) {
+      step.strategy.device += duration;
+      return;
+    }
+    const bool from_host = file_.name(event).find("HtoD") != std::string::npos;
+    if (from_host && part == StepPart::kForward) part = StepPart::kInput;
+    if (step.has(placed.place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
+      ProfiledOperation& operation = step.operations[static_cast<std::size_t>(placed.place.operation)];
+      (part == StepPart::kForward ? operation.forward : operation.backward).device += duration;
+      if (part == StepPart::kBackward) operation.launched.emplace_back(placed.launched, duration);
+      if (operation.is_loss) part = StepPart::kLoss;
+    }
+    step.part(part).device += duration;
+  }
+
+  /// Parts of the backwards' device time that were launched before a gradient was accumulated.
+  void end_gradients() {
+    for (ProfiledStep& step : steps_)
+      for (ProfiledOperation& operation : step.operations) {
+        for (ReadyGradient& ready : operation.gradients)
+          for (const auto& [time, duration] : operation.launched)
+            if (time <= ready.at) ready.device_s += duration;
+        operation.launched = {};
       }
-      continue;
-    }
-    double duration = event.duration();
-    if (event.track == busiest_) {
-      const double gap = event.begin - last_end;
-      if (last_end > 0.0 && gap > 0.0 && gap < kMostGap && placed.launched < last_end) duration += gap;
-      last_end = std::max(last_end, event.end);
-    }
-    add(placed, duration);
   }
-}
 
-void DeviceTimes::add(const Placed& placed, double duration) {
-  const KinetoEvent& event = event_of(placed);
-  ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
-  StepPart part = placed.place.part;
-  if (placed.place.owner == Owner::kCopies || placed.place.owner == Owner::kCollective) {
-    step.strategy.device += duration;
-    return;
-  }
-  const bool from_host = file_.name(event).find("HtoD") != std::string::npos;
-  if (from_host && part == StepPart::kForward) part = StepPart::kInput;
-  if (step.has(placed.place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
-    ProfiledOperation& operation = step.operations[static_cast<std::size_t>(placed.place.operation)];
-    (part == StepPart::kForward ? operation.forward : operation.backward).device += duration;
-    if (part == StepPart::kBackward) operation.launched.emplace_back(placed.launched, duration);
-    if (operation.is_loss) part = StepPart::kLoss;
-  }
-  step.part(part).device += duration;
-}
-
-/// Parts of the backwards' device time that were launched before a gradient was accumulated.
-void DeviceTimes::end_gradients() {
-  for (ProfiledStep& step : steps_)
-    for (ProfiledOperation& operation : step.operations) {
-      for (ReadyGradient& ready : operation.gradients)
-        for (const auto& [time, duration] : operation.launched)
-          if (time <= ready.at) ready.device_s += duration;
-      operation.launched = {};
+  void add_uses() {
+    std::vector<Interval> all_work;  // a collective may run beside the work of other steps
+    for (const Placed& placed : events_)
+      if (const KinetoEvent& event = event_of(placed); collective_of(event).empty())
+        all_work.emplace_back(event.begin, event.end);
+    all_work = united(std::move(all_work));
+    for (auto placed = events_.begin(); placed != events_.end();) {
+      const auto step = static_cast<std::size_t>(placed->place.step);
+      std::vector<Interval> compute, copies, collectives, all;
+      for (; placed != events_.end() && placed->place.step == static_cast<int>(step); ++placed) {
+        const KinetoEvent& event = event_of(*placed);
+        const bool copy = event.category == KinetoCategory::kCopy;
+        std::vector<Interval>& use = copy ? copies : collective_of(event).empty() ? compute : collectives;
+        for (std::vector<Interval>* each : {&use, &all}) each->emplace_back(event.begin, event.end);
+      }
+      collectives = united(std::move(collectives));
+      steps_[step].use = {length(united(std::move(compute))), length(united(std::move(copies))),
+                          length(collectives), uncovered(collectives, all_work),
+                          length(united(std::move(all)))};
     }
-}
+  }
 
-void DeviceTimes::add_uses() {
-  std::vector<Interval> all_work;  // a collective may run beside the work of other steps
-  for (const Placed& placed : events_)
-    if (const KinetoEvent& event = event_of(placed); collective_of(event).empty())
-      all_work.emplace_back(event.begin, event.end);
-  all_work = united(std::move(all_work));
-  for (auto placed = events_.begin(); placed != events_.end();) {
-    const auto step = static_cast<std::size_t>(placed->place.step);
-    std::vector<Interval> compute, copies, collectives, all;
-    for (; placed != events_.end() && placed->place.step == static_cast<int>(step); ++placed) {
-      const KinetoEvent& event = event_of(*placed);
-      const bool copy = event.category == KinetoCategory::kCopy;
-      std::vector<Interval>& use = copy ? copies : collective_of(event).empty() ? compute : collectives;
-      for (std::vector<Interval>* each : {&use, &all}) each->emplace_back(event.begin, event.end);
+  void find_periods() {
+    std::vector<std::vector<const KinetoEvent*>> kernels(steps_.size());
+    for (const Placed& placed : events_) {
+      const KinetoEvent& event = event_of(placed);
+      if (event.track == busiest_ && event.category == KinetoCategory::kKernel &&
+          collective_of(event).empty())
+        kernels[static_cast<std::size_t>(placed.place.step)].push_back(&event);
     }
-    collectives = united(std::move(collectives));
-    steps_[step].use = {length(united(std::move(compute))), length(united(std::move(copies))),
-                        length(collectives), uncovered(collectives, all_work),
-                        length(united(std::move(all)))};
+    for (std::size_t i = 0; i + 1 < steps_.size(); ++i) {
+      const auto &first = kernels[i], &second = kernels[i + 1];
+      std::vector<double> distances;
+      for (std::size_t k = 0; k < std::min(first.size(), second.size()); ++k)
+        if (first[k]->name == second[k]->name) distances.push_back(second[k]->begin - first[k]->begin);
+      constexpr double kLeastAgreement = 0.5;
+      if (static_cast<double>(distances.size()) > kLeastAgreement * static_cast<double>(first.size()) &&
+          steps_[i].nodes > 0 && steps_[i + 1].nodes > 0)
+        report_.periods.push_back(median(distances));
+    }
+    report_.runs_behind =
+        steps_.size() > 1 && steps_.back().device_end > steps_.back().end + 0.1 * steps_.back().duration();
   }
-}
 
-void DeviceTimes::find_periods() {
-  std::vector<std::vector<const KinetoEvent*>> kernels(steps_.size());
-  for (const Placed& placed : events_) {
-    const KinetoEvent& event = event_of(placed);
-    if (event.track == busiest_ && event.category == KinetoCategory::kKernel && collective_of(event).empty())
-      kernels[static_cast<std::size_t>(placed.place.step)].push_back(&event);
-  }
-  for (std::size_t i = 0; i + 1 < steps_.size(); ++i) {
-    const auto &first = kernels[i], &second = kernels[i + 1];
-    std::vector<double> distances;
-    for (std::size_t k = 0; k < std::min(first.size(), second.size()); ++k)
-      if (first[k]->name == second[k]->name) distances.push_back(second[k]->begin - first[k]->begin);
-    constexpr double kLeastAgreement = 0.5;
-    if (static_cast<double>(distances.size()) > kLeastAgreement * static_cast<double>(first.size()) &&
-        steps_[i].nodes > 0 && steps_[i + 1].nodes > 0)
-      periods_.push_back(median(distances));
-  }
-  runs_behind_ =
-      steps_.size() > 1 && steps_.back().device_end > steps_.back().end + 0.1 * steps_.back().duration();
+  const KinetoFile& file_;
+  const HostLaunches& launches_;
+  std::vector<ProfiledStep>& steps_;
+  std::vector<std::string> collectives_;  ///< kinds by name of a kernel; "": none
+  std::deque<Placed> events_;             ///< sorted by step, track and begin
+  int busiest_ = -1;                      ///< stream
+  std::set<int> devices_;
+  DeviceReport report_;
+};
+
+}  // namespace
+
+DeviceReport add_device_times(const KinetoFile& file, const HostLaunches& launches,
+                              std::vector<ProfiledStep>& steps) {
+  return DeviceTimes(file, launches, steps).run();
 }
 
 }  // namespace stepcast

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -39,7 +39,7 @@ struct KinetoEvent {
   double begin = 0.0, end = 0.0;
   int name = 0;             ///< of KinetoFile::names
   int number = -1;          ///< sequence() or correlation()
-  int arguments = 0;        ///< of KinetoFile::arguments
+  int arguments = -1;       ///< of KinetoFile::texts: as JSON; -1: none that is used
   std::uint16_t track = 0;  ///< of KinetoFile::tracks
   KinetoCategory category = KinetoCategory::kOperation;
   bool backward = false;  ///< of an autograd node: `Fwd thread id` above 0
@@ -66,13 +66,6 @@ struct KinetoCall {
   std::string group{};
 };
 
-/// What operations were called with, each once.
-struct KinetoArguments {
-  int dims = -1;   ///< of KinetoFile::texts: `[[16,3,32,32],[]]`; -1: not recorded
-  int types = -1;  ///< of KinetoFile::texts: `[float,]`
-  int call = -1;   ///< of KinetoFile::calls
-};
-
 /// A process or device, and a thread or stream of it.
 struct KinetoTrack {
   int process = 0, thread = 0;  ///< of KinetoFile::texts
@@ -83,7 +76,6 @@ struct KinetoMetadata {
   std::vector<std::string> devices{};
   int rank = -1, world_size = 0;  ///< -1 and 0: not stated
   std::string backend{};
-  bool has_shapes = false;
   /// What `add_metadata_json("stepcast", ...)` added; 0: nothing
   double plain_step_s = 0.0;
   int batch = 0;
@@ -93,17 +85,11 @@ struct KinetoFile {
   std::string path;
   TextTable names, texts;
   std::vector<KinetoTrack> tracks;
-  std::vector<KinetoCall> calls;
-  std::vector<KinetoArguments> arguments = std::vector<KinetoArguments>(1);  ///< the first one: none
   std::deque<KinetoEvent> events;  ///< sorted by track, begin, and end from the last to the first
   KinetoMetadata metadata;
-  std::string cut{};      ///< where the text stopped to be JSON; "": it did not
-  std::size_t count = 0;  ///< all events, also those left out
+  std::string cut{};  ///< where the text stopped to be JSON; "": it did not
 
   [[nodiscard]] const std::string& name(const KinetoEvent& event) const { return names[event.name]; }
-  [[nodiscard]] const KinetoArguments& arguments_of(const KinetoEvent& event) const {
-    return arguments[static_cast<std::size_t>(event.arguments)];
-  }
 };
 
 /// Reads a file, plain or compressed by gzip, event by event. Control characters in names, which Kineto does
@@ -113,5 +99,9 @@ KinetoFile read_kineto(const std::string& path);
 
 /// Extents of the tensors of an event: `[[16,3],[]]` gives {16, 3} and {}; of lists the tensors in them.
 std::vector<std::vector<std::int64_t>> dims_of(const KinetoFile& file, const KinetoEvent& event);
+/// Type of one tensor: `c10::BFloat16`; "": not recorded.
+std::string type_of(const KinetoFile& file, const KinetoEvent& event, std::size_t tensor = 0);
+/// The collective that an event calls, if it names one.
+std::optional<KinetoCall> call_of(const KinetoFile& file, const KinetoEvent& event);
 
 }  // namespace stepcast

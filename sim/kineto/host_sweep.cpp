@@ -1,6 +1,8 @@
 #include "sim/kineto/host_sweep.hpp"
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -22,345 +24,372 @@ double elements(const std::vector<std::int64_t>& extents) {
                          [](double a, std::int64_t b) { return a * static_cast<double>(b); });
 }
 
-/// First type of a list: `[c10::BFloat16,float]`.
-std::string first_type(const KinetoFile& file, const KinetoEvent& event) {
-  const int types = file.arguments_of(event).types;
-  if (types < 0) return "";
-  const std::string& text = file.texts[types];
-  return text.substr(1, text.find_first_of(",]", 1) - 1);
-}
+class HostSweep {
+ public:
+  HostSweep(const KinetoFile& file, const std::vector<NameKind>& kinds, int main_track,
+            std::vector<ProfiledStep>& steps)
+      : file_(file), kinds_(kinds), main_track_(main_track), steps_(steps) {}
+
+  HostLaunches run() {
+    find_nodes();
+    sweep(main_track_);
+    std::vector<char> done(file_.tracks.size(), 0);
+    done[static_cast<std::size_t>(main_track_)] = 1;
+    for (const KinetoEvent& event : file_.events)
+      if (!event.on_device() && std::exchange(done[static_cast<std::size_t>(event.track)], 1) == 0)
+        sweep(event.track);
+    return std::move(launches_);
+  }
+
+ private:
+  struct Frame {
+    double end = 0.0;
+    Place place{};
+    bool definite = false;   ///< its time is its own, not that of what follows
+    bool operation = false;  ///< `cpu_op`
+    NameKind kind = NameKind::kOther;
+  };
+  struct Track {
+    std::vector<Frame> frames{};
+    double cursor = 0.0;
+    int current = -1;  ///< operation whose backward runs
+    bool is_main = false;
+  };
+  struct MainState {
+    int step = -1, operation = -1;
+    bool in_loss = false, updated = false;
+    std::string module{}, unit{};
+  };
+  struct NodeTime {
+    double begin = 0.0, end = 0.0;
+  };
+
+  /// Nodes of autograd, and the kind of event that calls of collectives are read from: the most detailed one.
+  void find_nodes() {
+    std::array<bool, 4> has{};
+    std::set<int> engines;  // threads of autograd beside the main one
+    static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::"};
+    for (const KinetoEvent& event : file_.events) {
+      if (event.on_device()) continue;
+      has_sequences_ = has_sequences_ || (event.sequence() >= 0 && !event.backward);
+      for (std::size_t i = 0; i < has.size(); ++i)
+        has[i] = has[i] || (file_.name(event).starts_with(kPrefixes[i]) && (i > 0 || call_of(file_, event)));
+      if (kinds_[static_cast<std::size_t>(event.name)] != NameKind::kNode) continue;
+      nodes_.push_back({event.begin, event.end});
+      if (event.track != main_track_) engines.insert(event.track);
+    }
+    for (const KinetoEvent& event : file_.events)  // also what the engine runs after its nodes
+      if (!event.on_device() && engines.contains(event.track))
+        other_nodes_.push_back({event.begin, event.end});
+    std::ranges::sort(nodes_, {}, &NodeTime::begin);
+    std::ranges::sort(other_nodes_, {}, &NodeTime::begin);
+    for (std::size_t i = 0; i < has.size() && call_prefix_.empty(); ++i)
+      if (has[i]) call_prefix_ = kPrefixes[i];
+  }
+
+  void sweep(int which) {
+    Track track;
+    track.is_main = which == main_track_;
+    const auto first = std::ranges::lower_bound(file_.events, which, {}, &KinetoEvent::track);
+    for (auto event = first; event != file_.events.end() && event->track == which; ++event)
+      enter(track, static_cast<int>(event - file_.events.begin()));
+    leave(track, 1e300);
+    if (track.is_main) gap_begin(track, steps_.back().end);
+  }
+
+  /// True if nodes of autograd begin between two times.
+  [[nodiscard]] bool has_nodes(double from, double to) const {
+    const auto next = std::ranges::lower_bound(nodes_, from, {}, &NodeTime::begin);
+    return next != nodes_.end() && next->begin < to;
+  }
+
+  [[nodiscard]] bool inside(const Track& track, NameKind kind) const {
+    return std::ranges::any_of(track.frames, [&](const Frame& frame) { return frame.kind == kind; });
+  }
+
+  void enter(Track& track, int index) {
+    const KinetoEvent& event = file_.events[static_cast<std::size_t>(index)];
+    NameKind kind = kinds_[static_cast<std::size_t>(event.name)];
+    if (kind == NameKind::kOptimizer && has_nodes(event.begin, event.end))
+      kind = NameKind::kOther;  // around a closure
+    leave(track, event.begin + kTolerance);
+    if (kind == NameKind::kStep && track.is_main) {
+      gap_begin(track, event.begin);
+      main_ = {};
+      track.cursor = event.begin;
+    }
+    if (kind == NameKind::kModule) main_.module = file_.name(event);
+    if (kind == NameKind::kOptimizer && track.is_main) main_.updated = true;
+    if (kind == NameKind::kUnitForward && track.is_main) main_.unit = in_parentheses(file_.name(event));
+    note_node(track, event);
+    Frame frame{.end = event.end, .operation = event.category == KinetoCategory::kOperation, .kind = kind};
+    frame.place = place_of(track, event, index, kind);
+    const bool parent_definite = !track.frames.empty() && track.frames.back().definite;
+    frame.definite = parent_definite || frame.operation || event.category == KinetoCategory::kRuntime ||
+                     frame.place.part == StepPart::kOptimizer || frame.place.part == StepPart::kZeroGrad ||
+                     frame.place.part == StepPart::kInput || frame.place.owner != Owner::kModel;
+    if (kind == NameKind::kStep || kind == NameKind::kReplica || kind == NameKind::kModule)
+      frame.definite = false;
+    if (frame.place.step >= 0) {
+      ProfiledStep& step = steps_[static_cast<std::size_t>(frame.place.step)];
+      ++step.events;
+      if (kind == NameKind::kNode) ++step.nodes;
+      if (parent_definite) {
+        account(track, event.begin);
+      } else if (frame.definite) {
+        const double from = gap_begin(track, event.begin);
+        if (from < event.begin && frame.place.owner != Owner::kBlocked)
+          add(frame.place, event.begin - from, true);
+        track.cursor = event.begin;
+      }
+    }
+    if (event.category == KinetoCategory::kRuntime && event.correlation() >= 0)
+      if (HostLaunch& last = launches_[event.correlation()]; event.begin >= last.time)
+        last = {frame.place, event.begin};
+    track.frames.push_back(frame);
+  }
+
+  /// Begin of the time before `until` in which the thread did nothing. Main thread: without the backward that
+  /// runs beside it; other threads: from the begin of that backward.
+  double gap_begin(const Track& track, double until) {
+    const double from = track.cursor;
+    if (track.is_main) {
+      const auto first = std::ranges::lower_bound(other_nodes_, from, {}, &NodeTime::begin);
+      if (first == other_nodes_.end() || first->begin >= until) return from;
+      double last = first->end;
+      for (auto node = first; node != other_nodes_.end() && node->begin < until; ++node)
+        last = std::max(last, node->end);
+      windows_.push_back({first->begin, std::min(last, until)});
+      if (first->begin > from) {
+        Place place{.step = step_at(steps_, from), .part = StepPart::kLoss};
+        if (place.step >= 0) add(place, first->begin - from, false);
+      }
+      return std::min(last, until);
+    }
+    auto window = std::ranges::upper_bound(windows_, until, {}, &NodeTime::begin);
+    if (window == windows_.begin()) return until;
+    --window;
+    return until > window->end ? until : std::max(from, window->begin);
+  }
+
+  /// Ends the frames that end by then, innermost first.
+  void leave(Track& track, double until) {
+    while (!track.frames.empty() && track.frames.back().end <= until) {
+      const Frame frame = track.frames.back();
+      if (frame.definite) account(track, frame.end);
+      if (frame.kind == NameKind::kUnitEnd && track.is_main) main_.unit.clear();
+      if (frame.kind == NameKind::kModule && main_.operation < 0) main_.module.clear();
+      track.frames.pop_back();
+    }
+  }
+
+  /// Time since the cursor for the innermost frame.
+  void account(Track& track, double until) {
+    Place place = track.frames.back().place;
+    if (place.part == StepPart::kBackward) place.operation = track.current;
+    // Waits of FSDP lie in no operation, but in its annotations.
+    const bool waits = place.owner != Owner::kModel && !track.frames.back().operation;
+    const bool computes = track.is_main || track.current >= 0;  // else it is a thread of a transport
+    if (until > track.cursor && computes) add(place, until - track.cursor, waits);
+    track.cursor = std::max(track.cursor, until);
+  }
+
+  void add(const Place& place, double duration, bool gap) {
+    if (place.step < 0) return;
+    ProfiledStep& step = steps_[static_cast<std::size_t>(place.step)];
+    if (place.owner == Owner::kBlocked) {
+      step.blocked += duration;
+    } else if (place.owner != Owner::kModel) {
+      (gap ? step.waited : step.strategy.host) += duration;
+      if (place.part == StepPart::kBackward && step.has(place.operation))
+        step.operations[static_cast<std::size_t>(place.operation)].strategy += duration;
+    } else {
+      StepPart part = place.part;
+      if (step.has(place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
+        ProfiledOperation& operation = step.operations[static_cast<std::size_t>(place.operation)];
+        (part == StepPart::kForward ? operation.forward : operation.backward).host += duration;
+        if (operation.is_loss) part = StepPart::kLoss;
+      }
+      step.part(part).host += duration;
+    }
+  }
+
+  /// The operation whose backward begins.
+  void note_node(Track& track, const KinetoEvent& event) {
+    if (event.sequence() < 0 || !event.backward) return;
+    const auto found = creators_.find(event.sequence());
+    if (found == creators_.end() || found->second.first != step_at(steps_, event.begin)) return;
+    track.current = found->second.second;
+  }
+
+  void note_gradient(const Track& track, const KinetoEvent& event) {
+    const int step = step_at(steps_, event.begin);
+    if (step < 0) return;
+    ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    ++own.gradients;
+    if (!own.has(track.current)) return;
+    ReadyGradient ready{.at = event.begin, .dtype = type_of(file_, event)};
+    if (const auto dims = dims_of(file_, event); !dims.empty()) ready.elements = elements(dims.front());
+    ProfiledOperation& operation = own.operations[static_cast<std::size_t>(track.current)];
+    ready.host_s = operation.backward.host + std::max(0.0, event.begin - track.cursor);
+    operation.gradients.push_back(ready);
+  }
+
+  int note_collective(const KinetoEvent& event, const std::string& name, int step) {
+    ProfiledCollective call{.called = event.begin};
+    std::vector<std::vector<std::int64_t>> dims = dims_of(file_, event);
+    if (const auto from = call_of(file_, event)) {
+      call.kind = collective_kind(from->collective);
+      call.dtype = from->dtype;
+      call.ranks = from->ranks;
+      call.group = from->group;
+      call.bytes = call.kind == "all_gather" ? from->out : from->in;
+    } else {
+      call.kind = collective_kind(name);
+      call.dtype = type_of(file_, event);
+      if (name.starts_with("nccl:") || name.starts_with("gloo:"))
+        for (const auto& tensor : dims) call.bytes += elements(tensor);
+      else if (!dims.empty())
+        call.bytes =
+            elements(dims[name.find("reduce_scatter") != std::string::npos && dims.size() > 1 ? 1 : 0]);
+      if (name.starts_with("gloo:")) call.begin = event.begin, call.end = event.end;
+    }
+    if (call.kind.empty()) return -1;
+    call.bytes *= element_bytes(call.dtype);
+    ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    call.in_forward =
+        !own.operations.empty() && has_nodes(event.begin, own.end) && !nodes_since(own, event.begin);
+    own.collectives.push_back(call);
+    return static_cast<int>(own.collectives.size()) - 1;
+  }
+
+  /// True if a node began between the last operation of the forward and `time`.
+  [[nodiscard]] bool nodes_since(const ProfiledStep& step, double time) const {
+    const auto next = std::ranges::lower_bound(nodes_, time, {}, &NodeTime::begin);
+    return next != nodes_.begin() &&
+           std::prev(next)->begin >
+               file_.events[static_cast<std::size_t>(step.operations.back().event)].begin;
+  }
+
+  /// True if operations inside have numbers of autograd nodes.
+  [[nodiscard]] bool holds_sequences(int index) const {
+    const KinetoEvent& outer = file_.events[static_cast<std::size_t>(index)];
+    for (auto i = static_cast<std::size_t>(index) + 1; i < file_.events.size(); ++i) {
+      const KinetoEvent& inner = file_.events[i];
+      if (inner.track != outer.track || inner.begin >= outer.end) return false;
+      if (inner.sequence() >= 0 && !inner.backward) return true;
+    }
+    return false;
+  }
+
+  /// An outermost differentiable operation of the main thread.
+  void begin_operation(const KinetoEvent& event, int index, NameKind kind, int step, Place& place) {
+    ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    main_.in_loss = main_.in_loss || kind == NameKind::kLoss;
+    const bool after_nodes = !own.operations.empty() && nodes_since(own, event.begin);
+    if (after_nodes) main_.in_loss = kind == NameKind::kLoss;
+    if (own.operations.empty() || after_nodes) ++own.micro_batches;
+    main_.operation = static_cast<int>(own.operations.size());
+    own.operations.push_back({.name = file_.name(event),
+                              .module = main_.module,
+                              .unit = main_.unit,
+                              .event = index,
+                              .micro_batch = own.micro_batches - 1,
+                              .is_loss = main_.in_loss});
+    place.part = StepPart::kForward;
+    place.operation = main_.operation;
+  }
+
+  /// Of an event of the main thread that lies in no part yet.
+  Place main_place(const KinetoEvent& event, int index, NameKind kind, int step, int current) {
+    Place place{.step = step};
+    if (event.category == KinetoCategory::kAnnotation || kind == NameKind::kScript) return place;
+    ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    const bool ahead = has_nodes(event.begin, own.end);
+    const bool differentiable =
+        (event.sequence() >= 0 && !event.backward) || !has_sequences_ || holds_sequences(index);
+    if (event.category == KinetoCategory::kOperation && ahead && differentiable) {
+      begin_operation(event, index, kind, step, place);
+    } else if (ahead && !own.operations.empty() && nodes_since(own, event.begin)) {
+      place.part = StepPart::kBackward;  // outside its node by rounding
+      place.operation = current;
+    } else if (ahead && own.operations.empty()) {
+      place.part = StepPart::kInput;
+    } else if (ahead) {
+      place.part = StepPart::kForward;
+      place.operation = static_cast<int>(own.operations.size()) - 1;
+    } else if (!main_.updated && !own.operations.empty()) {
+      place.part = StepPart::kOptimizer;
+      if (file_.name(event) == "aten::as_strided") place.owner = Owner::kCopies;  // views of DDP's buckets
+    }
+    return place;
+  }
+
+  Place place_of(const Track& track, const KinetoEvent& event, int index, NameKind kind) {
+    const int step = step_at(steps_, event.begin);
+    if (step < 0 || event.begin > steps_[static_cast<std::size_t>(step)].end) return {};
+    Place place = track.frames.empty() ? Place{} : track.frames.back().place;
+    if (place.step != step) place = {.step = step};
+    const std::string& name = file_.name(event);
+    if (kind == NameKind::kCollective) place.owner = Owner::kCollective;
+    if (kind == NameKind::kCollective && place.call < 0 && name.starts_with(call_prefix_) &&
+        (call_prefix_ != "record_param_comms" || call_of(file_, event)))
+      place.call = note_collective(event, name, step);
+    if (kind == NameKind::kAccumulate) note_gradient(track, event);
+    if (kind == NameKind::kCopies || kind == NameKind::kUnitForward || kind == NameKind::kUnitEnd)
+      place.owner = Owner::kCopies;
+    if (kind == NameKind::kBlocking) place.owner = Owner::kBlocked;
+    if (kind == NameKind::kOptimizer) place.part = StepPart::kOptimizer;
+    if (kind == NameKind::kZeroGrad) place.part = StepPart::kZeroGrad;
+    if (kind == NameKind::kInput) place.part = StepPart::kInput;
+    if (kind == NameKind::kNode) place.part = StepPart::kBackward;
+    if (place.part == StepPart::kBackward && place.operation < 0) place.operation = track.current;
+    if (kind == NameKind::kNode) place.operation = track.current;
+    const bool differentiable = track.is_main && event.category == KinetoCategory::kOperation &&
+                                event.sequence() >= 0 && !event.backward;
+    if (differentiable && place.part == StepPart::kForward)
+      creators_[event.sequence()] = {step, place.operation};
+    if (place.part != StepPart::kRest || place.owner != Owner::kModel) return place;
+    if (!track.is_main) {
+      if (!track.frames.empty() || track.current < 0) return place;
+      place.part = StepPart::kBackward;  // callbacks of the engine
+      place.operation = track.current;
+      return place;
+    }
+    const bool replica = inside(track, NameKind::kReplica) && event.sequence() < 0 && has_sequences_ &&
+                         steps_[static_cast<std::size_t>(step)].operations.empty() &&
+                         event.category != KinetoCategory::kAnnotation;
+    if (replica) return {.step = step, .owner = Owner::kCopies};  // buffers that DDP broadcasts
+    place = main_place(event, index, kind, step, track.current);
+    if (differentiable && place.part == StepPart::kForward)
+      creators_[event.sequence()] = {step, place.operation};
+    return place;
+  }
+
+  const KinetoFile& file_;
+  const std::vector<NameKind>& kinds_;
+  const int main_track_;
+  std::vector<ProfiledStep>& steps_;
+  HostLaunches launches_;
+  std::unordered_map<int, std::pair<int, int>> creators_;  ///< step and operation by sequence number
+  std::deque<NodeTime> nodes_;                             ///< of all tracks, sorted
+  std::deque<NodeTime> other_nodes_;                       ///< events of autograd's other threads, sorted
+  std::vector<NodeTime> windows_;                          ///< backwards beside the main thread
+  MainState main_;
+  std::string call_prefix_;
+  bool has_sequences_ = false;
+};
 
 }  // namespace
 
-HostSweep::HostSweep(const KinetoFile& file, const std::vector<NameKind>& kinds, int main_track,
-                     std::vector<ProfiledStep>& steps)
-    : file_(file), kinds_(kinds), main_track_(main_track), steps_(steps) {}
-
-int HostSweep::step_at(double time) const {
-  const auto found = std::ranges::upper_bound(steps_, time, {}, &ProfiledStep::begin);
-  return static_cast<int>(found - steps_.begin()) - 1;
+int step_at(const std::vector<ProfiledStep>& steps, double time) {
+  const auto found = std::ranges::upper_bound(steps, time, {}, &ProfiledStep::begin);
+  return static_cast<int>(found - steps.begin()) - 1;
 }
 
-/// Nodes of autograd, and the kind of event that calls of collectives are read from: the most detailed one.
-void HostSweep::find_nodes() {
-  std::array<bool, 4> has{};
-  std::set<int> engines;  // threads of autograd beside the main one
-  static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::"};
-  for (const KinetoEvent& event : file_.events) {
-    if (event.on_device()) continue;
-    has_sequences_ = has_sequences_ || (event.sequence() >= 0 && !event.backward);
-    for (std::size_t i = 0; i < has.size(); ++i)
-      has[i] = has[i] || (file_.name(event).starts_with(kPrefixes[i]) &&
-                          (i > 0 || file_.arguments_of(event).call >= 0));
-    if (kinds_[static_cast<std::size_t>(event.name)] != NameKind::kNode) continue;
-    nodes_.push_back({event.begin, event.end});
-    if (event.track != main_track_) engines.insert(event.track);
-  }
-  for (const KinetoEvent& event : file_.events)  // also what the engine runs after its nodes
-    if (!event.on_device() && engines.contains(event.track)) other_nodes_.push_back({event.begin, event.end});
-  std::ranges::sort(nodes_, {}, &NodeTime::begin);
-  std::ranges::sort(other_nodes_, {}, &NodeTime::begin);
-  for (std::size_t i = 0; i < has.size() && call_prefix_.empty(); ++i)
-    if (has[i]) call_prefix_ = kPrefixes[i];
-}
-
-void HostSweep::run() {
-  find_nodes();
-  sweep(main_track_);
-  std::vector<char> done(file_.tracks.size(), 0);
-  done[static_cast<std::size_t>(main_track_)] = 1;
-  for (const KinetoEvent& event : file_.events)
-    if (!event.on_device() && std::exchange(done[static_cast<std::size_t>(event.track)], 1) == 0)
-      sweep(event.track);
-  std::ranges::sort(launches_, {}, [](const Launch& each) { return std::pair(each.correlation, each.time); });
-  nodes_ = {}, other_nodes_ = {}, creators_ = {};  // launches are what remains to be asked for
-}
-
-const HostSweep::Launch* HostSweep::launch(int correlation) const {
-  const auto after = std::ranges::upper_bound(launches_, correlation, {}, &Launch::correlation);
-  return after == launches_.begin() || std::prev(after)->correlation != correlation ? nullptr
-                                                                                    : &*std::prev(after);
-}
-
-void HostSweep::sweep(int which) {
-  Track track;
-  track.is_main = which == main_track_;
-  const auto first = std::ranges::lower_bound(file_.events, which, {}, &KinetoEvent::track);
-  for (auto event = first; event != file_.events.end() && event->track == which; ++event)
-    enter(track, static_cast<int>(event - file_.events.begin()));
-  leave(track, 1e300);
-  if (track.is_main) gap_begin(track, steps_.back().end);
-}
-
-bool HostSweep::nodes_follow(double time, int step) const {
-  const auto next = std::ranges::lower_bound(nodes_, time, {}, &NodeTime::begin);
-  return next != nodes_.end() && next->begin < steps_[static_cast<std::size_t>(step)].end;
-}
-
-bool HostSweep::holds_nodes(const KinetoEvent& event) const {
-  const auto next = std::ranges::lower_bound(nodes_, event.begin, {}, &NodeTime::begin);
-  return next != nodes_.end() && next->begin < event.end;
-}
-
-bool HostSweep::inside(const Track& track, NameKind kind) const {
-  return std::ranges::any_of(track.frames, [&](const Frame& frame) { return frame.kind == kind; });
-}
-
-void HostSweep::enter(Track& track, int index) {
-  const KinetoEvent& event = file_.events[static_cast<std::size_t>(index)];
-  NameKind kind = kinds_[static_cast<std::size_t>(event.name)];
-  if (kind == NameKind::kOptimizer && holds_nodes(event)) kind = NameKind::kOther;  // around a closure
-  leave(track, event.begin + kTolerance);
-  if (kind == NameKind::kStep && track.is_main) {
-    gap_begin(track, event.begin);
-    main_ = {};
-    track.cursor = event.begin;
-  }
-  if (kind == NameKind::kModule) main_.module = file_.name(event);
-  if (kind == NameKind::kOptimizer && track.is_main) main_.updated = true;
-  if (kind == NameKind::kUnitForward && track.is_main) main_.unit = in_parentheses(file_.name(event));
-  note_node(track, event);
-  Frame frame{.end = event.end, .operation = event.category == KinetoCategory::kOperation, .kind = kind};
-  frame.place = place_of(track, event, index, kind);
-  const bool parent_definite = !track.frames.empty() && track.frames.back().definite;
-  frame.definite = parent_definite || frame.operation || event.category == KinetoCategory::kRuntime ||
-                   frame.place.part == StepPart::kOptimizer || frame.place.part == StepPart::kZeroGrad ||
-                   frame.place.part == StepPart::kInput || frame.place.owner != Owner::kModel;
-  if (kind == NameKind::kStep || kind == NameKind::kReplica || kind == NameKind::kModule)
-    frame.definite = false;
-  if (frame.place.step >= 0) {
-    ProfiledStep& step = steps_[static_cast<std::size_t>(frame.place.step)];
-    ++step.events;
-    if (kind == NameKind::kNode) ++step.nodes;
-    if (parent_definite) {
-      account(track, event.begin);
-    } else if (frame.definite) {
-      const double from = gap_begin(track, event.begin);
-      if (from < event.begin && frame.place.owner != Owner::kBlocked)
-        add(frame.place, event.begin - from, true);
-      track.cursor = event.begin;
-    }
-  }
-  if (event.category == KinetoCategory::kRuntime && event.correlation() >= 0)
-    launches_.push_back({event.correlation(), frame.place, event.begin});
-  track.frames.push_back(frame);
-}
-
-/// Begin of the time before `until` in which the thread did nothing. Main thread: without the backward that
-/// runs beside it; other threads: from the begin of that backward.
-double HostSweep::gap_begin(const Track& track, double until) {
-  const double from = track.cursor;
-  if (track.is_main) {
-    const auto first = std::ranges::lower_bound(other_nodes_, from, {}, &NodeTime::begin);
-    if (first == other_nodes_.end() || first->begin >= until) return from;
-    double last = first->end;
-    for (auto node = first; node != other_nodes_.end() && node->begin < until; ++node)
-      last = std::max(last, node->end);
-    windows_.push_back({first->begin, std::min(last, until)});
-    if (first->begin > from) {
-      Place place{.step = step_at(from), .part = StepPart::kLoss};
-      if (place.step >= 0) add(place, first->begin - from, false);
-    }
-    return std::min(last, until);
-  }
-  auto window = std::ranges::upper_bound(windows_, until, {}, &NodeTime::begin);
-  if (window == windows_.begin()) return until;
-  --window;
-  return until > window->end ? until : std::max(from, window->begin);
-}
-
-/// Ends the frames that end by then, innermost first.
-void HostSweep::leave(Track& track, double until) {
-  while (!track.frames.empty() && track.frames.back().end <= until) {
-    const Frame frame = track.frames.back();
-    if (frame.definite) account(track, frame.end);
-    if (frame.kind == NameKind::kUnitEnd && track.is_main) main_.unit.clear();
-    if (frame.kind == NameKind::kModule && main_.operation < 0) main_.module.clear();
-    track.frames.pop_back();
-  }
-}
-
-/// Time since the cursor for the innermost frame.
-void HostSweep::account(Track& track, double until) {
-  Place place = track.frames.back().place;
-  if (place.part == StepPart::kBackward) place.operation = track.current;
-  // Waits of FSDP lie in no operation, but in its annotations.
-  const bool waits = place.owner != Owner::kModel && !track.frames.back().operation;
-  const bool computes = track.is_main || track.current >= 0;  // else it is a thread of a transport
-  if (until > track.cursor && computes) add(place, until - track.cursor, waits);
-  track.cursor = std::max(track.cursor, until);
-}
-
-void HostSweep::add(const Place& place, double duration, bool gap) {
-  if (place.step < 0) return;
-  ProfiledStep& step = steps_[static_cast<std::size_t>(place.step)];
-  if (place.owner == Owner::kBlocked) {
-    step.blocked += duration;
-  } else if (place.owner != Owner::kModel) {
-    (gap ? step.waited : step.strategy.host) += duration;
-    if (place.part == StepPart::kBackward && step.has(place.operation))
-      step.operations[static_cast<std::size_t>(place.operation)].strategy += duration;
-  } else {
-    StepPart part = place.part;
-    if (step.has(place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
-      ProfiledOperation& operation = step.operations[static_cast<std::size_t>(place.operation)];
-      (part == StepPart::kForward ? operation.forward : operation.backward).host += duration;
-      if (operation.is_loss) part = StepPart::kLoss;
-    }
-    step.part(part).host += duration;
-  }
-}
-
-/// The operation whose backward begins.
-void HostSweep::note_node(Track& track, const KinetoEvent& event) {
-  if (event.sequence() < 0 || !event.backward) return;
-  const auto found = creators_.find(event.sequence());
-  if (found == creators_.end() || found->second.first != step_at(event.begin)) return;
-  track.current = found->second.second;
-}
-
-void HostSweep::note_gradient(const Track& track, const KinetoEvent& event) {
-  const int step = step_at(event.begin);
-  if (step < 0) return;
-  ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
-  ++own.gradients;
-  if (!own.has(track.current)) return;
-  ReadyGradient ready{.at = event.begin, .dtype = first_type(file_, event)};
-  if (const auto dims = dims_of(file_, event); !dims.empty()) ready.elements = elements(dims.front());
-  ProfiledOperation& operation = own.operations[static_cast<std::size_t>(track.current)];
-  ready.host_s = operation.backward.host + std::max(0.0, event.begin - track.cursor);
-  operation.gradients.push_back(ready);
-}
-
-int HostSweep::note_collective(const KinetoEvent& event, const std::string& name, int step) {
-  ProfiledCollective call{.called = event.begin};
-  std::vector<std::vector<std::int64_t>> dims = dims_of(file_, event);
-  if (const int number = file_.arguments_of(event).call; number >= 0) {
-    const KinetoCall& from = file_.calls[static_cast<std::size_t>(number)];
-    call.kind = collective_kind(from.collective);
-    call.dtype = from.dtype;
-    call.ranks = from.ranks;
-    call.group = from.group;
-    call.bytes = call.kind == "all_gather" ? from.out : from.in;
-  } else {
-    call.kind = collective_kind(name);
-    call.dtype = first_type(file_, event);
-    if (name.starts_with("nccl:") || name.starts_with("gloo:"))
-      for (const auto& tensor : dims) call.bytes += elements(tensor);
-    else if (!dims.empty())
-      call.bytes =
-          elements(dims[name.find("reduce_scatter") != std::string::npos && dims.size() > 1 ? 1 : 0]);
-    if (name.starts_with("gloo:")) call.begin = event.begin, call.end = event.end;
-  }
-  if (call.kind.empty()) return -1;
-  call.bytes *= element_bytes(call.dtype);
-  ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
-  call.in_forward =
-      !own.operations.empty() && nodes_follow(event.begin, step) && !nodes_since(own, event.begin);
-  own.collectives.push_back(call);
-  return static_cast<int>(own.collectives.size()) - 1;
-}
-
-/// True if a node began between the last operation of the forward and `time`.
-bool HostSweep::nodes_since(const ProfiledStep& step, double time) const {
-  const auto next = std::ranges::lower_bound(nodes_, time, {}, &NodeTime::begin);
-  return next != nodes_.begin() &&
-         std::prev(next)->begin > file_.events[static_cast<std::size_t>(step.operations.back().event)].begin;
-}
-
-/// True if operations inside have numbers of autograd nodes.
-bool HostSweep::holds_sequences(int index) const {
-  const KinetoEvent& outer = file_.events[static_cast<std::size_t>(index)];
-  for (auto i = static_cast<std::size_t>(index) + 1; i < file_.events.size(); ++i) {
-    const KinetoEvent& inner = file_.events[i];
-    if (inner.track != outer.track || inner.begin >= outer.end) return false;
-    if (inner.sequence() >= 0 && !inner.backward) return true;
-  }
-  return false;
-}
-
-/// An outermost differentiable operation of the main thread.
-void HostSweep::begin_operation(const KinetoEvent& event, int index, NameKind kind, int step, Place& place) {
-  ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
-  main_.in_loss = main_.in_loss || kind == NameKind::kLoss;
-  const bool after_nodes = !own.operations.empty() && nodes_since(own, event.begin);
-  if (after_nodes) main_.in_loss = kind == NameKind::kLoss;
-  if (own.operations.empty() || after_nodes) ++own.micro_batches;
-  main_.operation = static_cast<int>(own.operations.size());
-  own.operations.push_back({.name = file_.name(event),
-                            .module = main_.module,
-                            .unit = main_.unit,
-                            .event = index,
-                            .micro_batch = own.micro_batches - 1,
-                            .is_loss = main_.in_loss});
-  place.part = StepPart::kForward;
-  place.operation = main_.operation;
-}
-
-/// Of an event of the main thread that lies in no part yet.
-Place HostSweep::main_place(const KinetoEvent& event, int index, NameKind kind, int step, int current) {
-  Place place{.step = step};
-  if (event.category == KinetoCategory::kAnnotation || kind == NameKind::kScript) return place;
-  const bool ahead = nodes_follow(event.begin, step);
-  ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
-  const bool differentiable =
-      (event.sequence() >= 0 && !event.backward) || !has_sequences_ || holds_sequences(index);
-  if (event.category == KinetoCategory::kOperation && ahead && differentiable) {
-    begin_operation(event, index, kind, step, place);
-  } else if (ahead && !own.operations.empty() && nodes_since(own, event.begin)) {
-    place.part = StepPart::kBackward;  // outside its node by rounding
-    place.operation = current;
-  } else if (ahead && own.operations.empty()) {
-    place.part = StepPart::kInput;
-  } else if (ahead) {
-    place.part = StepPart::kForward;
-    place.operation = static_cast<int>(own.operations.size()) - 1;
-  } else if (!main_.updated && !own.operations.empty()) {
-    place.part = StepPart::kOptimizer;
-    if (file_.name(event) == "aten::as_strided") place.owner = Owner::kCopies;  // views of DDP's buckets
-  }
-  return place;
-}
-
-Place HostSweep::place_of(const Track& track, const KinetoEvent& event, int index, NameKind kind) {
-  const int step = step_at(event.begin);
-  if (step < 0 || event.begin > steps_[static_cast<std::size_t>(step)].end) return {};
-  Place place = track.frames.empty() ? Place{} : track.frames.back().place;
-  if (place.step != step) place = {.step = step};
-  const std::string& name = file_.name(event);
-  if (kind == NameKind::kCollective) place.owner = Owner::kCollective;
-  if (kind == NameKind::kCollective && place.call < 0 && name.starts_with(call_prefix_) &&
-      (call_prefix_ != "record_param_comms" || file_.arguments_of(event).call >= 0))
-    place.call = note_collective(event, name, step);
-  if (kind == NameKind::kAccumulate) note_gradient(track, event);
-  if (kind == NameKind::kCopies || kind == NameKind::kUnitForward || kind == NameKind::kUnitEnd)
-    place.owner = Owner::kCopies;
-  if (kind == NameKind::kBlocking) place.owner = Owner::kBlocked;
-  if (kind == NameKind::kOptimizer) place.part = StepPart::kOptimizer;
-  if (kind == NameKind::kZeroGrad) place.part = StepPart::kZeroGrad;
-  if (kind == NameKind::kInput) place.part = StepPart::kInput;
-  if (kind == NameKind::kNode) place.part = StepPart::kBackward;
-  if (place.part == StepPart::kBackward && place.operation < 0) place.operation = track.current;
-  if (kind == NameKind::kNode) place.operation = track.current;
-  const bool differentiable = track.is_main && event.category == KinetoCategory::kOperation &&
-                              event.sequence() >= 0 && !event.backward;
-  if (differentiable && place.part == StepPart::kForward)
-    creators_[event.sequence()] = {step, place.operation};
-  if (place.part != StepPart::kRest || place.owner != Owner::kModel) return place;
-  if (!track.is_main) {
-    if (!track.frames.empty() || track.current < 0) return place;
-    place.part = StepPart::kBackward;  // callbacks of the engine
-    place.operation = track.current;
-    return place;
-  }
-  const bool replica = inside(track, NameKind::kReplica) && event.sequence() < 0 && has_sequences_ &&
-                       steps_[static_cast<std::size_t>(step)].operations.empty() &&
-                       event.category != KinetoCategory::kAnnotation;
-  if (replica) return {.step = step, .owner = Owner::kCopies};  // buffers that DDP broadcasts
-  place = main_place(event, index, kind, step, track.current);
-  if (differentiable && place.part == StepPart::kForward)
-    creators_[event.sequence()] = {step, place.operation};
-  return place;
+HostLaunches sweep_host(const KinetoFile& file, const std::vector<NameKind>& kinds, int main_track,
+                        std::vector<ProfiledStep>& steps) {
+  return HostSweep(file, kinds, main_track, steps).run();
 }
 
 }  // namespace stepcast

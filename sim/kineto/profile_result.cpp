@@ -1,6 +1,8 @@
 #include "sim/kineto/profile_result.hpp"
 
 #include <algorithm>
+#include <map>
+#include <ranges>
 #include <set>
 
 #include "core/importer.hpp"
@@ -17,70 +19,58 @@ double lasting(const RankProfile& rank, const PartTime& time) {
   return rank.is_device_step ? time.device : std::max(time.host, time.device);
 }
 
+/// Collectives of a step: buckets of DDP in the order of their calls; others are numbered by kind.
+void add_collectives(const ProfiledStep& step, int number, std::vector<Span>& spans) {
+  std::vector<const ProfiledCollective*> calls;
+  for (const ProfiledCollective& call : step.collectives) calls.push_back(&call);
+  std::ranges::stable_sort(calls, {}, &ProfiledCollective::called);
+  std::map<std::string, int> numbers;
+  for (const ProfiledCollective* call : calls)
+    spans.push_back({.rank = number,
+                     .stream = Stream::kComm,
+                     .kind = SpanKind::kCommunication,
+                     .name = fmt::format("{}/{}{}", call->kind, call->kind == "all_reduce" ? "bucket" : "",
+                                         numbers[call->kind]++),
+                     .start_s = (call->begin - step.begin) / kSecond,
+                     .end_s = (call->end - step.begin) / kSecond,
+                     .bytes = call->bytes});
+}
+
 /// Operations of one step under the names that a replay gives them.
-class StepSpans {
- public:
-  StepSpans(const ProfiledRun& run, const RankProfile& rank, const ProfiledStep& step, int number)
-      : run_(run), rank_(rank), step_(step), number_(number) {}
-
-  std::vector<Span> run() {
-    add("load_input", SpanKind::kInputAndHost, time(step_.part(StepPart::kInput)));
-    add("zero_grad", SpanKind::kOptimizerAndCopies, time(step_.part(StepPart::kZeroGrad)));
-    for (std::size_t i = 0; i < run_.segments.size(); ++i)
-      add_segment(i, "forward", &ProfiledOperation::forward);
-    add("loss", SpanKind::kCompute, time(step_.part(StepPart::kLoss)));
-    for (std::size_t i = run_.segments.size(); i-- > 0;)
-      add_segment(i, "backward", &ProfiledOperation::backward);
-    add("optimizer", SpanKind::kOptimizerAndCopies, time(step_.part(StepPart::kOptimizer)));
-    add_collectives();
-    return std::move(spans_);
-  }
-
- private:
-  [[nodiscard]] double time(const PartTime& part) const { return lasting(rank_, part); }
-
-  void add(const std::string& name, SpanKind kind, double duration) {
+std::vector<Span> spans_of(const ProfiledRun& run, const RankProfile& rank, const ProfiledStep& step,
+                           int number) {
+  std::vector<Span> spans;
+  double now = 0.0;
+  const auto add = [&](const std::string& name, SpanKind kind, double duration) {
     if (duration <= 0.0) return;
-    spans_.push_back({.rank = number_,
-                      .kind = kind,
-                      .name = name,
-                      .start_s = now_ / kSecond,
-                      .end_s = (now_ + duration) / kSecond});
-    now_ += duration;
-  }
-
-  void add_segment(std::size_t index, const char* phase, PartTime ProfiledOperation::*part) {
-    const ProfiledSegment& segment = run_.segments[index];
+    spans.push_back({.rank = number,
+                     .kind = kind,
+                     .name = name,
+                     .start_s = now / kSecond,
+                     .end_s = (now + duration) / kSecond});
+    now += duration;
+  };
+  const auto add_part = [&](const char* name, SpanKind kind, StepPart part) {
+    add(name, kind, lasting(rank, step.part(part)));
+  };
+  const auto add_segment = [&](const ProfiledSegment& segment, const char* phase,
+                               PartTime ProfiledOperation::*part) {
     double duration = 0.0;
-    for (std::size_t i = segment.begin; i < std::min(segment.end, step_.operations.size()); ++i)
-      if (!step_.operations[i].is_loss) duration += time(step_.operations[i].*part);
+    for (std::size_t i = segment.begin; i < std::min(segment.end, step.operations.size()); ++i)
+      if (!step.operations[i].is_loss) duration += lasting(rank, step.operations[i].*part);
     add(std::string(phase) + "/" + segment.name, SpanKind::kCompute, duration);
-  }
-
-  /// Buckets of DDP in the order of their calls; others are numbered by kind.
-  void add_collectives() {
-    std::vector<const ProfiledCollective*> calls;
-    for (const ProfiledCollective& call : step_.collectives) calls.push_back(&call);
-    std::ranges::stable_sort(calls, {}, &ProfiledCollective::called);
-    std::map<std::string, int> numbers;
-    for (const ProfiledCollective* call : calls)
-      spans_.push_back({.rank = number_,
-                        .stream = Stream::kComm,
-                        .kind = SpanKind::kCommunication,
-                        .name = fmt::format("{}/{}{}", call->kind, call->kind == "all_reduce" ? "bucket" : "",
-                                            numbers[call->kind]++),
-                        .start_s = (call->begin - step_.begin) / kSecond,
-                        .end_s = (call->end - step_.begin) / kSecond,
-                        .bytes = call->bytes});
-  }
-
-  const ProfiledRun& run_;
-  const RankProfile& rank_;
-  const ProfiledStep& step_;
-  const int number_;
-  double now_ = 0.0;
-  std::vector<Span> spans_;
-};
+  };
+  add_part("load_input", SpanKind::kInputAndHost, StepPart::kInput);
+  add_part("zero_grad", SpanKind::kOptimizerAndCopies, StepPart::kZeroGrad);
+  for (const ProfiledSegment& segment : run.segments)
+    add_segment(segment, "forward", &ProfiledOperation::forward);
+  add_part("loss", SpanKind::kCompute, StepPart::kLoss);
+  for (const ProfiledSegment& segment : run.segments | std::views::reverse)
+    add_segment(segment, "backward", &ProfiledOperation::backward);
+  add_part("optimizer", SpanKind::kOptimizerAndCopies, StepPart::kOptimizer);
+  add_collectives(step, number, spans);
+  return spans;
+}
 
 /// The rest of the step is idle.
 Breakdown breakdown_of(const RankProfile& rank, const ProfiledStep& step) {
@@ -146,7 +136,7 @@ Result profiled_result(const std::vector<std::string>& paths, const Result& fore
     for (const ProfiledStep& step : rank.steps)
       times.push_back((rank.is_device_step ? rank.step_us : step.duration()) / kSecond);
     const ProfiledStep& shown = median_step(rank);
-    std::ranges::move(StepSpans(run, rank, shown, number).run(), std::back_inserter(result.spans));
+    std::ranges::move(spans_of(run, rank, shown, number), std::back_inserter(result.spans));
     result.breakdown.push_back(breakdown_of(rank, shown));
   }
   return result;

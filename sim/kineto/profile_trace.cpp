@@ -206,9 +206,8 @@ class StepTimes {
       operations_.push_back(operations_of(step_, i));
       segments_.push_back(segments_in(operations_.back(), run_.model, rank_.path));
     }
-    const double micro = run_.micro_batches;
-    add_whole(StepPart::kInput, micro, entry_.input_s, entry_.input_issue_s);
-    add_whole(StepPart::kLoss, micro, entry_.loss_s, entry_.loss_issue_s);
+    put_per_micro_batch(step_.part(StepPart::kInput), entry_.input_s, entry_.input_issue_s);
+    put_per_micro_batch(step_.part(StepPart::kLoss), entry_.loss_s, entry_.loss_issue_s);
     for (std::size_t i = 0; i < run_.segments.size(); ++i) add_segment(i);
     entry_.step_s.push_back(step_s());
     const double worked =
@@ -223,18 +222,17 @@ class StepTimes {
     return (device_ ? own : host_scale_ * own) / kSecond;
   }
 
-  void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues) {
+  /// \param times that a step takes the sample
+  void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues,
+           int times = 1) {
     samples.push_back(part * (device_ ? time.device : host_scale_ * time.host) / kSecond);
     if (!device_) return;
     issues.push_back(part * host_scale_ * time.host / kSecond);
-    const int times = samples_are_of_micro_batch_ ? run_.micro_batches : 1;
     device_sum_ += samples.back() * times;
     issue_sum_ += issues.back() * times;
   }
-
-  void add_whole(StepPart part, double micro, std::vector<double>& samples, std::vector<double>& issues) {
-    samples_are_of_micro_batch_ = true;
-    put(step_.part(part), 1.0 / micro, samples, issues);
+  void put_per_micro_batch(const PartTime& time, std::vector<double>& samples, std::vector<double>& issues) {
+    put(time, 1.0 / run_.micro_batches, samples, issues, run_.micro_batches);
   }
 
   void add_segment(std::size_t index) {
@@ -253,11 +251,8 @@ class StepTimes {
     }
     if (device_) backward.host += strategy;  // calls of collectives and launches of copies
     if (device_ && index == 0) forward.host += strategy_before();
-    const double micro = 1.0 / run_.micro_batches;
-    samples_are_of_micro_batch_ = true;
-    put(forward, micro, trace.forward_s, trace.forward_issue_s);
-    put(backward, micro, trace.backward_s, trace.backward_issue_s);
-    samples_are_of_micro_batch_ = false;
+    put_per_micro_batch(forward, trace.forward_s, trace.forward_issue_s);
+    put_per_micro_batch(backward, trace.backward_s, trace.backward_issue_s);
     const double part = run_.parameters > 0.0 ? run_.segments[index].total() / run_.parameters
                                               : 1.0 / static_cast<double>(run_.segments.size());
     put(step_.part(StepPart::kZeroGrad), part, trace.zero_grad_s, trace.zero_grad_issue_s);
@@ -281,7 +276,6 @@ class StepTimes {
   std::vector<std::vector<ProfiledOperation>> operations_;  ///< by micro-batch
   std::vector<std::vector<ProfiledSegment>> segments_;
   double host_scale_ = 1.0, device_sum_ = 0.0, issue_sum_ = 0.0;
-  bool samples_are_of_micro_batch_ = true;
 };
 
 /// Parts of a segment's backward after which its gradients are ready, in that order.
@@ -379,8 +373,8 @@ std::map<std::string, double> step_summary(const ProfiledRun& run) {
   std::vector<double> steps;
   for (const RankProfile& rank : run.ranks) steps.push_back(rank.step_us / kSecond);
   summary["step"] = median(steps);
-  summary["host_step"] =
-      median_of(run, [](const auto&, const ProfiledStep& step) { return step.duration(); });
+  const auto add = [&](const char* name, const auto& value) { summary[name] = median_of(run, value); };
+  add("host_step", [](const auto&, const ProfiledStep& step) { return step.duration(); });
   static constexpr std::array<const char*, kStepParts> kNames{"other", "input",    "zero_grad", "forward",
                                                               "loss",  "backward", "optimizer"};
   for (std::size_t i = 0; i < kStepParts; ++i)
@@ -390,22 +384,18 @@ std::map<std::string, double> step_summary(const ProfiledRun& run) {
             median_of(run, [&](const auto&, const ProfiledStep& step) {
               return device ? step.parts[i].device : step.parts[i].host;
             });
-  summary["host_strategy"] =
-      median_of(run, [](const auto&, const ProfiledStep& step) { return step.strategy.host; });
-  summary["host_blocked"] =
-      median_of(run, [](const auto&, const ProfiledStep& step) { return step.blocked; });
+  add("host_strategy", [](const auto&, const ProfiledStep& step) { return step.strategy.host; });
+  add("host_blocked", [](const auto&, const ProfiledStep& step) { return step.blocked; });
   if (!run.ranks.front().on_device) {
-    summary["exposed"] = median_of(run, [](const auto&, const ProfiledStep& step) { return step.waited; });
+    add("exposed", [](const auto&, const ProfiledStep& step) { return step.waited; });
     return summary;
   }
-  const auto add = [&](const char* name, double DeviceUse::*use) {
-    summary[name] = median_of(run, [&](const auto&, const ProfiledStep& step) { return step.use.*use; });
-  };
-  add("device_compute", &DeviceUse::compute);
-  add("device_copies", &DeviceUse::copies);
-  add("device_collectives", &DeviceUse::collectives);
-  add("exposed", &DeviceUse::exposed);
-  summary["device_idle"] = median_of(run, [](const RankProfile& rank, const ProfiledStep& step) {
+  for (const auto& [name, use] : {std::pair{"device_compute", &DeviceUse::compute},
+                                  {"device_copies", &DeviceUse::copies},
+                                  {"device_collectives", &DeviceUse::collectives},
+                                  {"exposed", &DeviceUse::exposed}})
+    add(name, [use = use](const auto&, const ProfiledStep& step) { return step.use.*use; });
+  add("device_idle", [](const RankProfile& rank, const ProfiledStep& step) {
     return std::max(0.0, rank.step_us - step.use.busy);
   });
   return summary;

@@ -139,7 +139,7 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
 }
 
 /// Leaves out steps without a backward, and those that took much longer than the others.
-void drop_steps(std::vector<ProfiledStep>& steps, const DeviceTimes& device,
+void drop_steps(std::vector<ProfiledStep>& steps, const DeviceReport& device,
                 std::vector<std::string>& notes) {
   std::vector<double> all;
   for (const ProfiledStep& step : steps)
@@ -148,7 +148,7 @@ void drop_steps(std::vector<ProfiledStep>& steps, const DeviceTimes& device,
   std::erase_if(steps, [&](const ProfiledStep& step) {
     const bool empty = step.nodes == 0;
     const bool slow =
-        !empty && all.size() > 2 && step.duration() > kMostOfMedian * middle && !device.runs_behind();
+        !empty && all.size() > 2 && step.duration() > kMostOfMedian * middle && !device.runs_behind;
     if (empty || slow)
       notes.push_back(fmt::format("{} of {} is left out: {}", step.name,
                                   to_text(Seconds(step.duration() * 1e-6)),
@@ -197,14 +197,13 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
   // Autocast casts inside the operation: the type is that of the kernel's own call.
   std::map<std::string, double> types;
   for (const KinetoEvent& event : file.events) {
-    if (event.begin < step.begin || event.begin > step.end || file.arguments_of(event).types < 0) continue;
+    if (event.begin < step.begin || event.begin > step.end) continue;
     const std::string& name = file.name(event);
     if (name != "aten::mm" && name != "aten::addmm" && name != "aten::convolution" && name != "aten::bmm" &&
         name != "aten::cudnn_convolution" && name != "aten::miopen_convolution")
       continue;
-    const std::string& list = file.texts[file.arguments_of(event).types];
-    const std::size_t skip = name == "aten::addmm" ? list.find(',') + 1 : 1;
-    types[precision_dtype(list.substr(skip, list.find_first_of(",]", skip) - skip))] += event.duration();
+    const std::size_t first = name == "aten::addmm" ? 1 : 0;  // of the matrices
+    types[precision_dtype(type_of(file, event, first))] += event.duration();
   }
   types.erase("");
   if (!types.empty())
@@ -234,12 +233,12 @@ void add_rests(std::vector<ProfiledStep>& steps) {
   }
 }
 
-void choose_step(const DeviceTimes& device, RankProfile& profile) {
+void choose_step(const DeviceReport& device, RankProfile& profile) {
   std::vector<double> host;
   for (const ProfiledStep& step : profile.steps) host.push_back(step.duration());
   profile.step_us = median(host);
-  if (device.periods().empty()) return;
-  const double period = median(device.periods());
+  if (device.periods.empty()) return;
+  const double period = median(device.periods);
   if (std::abs(period / profile.step_us - 1.0) <= kAhead) return;
   profile.is_device_step = true;
   profile.step_us = period;
@@ -294,22 +293,20 @@ RankProfile read_rank_profile(const std::string& path) {
         std::ranges::find(kinds, NameKind::kNode) == kinds.end() ? ", and no backward pass: it is inference"
                                                                  : "",
         contents_of(file, kinds));
-  HostSweep host(file, kinds, track, steps);
-  host.run();
-  DeviceTimes device(file, host, steps);
-  device.run();
+  const HostLaunches launches = sweep_host(file, kinds, track, steps);
+  const DeviceReport device = add_device_times(file, launches, steps);
   const std::size_t all = steps.size();
   const std::string longest = to_text(Seconds(median([&] {
     std::vector<double> times;
     for (const ProfiledStep& step : steps) times.push_back(step.duration() * 1e-6);
     return times;
   }())));
-  profile.on_device = device.any();
-  profile.unlinked = device.unlinked();
-  profile.device = device.name();
-  if (device.count() > 1)
+  profile.on_device = device.any;
+  profile.unlinked = device.unlinked;
+  profile.device = device.name;
+  if (device.gpus > 1)
     profile.notes.push_back(
-        fmt::format("kernels ran on {} GPUs of one process; their times are added up", device.count()));
+        fmt::format("kernels ran on {} GPUs of one process; their times are added up", device.gpus));
   if (!profile.on_device && file.metadata.backend == "nccl")
     throw InputError(
         "{}: has no kernels, although its ranks use NCCL; profile with activities=[ProfilerActivity.CPU, "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/table.hpp"
 #include "sim/collectives/nccl_reached.hpp"
 #include "sim/replay/dispatch.hpp"
 
@@ -31,7 +32,6 @@ const CollectivePlan& CollectivePlans::of(const Collective& collective, int grou
   if (is_new) {
     found->second = make(collective, group);
     found->second.number = static_cast<int>(plans_.size()) - 1;
-    note(found->second);
   }
   return found->second;
 }
@@ -117,47 +117,46 @@ const std::vector<NcclFlow>& CollectivePlans::flows_of(const CollectivePlan& pla
   return flows;
 }
 
-void CollectivePlans::note(const CollectivePlan& plan) {
-  const CollectiveKind kind = plan.algorithm->kind;
-  const Bytes message = plan.call.message;
-  if (nccl_ == nullptr || plan.call.ranks == 1) {
-    if (plan.call.ranks == 1) return;
-    algorithms_used_.try_emplace(kind, algorithm_name(*plan.algorithm));
-    if (plan.algorithm->ring) fidelities_.insert(plan.way == Way::kLinkLoads ? "aggregate" : "message");
-    return;
-  }
-  fidelities_.insert("aggregate");
-  const std::string choice = plan.graph == nullptr ? "messages" : to_text(*plan.graph, plan.cost);
-  const auto [chosen, is_first] = nccl_chosen_.try_emplace({kind, choice}, Chosen{message, message});
-  chosen->second.smallest = std::min(chosen->second.smallest, message);
-  chosen->second.largest = std::max(chosen->second.largest, message);
-}
-
 std::string CollectivePlans::nccl_choices() const {
-  std::vector<std::pair<std::pair<CollectiveKind, std::string>, Chosen>> all(nccl_chosen_.begin(),
-                                                                             nccl_chosen_.end());
-  std::ranges::stable_sort(all, [](const auto& a, const auto& b) {
-    return std::pair(a.first.first, a.second.smallest) < std::pair(b.first.first, b.second.smallest);
-  });
-  std::string text;
-  for (const auto& [what, sizes] : all) {
-    text += (text.empty() ? "" : "; ") + std::string(to_text(what.first)) + " " + to_text(sizes.smallest);
-    if (sizes.largest > sizes.smallest) text += " to " + to_text(sizes.largest);
-    text += ": " + what.second;
+  struct Sizes {
+    Bytes smallest, largest;
+  };
+  std::map<std::pair<CollectiveKind, std::string>, Sizes> chosen;
+  for (const auto& [key, plan] : plans_) {
+    if (nccl_ == nullptr || plan.call.ranks == 1) continue;
+    const Bytes message = plan.call.message;
+    const std::string choice = plan.graph == nullptr ? "messages" : to_text(*plan.graph, plan.cost);
+    Sizes& sizes = chosen.try_emplace({plan.algorithm->kind, choice}, Sizes{message, message}).first->second;
+    sizes = {std::min(sizes.smallest, message), std::max(sizes.largest, message)};
   }
-  return text;
+  std::vector<std::pair<std::pair<CollectiveKind, std::string>, Sizes>> all(chosen.begin(), chosen.end());
+  std::ranges::stable_sort(
+      all, {}, [](const auto& each) { return std::pair(each.first.first, each.second.smallest); });
+  std::vector<std::string> texts;
+  for (const auto& [what, sizes] : all)
+    texts.push_back(fmt::format("{} {}{}: {}", to_text(what.first), to_text(sizes.smallest),
+                                sizes.largest > sizes.smallest ? " to " + to_text(sizes.largest) : "",
+                                what.second));
+  return joined(texts, "; ");
 }
 
 std::string CollectivePlans::algorithms_used() const {
-  std::string text;
-  for (const auto& [kind, name] : algorithms_used_)
-    text.append(text.empty() ? "" : "; ").append(to_text(kind)).append(": ").append(name);
-  return text;
+  std::map<CollectiveKind, std::string> used;
+  for (const auto& [key, plan] : plans_)
+    if (nccl_ == nullptr && plan.call.ranks > 1)
+      used.try_emplace(plan.algorithm->kind, algorithm_name(*plan.algorithm));
+  std::vector<std::string> texts;
+  for (const auto& [kind, name] : used) texts.push_back(fmt::format("{}: {}", to_text(kind), name));
+  return joined(texts, "; ");
 }
 
 std::string CollectivePlans::fidelity_used() const {
-  if (fidelities_.empty()) return "none";
-  return fidelities_.size() == 2 ? "message and aggregate" : *fidelities_.begin();
+  std::set<std::string> used;
+  for (const auto& [key, plan] : plans_)
+    if (plan.call.ranks > 1 && (nccl_ != nullptr || plan.algorithm->ring))
+      used.insert(plan.way == Way::kLinkLoads ? "aggregate" : "message");
+  if (used.empty()) return "none";
+  return used.size() == 2 ? "message and aggregate" : *used.begin();
 }
 
 }  // namespace stepcast

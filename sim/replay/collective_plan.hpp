@@ -64,7 +64,6 @@ class CollectivePlans {
   [[nodiscard]] const std::vector<NcclFlow>& flows_of(const CollectivePlan& plan);
   void choose_nccl(CollectivePlan& plan, const Collective& collective, const std::vector<int>& ranks);
   void group_messages(CollectivePlan& plan, const Collective& collective, const std::vector<int>& places);
-  void note(const CollectivePlan& plan);
 
   const ReplayInput& input_;
   const std::string backend_;
@@ -76,14 +75,6 @@ class CollectivePlans {
       flows_;
   std::map<std::tuple<int, CollectivePlan::Way, CollectiveKind, NcclAlgorithm, NcclProtocol, int>, int>
       flow_types_;
-  std::set<std::string> fidelities_;
-  std::map<CollectiveKind, std::string> algorithms_used_;
-
-  /// Calls of one choice, from the smallest to the largest message.
-  struct Chosen {
-    Bytes smallest, largest;
-  };
-  std::map<std::pair<CollectiveKind, std::string>, Chosen> nccl_chosen_;
 };
 
 }  // namespace stepcast

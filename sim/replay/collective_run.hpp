@@ -81,7 +81,4 @@ std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, co
 std::unique_ptr<CollectiveRun> make_link_load_run(const CollectiveWorld& world, const CollectivePlan& plan,
                                                   const Members& members, const Load* load);
 
-/// Date at which a collective of NCCL ends that all ranks begin at `begin`, if it does not share its links.
-double nccl_end_alone(const LoadNetwork& network, const CollectivePlan& plan, const Load& load, double begin);
-
 }  // namespace stepcast

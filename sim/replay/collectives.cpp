@@ -23,19 +23,15 @@ std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collectiv
   const CollectivePlan& plan = plans_.of(collective, group);
   if (plan.way == CollectivePlan::Way::kSteps) return make_message_run(world_, plan, members);
   if (plan.flows == nullptr) return make_link_load_run(world_, plan, members, nullptr);
-  count(plan, members.ranks);
-  return make_link_load_run(world_, plan, members, &world_.loads->symmetry().collective(plan, group));
-}
-
-void Collectives::count(const CollectivePlan& plan, const std::vector<int>& ranks) {
   NcclCalls& calls = nccl_calls_[plan.number];
   calls.plan = &plan;
   calls.bytes += plan.call.message.count();
-  calls.ranks = &ranks;
+  calls.ranks = &members.ranks;
+  return make_link_load_run(world_, plan, members, &world_.loads->symmetry().collective(plan, group));
 }
 
 void Collectives::join(int rank, const Collective& collective, Callback done) {
-  const int group = group_of(rank, collective);
+  const int group = world_.transport.symmetry().group(schedule_.group_index(collective.group, rank));
   GroupState& here = state_of(group);
   const int index = here.index_of.at(world_.transport.symmetry().rank(rank));
   const std::pair<int, long long> key{group, here.calls[index]++};

@@ -19,13 +19,6 @@ class Collectives {
   /// Adds a call of `rank`, which is replayed, and calls `done` at the end of its part.
   void join(int rank, const Collective& collective, Callback done);
 
-  /// Group with which `rank`, which is replayed, calls the collective.
-  [[nodiscard]] int group_of(int rank, const Collective& collective) const {
-    return world_.transport.symmetry().group(schedule_.group_index(collective.group, rank));
-  }
-  /// Counts a call of NCCL by these ranks.
-  void count(const CollectivePlan& plan, const std::vector<int>& ranks);
-
   /// True if collectives of different groups run concurrently on one rank, and those of one group one at a
   /// time.
   [[nodiscard]] bool stream_per_group() const { return world_.nccl != nullptr; }

@@ -265,14 +265,4 @@ std::unique_ptr<CollectiveRun> make_link_load_run(const CollectiveWorld& world, 
   return std::make_unique<NcclRun>(world, plan, members, *load);
 }
 
-double nccl_end_alone(const LoadNetwork& network, const CollectivePlan& plan, const Load& load,
-                      double begin) {
-  const Bytes message = plan.call.message;
-  if (message <= Bytes(0)) return begin;
-  const double kernel = begin + plan.cost.latency.count() + (message / plan.cost.algbw).count();
-  const double moved =
-      begin + latency_before_s(plan, load) + load.latency_s + message.count() / network.rate_alone(load);
-  return std::max(kernel, moved + latency_after_s(plan, load));
-}
-
 }  // namespace stepcast

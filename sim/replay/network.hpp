@@ -57,7 +57,7 @@ struct FlowEnds {
   int from = 0;
   int to = 0;
   int type = 0;
-  bool operator==(const FlowEnds&) const = default;
+  auto operator<=>(const FlowEnds&) const = default;
 };
 
 /// Flows over the links of a cluster.

@@ -20,15 +20,6 @@ void RankRun::begin_phase(const Op& op) {
     launches_.busy_until = std::max(launches_.busy_until, world_.clock.now());
 }
 
-double RankRun::paced(double seconds, double issue, double now, int index) {
-  if (!world_.input.compute.launch) return seconds;
-  spend(issue, now);
-  const double late = launches_.busy_until - now - seconds;
-  if (late <= 0.0) return seconds;
-  if (!now_.record.causes.empty()) now_.record.causes[index].host += late;
-  return launches_.busy_until - now;
-}
-
 bool RankRun::run_paced(const Job& job, double issue, int index, const Callback& ended) {
   if (!world_.input.compute.launch) return run_job(job, ended);
   const double now = world_.clock.now();
@@ -71,72 +62,6 @@ void RankRun::begin_parent(int index) {
   begin_credit(index);
   begin_phase(op(index));
   call_ahead();
-  if (EventFreeGroup* group = event_free_group(index); group != nullptr) meet(*group, index);
-}
-
-/// After the hooks there may be messages, which are issued before the rest of the operation.
-EventFreeGroup* RankRun::event_free_group(int index) {
-  std::optional<EventFreeGroup*>& known = event_free_groups_[index];
-  if (known) return *known;
-  known = nullptr;
-  std::vector<const Collective*> calls;
-  int hook = index + 1;
-  for (; hook + 1 < count() && op(hook).within == index; hook += 2) {
-    const auto* collective = std::get_if<Collective>(&op(hook).action);
-    const bool simple = collective != nullptr && op(hook).exchange >= 0 && op(hook).after.empty() &&
-                        !is_shift(op(hook)) && std::holds_alternative<Synchronize>(op(hook + 1).action) &&
-                        op(hook + 1).after == std::vector<int>{hook};
-    if (!simple) return nullptr;
-    calls.push_back(collective);
-  }
-  for (int behind = hook; behind < count() && op(behind).stream != Stream::kCompute; ++behind)
-    if (op(behind).within >= 0 || starts(behind) == Start::kInTurn) return nullptr;
-  if (index_.first_queued < index || !world_.input.schedule->units.empty()) return nullptr;
-  return *(known = world_.event_free_groups.group(rank_, calls));
-}
-
-void RankRun::meet(EventFreeGroup& group, int index) {
-  main_.busy = true;
-  parent_.time = world_.clock.now();
-  const auto member = std::lower_bound(group.ranks.begin(), group.ranks.end(), rank_) - group.ranks.begin();
-  group.here[member] = this;
-  if (--group.missing > 0) return;
-  group.missing = static_cast<int>(group.ranks.size());
-  int hook = index + 1;
-  for (const EventFreeGroup::Call& call : group.calls) {
-    perform_call(group, call, hook);
-    hook += 2;
-  }
-  for (RankRun* each : group.here) each->perform_rest(hook);
-}
-
-/// Performs a hook that is a collective, and the next one, which waits for its end.
-void RankRun::perform_call(const EventFreeGroup& group, const EventFreeGroup::Call& call, int hook) {
-  std::vector<double> times(call.parts, 0.0);  // of the beginning, then of the end
-  for (std::size_t i = 0; i < group.here.size(); ++i) {
-    RankRun& member = *group.here[i];
-    member.perform_until(world_.costs.phases().hook_fraction(member.op(hook + 1)));
-    member.now_.record.times[hook].start = member.parent_.time;
-    if (!member.now_.record.causes.empty()) member.now_.record.causes[hook].issued = member.parent_.time;
-    if (world_.input.compute.launch)
-      member.spend(world_.input.compute.launch->collective.count(), member.parent_.time);
-    double& begin = times[call.part_of[i]];
-    begin = std::max(begin, member.parent_.time + call_overhead_s());
-  }
-  std::vector<char> called(times.size(), 0);
-  for (std::size_t i = 0; i < group.here.size(); ++i) {
-    RankRun& member = *group.here[i];
-    const auto part = static_cast<std::size_t>(call.part_of[i]);
-    const double reached = member.parent_.time;
-    if (std::exchange(called[part], 1) == 0)
-      times[part] = world_.event_free_groups.call(member.rank_, std::get<Collective>(member.op(hook).action),
-                                                  times[part]);
-    member.now_.record.times[hook].end = member.now_.record.times[hook + 1].start = member.parent_.time =
-        times[part];
-    member.add_credit(hook + 1, member.parent_.time - reached);
-    member.pass(0.0, world_.costs.launch_s(member.op(hook + 1)), hook + 1);
-    member.now_.record.times[hook + 1].end = member.parent_.time;
-  }
 }
 
 void RankRun::begin_credit(int index) {
@@ -153,34 +78,6 @@ double RankRun::left_of(double seconds) {
   const double computed = std::min(seconds, parent_.credit);
   parent_.credit -= computed;
   return seconds - computed;
-}
-
-/// Performs an event-free group's operation up to a fraction of its time.
-void RankRun::perform_until(double fraction) {
-  const double part = fraction - parent_.done;
-  if (part <= 0.0) return;
-  parent_.done = fraction;
-  pass(left_of(part * parent_.job.seconds), part * world_.costs.launch_s(op(parent_.op)), parent_.op);
-}
-
-void RankRun::pass(double seconds, double issue, int index) {
-  parent_.time += std::max(0.0, paced(seconds, issue, parent_.time, index));
-}
-
-void RankRun::perform_rest(int end) {
-  for (main_.next = end; main_.next < count() && op(main_.next).stream != Stream::kCompute;) ++main_.next;
-  if (main_.next > end)
-    world_.clock.at(parent_.time, [this, end, until = main_.next] {
-      for (int behind = end; behind < until; ++behind) issue(behind);
-      wake();
-    });
-  perform_until(1.0);
-  world_.clock.at(parent_.time, [this, end] {
-    const int index = std::exchange(parent_.op, -1);
-    for (int hook = index + 1; hook < end; ++hook) now_.states[hook] = State::kDone;
-    now_.open -= end - index - 1;
-    finish(index);
-  });
 }
 
 /// One move of the parent operation: up to the next hook, the hook, or the rest.

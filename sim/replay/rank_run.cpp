@@ -40,11 +40,7 @@ std::vector<int> pairs_of(const Program& program) {
 ProgramIndex::ProgramIndex(const Program& which, bool overlaps)
     : program(which), follows(stepcast::followers(which)), followers(which.ops.size()) {
   if (overlaps) pairs = pairs_of(which);
-  const auto waits_in_queue = [](const Op& op) {
-    return op.stream != Stream::kCompute && op.exchange < 0 && operation_of(op).start == Start::kInTurn;
-  };
   const std::vector<Op>& ops = which.ops;
-  first_queued = static_cast<int>(std::ranges::find_if(ops, waits_in_queue) - ops.begin());
   for (std::size_t i = 0; i < ops.size(); ++i) {
     starts.push_back(operation_of(ops[i]).start);
     if (starts[i] != Start::kInTurn)
@@ -56,8 +52,7 @@ RankRun::RankRun(ReplayWorld& world, int rank)
     : world_(world),
       rank_(rank),
       index_(world.programs[world.input.schedule->program_of_rank[rank]]),
-      quantiles_(world.costs.sample_quantiles(rank)),
-      event_free_groups_(index_.program.ops.size()) {
+      quantiles_(world.costs.sample_quantiles(rank)) {
   step_ends_.reserve(total_steps());
 }
 

@@ -12,7 +12,6 @@
 #include "sim/replay/collectives.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/costs.hpp"
-#include "sim/replay/event_free_groups.hpp"
 
 namespace stepcast {
 
@@ -25,7 +24,6 @@ struct ProgramIndex {
   std::vector<char> follows;                ///< by operation: its phase and segment ran before in the step
   std::vector<std::vector<int>> followers;  ///< by operation: messages and copies that come after it
   std::vector<int> pairs;  ///< by operation: number of its pair of micro-batches; -1: none; empty: no pairs
-  int first_queued = 0;    ///< first operation that waits in the queue of another stream
 };
 
 /// The simulated world that ranks share.
@@ -37,7 +35,6 @@ struct ReplayWorld {
   Collectives& collectives;
   PointToPoint& point_to_point;
   Copies& copies;
-  EventFreeGroups& event_free_groups;
   const Costs& costs;
   int recorded_steps = 0;                ///< measured steps of which operations' times are kept
   std::vector<ProgramIndex> programs{};  ///< of the schedule
@@ -137,7 +134,6 @@ class RankRun {
     Job job;
     double done = 0.0;                     ///< part of its time that has passed
     std::optional<double> hook_reached{};  ///< time at which it came to a hook that waits
-    double time = 0.0;                     ///< time that an event-free group's member has reached
     double credit = 0.0;                   ///< computed beside collectives, in seconds
     int pair = -1;                         ///< of micro-batches that compute by turns
   };
@@ -175,17 +171,9 @@ class RankRun {
   void finish(int index);
   bool run_job(const Job& job, Callback ended);
 
-  // Hooks and event-free groups: rank_hooks.cpp.
+  // Hooks: rank_hooks.cpp.
   void begin_parent(int index);
   void advance_parent();
-  /// Group that performs operation `index` and its hooks without events; null: events are needed.
-  [[nodiscard]] EventFreeGroup* event_free_group(int index);
-  /// The main thread is at an operation of an event-free group; the last member to come performs it for all.
-  void meet(EventFreeGroup& group, int index);
-  void perform_call(const EventFreeGroup& group, const EventFreeGroup::Call& call, int hook);
-  void perform_until(double fraction);
-  void pass(double seconds, double launch, int index);
-  void perform_rest(int end);
   bool run_piece(double until);
   /// Keeps what was computed beside collectives for operations of the same pair of micro-batches.
   void begin_credit(int index);
@@ -196,11 +184,8 @@ class RankRun {
   // Asynchronous kernel launch: rank_hooks.cpp.
   /// The launch thread is busy for `seconds`, at most `ahead` before `now`.
   void spend(double seconds, double now);
-  /// Seconds from `now` to the end of work of `seconds` on the device with `launch` seconds of overhead: it
-  /// ends no earlier than its launch.
-  [[nodiscard]] double paced(double seconds, double launch, double now, int index);
-  /// The same for a job, which other jobs may slow on the device, but not while it waits for its launch.
-  /// False if it takes no time.
+  /// Runs a job with `launch` seconds of overhead: it ends no earlier than its launch. Other jobs may slow it
+  /// on the device, but not while it waits for its launch. False if it takes no time.
   bool run_paced(const Job& job, double launch, int index, const Callback& ended);
   void begin_phase(const Op& op);
   void call_ahead();
@@ -214,8 +199,7 @@ class RankRun {
   MainThread main_;
   Parent parent_;
   Launches launches_;
-  std::vector<std::optional<EventFreeGroup*>> event_free_groups_;  ///< by operation; empty: not looked up yet
-  std::map<std::pair<Stream, int>, Queue> queues_;                 ///< by stream, and of NCCL's by group
+  std::map<std::pair<Stream, int>, Queue> queues_;  ///< by stream, and of NCCL's by group
   std::vector<double> step_ends_;
   std::vector<RecordedStep> recorded_;
 };

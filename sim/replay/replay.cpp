@@ -160,10 +160,9 @@ class Replay {
         collectives_(collective_world_, *input.schedule, setup_.plans),
         point_to_point_(clock_, transport_),
         copies_(*network_, input, setup_.cluster),
-        event_free_groups_(collective_world_, *input.schedule, setup_.plans, collectives_),
         costs_(input),
-        world_{input,           clock_,  processors_,        transport_, collectives_,
-               point_to_point_, copies_, event_free_groups_, costs_,     recorded_steps()},
+        world_{input,           clock_,  processors_, transport_,      collectives_,
+               point_to_point_, copies_, costs_,      recorded_steps()},
         runs_(input.schedule->world_size) {
     world_.programs.reserve(input.schedule->programs.size());
     for (const Program& program : input.schedule->programs)
@@ -411,7 +410,6 @@ class Replay {
   Collectives collectives_;
   PointToPoint point_to_point_;
   Copies copies_;
-  EventFreeGroups event_free_groups_;
   Costs costs_;
   ReplayWorld world_;
   std::vector<std::unique_ptr<RankRun>> runs_;  ///< by rank; null if another rank represents it

@@ -1,7 +1,6 @@
 #include "sim/replay/resource_scale.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -34,12 +33,6 @@ bool is_of_ranks(const std::string& resource) {
   return number_after(resource, "rank") || number_after(resource, "stage");
 }
 
-/// Shortest text that parses as exactly this number.
-std::string shortest_text(double value) {
-  std::array<char, 32> text{};
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
-}
-
 std::vector<std::string> known_resources(const Cluster& cluster) {
   std::vector<std::string> names{"compute", "rank0",     "stage0",   "memory",
                                  "host",    "endpoints", "pageable", "latency"};
@@ -66,10 +59,9 @@ ResourceScales parse_scales(const std::string& text) {
 }
 
 std::string to_text(const ResourceScales& scales) {
-  std::string text;
-  for (const ResourceScale& one : scales)
-    text += (text.empty() ? "" : ",") + one.resource + "=" + shortest_text(one.factor);
-  return text;
+  std::vector<std::string> texts;
+  for (const ResourceScale& one : scales) texts.push_back(fmt::format("{}={}", one.resource, one.factor));
+  return joined(texts, ",");
 }
 
 std::vector<int> stages(const Schedule& schedule) {

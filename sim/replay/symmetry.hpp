@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -89,14 +88,6 @@ class Symmetry {
 
  private:
   friend class Colouring;
-  struct Hash {
-    std::size_t operator()(const FlowEnds& ends) const {
-      return (static_cast<std::size_t>(ends.from) * 0x9e3779b97f4a7c15ULL +
-              static_cast<std::size_t>(ends.to)) *
-                 0xbf58476d1ce4e5b9ULL +
-             static_cast<std::size_t>(ends.type);
-    }
-  };
   const ReplayInput& input_;
   CollectivePlans& plans_;
   Routes& routes_;
@@ -104,7 +95,7 @@ class Symmetry {
   std::vector<int> rank_;  ///< by rank; empty: every rank represents itself
   std::vector<int> replayed_;
   std::vector<int> group_;
-  std::unordered_map<FlowEnds, Load, Hash> flows_;
+  std::map<FlowEnds, Load> flows_;
   std::map<std::pair<int, int>, Load> collectives_;  ///< by flow type and group
   std::vector<double> links_;
 };

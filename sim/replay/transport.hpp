@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -137,7 +136,7 @@ class PointToPoint {
   /// Replayed ranks or members between which messages match, and how far apart they are.
   struct Ends {
     int from, to, offset = 0, tag = 0;
-    bool operator==(const Ends&) const = default;
+    auto operator<=>(const Ends&) const = default;
   };
   /// One side of a message. `done` of the sender is called when its array is free again, of the receiver at
   /// the arrival.
@@ -160,15 +159,9 @@ class PointToPoint {
   }
 
  private:
-  struct Hash {
-    std::size_t operator()(const Ends& ends) const {
-      return (static_cast<std::size_t>(ends.tag) << 40) ^ (static_cast<std::size_t>(ends.from) << 20) ^
-             static_cast<std::size_t>(ends.to) ^ (static_cast<std::size_t>(ends.offset) << 50);
-    }
-  };
   Clock& clock_;
   Transport& transport_;
-  std::unordered_map<Ends, std::vector<Side>, Hash> waiting_;  ///< all of a queue are of the same side
+  std::map<Ends, std::vector<Side>> waiting_;  ///< all of a queue are of the same side
 };
 
 }  // namespace stepcast

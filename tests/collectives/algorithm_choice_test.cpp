@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
-#include <stdexcept>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "core/error.hpp"
 #include "sim/collectives/algorithm.hpp"
@@ -9,6 +11,41 @@
 namespace stepcast::algorithm_choice_test {
 
 using Catch::Contains;
+
+namespace {
+
+/// Faults of a table, a line each: an entry whose name does not begin with its kind; an entry without a known
+/// backend, or the default of a backend that lacks it; a second default of one backend and kind; a kind
+/// without an ideal algorithm.
+std::vector<std::string> unreachable(const Registry<Algorithm>& table) {
+  const auto contains = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  const std::vector<std::string> known{"", "gloo", "nccl"};
+  std::vector<std::string> faults;
+  std::map<std::pair<CollectiveKind, std::string>, std::string> defaults;
+  for (const auto& entry : table.entries()) {
+    const Algorithm& algorithm = entry.value;
+    const auto fault = [&](const std::string& what) { faults.push_back(entry.name + " " + what); };
+    const std::string kind = to_text(algorithm.kind);
+    if (!entry.name.starts_with(kind + "/")) fault("is not named " + kind + "/...");
+    if (algorithm.backends.empty()) fault("has no backend");
+    for (const std::string& backend : algorithm.backends)
+      if (!contains(known, backend)) fault("is of an unknown backend '" + backend + "'");
+    for (const std::string& backend : algorithm.default_of) {
+      if (!contains(algorithm.backends, backend))
+        fault("is the default of '" + backend + "' without being its");
+      const auto [first, is_new] = defaults.try_emplace({algorithm.kind, backend}, entry.name);
+      if (!is_new) fault("is the default of '" + backend + "' beside " + first->second);
+    }
+  }
+  for (const CollectiveTraits& each : kCollectiveKinds)
+    if (!defaults.contains({each.value, ""}))
+      faults.push_back(std::string(each.name) + " has no ideal algorithm");
+  return faults;
+}
+
+}  // namespace
 
 TEST_CASE("each kind has an ideal algorithm, Gloo its own ring, and a choice goes before both") {
   for (const auto& [kind, name, rooted, whole, kernel, rounds] : kCollectiveKinds) {
@@ -46,14 +83,12 @@ TEST_CASE("a choice that the backend does not have is refused with what it has")
   CHECK_THROWS_WITH(parse_algorithms("all_reduce=ring,all_reduce=ring", "gloo"), Contains("twice"));
 }
 
-TEST_CASE("an algorithm that nothing can reach is an error at the start of a program") {
+TEST_CASE("every algorithm can be reached, and faults of a table are found") {
   CHECK(unreachable(algorithms()).empty());
-  check_reachable(algorithms());
   const auto fault = [](const std::string& name, const Algorithm& algorithm) {
     Registry<Algorithm> table("collective algorithm");
     for (const auto& entry : algorithms().entries()) table.add(entry);
     table.add({name, "made up", algorithm});
-    CHECK_THROWS_AS(check_reachable(table), std::logic_error);
     return unreachable(table).front();
   };
   Algorithm good;
