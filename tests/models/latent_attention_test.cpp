@@ -119,8 +119,8 @@ TEST_CASE("a block of latent attention costs its GEMMs and half of the scores, a
   const double products =
       2 * s * (h * q + q * a * (n + r) + h * (c + r) + c * a * (n + w) + a * w * h + 3 * h * f);
   const double rest = 4 * s * (q + c) + 2 * 4 * s * h + 2 * s * f;  // norms; SiLU and the gate
-  CHECK(block.forward == Flop(products + s * s * a * (n + r + w) + rest));
-  CHECK(load_model(sizes + "64,flash=0").segments.at(1).forward ==
+  CHECK(block.flop.forward == Flop(products + s * s * a * (n + r + w) + rest));
+  CHECK(load_model(sizes + "64,flash=0").segments.at(1).flop.forward ==
         Flop(products + 2 * s * s * a * (n + r + w) + rest));
   CHECK(load_model(sizes + "128").segments.at(1).saved.size == 2.0 * block.saved.size);
   // Both norms of the block with x and a number, latents twice and a number, q, k, what holds v, a number per
@@ -170,13 +170,13 @@ TEST_CASE("a module of multi-token prediction has a block, a projection and thre
   CHECK(module.tied.size() == 1);
   CHECK(with.parameters[module.tied.front()].name == "model.embed_tokens.weight");
   // Flop of the projection, the block, and the head once more.
-  const auto forward = [](const Segment& one) { return one.forward.count(); };
+  const auto forward = [](const Segment& one) { return one.flop.forward.count(); };
   const double gemm = 2.0 * 16 * kHidden;
   CHECK(forward(module) == Approx(forward(block) + gemm * 2 * kHidden).epsilon(1e-4));
   CHECK(forward(with.segments.back()) - forward(without.segments.back()) == Approx(gemm * 129'280));
   CHECK(with.segments.back().saved.size.count() - without.segments.back().saved.size.count() >=
         4.0 * 16 * 129'280);
-  CHECK(shared.segments.back().forward.count() == Approx(forward(with.segments.back()) / 4).epsilon(1e-3));
+  CHECK(shared.segments.back().flop.forward.count() == Approx(forward(with.segments.back()) / 4).epsilon(1e-3));
 }
 
 TEST_CASE(
