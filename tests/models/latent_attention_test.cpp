@@ -176,7 +176,8 @@ TEST_CASE("a module of multi-token prediction has a block, a projection and thre
   CHECK(forward(with.segments.back()) - forward(without.segments.back()) == Approx(gemm * 129'280));
   CHECK(with.segments.back().saved.size.count() - without.segments.back().saved.size.count() >=
         4.0 * 16 * 129'280);
-  CHECK(shared.segments.back().flop.forward.count() == Approx(forward(with.segments.back()) / 4).epsilon(1e-3));
+  CHECK(shared.segments.back().flop.forward.count() ==
+        Approx(forward(with.segments.back()) / 4).epsilon(1e-3));
 }
 
 TEST_CASE(
