@@ -272,7 +272,11 @@ void Workload::add_stage_times(Seconds stage, const Schedule& schedule) {
 
 Workload resolve_workload(const CostRequest& request, const TrainingConfig& training,
                           const ResourceScales& scales, bool brief, KnownInputs* known) {
-  return WorkloadResolver(request, training, scales, brief, known).run();
+  Workload workload = WorkloadResolver(request, training, scales, brief, known).run();
+  const std::int64_t all = workload.model.parameter_count(), trained = workload.model.trained_count();
+  if (!brief && trained < all)
+    workload.notes["trained"] = fmt::format("{} of {} parameters on each rank", trained, all);
+  return workload;
 }
 
 void check_execution(const CostRequest& request, const std::string& strategy,
