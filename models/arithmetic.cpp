@@ -43,9 +43,9 @@ class SegmentAccount {
     if (!needs_gradient_ && has_frozen()) std::erase_if(noted_, &LayerCollective::backward);
     add_collectives();
     for (const Activation& one : activations_) {
-      if (!one.allocated_here || (!one.kept && !one.multiplied)) continue;
+      if (!one.allocated_here || !(one.kept || one.multiplied || one.attended)) continue;
       segment_.saved.size += one.size;
-      if (!one.kept) segment_.saved.gemm_inputs += one.size;
+      if (one.multiplied && !one.kept) segment_.saved.gemm_inputs += one.size;
     }
     const Layer& last = segment_.layers.back();
     segment_.output_size =
@@ -59,6 +59,7 @@ class SegmentAccount {
     bool allocated_here = true;
     bool kept = false;
     bool multiplied = false;  ///< saved by GEMMs with weights
+    bool attended = false;    ///< saved by the fused attention that made it
   };
 
   /// Leaves the layer's parameters in `ready_`, in the order in which their gradients become ready.
@@ -124,9 +125,9 @@ class SegmentAccount {
       (tensor.frozen ? weights.frozen : weights.trained) += numel(tensor.shape);
     const bool trains = weights.trained > 0;
     // dx and dw, or dw alone; with adapters also what lies between these and the output
-    const double gradients = needs_gradient_ || (trains && layer.rank > 0) ? 2.0 : trains ? 1.0 : 0.0;
+    const double gradients = needs_gradient_ || (trains && layer.adapter_rank > 0) ? 2.0 : trains ? 1.0 : 0.0;
     const bool needed = std::exchange(needs_gradient_, needs_gradient_ || trains);
-    bool multiplies = false, chooses = false;
+    bool multiplies = false, chooses = false, attends = false;
     cost.for_each([&](const Kernel& kernel) {
       if (layer.given == nullptr) {
         segment_.flop.forward += kernel.useful * kernel.flop;
@@ -141,6 +142,7 @@ class SegmentAccount {
       const Gemm* gemm = kernel.gemm();
       multiplies = multiplies || (gemm != nullptr && gemm->has_weight());
       chooses = chooses || (gemm != nullptr && gemm->chooses);
+      attends = attends || kernel.attention() != nullptr;
       if (!keeps(layer, gradients)) return;
       segment_.saved.size += kernel.kept.size;
       segment_.saved.masks += kernel.kept.masks;
@@ -154,13 +156,15 @@ class SegmentAccount {
     segment_.saved.workspace.backward = std::max(segment_.saved.workspace.backward, cost.workspace.backward);
     // Its input goes into GEMMs with weights, none of which is a router's.
     if (cost.saves_input && keeps(layer, gradients))
-      (multiplies && !chooses && layer.rank == 0 ? activations_[input].multiplied
-                                                 : activations_[input].kept) = true;
+      (multiplies && !chooses && layer.adapter_rank == 0 ? activations_[input].multiplied
+                                                         : activations_[input].kept) = true;
     if (layer.texts.contains("to"))
       (layer.frozen ? segment_.frozen.tied : segment_.tied).push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;
-    activations_.push_back(
-        {float32_bytes(layer.output), !cost.regathers, cost.saves_output && keeps(layer, gradients)});
+    activations_.push_back({.size = float32_bytes(layer.output),
+                            .allocated_here = !cost.regathers,
+                            .kept = cost.saves_output && keeps(layer, gradients),
+                            .attended = attends && keeps(layer, gradients)});
     return static_cast<int>(activations_.size()) - 1;
   }
 

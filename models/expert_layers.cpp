@@ -133,7 +133,7 @@ void add_permutation(const Layer& layer, double active, LayerCost& cost) {
 /// as it would have of its own alone. With several experts, rows that arrive rank by rank are sorted by
 /// expert and back, 4 h each. With t ranks that divide every expert, each computes f/t of the rows of all t,
 /// which are gathered before (and saved) and summed after: x and these 4 h count t times. Frozen experts do
-/// not save their x.
+/// not save the inputs of their GEMMs.
 ///
 /// With a latent of width l, h is l in all terms of the K experts, and two projections of every token add
 /// 4 s h l flop; both their inputs are saved.
@@ -171,7 +171,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
     Kernel& kernel = cost.kernels.emplace_back(moves(moved, squared ? 1.5 * moved : 2.0 * moved, launches));
     kernel.role = role;
     const double kept = role == KernelRole::kSharedExpert ? inputs + 1.0 : squared ? 1.0 : 3.0 - inputs;
-    if (engine) keep(kept * elements, kernel);
+    if (engine) keep((kept - (layer.frozen ? 1.0 : 0.0)) * elements, kernel);  // the next GEMM's input
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
   const int parts = engine ? 1 : static_cast<int>(own), each = gated ? 5 : 2 - static_cast<int>(squared);
@@ -183,7 +183,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   if (flag(layer, "latent")) {
     cost.kernels.push_back(multiplies({s, h, hidden}));
     cost.kernels.push_back(multiplies({s, hidden, h}));
-    keep(s * h, cost.kernels.back());
+    if (!layer.frozen) keep(s * h, cost.kernels.back());
   }
   const double moved = s * (2.0 + routes) * experts;
   Kernel& rest =
@@ -194,7 +194,9 @@ void add_experts(const Layer& layer, LayerCost& cost) {
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {
-    keep(s * (experts + active * ((layer.frozen ? 0.0 : tensor) + 1.0) * h + 2.0 * inputs * wide), rest);
+    keep(s * (experts + active * ((layer.frozen ? 0.0 : tensor) + 1.0) * h +
+              (2.0 * inputs - (layer.frozen ? 1.0 : 0.0)) * wide),
+         rest);
   }
   add_permutation(layer, active, cost);
 }

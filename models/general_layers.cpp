@@ -50,7 +50,7 @@ std::vector<LayerKind> general_kinds() {
   return {
       {.name = "linear",
        .attributes = {Attribute::count("out"), Attribute::flag("bias", true),
-                      Attribute::count_or(kAdapters, 0)},
+                      Attribute::count_or(kAdapterRank, 0)},
        .input = {1, 2, "a vector or a sequence of vectors", "; put a flatten before it"},
        .output = linear_output,
        .parameters =

@@ -54,10 +54,10 @@ std::vector<LayerTensor> parameters_of(const Layer& layer) {
   std::vector<LayerTensor> adapters;
   for (LayerTensor& one : all) {
     one.frozen = layer.frozen;
-    if (layer.rank == 0 || one.shape.size() != 2) continue;
+    if (layer.adapter_rank == 0 || one.shape.size() != 2) continue;
     const std::string stem = one.suffix.substr(0, one.suffix.size() - std::string("weight").size());
-    adapters.push_back({stem + "lora_A.weight", {layer.rank, one.shape[1]}});
-    adapters.push_back({stem + "lora_B.weight", {one.shape[0], layer.rank}});
+    adapters.push_back({stem + "lora_A.weight", {layer.adapter_rank, one.shape[1]}});
+    adapters.push_back({stem + "lora_B.weight", {one.shape[0], layer.adapter_rank}});
   }
   all.insert(all.end(), adapters.begin(), adapters.end());
   return all;
@@ -117,7 +117,7 @@ LayerCost cost_of(const Layer& layer) {
   cost.kernels.push_back(own);
   if (kind.adjust) kind.adjust(layer, cost);
   if (layer.frozen) freeze(cost);
-  if (layer.rank > 0) add_adapters(static_cast<double>(layer.rank), cost);
+  if (layer.adapter_rank > 0) add_adapters(static_cast<double>(layer.adapter_rank), cost);
   return cost;
 }
 

@@ -164,7 +164,7 @@ inline constexpr const char* kDispatch = ".dispatch";
 inline constexpr const char* kRegather = ".regather";
 
 /// Attribute of layers with weights: the rank of their adapters, 0 if they have none.
-inline constexpr const char* kAdapters = "lora";
+inline constexpr const char* kAdapterRank = "lora";
 
 /// Attribute that the model sets, not the file: Model::transformer_engine.
 inline constexpr const char* kTransformerEngine = "transformer_engine";

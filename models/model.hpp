@@ -35,8 +35,8 @@ struct Layer {
   std::vector<Layer> body{};      ///< first branch of `residual` (y = body(x) + shortcut(x)) or `product`
   std::vector<Layer> shortcut{};  ///< second branch; empty: the identity
   std::shared_ptr<const GivenLayer> given{};  ///< of kind `operators`
-  bool frozen = false;    ///< true if its parameters, but those of adapters, have no gradients
-  std::int64_t rank = 0;  ///< of the adapters beside its weights; 0: there are none
+  bool frozen = false;            ///< true if its parameters, but those of adapters, have no gradients
+  std::int64_t adapter_rank = 0;  ///< of the adapters beside its weights; 0: there are none
 };
 
 struct Parameter {
@@ -154,7 +154,7 @@ struct Segment {
   Shape output;
   struct Flops {
     Flop forward, backward;
-  } flop;  ///< backward = 2 forward, less in the first segment: no input gradient
+  } flop;  ///< backward = 2 forward, less without a gradient of the input or of frozen weights
   struct Traffic {
     Bytes forward, backward;
   } traffic;          ///< activations read and written, without parameters
@@ -170,6 +170,10 @@ struct Segment {
   [[nodiscard]] bool trains() const { return !parameters.empty() || !tied.empty(); }
   /// True if its backward computes the gradient of its input.
   [[nodiscard]] bool passes_gradient() const { return !frozen.all_before; }
+  /// False for frozen segments before all trained ones.
+  [[nodiscard]] bool has_backward() const {
+    return passes_gradient() || trains() || (frozen.own.empty() && frozen.tied.empty());
+  }
   /// Share of the backward that computes weights' gradients and can be deferred: 1 if no gradient is passed
   /// on, one half of declared times, else by flop.
   [[nodiscard]] double weight_part() const;
@@ -296,7 +300,8 @@ struct Model {
   [[nodiscard]] Bytes optimizer_bytes(double count, double muon_count = 0.0) const;
   /// True for a weight of two dimensions inside a block, if the optimizer has Muon.
   [[nodiscard]] bool by_muon(const Parameter& parameter) const {
-    return optimizer.muon && parameter.shape.size() == 2 && segments[parameter.segment].repeated;
+    return optimizer.muon && !parameter.frozen && parameter.shape.size() == 2 &&
+           segments[parameter.segment].repeated;
   }
   /// Elements of a parameter that Muon updates: all or none.
   [[nodiscard]] double muon_elements(const Parameter& parameter) const {

@@ -18,7 +18,7 @@
 /// loss_in_place: true                       # see Loss for this, loss_compiled, _eager, _fused, _chunks
 /// optimizer: {kind: adam, learning_rate: 0.001}   # sgd (momentum, weight_decay), adam (weight_decay, and
 ///                                           # muon: 1, see models/muon.hpp), none
-/// frozen: lora                              # all parameters but those of adapters, unless it is 0
+/// frozen: adapters                          # all parameters but those of adapters, unless it is 0
 /// segments:
 ///   - name: fc1
 ///     repeat: 3                             # optional; `$i` in names counts from 0, or from `from`
@@ -62,12 +62,17 @@ class ModelReader {
     read_input(file);
     read_loss(file);
     read_optimizer(file);
-    all_frozen_ = file.has("frozen") && read_count(file.at("frozen"), 0, kMaxElements) > 0;
+    all_frozen_ = is_set(file, "frozen");
     for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
-    const auto blocks = std::max<std::int64_t>(1, std::ranges::count_if(model_.segments, &Segment::repeated));
-    if (most_frozen_ > blocks)
+    const auto blocks = std::ranges::count_if(model_.segments, &Segment::repeated);
+    if (most_frozen_ > std::max<std::int64_t>(1, blocks))
       file.at("segments")
-          .fail("frozen is {}; the model has {} with `repeat`", most_frozen_, counted(blocks, "segment"));
+          .fail("frozen is {}; the model has {} with `repeat`, take at most {}", most_frozen_,
+                counted(blocks, "segment"), std::max<std::int64_t>(1, blocks));
+    if (all_frozen_ && most_frozen_ > 0)
+      file.at("segments")
+          .fail("frozen={} has no effect beside adapters, which all blocks have; set one of them to 0",
+                most_frozen_);
     return std::move(model_);
   }
 
@@ -284,8 +289,8 @@ class ModelReader {
         place.fail("experts need sequence_parallel=1 where {} ranks share layers", parallel_.tensor);
     }
     layer.frozen = layer.frozen || frozen_;
-    layer.rank = layer.sizes.contains(kAdapters) ? size(layer, kAdapters) : 0;
-    if (layer.rank > 0 && shared_.ranks > 1)
+    layer.adapter_rank = layer.sizes.contains(kAdapterRank) ? size(layer, kAdapterRank) : 0;
+    if (layer.adapter_rank > 0 && shared_.ranks > 1)
       place.fail("adapters of layers that {} ranks share are not modelled; set tensor=1 or lora=0",
                  shared_.ranks);
     if (shared_.ranks > 1) share_layer(place, shared_.ranks, shared_.is_last, layer);

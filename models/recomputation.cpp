@@ -67,13 +67,15 @@ bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
     for (const std::vector<Layer>* branch : {&layers[i].body, &layers[i].shortcut})
       any = recompute_norms(*branch, segment) || any;
     if (layers[i].kind != "experts" && layers[i].kind != "latent_attention") continue;
+    if (layers[i].frozen && layers[i].adapter_rank == 0) continue;  // they save no input
     const std::size_t before = i > 0 && layers[i - 1].kind == "tensor_enter" ? 2 : 1;
     if (i < before) continue;
     const Layer& norm = layers[i - before];
     if (norm.kind != "rms_norm" && norm.kind != "layer_norm") continue;
     const Bytes output = float32_bytes(norm.output);
     move_bytes(output, segment.saved.size, segment.recomputed.saved.size);
-    if (layers[i].kind == "latent_attention") segment.saved.gemm_inputs -= output;
+    if (layers[i].kind == "latent_attention" && layers[i].adapter_rank == 0)
+      segment.saved.gemm_inputs -= output;
     add_recomputed(cost_of(norm).kernels, Bytes(0), segment);
     any = true;
   }
@@ -232,10 +234,11 @@ Model recomputing(Model model, RecomputedPart part) {
         refuse(module.name, "has no modules of Megatron; it needs transformer_engine=1");
       bool any = false;
       for (Segment& segment : model.segments)
-        any = (module.part == RecomputedPart::kNorm      ? recompute_norms(segment.layers, segment)
-               : module.part == RecomputedPart::kExperts ? recompute_experts(model, segment)
-                                                         : recompute_kernels(module.role, segment)) ||
-              any;
+        if (segment.has_backward())
+          any = (module.part == RecomputedPart::kNorm      ? recompute_norms(segment.layers, segment)
+                 : module.part == RecomputedPart::kExperts ? recompute_experts(model, segment)
+                                                           : recompute_kernels(module.role, segment)) ||
+                any;
       if (!any)
         refuse(is_attention ? "selective" : module.name,
                is_attention ? "has no attention that could be recomputed" : module.needs);
@@ -244,7 +247,7 @@ Model recomputing(Model model, RecomputedPart part) {
   }
   bool any = false;
   for (Segment& segment : model.segments) {
-    if (!segment.repeated) continue;
+    if (!segment.repeated || !segment.has_backward()) continue;
     for (const LayerWork& work : segment.work)
       if (work.any([](const Kernel& one) { return one.is(KernelRole::kScan); }))
         refuse("per-op", "has state-space layers, whose saved tensors are not known");

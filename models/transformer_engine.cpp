@@ -15,13 +15,13 @@ class BufferAccount {
     const bool joins = layer.kind == "self_attention";
     if (layer.kind == "latent_attention") note_rotary(layer, size(layer, "rope"));
     if (joins && flag(layer, "rotary")) note_rotary(layer, layer.output.back() / size(layer, "heads"));
-    if (layer.frozen) return;
     if (layer.kind == "product") {
-      add(layer.output.back() * 2, layer.input.back());
+      if (!layer.frozen) add(layer.output.back() * 2, layer.input.back());
       return;
     }
     for (const std::vector<Layer>* branch : {&layer.body, &layer.shortcut})
       for (const Layer& inner : *branch) visit(inner);
+    if (layer.frozen) return;
     if (layer.kind == "experts") return add_experts(layer);
     std::int64_t rows = 0;
     for (const LayerTensor& tensor : layer_kind(layer.kind).parameters(layer)) {

@@ -367,8 +367,10 @@ double PlanBounds::sharded_s(const PlanView& view) {
     const FsdpUnit& unit = units[i];
     const bool experts = unit.name.ends_with(kExpertUnits);
     const double gather = gather_s(unit, experts ? same_experts : copy);
-    (experts ? experts_s : units_s) +=
-        gathers * gather + reductions * reduce_s(unit, experts ? same_experts : copy);
+    const bool again = std::ranges::any_of(
+        unit.segments, [&](int segment) { return view.model.segments[segment].has_backward(); });
+    (experts ? experts_s : units_s) += (again ? gathers : std::min<double>(gathers, parts)) * gather +
+                                       reductions * reduce_s(unit, experts ? same_experts : copy);
     if (!experts) averaged_s += (averages_each ? reductions : 1.0) * average_s(unit);
     const auto segment = static_cast<std::size_t>(unit.segments.front());
     if (segment > 0)

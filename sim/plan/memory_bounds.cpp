@@ -258,9 +258,10 @@ double MemoryBounds::sharded_peak(const PlanView& view) {
     own.parameters += unit.size().count();
     own.gradients += unit.gradients().count();
   }
-  for (Held& own : held) {
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    Held& own = held[i];
     own.parameters_before = sum.parameters;
-    sum.parameters += own.parameters;
+    if (view.model.segments[i].has_backward()) sum.parameters += own.parameters;  // others are freed
     sum.gradients += own.gradients;
   }
   MemoryWalk walk{.costs = view.costs};

@@ -59,7 +59,8 @@ double optimizer_kernels(const Model& model, const Segment& segment) {
 Seconds layer_roofline(const LayerWork& work, bool forward, double samples, const DeviceRates& rates) {
   Flop low;
   work.for_each_gemm([&](const Gemm& one) {
-    if (one.low) low += (forward ? 1.0 : work.gradients - (one.frozen ? 1.0 : 0.0)) * Flop(one.flop());
+    if (one.low)
+      low += (forward ? 1.0 : std::max(0.0, work.gradients - (one.frozen ? 1.0 : 0.0))) * Flop(one.flop());
   });
   const Bytes moved = samples * work.traffic(forward);
   return forward ? roofline(samples * work.forward(), samples * low, moved + work.forward_weights, rates)

@@ -35,7 +35,8 @@ Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
   for (int i = 0; i <= step.last_micro_batch(); ++i) {
     step.forward_all(i, std::exchange(ready, {}));
     for (std::size_t segment = step.segments().size(); segment-- > 0;)
-      zero.backward(step.segments()[segment], i, i == step.last_micro_batch());
+      if (step.has(Phase::kBackward, step.segments()[segment]))
+        zero.backward(step.segments()[segment], i, i == step.last_micro_batch());
   }
   zero.update(zero.end_reduction());
   return step.take();
@@ -68,7 +69,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   if (config.micro_batches > 1) step.accumulate(std::exchange(ready, {}));
   const int last = step.last_micro_batch();
   step.forward_all(last, ready);
-  for (std::size_t i = step.segments().size(); i-- > 0;) reduction.backward(step.segments()[i], last);
+  for (std::size_t i = step.segments().size(); i-- > 0;)
+    if (step.has(Phase::kBackward, step.segments()[i])) reduction.backward(step.segments()[i], last);
   reduction.copy_out();
   step.optimizer();
   schedule.programs.push_back(step.take());

@@ -121,17 +121,25 @@ class Fsdp {
   /// A unit, and those of frozen parameters and experts of the same segments.
   [[nodiscard]] std::vector<std::size_t> of_same_segments(std::size_t index) const {
     std::vector<std::size_t> all{index};
-    for (const char* suffix : {kFrozenUnits, kExpertUnits})
+    for (const std::string& suffix :
+         {std::string(kFrozenUnits), std::string(kExpertUnits), kFrozenUnits + std::string(kExpertUnits)})
       if (const std::size_t next = all.back() + 1;
           next < schedule_.units.size() && unit(next).name == unit(index).name + suffix)
         all.push_back(next);
     return all;
   }
-  /// Those of them that have gradients.
+  /// The units of the same segments that have gradients.
   [[nodiscard]] std::vector<std::size_t> trained_units(std::size_t index) const {
     std::vector<std::size_t> all = of_same_segments(index);
     std::erase_if(all, [this](std::size_t each) { return !unit(each).trains(); });
     return all;
+  }
+
+  /// First segment of a unit that has a backward, which ends the unit's; -1: none has.
+  [[nodiscard]] int first_backward(std::size_t index) const {
+    for (const int segment : unit(index).segments)
+      if (step_.has(Phase::kBackward, segment)) return segment;
+    return -1;
   }
 
   /// In place of the whole model's memory.
@@ -175,7 +183,7 @@ class Fsdp {
   void prefetch(int from, int direction) {
     std::size_t deep = 0;
     for (int i = from; i >= 0 && i < static_cast<int>(model_.segments.size()); i += direction) {
-      if (states_[unit_of_[i]].gathered >= 0) continue;
+      if (states_[unit_of_[i]].gathered >= 0 || (direction < 0 && !step_.has(Phase::kBackward, i))) continue;
       const auto waiting = std::ranges::count_if(states_, [](const State& one) { return one.in_flight; });
       if (static_cast<std::size_t>(waiting) >= limit_ || deep++ == std::max<std::size_t>(1, limit_ - 1))
         return;
@@ -193,7 +201,7 @@ class Fsdp {
       step_.forward(i, micro_batch, wait_for(index));
       if (unit(index).segments.back() != i) continue;
       states_[index].in_flight = false;
-      if (!stays(index)) free_parameters(index);
+      if (!stays(index) || first_backward(index) < 0) free_parameters(index);
     }
     step_.loss(micro_batch);
   }
@@ -201,12 +209,13 @@ class Fsdp {
   void backward(int micro_batch) {
     const bool reduces = accumulate_ != "last" || micro_batch == step_.last_micro_batch();
     for (int i = static_cast<int>(model_.segments.size()) - 1; i >= 0; --i) {
+      if (!step_.has(Phase::kBackward, i)) continue;
       const std::size_t index = unit_of_[i];
       gather(index);
       take_gradients(index, wait_for(index));
       if (backward_prefetch_ == "pre") prefetch(i - 1, -1);
       step_.backward(i, micro_batch, wait_for(index));
-      if (unit(index).segments.front() != i) continue;
+      if (first_backward(index) != i) continue;
       states_[index].in_flight = false;
       if (reduces || !stays(index)) free_parameters(index);
       if (backward_prefetch_ == "post") prefetch(i - 1, -1);
@@ -348,7 +357,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     throw UsageError("--offload parameters needs shards, reduced over replicas as often as over shards");
   if (config.offload.parameters && std::ranges::any_of(model.parameters, &Parameter::frozen))
     throw UsageError(
-        "--offload parameters: {} has frozen parameters, whose shards would not return; take others",
+        "--offload parameters is not modelled with frozen parameters, which {} has; take activations or "
+        "optimizer",
         model.specification);
   if (const int copy = shards * model.parallel.tensor; copy % model.parallel.expert_ranks() != 0)
     throw UsageError(

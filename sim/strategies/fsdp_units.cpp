@@ -47,11 +47,11 @@ std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wra
   }
   std::vector<FsdpUnit> units;
   for (const auto& [name, segments] : wrapped) {
-    std::vector<int> dense, frozen, experts;
+    std::vector<int> dense, frozen, experts, frozen_experts;
     for (int i = 0; i < static_cast<int>(model.parameters.size()); ++i)
       if (const Parameter& one = model.parameters[i];
           std::ranges::find(segments, one.segment) != segments.end())
-        (one.expert ? experts : one.frozen ? frozen : dense).push_back(i);
+        (one.expert ? (one.frozen ? frozen_experts : experts) : one.frozen ? frozen : dense).push_back(i);
     const auto add = [&](const std::string& unit, const std::vector<int>& tensors, int shards) {
       if (tensors.empty()) return;
       units.push_back(make_unit(model, unit, tensors, shards, group));
@@ -60,7 +60,9 @@ std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wra
     };
     add(name, dense, ranks);
     add(dense.empty() ? name : name + kFrozenUnits, frozen, ranks);
-    add(name + kExpertUnits, experts, ranks * model.parallel.tensor / model.parallel.expert_ranks());
+    const int same_experts = ranks * model.parallel.tensor / model.parallel.expert_ranks();
+    add(name + kExpertUnits, experts, same_experts);
+    add(name + kFrozenUnits + kExpertUnits, frozen_experts, same_experts);
   }
   return units;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "models/transformer_engine.hpp"
 #include "schedule/operations.hpp"
@@ -45,7 +44,7 @@ std::vector<std::pair<int, int>> LocalStep::units_of(int size, int first, int ea
     if (repeats && !segment(index).repeated) continue;
     of_run = previous + 1 == index ? of_run + 1 : 1;
     previous = index;
-    if ((first > 0 && of_run > first) || ++block % each != 0) continue;
+    if ((first > 0 && of_run > first) || ++block % each != 0 || !segment(index).has_backward()) continue;
     if (units.empty() || units.back().second + 1 != index || index - units.back().first == size)
       units.emplace_back(index, index);
     units.back().second = index;
@@ -78,13 +77,21 @@ void LocalStep::hold_model() {
 }
 
 Bytes LocalStep::frozen_bytes() const {
-  std::set<int> held;
-  for (const int index : segments())
-    for (const std::vector<int>* frozen : {&segment(index).frozen.own, &segment(index).frozen.tied})
-      held.insert(frozen->begin(), frozen->end());
   Bytes size;
-  for (const int tensor : held) size += model_.parameters[tensor].size + model_.parameters[tensor].copies;
+  for (const int index : segments())
+    for (const int tensor : frozen(index))
+      size += model_.parameters[tensor].size + model_.parameters[tensor].copies;
   return size;
+}
+
+std::vector<int> LocalStep::frozen(int index) const {
+  std::vector<int> all = segment(index).frozen.own;
+  for (const int tensor : segment(index).frozen.tied)
+    if (!holds(model_.parameters[tensor].segment) && !std::ranges::any_of(segments(), [&](int other) {
+          return other < index && std::ranges::count(segment(other).frozen.tied, tensor) > 0;
+        }))
+      all.push_back(tensor);
+  return all;
 }
 
 void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {
@@ -285,7 +292,7 @@ int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool 
   std::vector<MemoryChange> memory;
   const bool in_unit = recomputes(index);
   const bool keeps_input = in_unit && begins_unit(index);
-  const bool keeps_nothing = checkpointed || forward_only_ || in_unit;
+  const bool keeps_nothing = checkpointed || forward_only_ || in_unit || !segment(index).has_backward();
   if (keeps_nothing) {
     memory.push_back({.size = output_bytes(index)});
     if (holds(index - 1) && !keeps_input)
@@ -324,6 +331,7 @@ int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
 }
 
 bool LocalStep::has(Phase phase, int index) const {
+  if (!segment(index).has_backward()) return false;
   if (phase == Phase::kBackwardInput) return segment(index).passes_gradient();
   return phase == Phase::kBackward || !segment(index).passes_gradient() || segment(index).trains();
 }
@@ -360,13 +368,14 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
   }
   if (begins && segment(index).passes_gradient()) change(output_bytes(index - 1));
   // The unit's input, or the output of the last block of a unit, input of a segment without recomputation.
-  if (ends && recomputes(index - 1) && (!recomputes(index) || begins_unit(index)))
-    change(-1.0 * output_bytes(index - 1));
+  const bool dropped = recomputes(index - 1) || (holds(index - 1) && !segment(index - 1).has_backward());
+  if (ends && dropped && (!recomputes(index) || begins_unit(index))) change(-1.0 * output_bytes(index - 1));
   return add_compute({phase, index, micro_batch}, traffic, std::move(after), std::move(memory));
 }
 
 void LocalStep::backward_all(int micro_batch) {
-  for (std::size_t i = segments().size(); i-- > 0;) backward(segments()[i], micro_batch);
+  for (std::size_t i = segments().size(); i-- > 0;)
+    if (has(Phase::kBackward, segments()[i])) backward(segments()[i], micro_batch);
 }
 
 void LocalStep::accumulate(std::vector<int> after) {

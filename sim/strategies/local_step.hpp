@@ -105,7 +105,10 @@ class LocalStep {
   void change_memory(int op, const MemoryChange& change) { program_.ops[op].memory.push_back(change); }
   /// Adds memory that is held all the time.
   void hold(MemoryCategory category, Bytes size, const char* term = nullptr);
-  /// Parameters without gradients that segments of this rank use, whole.
+  /// Parameters without gradients that a segment uses, its own and those that other ranks own; each with the
+  /// first segment that uses it.
+  [[nodiscard]] std::vector<int> frozen(int segment) const;
+  /// Size of all of them, whole.
   [[nodiscard]] Bytes frozen_bytes() const;
   /// Drops the memory held so far, for a strategy that shards it.
   void forget_resident() { program_.resident.clear(); }

@@ -125,12 +125,16 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   pipeline.chunks =
       split_model(model, options.text("split"), stages * pipeline.shape.virtual_stages, config.segment_times);
   settle(options, pipeline);
+  if (pipeline.checkpoint != "never" && !std::ranges::all_of(model.segments, &Segment::has_backward))
+    throw UsageError(
+        "--checkpoint {} is not modelled with frozen parameters before all trained ones; take --recompute",
+        pipeline.checkpoint);
   for (int chunk = 1; chunk < pipeline.chunk_count(); ++chunk)
     if (const Segment& first = model.segments[pipeline.segments(chunk).front()]; !first.passes_gradient())
       throw UsageError(
           "{}: all parameters before '{}' are frozen, so that a stage which begins with it would send no "
           "gradient "
-          "on; take fewer stages or a --split whose first stage is longer",
+          "on; take fewer stages (or --virtual-stages), or a --split whose first stage is longer",
           model.specification, first.name);
 
   Schedule schedule = make_schedule("pipeline", config);

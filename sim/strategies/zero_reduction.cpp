@@ -38,17 +38,23 @@ std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<in
     if (!joins || latest + 1 != index) parts.push_back({segments[index].name, {}});
     latest = joins ? index : -2;
     UnitPart experts{segments[index].name + kExpertUnits, {}},
+        frozen_experts{segments[index].name + std::string(kFrozenUnits) + kExpertUnits, {}},
         frozen{segments[index].name + kFrozenUnits, {}};
-    std::vector<int> tensors = segments[index].all_parameters();
+    std::vector<int> tensors = segments[index].parameters;
+    const std::vector<int> unchanged = step.frozen(index);
+    tensors.insert(tensors.end(), unchanged.begin(), unchanged.end());
     for (const int copy : step.copies(index)) tensors.push_back(copy);
     for (const int tensor : tensors) {
       const Parameter& one = step.model().parameters[tensor];
       if (std::ranges::find(tied, tensor) != tied.end())
         parts.insert(parts.end() - 1, UnitPart{one.name, {tensor}});
       else
-        (one.expert ? experts : one.frozen ? frozen : parts.back()).tensors.push_back(tensor);
+        (one.expert   ? (one.frozen ? frozen_experts : experts)
+         : one.frozen ? frozen
+                      : parts.back())
+            .tensors.push_back(tensor);
     }
-    for (UnitPart* part : {&experts, &frozen})
+    for (UnitPart* part : {&experts, &frozen_experts, &frozen})
       if (!part->tensors.empty()) parts.insert(parts.end() - 1, std::move(*part));
   }
   std::erase_if(parts, [](const UnitPart& part) { return part.tensors.empty(); });
@@ -145,7 +151,7 @@ std::vector<std::size_t> ZeroReduction::buckets_of(int segment) const {
 
 /// Frozen parameters in units: with stage 3.
 std::vector<int> ZeroReduction::frozen_of(int segment) const {
-  return stage_ == 3 ? step_.model().segments[segment].frozen.own : std::vector<int>{};
+  return stage_ == 3 ? step_.frozen(segment) : std::vector<int>{};
 }
 
 int ZeroReduction::gather(std::size_t bucket, std::vector<int> after) {
@@ -217,6 +223,8 @@ std::vector<int> ZeroReduction::end_reduction() {
 
 void ZeroReduction::update(std::vector<int> after) {
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
+    if (stage_ == 3 && states_[bucket].pending > 0 && !unit(bucket).alone())
+      units_.free_parameters(first_ + bucket);  // no backward used it
     if (!unit(bucket).trains()) continue;
     const std::vector<int> updated = units_.update(first_ + bucket, std::exchange(after, {}));
     if (stage_ < 3) gather(bucket, updated);

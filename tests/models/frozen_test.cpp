@@ -71,6 +71,7 @@ TEST_CASE("frozen first blocks have no backward and save nothing but their outpu
   for (int i = 0; i < 3; ++i) {
     CHECK(model.segments[i].flop.backward == Flop(0));
     CHECK(model.segments[i].saved.size == model.segments[i].output_size);
+    CHECK_FALSE(model.segments[i].has_backward());
     CHECK(model.segments[i].parameters.empty());
     CHECK_FALSE(model.segments[i].passes_gradient());
   }
@@ -78,6 +79,33 @@ TEST_CASE("frozen first blocks have no backward and save nothing but their outpu
   CHECK(model.segments[4].passes_gradient());
   const Model parts = load_model(kSizes + ",frozen=2,context=2");
   for (const LayerCollective& one : parts.collectives) CHECK((one.segment >= 3 || !one.backward));
+}
+
+TEST_CASE("fused attention keeps its output where the frozen layer behind it keeps no input", "[models]") {
+  const Model without = load_model(kSizes + ",lora=4,lora_linear=0"), with = load_model(kSizes + ",lora=4");
+  // Inputs of gate and up (one array) and of down, and what four matrices A give, 4 B each.
+  const double inputs = 64 + 96, adapters = 4 * 4;
+  CHECK((with.segments[2].saved.size - without.segments[2].saved.size).count() ==
+        Approx(4.0 * kTokens * (inputs + adapters)));
+}
+
+TEST_CASE("nothing is recomputed in front of the first trained block", "[models]") {
+  const Model all = load_model(kSizes + ",flash=0"), some = load_model(kSizes + ",flash=0,frozen=2");
+  const Model part = recomputing(some, *recomputed_part("selective"));
+  CHECK(part.segments[1].saved.size == some.segments[1].saved.size);
+  CHECK(part.segments[3].saved.size ==
+        recomputing(all, *recomputed_part("selective")).segments[3].saved.size);
+  TrainingConfig config;
+  config.world_size = 4;
+  config.batch = 4;
+  config.recompute = 1;
+  for (const char* strategy : {"ddp", "fsdp"}) {
+    const Schedule schedule = build_schedule(strategy, some, config);
+    for (const Op& op : schedule.programs.front().ops)
+      for (const char* block : {"layer0", "layer1", "embeddings"})
+        CHECK_FALSE((op.name.find(block) != std::string::npos && !op.name.starts_with("forward/") &&
+                     !op.name.starts_with("all_gather/") && !op.name.starts_with("reshard/")));
+  }
 }
 
 TEST_CASE("frozen parameters are gathered, and neither reduced nor updated", "[strategies]") {
@@ -99,6 +127,10 @@ TEST_CASE("frozen parameters are gathered, and neither reduced nor updated", "[s
 TEST_CASE("models in which nothing is trained, or adapters that are not modelled, are refused", "[models]") {
   CHECK_THROWS_WITH(load_model(kSizes + ",frozen=5"),
                     Catch::Contains("frozen is 5; the model has 4 segments"));
+  CHECK_THROWS_WITH(load_model(kSizes + ",lora=4,frozen=2"),
+                    Catch::Contains("frozen=2 has no effect beside"));
+  CHECK_THROWS_WITH(load_model(kSizes + ",lora=-1"), Catch::Contains("lora: must be at least 0"));
+  CHECK(load_model(kSizes + ",lora_linear=4").trained_count() == 4 * 4 * (64 + 64 + 3 * (64 + 96)));
   CHECK_THROWS_WITH(load_model(kSizes + ",lora=4,tensor=2"), Catch::Contains("set tensor=1 or lora=0"));
   const TemporaryFolder folder;
   const std::string file = folder.write("all.yaml",

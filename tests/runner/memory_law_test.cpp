@@ -111,6 +111,12 @@ std::vector<LawCase> cases() {
   }
   for (const char* precision : {"fp32", "bf16"})
     all.push_back({.strategy = "fsdp", .model = kLlama + ",frozen=2", .precision = precision});
+  for (const char* recompute : {"full", "selective"})
+    all.push_back({.strategy = "ddp", .model = kGpt + ",frozen=2", .recompute = recompute});
+  all.push_back({.strategy = "pipeline", .model = kGpt + ",frozen=1", .options = {{"schedule", "zb-h1"}}});
+  all.push_back(
+      {.strategy = "fsdp", .model = kGpt + ",frozen=2", .options = {{"sharding", "shard_grad_op"}}});
+  all.push_back({.strategy = "ddp", .model = kLlama + ",lora=4,lora_linear=0"});
   all.push_back({.strategy = "ddp", .model = kPlaces, .options = {{"zero", "1"}, {kMeshOption, "expert=2"}}});
   all.push_back({.strategy = "pipeline", .options = {{"schedule", "interleaved"}, {"virtual-stages", "2"}}});
   return all;
