@@ -104,6 +104,7 @@ inline Model fixed_model(int segments, double forward_s, double backward_s, doub
     segment.name = "layer" + std::to_string(i);
     segment.fixed = FixedTimes{Seconds(forward_s), Seconds(backward_s)};
     segment.parameters = {i};
+    segment.frozen.all_before = i == 0;
     model.segments.push_back(segment);
     model.parameters.push_back({segment.name + ".weight",
                                 {static_cast<std::int64_t>(parameter / 4)},

@@ -215,7 +215,7 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseC
         segment.passes_gradient()
             ? (part == &PhaseCost::launch_s ? own.weight_launch_fraction : own.weight_fraction) * backward
             : backward + inside);
-    all.recompute_s.add(blocks && !segment.repeated ? 0.0 : forward);
+    all.recompute_s.add((blocks && !segment.repeated) || !segment.has_backward() ? 0.0 : forward);
     all.optimizer_s.add(own.optimizer.*part / speed);
   }
   if (models_.whole().loss.kind == "none") return all;
