@@ -109,7 +109,10 @@ void ChildPool::receive(const std::function<void(std::size_t, ChildMessage)>& on
                         const std::function<void(std::size_t, int)>& on_end) {
   while (!children_.empty()) {
     auto pipes = transformed(children_, [](const Child& child) { return pollfd{child.pipe, POLLIN, 0}; });
-    if (::poll(pipes.data(), pipes.size(), -1) < 0) continue;  // interrupted by a signal
+    if (::poll(pipes.data(), pipes.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      throw RunError("cannot wait for child processes: {}", std::strerror(errno));
+    }
     auto child = children_.begin();
     for (const pollfd& pipe : pipes) {
       const auto current = child++;

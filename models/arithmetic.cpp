@@ -125,15 +125,15 @@ class SegmentAccount {
       (tensor.frozen ? weights.frozen : weights.trained) += numel(tensor.shape);
     const bool trains = weights.trained > 0;
     // dx and dw, or dw alone; with adapters also what lies between these and the output
-    const double gradients = needs_gradient_ || (trains && layer.adapter_rank > 0) ? 2.0 : trains ? 1.0 : 0.0;
+    const double gradients = needs_gradient_ || (trains && adapter_rank(layer) > 0) ? 2.0
+                             : trains                                               ? 1.0
+                                                                                    : 0.0;
     const bool needed = std::exchange(needs_gradient_, needs_gradient_ || trains);
     bool multiplies = false, chooses = false, attends = false;
     cost.for_each([&](const Kernel& kernel) {
       if (layer.given == nullptr) {
         segment_.flop.forward += kernel.useful * kernel.flop;
-        const bool frozen = kernel.gemm() != nullptr && kernel.gemm()->frozen;
-        segment_.flop.backward +=
-            std::max(0.0, gradients - (frozen ? 1.0 : 0.0)) * kernel.useful * kernel.flop;
+        segment_.flop.backward += kernel.useful * kernel.backward_flop(gradients);
       }
       if (kernel.moved != Moved::kCast) {
         segment_.traffic.forward += kernel.forward;
@@ -156,8 +156,8 @@ class SegmentAccount {
     segment_.saved.workspace.backward = std::max(segment_.saved.workspace.backward, cost.workspace.backward);
     // Its input goes into GEMMs with weights, none of which is a router's.
     if (cost.saves_input && keeps(layer, gradients))
-      (multiplies && !chooses && layer.adapter_rank == 0 ? activations_[input].multiplied
-                                                         : activations_[input].kept) = true;
+      (multiplies && !chooses && adapter_rank(layer) == 0 ? activations_[input].multiplied
+                                                          : activations_[input].kept) = true;
     if (layer.texts.contains("to"))
       (layer.frozen ? segment_.frozen.tied : segment_.tied).push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;

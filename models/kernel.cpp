@@ -1,5 +1,7 @@
 #include "models/kernel.hpp"
 
+#include <algorithm>
+
 namespace stepcast {
 namespace {
 
@@ -19,6 +21,11 @@ double FusedAttention::seen() const {
   return window - window * window / (2.0 * all);
 }
 
+Flop Kernel::backward_flop(double gradients) const {
+  const bool frozen = gemm() != nullptr && gemm()->frozen;
+  return std::max(0.0, gradients - (frozen ? 1.0 : 0.0)) * flop;
+}
+
 Flop LayerWork::forward() const {
   Flop sum;
   for (const Kernel& kernel : kernels) sum += kernel.flop;
@@ -26,11 +33,8 @@ Flop LayerWork::forward() const {
 }
 
 Flop LayerWork::backward() const {
-  Flop sum = gradients * forward();
-  if (gradients > 0.0)
-    for_each_gemm([&](const Gemm& one) {
-      if (one.frozen) sum -= Flop(one.flop());
-    });
+  Flop sum;
+  for (const Kernel& kernel : kernels) sum += kernel.backward_flop(gradients);
   return sum;
 }
 

@@ -88,6 +88,8 @@ struct Kernel {
   bool captured = false;  ///< launched by a CUDA graph
   KeptBytes kept{};
 
+  /// Flop of the backward; `gradients` as in LayerWork. A GEMM with a frozen weight has one gradient less.
+  [[nodiscard]] Flop backward_flop(double gradients) const;
   [[nodiscard]] const Gemm* gemm() const { return std::get_if<Gemm>(&computes); }
   [[nodiscard]] Gemm* gemm() { return std::get_if<Gemm>(&computes); }
   [[nodiscard]] bool is(KernelRole one) const { return role == one; }

@@ -49,15 +49,21 @@ Shape output_of(const Layer& layer) {
   return kind.output ? kind.output(layer) : layer.input;
 }
 
+std::int64_t adapter_rank(const Layer& layer) {
+  const auto found = layer.sizes.find(kAdapterRank);
+  return found == layer.sizes.end() ? 0 : found->second;
+}
+
 std::vector<LayerTensor> parameters_of(const Layer& layer) {
+  const std::int64_t rank = adapter_rank(layer);
   std::vector<LayerTensor> all = layer_kind(layer.kind).parameters(layer);
   std::vector<LayerTensor> adapters;
   for (LayerTensor& one : all) {
     one.frozen = layer.frozen;
-    if (layer.adapter_rank == 0 || one.shape.size() != 2) continue;
+    if (rank == 0 || one.shape.size() != 2) continue;
     const std::string stem = one.suffix.substr(0, one.suffix.size() - std::string("weight").size());
-    adapters.push_back({stem + "lora_A.weight", {layer.adapter_rank, one.shape[1]}});
-    adapters.push_back({stem + "lora_B.weight", {one.shape[0], layer.adapter_rank}});
+    adapters.push_back({stem + "lora_A.weight", {rank, one.shape[1]}});
+    adapters.push_back({stem + "lora_B.weight", {one.shape[0], rank}});
   }
   all.insert(all.end(), adapters.begin(), adapters.end());
   return all;
@@ -117,7 +123,7 @@ LayerCost cost_of(const Layer& layer) {
   cost.kernels.push_back(own);
   if (kind.adjust) kind.adjust(layer, cost);
   if (layer.frozen) freeze(cost);
-  if (layer.adapter_rank > 0) add_adapters(static_cast<double>(layer.adapter_rank), cost);
+  if (const std::int64_t rank = adapter_rank(layer); rank > 0) add_adapters(static_cast<double>(rank), cost);
   return cost;
 }
 

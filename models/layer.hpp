@@ -133,6 +133,9 @@ struct LayerTensor {
   bool frozen = false;  ///< true if it has no gradient
 };
 
+/// Rank of the adapters beside a layer's weights; 0 if there are none.
+std::int64_t adapter_rank(const Layer& layer);
+
 /// Parameters of a layer in registration order. Beside each weight W of `out` x `in` a layer with adapters of
 /// rank r has A (r x in) and B (out x r): y = W x + scale B (A x) (Hu et al., "LoRA", 2021).
 std::vector<LayerTensor> parameters_of(const Layer& layer);

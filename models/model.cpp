@@ -50,6 +50,10 @@ Bytes Model::parameter_bytes(const Segment& segment) const {
   return total(segment.all_parameters(), [&](int i) { return parameters[i].size; });
 }
 
+Bytes Model::trained_bytes(const Segment& segment) const {
+  return total(segment.parameters, [&](int i) { return parameters[i].size; });
+}
+
 Bytes Model::gradient_bytes() const { return total(parameters, &Parameter::gradient); }
 
 Bytes Model::gradient_bytes(const Segment& segment) const {
@@ -94,8 +98,15 @@ std::int64_t Model::trained_count(const Segment& segment) const {
   return total(segment.parameters, [&](int i) { return parameters[i].numel(); });
 }
 
+std::vector<int> Model::trained() const {
+  std::vector<int> indices;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (!parameters[i].frozen) indices.push_back(static_cast<int>(i));
+  return indices;
+}
+
 std::int64_t Model::trained_count() const {
-  return total(segments, [&](const Segment& one) { return trained_count(one); });
+  return total(parameters, [](const Parameter& one) { return one.frozen ? 0 : one.numel(); });
 }
 
 std::vector<int> Model::ready_order() const {

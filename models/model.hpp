@@ -35,8 +35,7 @@ struct Layer {
   std::vector<Layer> body{};      ///< first branch of `residual` (y = body(x) + shortcut(x)) or `product`
   std::vector<Layer> shortcut{};  ///< second branch; empty: the identity
   std::shared_ptr<const GivenLayer> given{};  ///< of kind `operators`
-  bool frozen = false;            ///< true if its parameters, but those of adapters, have no gradients
-  std::int64_t adapter_rank = 0;  ///< of the adapters beside its weights; 0: there are none
+  bool frozen = false;  ///< true if its parameters, but those of adapters, have no gradients
 };
 
 struct Parameter {
@@ -281,6 +280,8 @@ struct Model {
   [[nodiscard]] Bytes parameter_bytes() const;
   /// Of the parameters that a segment of this model owns, those without gradients too.
   [[nodiscard]] Bytes parameter_bytes(const Segment& segment) const;
+  /// Of those of them that have gradients.
+  [[nodiscard]] Bytes trained_bytes(const Segment& segment) const;
   [[nodiscard]] Bytes gradient_bytes() const;
   [[nodiscard]] Bytes gradient_bytes(const Segment& segment) const;
   /// Bytes that an update of `count` parameters moves: the gradient read, the weights (the master copy's, if
@@ -312,6 +313,8 @@ struct Model {
     return by_muon(parameter) ? 1 : optimizer.states();
   }
   [[nodiscard]] std::int64_t parameter_count() const;
+  /// Indices of the parameters with gradients, in registration order.
+  [[nodiscard]] std::vector<int> trained() const;
   [[nodiscard]] std::int64_t trained_count() const;
   [[nodiscard]] std::int64_t trained_count(const Segment& segment) const;
   /// Parameter indices in the order their gradients become ready.

@@ -64,11 +64,10 @@ class ModelReader {
     read_optimizer(file);
     all_frozen_ = is_set(file, "frozen");
     for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
-    const auto blocks = std::ranges::count_if(model_.segments, &Segment::repeated);
-    if (most_frozen_ > std::max<std::int64_t>(1, blocks))
+    const auto most = std::max<std::int64_t>(1, std::ranges::count_if(model_.segments, &Segment::repeated));
+    if (most_frozen_ > most)
       file.at("segments")
-          .fail("frozen is {}; the model has {} with `repeat`, take at most {}", most_frozen_,
-                counted(blocks, "segment"), std::max<std::int64_t>(1, blocks));
+          .fail("frozen is {}; take at most {}, the segments with `repeat`", most_frozen_, most);
     if (all_frozen_ && most_frozen_ > 0)
       file.at("segments")
           .fail("frozen={} has no effect beside adapters, which all blocks have; set one of them to 0",
@@ -289,8 +288,7 @@ class ModelReader {
         place.fail("experts need sequence_parallel=1 where {} ranks share layers", parallel_.tensor);
     }
     layer.frozen = layer.frozen || frozen_;
-    layer.adapter_rank = layer.sizes.contains(kAdapterRank) ? size(layer, kAdapterRank) : 0;
-    if (layer.adapter_rank > 0 && shared_.ranks > 1)
+    if (adapter_rank(layer) > 0 && shared_.ranks > 1)
       place.fail("adapters of layers that {} ranks share are not modelled; set tensor=1 or lora=0",
                  shared_.ranks);
     if (shared_.ranks > 1) share_layer(place, shared_.ranks, shared_.is_last, layer);

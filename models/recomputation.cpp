@@ -67,14 +67,14 @@ bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
     for (const std::vector<Layer>* branch : {&layers[i].body, &layers[i].shortcut})
       any = recompute_norms(*branch, segment) || any;
     if (layers[i].kind != "experts" && layers[i].kind != "latent_attention") continue;
-    if (layers[i].frozen && layers[i].adapter_rank == 0) continue;  // they save no input
+    if (layers[i].frozen && adapter_rank(layers[i]) == 0) continue;  // they save no input
     const std::size_t before = i > 0 && layers[i - 1].kind == "tensor_enter" ? 2 : 1;
     if (i < before) continue;
     const Layer& norm = layers[i - before];
     if (norm.kind != "rms_norm" && norm.kind != "layer_norm") continue;
     const Bytes output = float32_bytes(norm.output);
     move_bytes(output, segment.saved.size, segment.recomputed.saved.size);
-    if (layers[i].kind == "latent_attention" && layers[i].adapter_rank == 0)
+    if (layers[i].kind == "latent_attention" && adapter_rank(layers[i]) == 0)
       segment.saved.gemm_inputs -= output;
     add_recomputed(cost_of(norm).kernels, Bytes(0), segment);
     any = true;

@@ -50,10 +50,9 @@ std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const Bucke
                                             const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   std::vector<torch::Tensor> parameters;
   std::unordered_map<std::size_t, std::string> names;
-  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-    if (model.model().parameters[i].frozen) continue;
-    names[parameters.size()] = model.model().parameters[i].name;
-    parameters.push_back(model.parameters()[i]);
+  for (const int index : model.model().trained()) {
+    names[parameters.size()] = model.model().parameters[index].name;
+    parameters.push_back(model.parameters()[index]);
   }
   const std::vector<bool> expect_sparse(parameters.size(), false);
   auto [indices, limits] = c10d::compute_bucket_assignment_by_size(
@@ -110,11 +109,10 @@ class ReferenceStep : public SteppedProgram {
     });
     timed("zero_grad", Compute{.phase = Phase::kZeroGrad}, [&] { model_.zero_grad(); });
     for (int i = 0; i < training_.micro_batches; ++i) run_micro_batch(i);
-    for (std::size_t i = 0; i < model_.parameters().size(); ++i) {
-      const Parameter& parameter = model_.model().parameters[i];
-      if (parameter.frozen) continue;
-      if (all_reduces_) all_reduce(parameter, model_.parameters()[i].grad());
-      if (gathers_) gather_scatter(parameter, model_.parameters()[i].grad());
+    for (const int index : model_.model().trained()) {
+      const Parameter& parameter = model_.model().parameters[index];
+      if (all_reduces_) all_reduce(parameter, model_.parameters()[index].grad());
+      if (gathers_) gather_scatter(parameter, model_.parameters()[index].grad());
     }
     timed("optimizer", Compute{.phase = Phase::kOptimizer}, [&] { model_.optimizer_step(); });
     ++step_;

@@ -6,6 +6,8 @@
 #include <stdexcept>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 namespace {
@@ -15,8 +17,6 @@ using Entry = Registry<Algorithm>::Entry;
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }
-
-std::string in_words(const std::string& backend) { return backend.empty() ? "ideal" : backend; }
 
 /// `ring` of `all_reduce/ring`.
 std::string own_name(const Entry& entry) { return entry.name.substr(entry.name.find('/') + 1); }
@@ -81,10 +81,8 @@ AlgorithmChoice parse_algorithms(const std::string& text, const std::string& bac
 }
 
 std::string to_text(const AlgorithmChoice& choice) {
-  std::string text;
-  for (const auto& [kind, name] : choice)
-    text.append(text.empty() ? "" : ",").append(to_text(kind)).append("=").append(name);
-  return text;
+  const auto text_of = [](const auto& one) { return fmt::format("{}={}", to_text(one.first), one.second); };
+  return joined(transformed(choice, text_of), ",");
 }
 
 const Algorithm& algorithm_for(CollectiveKind kind, const std::string& backend,
@@ -110,13 +108,11 @@ std::string describe_algorithms() {
   for (const CollectiveTraits& each : kCollectiveKinds)
     for (const Entry& entry : algorithms().entries()) {
       if (entry.value.kind != each.value) continue;
-      text.append("\n").append(each.name).append("=").append(own_name(entry)).append(": ");
-      text.append(entry.description).append(" [");
+      std::vector<std::string> places;
       for (const std::string& backend : entry.value.backends)
-        text.append(&backend == &entry.value.backends.front() ? "" : ", ")
-            .append(in_words(backend))
-            .append(contains(entry.value.default_of, backend) ? "*" : "");
-      text.append("]");
+        places.push_back((backend.empty() ? "ideal" : backend) +
+                         (contains(entry.value.default_of, backend) ? "*" : ""));
+      text += fmt::format("\n{}={}: {} [{}]", each.name, own_name(entry), entry.description, joined(places));
     }
   return text;
 }

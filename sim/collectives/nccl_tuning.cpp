@@ -5,7 +5,6 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
-#include <cstdio>
 
 #include "core/error.hpp"
 #include "schedule/kinds.hpp"
@@ -230,10 +229,8 @@ int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message) {
 std::string to_text(const NcclGraph& graph, const NcclCost& choice) {
   const bool nvls = choice.is_nvls();
   const double bandwidth = (nvls ? graph.nvls.bandwidth : graph.bandwidth).count() / kGiga;
-  std::array<char, 32> channels{};
-  std::snprintf(channels.data(), channels.size(), " %dx%.3g GB/s",
-                nvls ? graph.nvls.channels : graph.channels, bandwidth);
-  return std::string(to_text(choice.algorithm)) + "/" + to_text(choice.protocol) + channels.data();
+  return fmt::format("{}/{} {}x{:.3g} GB/s", to_text(choice.algorithm), to_text(choice.protocol),
+                     nvls ? graph.nvls.channels : graph.channels, bandwidth);
 }
 
 }  // namespace stepcast

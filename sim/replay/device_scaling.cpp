@@ -58,10 +58,9 @@ double optimizer_kernels(const Model& model, const Segment& segment) {
 
 Seconds layer_roofline(const LayerWork& work, bool forward, double samples, const DeviceRates& rates) {
   Flop low;
-  work.for_each_gemm([&](const Gemm& one) {
-    if (one.low)
-      low += (forward ? 1.0 : std::max(0.0, work.gradients - (one.frozen ? 1.0 : 0.0))) * Flop(one.flop());
-  });
+  for (const Kernel& kernel : work.kernels)
+    if (kernel.gemm() != nullptr && kernel.gemm()->low)
+      low += forward ? kernel.flop : kernel.backward_flop(work.gradients);
   const Bytes moved = samples * work.traffic(forward);
   return forward ? roofline(samples * work.forward(), samples * low, moved + work.forward_weights, rates)
                  : roofline(samples * (work.backward() + work.recomputed()), samples * low,

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <functional>
 #include <simgrid/s4u.hpp>
 #include <string>
@@ -211,9 +210,7 @@ void Platform::part_dates_until(double date) {
   if (date > 0.0 && date <= precise_until) return;
   precise_until = 2.0 * date;
   if (date == 0.0) return;
-  std::array<char, 64> setting{};
-  std::snprintf(setting.data(), setting.size(), "surf/precision:%g", std::ldexp(precise_until, -46));
-  s4u::Engine::set_config(setting.data());
+  s4u::Engine::set_config(fmt::format("surf/precision:{:g}", std::ldexp(precise_until, -46)));
 }
 
 }  // namespace stepcast

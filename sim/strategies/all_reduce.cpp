@@ -14,10 +14,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   LocalStep step(model, config);
   step.train();
   if (config.world_size > 1) {
-    for (std::size_t i = 0; i < model.parameters.size(); ++i) {
-      const Parameter& parameter = model.parameters[i];
-      if (parameter.frozen) continue;
-      const int tensor = static_cast<int>(i);
+    for (const int tensor : model.trained()) {
+      const Parameter& parameter = model.parameters[tensor];
       if (model.replicas(parameter, config.world_size) > 1)
         step.add_collective(
             "all_reduce/" + parameter.name,

@@ -120,12 +120,10 @@ class Fsdp {
   }
   /// A unit, and those of frozen parameters and experts of the same segments.
   [[nodiscard]] std::vector<std::size_t> of_same_segments(std::size_t index) const {
-    std::vector<std::size_t> all{index};
-    for (const std::string& suffix :
-         {std::string(kFrozenUnits), std::string(kExpertUnits), kFrozenUnits + std::string(kExpertUnits)})
-      if (const std::size_t next = all.back() + 1;
-          next < schedule_.units.size() && unit(next).name == unit(index).name + suffix)
-        all.push_back(next);
+    std::vector<std::size_t> all;
+    for (std::size_t each = index;
+         each < schedule_.units.size() && unit(each).segments == unit(index).segments; ++each)
+      all.push_back(each);
     return all;
   }
   /// The units of the same segments that have gradients.

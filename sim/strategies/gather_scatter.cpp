@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -13,11 +14,8 @@ constexpr int kRoot = 0;
 Program build_program(const Model& model, const TrainingConfig& config, int rank) {
   LocalStep step(model, config);
   step.train();
-  const std::size_t exchanged = config.world_size > 1 ? model.parameters.size() : 0;
-  for (std::size_t i = 0; i < exchanged; ++i) {
-    const Parameter& parameter = model.parameters[i];
-    if (parameter.frozen) continue;
-    const int tensor = static_cast<int>(i);
+  for (const int tensor : config.world_size > 1 ? model.trained() : std::vector<int>{}) {
+    const Parameter& parameter = model.parameters[tensor];
     const int ranks = model.replicas(parameter, config.world_size);
     const Bytes message = static_cast<double>(ranks) * parameter.gradient;
     const auto exchange = [&](CollectiveKind kind) {

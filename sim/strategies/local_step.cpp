@@ -84,16 +84,6 @@ Bytes LocalStep::frozen_bytes() const {
   return size;
 }
 
-std::vector<int> LocalStep::frozen(int index) const {
-  std::vector<int> all = segment(index).frozen.own;
-  for (const int tensor : segment(index).frozen.tied)
-    if (!holds(model_.parameters[tensor].segment) && !std::ranges::any_of(segments(), [&](int other) {
-          return other < index && std::ranges::count(segment(other).frozen.tied, tensor) > 0;
-        }))
-      all.push_back(tensor);
-  return all;
-}
-
 void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {
   if (size > Bytes(0)) program_.resident.push_back({.category = category, .size = size, .term = term});
 }
@@ -150,10 +140,21 @@ std::string LocalStep::numbered(std::string name, int micro_batch) const {
 }
 
 std::vector<int> LocalStep::copies(int index) const {
+  return borrowed(index, [](const Segment& one) { return one.tied; });
+}
+
+std::vector<int> LocalStep::frozen(int index) const {
+  std::vector<int> all = borrowed(index, [](const Segment& one) { return one.frozen.tied; });
+  all.insert(all.begin(), segment(index).frozen.own.begin(), segment(index).frozen.own.end());
+  return all;
+}
+
+std::vector<int> LocalStep::borrowed(int index,
+                                     const std::function<std::vector<int>(const Segment&)>& tied_of) const {
   std::vector<int> found;
-  for (const int tensor : segment(index).tied) {
+  for (const int tensor : tied_of(segment(index))) {
     const auto uses = [&](int other) {
-      return other < index && std::ranges::count(segment(other).tied, tensor) > 0;
+      return other < index && std::ranges::count(tied_of(segment(other)), tensor) > 0;
     };
     if (!holds(model_.parameters[tensor].segment) && std::ranges::none_of(segments(), uses))
       found.push_back(tensor);
@@ -189,7 +190,7 @@ void LocalStep::update(Phase phase, std::vector<int> after) {
     double count = 0.0;
     for (const int index : updated) {
       gradients += model_.gradient_bytes(segment(index));
-      for (const int tensor : segment(index).parameters) parameters += model_.parameters[tensor].size;
+      parameters += model_.trained_bytes(segment(index));
       count += static_cast<double>(model_.trained_count(segment(index)));
     }
     update_on_host("", {host * count, host * gradients, host * parameters}, after);
@@ -413,9 +414,7 @@ Bytes LocalStep::moved_parameters(const Segment& segment) const {
 
 Bytes LocalStep::moved_in_backward(const Segment& segment) const {
   if (segment.fixed || !(segment.passes_gradient() || segment.trains())) return {};
-  Bytes trained;
-  for (const int tensor : segment.parameters) trained += model_.parameters[tensor].size;
-  return model_.parameter_bytes(segment) + trained;
+  return model_.parameter_bytes(segment) + model_.trained_bytes(segment);
 }
 
 bool repeats_blocks(const Model& model) { return std::ranges::any_of(model.segments, &Segment::repeated); }

@@ -143,6 +143,9 @@ class LocalStep {
   [[nodiscard]] Bytes moved_in_backward(const Segment& segment) const;
   [[nodiscard]] double samples() const { return static_cast<double>(config_.batch) / config_.micro_batches; }
   [[nodiscard]] bool holds(int segment) const;
+  /// Of the tied parameters of a segment those that other ranks own and no earlier segment of this one uses.
+  [[nodiscard]] std::vector<int> borrowed(
+      int segment, const std::function<std::vector<int>(const Segment&)>& tied_of) const;
   /// Bytes of the outputs of GEMMs with weights in one micro-batch, and so of their gradients.
   [[nodiscard]] Bytes product_output_bytes(int segment) const;
   void hold_model();
