@@ -85,13 +85,13 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
   SegmentBytes& all = found->second;
   if (!is_new) return all;
   for (const Segment& segment : model.segments) {
-    double size = 0.0, gathered = 0.0, gradient = 0.0, reduced = 0.0, dense = 0.0, last = 0.0, count = 0.0,
-           muon_count = 0.0;
+    double size = 0.0, gathered = 0.0, experts = 0.0, gradient = 0.0, reduced = 0.0, dense = 0.0, last = 0.0,
+           count = 0.0, muon_count = 0.0;
     double smallest = std::numeric_limits<double>::infinity();
     for (const int tensor : segment.parameters) {
       const Parameter& parameter = model.parameters[tensor];
       size += (parameter.size + parameter.copies).count();
-      if (!parameter.expert) gathered += parameter.gathered().count();
+      (parameter.expert ? experts : gathered) += parameter.gathered().count();
       gradient += parameter.gradient.count();
       reduced += parameter.reduced.count();
       count += static_cast<double>(parameter.numel());
@@ -104,6 +104,7 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
       size += (model.parameters[tensor].size + model.parameters[tensor].copies).count();
     all.size.add(size);
     all.gathered.add(gathered);
+    all.experts.add(experts);
     all.gradient.add(gradient);
     all.reduced.add(reduced);
     all.dense.add(dense);
@@ -189,8 +190,9 @@ double MemoryBounds::pipelined_bytes(const PlanView& view) {
          chunk += static_cast<std::size_t>(shape.ranks)) {
       resident += resident_bytes(view, chunks[chunk]);
       if (view.zero != 3) continue;
-      live += whole[chunk] = segment_bytes(view.model).gathered.of(chunks[chunk]);
-      gradients[chunk] = dense_gradients(segment_bytes(view.model), chunks[chunk]);
+      const SegmentBytes& held = segment_bytes(view.model);
+      live += whole[chunk] = held.gathered.of(chunks[chunk]) + held.experts.of(chunks[chunk]);
+      gradients[chunk] = std::min(held.gradient.of(chunks[chunk]), held.reduced.of(chunks[chunk]));
     }
     for (const PipelineAction& action : first_actions(shape, rank)) {
       const Activations& held = activations(view, chunks[action.chunk]);

@@ -14,6 +14,7 @@ namespace stepcast {
 /// Bytes of the parameters of each segment: held, gathered among all replicas, of gradients, and reduced.
 struct SegmentBytes {
   SegmentSums size, gathered, gradient, reduced;
+  SegmentSums experts;           ///< gathered of experts, among fewer ranks
   SegmentSums dense;             ///< reduced among all replicas: without shared experts
   SegmentSums states;            ///< of the optimizer, with master copies
   std::vector<double> last;      ///< reduced of a segment's last parameter; 0: none, or an expert

@@ -141,11 +141,10 @@ Values fewer_shards(const Plan& plan) {
   return all;
 }
 
-/// Whether the stages of a pipeline may be in shards: not if a convention sets what replicas share, nor with
-/// experts, for whose shards the bounds of time are loose.
+/// Whether the stages of a pipeline may be in shards: not if a convention sets what replicas share.
 bool shards_stages(PlanModels& models, const Plan& plan) {
   return plan.text("strategy") == "pipeline" && plan.number("data") > 1 &&
-         models.whole().optimizer.is_elementwise() && !models.whole().has_experts() && !models.is_set("zero");
+         models.whole().optimizer.is_elementwise() && !models.is_set("zero");
 }
 
 /// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas. Stages of a pipeline
