@@ -1,7 +1,9 @@
 #include <zip.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "core/error.hpp"
 #include "models/exported_program.hpp"
@@ -29,6 +31,18 @@ std::vector<std::string> member_names(zip_t* archive) {
   return names;
 }
 
+/// Hands on a member piece by piece. \throws InputError if it is cut or has another checksum
+void read_member(zip_t* archive, zip_uint64_t index, const std::string& path,
+                 const std::function<void(std::string_view)>& take) {
+  const std::unique_ptr<zip_file_t, decltype(&zip_fclose)> file(zip_fopen_index(archive, index, 0),
+                                                                &zip_fclose);
+  std::string piece(std::size_t{1} << 20, '\0');
+  zip_int64_t size = -1;
+  while (file != nullptr && (size = zip_fread(file.get(), piece.data(), piece.size())) > 0)
+    take({piece.data(), static_cast<std::size_t>(size)});
+  if (size < 0) throw InputError("{}: {} is cut or damaged", path, zip_get_name(archive, index, 0));
+}
+
 bool is_program_member(const std::string& member) {
   return member == "serialized_exported_program.json" ||
          member.ends_with("/serialized_exported_program.json") ||
@@ -39,6 +53,12 @@ bool is_program_member(const std::string& member) {
 
 std::vector<std::string> archive_members(const std::string& path) {
   return member_names(open_archive(path).get());
+}
+
+void check_archive(const std::string& path) {
+  const Archive archive = open_archive(path);
+  const auto members = static_cast<zip_uint64_t>(zip_get_num_entries(archive.get(), 0));
+  for (zip_uint64_t i = 0; i < members; ++i) read_member(archive.get(), i, path, [](std::string_view) {});
 }
 
 std::string exported_json(const std::string& path) {
@@ -54,11 +74,8 @@ std::string exported_json(const std::string& path) {
   const auto index = static_cast<zip_uint64_t>(program - names.begin());
   if (zip_stat_index(archive.get(), index, 0, &about) != 0 || about.size > kMost)
     throw InputError("{}: {} cannot be read, or has more than 1 GiB", path, *program);
-  std::string text(about.size, '\0');
-  zip_file_t* file = zip_fopen_index(archive.get(), index, 0);
-  const zip_int64_t read = file == nullptr ? -1 : zip_fread(file, text.data(), about.size);
-  if (file == nullptr || zip_fclose(file) != 0 || read != static_cast<zip_int64_t>(about.size))
-    throw InputError("{}: {} is cut or damaged", path, *program);
+  std::string text;
+  read_member(archive.get(), index, path, [&](std::string_view piece) { text += piece; });
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "models/exported_program.hpp"
 
 namespace stepcast {
 namespace {
@@ -45,6 +46,7 @@ std::string complaint(const std::string& message) {
 
 jit::Module load(const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) throw InputError("{}: no such file", path);
+  check_archive(path);
   std::string problem;
   try {
     jit::Module module = jit::load(path, torch::Device(torch::kCPU));

@@ -266,7 +266,12 @@ TEST_CASE("networks that cannot be trained are refused with the reason") {
       "Frozen", {{"w", {2}}}, "def forward(self, x):\n  return torch.dropout(x * self.w, 0.5, False)");
   CHECK_THAT(refusal("frozen", frozen, {2, 2}), Contains("training=False"));
   folder.write("none.pt", "no archive");
-  CHECK_THROWS_WITH(describe_script({folder.file("none.pt"), {2, 2}}), Contains("cannot load it"));
+  CHECK_THROWS_WITH(describe_script({folder.file("none.pt"), {2, 2}}), Contains("no zip archive"));
+  std::string damaged = read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/fuzz/seeds/linear.pt");
+  damaged[damaged.find("torch_", damaged.find("linear/data.pkl"))] = '?';
+  folder.write("damaged.pt", damaged);
+  CHECK_THROWS_WITH(describe_script({folder.file("damaged.pt"), {2, 3}}),
+                    Contains("linear/data.pkl is cut or damaged"));
 }
 
 }  // namespace stepcast::script_test
