@@ -41,16 +41,11 @@ bool RankRun::run_paced(const Job& job, double issue, int index, const Callback&
 /// nothing that is computed.
 void RankRun::call_ahead() {
   if (!world_.input.compute.launch) return;
-  for (std::size_t i = static_cast<std::size_t>(main_.next); i < index_.program.ops.size(); ++i) {
-    const Op& each = index_.program.ops[i];
-    if (std::holds_alternative<Compute>(each.action)) return;
-    const auto* collective = std::get_if<Collective>(&each.action);
-    const bool gathers = collective != nullptr && collective->kind == CollectiveKind::kAllGather &&
-                         std::holds_alternative<UnitParameters>(collective->payload);
-    if ((!gathers && !is_launched_ahead(static_cast<int>(i))) || now_.called_early[i] != 0 ||
-        std::ranges::any_of(each.after, [&](int before) { return now_.called_early[before] == 0; }))
+  for (int i = index_.callable[main_.next]; i >= 0; i = index_.callable[i + 1]) {
+    if (now_.called_early[i] != 0 ||
+        std::ranges::any_of(op(i).after, [&](int before) { return now_.called_early[before] == 0; }))
       continue;
-    issue(static_cast<int>(i));
+    issue(i);
     now_.called_early[i] = 1;
   }
 }

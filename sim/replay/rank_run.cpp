@@ -35,10 +35,21 @@ std::vector<int> pairs_of(const Program& program) {
   return pairs;
 }
 
+/// All-gathers of FSDP's units, and copies that do not occupy the main thread.
+bool is_callable_ahead(const Op& op) {
+  if (const auto* copy = std::get_if<Copy>(&op.action)) return !copy->staged();
+  const auto* collective = std::get_if<Collective>(&op.action);
+  return collective != nullptr && collective->kind == CollectiveKind::kAllGather &&
+         std::holds_alternative<UnitParameters>(collective->payload);
+}
+
 }  // namespace
 
 ProgramIndex::ProgramIndex(const Program& which, bool overlaps)
-    : program(which), follows(stepcast::followers(which)), followers(which.ops.size()) {
+    : program(which),
+      follows(stepcast::followers(which)),
+      followers(which.ops.size()),
+      callable(which.ops.size() + 1, -1) {
   if (overlaps) pairs = pairs_of(which);
   const std::vector<Op>& ops = which.ops;
   for (std::size_t i = 0; i < ops.size(); ++i) {
@@ -46,6 +57,10 @@ ProgramIndex::ProgramIndex(const Program& which, bool overlaps)
     if (starts[i] != Start::kInTurn)
       for (const int before : ops[i].after) followers[before].push_back(static_cast<int>(i));
   }
+  for (std::size_t i = ops.size(); i-- > 0;)
+    callable[i] = is_callable_ahead(ops[i])                        ? static_cast<int>(i)
+                  : std::holds_alternative<Compute>(ops[i].action) ? -1
+                                                                   : callable[i + 1];
 }
 
 RankRun::RankRun(ReplayWorld& world, int rank)

@@ -23,6 +23,9 @@ struct ProgramIndex {
   std::vector<Start> starts;                ///< by operation
   std::vector<char> follows;                ///< by operation: its phase and segment ran before in the step
   std::vector<std::vector<int>> followers;  ///< by operation: messages and copies that come after it
+  /// By operation, and for the end: it or the first one after it that may be called ahead of the main thread,
+  /// without computation between; -1: none.
+  std::vector<int> callable;
   std::vector<int> pairs;  ///< by operation: number of its pair of micro-batches; -1: none; empty: no pairs
 };
 
