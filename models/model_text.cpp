@@ -18,22 +18,31 @@ namespace {
 using Values = std::map<std::string, std::int64_t>;
 
 /// The lines of a segment with names of settings replaced by numbers; conditions read `true` and `false`.
-std::string with_numbers(std::string lines, const Values& values) {
-  for (const auto& [name, value] : values) {
-    const std::string end = "(?=[,}\\s]|$)";
-    lines = std::regex_replace(lines, std::regex("(when|unless): " + name + end),
-                               value != 0 ? "$1: true" : "$1: false");
-    lines = std::regex_replace(lines, std::regex(": " + name + end), ": " + std::to_string(value));
+std::string with_numbers(const std::string& lines, const Values& values) {
+  std::string result;
+  std::size_t at = 0;
+  for (std::size_t colon = lines.find(": "); colon != std::string::npos; colon = lines.find(": ", at)) {
+    const std::size_t word = colon + 2, end = std::min(lines.find_first_of(",} \n", word), lines.size());
+    result.append(lines, at, word - at);
+    const std::string name = lines.substr(word, end - word);
+    if (const auto found = values.find(name); found == values.end())
+      result += name;
+    else if (result.ends_with("when: ") || result.ends_with("unless: "))
+      result += found->second != 0 ? "true" : "false";
+    else
+      result += std::to_string(found->second);
+    at = end;
   }
-  return lines;
+  return result.append(lines, at);
 }
 
 /// Settings of each group of blocks that differ between groups.
 std::vector<Values> varying_values(const HuggingFaceModel& model, const std::string& path) {
   std::vector<Values> groups;
+  Settings own;
+  own.read(YamlNode::load(path).at("settings"));
   for (const ModelBlocks& blocks : model.blocks) {
-    Settings settings;
-    settings.read(YamlNode::load(path).at("settings"));
+    Settings settings = own;
     Specification all = model.specification;
     for (const auto& [name, value] : blocks.settings) {
       std::erase_if(all.overrides, [&, name = name](const auto& one) { return one.first == name; });
@@ -86,7 +95,7 @@ std::vector<ModelBlocks> grouped_blocks(int layers, const std::function<BlockSet
   return groups.size() > 1 ? groups : std::vector<ModelBlocks>{};
 }
 
-BlockSettings settings_of_letter(char letter) {
+BlockSettings settings_of_letter(char letter, const std::string& where) {
   switch (letter) {
     case 'M':
       return {{"attention", "0"}, {"dense", "0"}, {"mamba", "1"}};
@@ -98,9 +107,9 @@ BlockSettings settings_of_letter(char letter) {
       return {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}};
     default:
       throw InputError(
-          "pattern: block '{}' is not known; M is a state-space layer (Mamba 2), * attention, "
+          "{}: block '{}' is not known; M is a state-space layer (Mamba 2), * attention, "
           "- a feed-forward layer, E experts",
-          std::string(1, letter));
+          where, letter);
   }
 }
 
@@ -128,7 +137,9 @@ HuggingFaceModel read_pattern(const YamlNode& file, Specification& given) {
   settings["layers"] = std::to_string(letters.size());
   HuggingFaceModel model;
   model.specification = {file.text_or("like", given.file), {settings.begin(), settings.end()}};
-  const auto settings_of = [&](int layer) { return settings_of_letter(letters[layer]); };
+  const auto settings_of = [&](int layer) {
+    return settings_of_letter(letters[layer], fmt::format("model '{}': pattern", given.file));
+  };
   model.blocks = grouped_blocks(static_cast<int>(letters.size()), settings_of, model.specification);
   return model;
 }
@@ -143,13 +154,17 @@ std::string model_text(const HuggingFaceModel& model) {
                            "\n  " + name + ": " + value + " ", std::regex_constants::format_first_only);
   std::string text = parts.front();
   for (std::size_t part = 1; part < parts.size(); ++part) {
-    const bool repeats = parts[part].find("\n    repeat: layers\n") != std::string::npos;
-    for (std::size_t i = 0; i < (repeats ? groups.size() : 1); ++i)
-      text += !repeats ? parts[part]
-                       : std::regex_replace(with_numbers(parts[part], groups[i]),
-                                            std::regex("    repeat: layers\n"),
-                                            fmt::format("    repeat: {}\n    from: {}\n", model.blocks[i].end,
-                                                        model.blocks[i].first));
+    const std::string all = "\n    repeat: layers\n";
+    if (parts[part].find(all) == std::string::npos) {
+      text += parts[part];
+      continue;
+    }
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      std::string block = with_numbers(parts[part], groups[i]);
+      const ModelBlocks& range = model.blocks[i];
+      text += block.replace(block.find(all), all.size(),
+                            fmt::format("\n    repeat: {}\n    from: {}\n", range.end, range.first));
+    }
   }
   return text;
 }
