@@ -37,6 +37,13 @@ inline TrainingConfig training(int ranks, int batch, OptionTexts options = {}, i
 /// One rank for the strategy `single`, else `ranks`.
 inline int ranks_of(const std::string& strategy, int ranks) { return strategy == "single" ? 1 : ranks; }
 
+/// A model of models/, read once.
+inline const Model& shipped(const std::string& name) {
+  static std::map<std::string, Model> loaded;
+  const auto found = loaded.find(name);
+  return found != loaded.end() ? found->second : loaded.emplace(name, load_model(name)).first->second;
+}
+
 /// Model with SGD, momentum and weight decay.
 inline Model with_sgd(const std::string& specification) {
   Model model = load_model(specification);

@@ -91,7 +91,7 @@ TEST_CASE(
   const auto model_name = GENERATE(from_range(model_names()));
   const int world_size = GENERATE(1, 2, 4);
   if ((strategy == "single" && world_size > 1) || !trains(strategy)) return;
-  const Model model = load_model(model_name);
+  const Model& model = shipped(model_name);
   if (strategy == "pipeline" && static_cast<int>(model.segments.size()) < world_size) return;
   CAPTURE(strategy, model_name, world_size);
   const Schedule schedule = build_schedule(strategy, model, training(world_size, 32));
@@ -121,7 +121,7 @@ TEST_CASE("every strategy that trains on several batches reduces every gradient 
   const auto strategy = GENERATE(from_range(strategies().names()));
   const auto model_name = GENERATE(from_range(model_names()));
   const int world_size = GENERATE(2, 4);
-  const Model model = load_model(model_name);
+  const Model& model = shipped(model_name);
   if (strategy == "single") return;
   if (strategy == "pipeline" && static_cast<int>(model.segments.size()) < world_size) return;
   CAPTURE(strategy, model_name, world_size);
@@ -151,7 +151,7 @@ TEST_CASE("world size 1 has no communication, whatever the strategy") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   const auto model_name = GENERATE(from_range(model_names()));
   CAPTURE(strategy, model_name);
-  CHECK_FALSE(has_collectives(build_schedule(strategy, load_model(model_name), training(1, 32))));
+  CHECK_FALSE(has_collectives(build_schedule(strategy, shipped(model_name), training(1, 32))));
 }
 
 TEST_CASE("a strategy that does not train is the same for every model, and has no batch") {
