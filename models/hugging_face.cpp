@@ -259,9 +259,13 @@ class ConfigurationReader {
     if (!is_given(rules_.pattern) || !fields_[rules_.pattern].is_string())
       fail("field '" + rules_.pattern + "': expected a text with a letter per block");
     const std::string letters = fields_[rules_.pattern].get<std::string>();
-    if (static_cast<int>(letters.size()) < layers())
+    const bool shortened = find(given_.overrides, "layers") != nullptr;
+    if (const auto count = static_cast<int>(letters.size());
+        count < layers() || (count > layers() && !shortened))
       fail(fmt::format("field '{}': has {} letters for {} layers", rules_.pattern, letters.size(), layers()));
-    add_blocks([&](int layer) { return settings_of_letter(letters[layer]); });
+    add_blocks([&](int layer) {
+      return settings_of_letter(letters[layer], fmt::format("{}: field '{}'", path_, rules_.pattern));
+    });
   }
 
   /// Blocks as Nemotron-NAS lists them, each with its own number of keys and feed-forward width, which is a

@@ -28,8 +28,9 @@ std::vector<ModelBlocks> grouped_blocks(int layers, const std::function<BlockSet
                                         Specification& all);
 
 /// Settings of a family's block with one sublayer, by its letter in Megatron's --hybrid-override-pattern: M a
-/// state-space layer, * attention, - a feed-forward layer, E experts. \throws InputError for another letter
-BlockSettings settings_of_letter(char letter);
+/// state-space layer, * attention, - a feed-forward layer, E experts. \param where file and field, for errors
+/// \throws InputError for another letter
+BlockSettings settings_of_letter(char letter, const std::string& where);
 
 /// A configuration as a family with settings, and what was made of its fields: one sentence each.
 struct HuggingFaceModel {

@@ -92,6 +92,13 @@ TEST_CASE("hybrids have the parameters of their formulas and of transformers' cl
                                               4 * (2 * w * (4'096 + 1'024) + w) + 2 * 131'072 * w + w);
   const Configured model{":sequence=256"};
   CHECK(model(kNano).parameter_count() == 31'577'937'344);
+  CHECK(Configured{":sequence=256,layers=4"}(kNano).segments.size() == 6);
+  json other = kNano;
+  other["num_hidden_layers"] = 50;
+  CHECK_THROWS_WITH(model(other), Catch::Contains("'hybrid_override_pattern': has 52 letters for 50 layers"));
+  other = kNano;
+  other["hybrid_override_pattern"] = std::string(52, 'X');
+  CHECK_THROWS_WITH(model(other), Catch::Contains("field 'hybrid_override_pattern': block 'X' is not known"));
   json codestral{
       {"model_type", "mamba2"}, {"vocab_size", 32'768},        {"hidden_size", 4'096}, {"num_heads", 128},
       {"head_dim", 64},         {"state_size", 128},           {"n_groups", 8},        {"conv_kernel", 4},
