@@ -17,6 +17,14 @@ StridedRanks replicas_of(const PlanView& view, int rank) {
   return {rank * view.stage_stride, view.zero > 0 ? view.sharers() : view.replicas(), view.batch_stride};
 }
 
+/// Those of the replicas of a stage, or of the ranks that share one, that have the same experts: one if they
+/// are at no equal distance.
+StridedRanks expert_replicas(const PlanView& view, const StridedRanks& replicas) {
+  const int apart = view.expert * view.expert_tensor;
+  if (view.batch_stride != view.tensor) return {replicas.first, 1, 1};
+  return {replicas.first, std::max(1, replicas.count * view.tensor / apart), apart};
+}
+
 /// Ranks with different experts, tensor-parallel ones first, unless these divide each expert; one if they are
 /// at no equal distance.
 StridedRanks expert_ranks(const PlanView& view, int first) {
@@ -42,6 +50,17 @@ Bytes passed_gradients(const FsdpUnit& unit, double reductions) {
   if (unit.alone()) return {};
   const Bytes converted = unit.reduced == unit.gradient ? Bytes(0) : unit.gradients() + unit.message();
   return reductions * (2.0 * unit.gradients() + converted) + 5.0 * (reductions - 1.0) * unit.gradient_shard();
+}
+
+/// Part of a segment's trained parameters that are experts, which other ranks may share.
+double expert_part(const Model& model, const Segment& segment) {
+  double experts = 0.0, all = 0.0;
+  for (const int index : segment.parameters) {
+    const auto count = static_cast<double>(model.parameters[index].numel());
+    all += count;
+    if (model.parameters[index].expert) experts += count;
+  }
+  return all > 0.0 ? experts / all : 0.0;
 }
 
 struct ChunkCost {
@@ -216,7 +235,9 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseC
             ? (part == &PhaseCost::launch_s ? own.weight_launch_fraction : own.weight_fraction) * backward
             : backward + inside);
     all.recompute_s.add((blocks && !segment.repeated) || !segment.has_backward() ? 0.0 : forward);
-    all.optimizer_s.add(own.optimizer.*part / speed);
+    const double experts = expert_part(view.model, segment), optimizer = own.optimizer.*part / speed;
+    all.optimizer_s.add((1.0 - experts) * optimizer);
+    all.expert_optimizer_s.add(experts * optimizer);
   }
   if (models_.whole().loss.kind == "none") return all;
   all.loss_s = view.costs.loss.*part / speed;
@@ -234,15 +255,18 @@ double PlanBounds::backward_s(const PlanView& view, const SegmentTimes& times, S
          (view.recompute.blocks > 0 && !view.recompute.partial() ? times.recompute_s.of(range) : 0.0);
 }
 
-double PlanBounds::optimizer_s(const SegmentTimes& times, SegmentRange range) {
-  return models_.whole().optimizer.kind == "none" ? 0.0 : times.optimizer_s.of(range);
+double PlanBounds::optimizer_s(const PlanView& view, const SegmentTimes& times, SegmentRange range,
+                               int shards) {
+  if (models_.whole().optimizer.kind == "none") return 0.0;
+  return times.optimizer_s.of(range) / shards +
+         times.expert_optimizer_s.of(range) / view.expert_shards(shards);
 }
 
 double PlanBounds::issue_s(const PlanView& view, SegmentRange range, int shards) {
   if (!view.costs.asynchronous) return 0.0;
   const SegmentTimes& issued = issue_times(view);
   return view.shape.micro_batches * (forward_s(view, issued, range) + backward_s(view, issued, range)) +
-         optimizer_s(issued, range) / view.most_shards(shards);
+         optimizer_s(view, issued, range, shards);
 }
 
 double PlanBounds::boundary_s(const PlanView& view, std::size_t chunk) {
@@ -256,27 +280,30 @@ double PlanBounds::boundary_s(const PlanView& view, std::size_t chunk) {
 
 double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, double backward_s,
                                     double updates_s) {
-  const StridedRanks replicas = replicas_of(view, static_cast<int>(rank));
+  const StridedRanks replicas = replicas_of(view, static_cast<int>(rank)),
+                     others = expert_replicas(view, replicas);
   if (replicas.count == 1) return updates_s;
   const SegmentRange range = view.chunks[rank];
   const auto first = static_cast<std::size_t>(range.first);
   const SegmentBytes& held = memory_.segment_bytes(view.model);
   const CollectiveKind kind = view.zero > 0 ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
+  const double reduced = std::max(links_.pieces_s(kind, Bytes(held.dense.reduced.of(range)), replicas),
+                                  links_.pieces_s(kind, Bytes(held.experts.reduced.of(range)), others));
   // A segment that reduces nothing ends its backward after the gradients of the others.
-  const double tail = std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas),
-                               links_.pieces_s(kind, Bytes(held.dense.of(range)), replicas) - backward_s);
-  if (view.zero == 0) return tail + updates_s;
-  if (view.zero == 3)
-    return tail + updates_s / view.most_shards(replicas.count);  // gathered before the forward
+  const double tail =
+      std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas), reduced - backward_s);
+  if (view.zero == 0 || view.zero == 3) return tail + updates_s;  // gathered before the forward, or not
   // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
   // not.
   const double last_gather =
       view.expert * view.expert_tensor > 1
           ? 0.0
           : links_.collective_s(CollectiveKind::kAllGather, Bytes(held.smallest[first]), replicas);
-  return tail +
-         std::max(updates_s / view.most_shards(replicas.count) + last_gather,
-                  links_.pieces_s(CollectiveKind::kAllGather, Bytes(held.gathered.of(range)), replicas));
+  const auto gathered_s = [&](const SegmentBytes::Shared& shared, StridedRanks ranks) {
+    return links_.pieces_s(CollectiveKind::kAllGather, Bytes(shared.gathered.of(range)), ranks);
+  };
+  return tail + std::max({updates_s + last_gather, gathered_s(held.dense, replicas),
+                          gathered_s(held.experts, others)});
 }
 
 double PlanBounds::pipelined_s(const PlanView& view) {
@@ -293,7 +320,7 @@ double PlanBounds::pipelined_s(const PlanView& view) {
     for (std::size_t chunk = rank; chunk < chunks.size(); chunk += count) {
       issued += issue_s(view, chunks[chunk], view.sharers());
       busy += parts * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
-      updates += optimizer_s(own, chunks[chunk]);
+      updates += optimizer_s(view, own, chunks[chunk], view.sharers());
     }
     const double forward = forward_s(view, own, chunks[rank]), backward = backward_s(view, own, chunks[rank]);
     const double deferred = view.splits_backward() ? own.weights_s.of(chunks[rank]) : 0.0;
@@ -321,7 +348,7 @@ double PlanBounds::ordered_s(const PlanView& view) {
   const SegmentTimes& first = times(view, 0);
   double updates = 0.0;
   for (std::size_t chunk = 0; chunk < view.chunks.size(); chunk += static_cast<std::size_t>(view.shape.ranks))
-    updates += optimizer_s(first, view.chunks[chunk]);
+    updates += optimizer_s(view, first, view.chunks[chunk], view.sharers());
   const double backward = costs.front().backward_s;
   return OrderedPipeline(view.shape, std::move(costs)).end_of_first_rank() +
          after_backward_s(view, 0, backward, updates);
@@ -351,7 +378,7 @@ double PlanBounds::sharded_s(const PlanView& view) {
   if (!first.sharded)
     return std::max(issue_s(view, all),
                     computed + links_.collective_s(CollectiveKind::kAllReduce, first.message(), copy) +
-                        optimizer_s(own, all));
+                        optimizer_s(view, own, all, 1));
   // Groups have streams of their own: transfers of units, experts and replicas may overlap.
   const bool keeps = view.plan.text("sharding") == "shard_grad_op";
   const double reductions = view.reduces_each() ? parts : 1.0;
@@ -383,7 +410,7 @@ double PlanBounds::sharded_s(const PlanView& view) {
   const double waited = (ahead ? 0 : keeps ? 1 : parts) * std::accumulate(waits.begin(), waits.end(), 0.0);
   return std::max(issue_s(view, all, shards), std::max({root + waited + computed + passes_s + last,
                                                         root + units_s + last, experts_s, averaged_s}) +
-                                                  optimizer_s(own, all) / view.most_shards(shards));
+                                                  optimizer_s(view, own, all, shards));
 }
 
 }  // namespace stepcast

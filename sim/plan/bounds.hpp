@@ -52,7 +52,7 @@ class PlanBounds {
     SegmentSums forward_s, backward_s;
     SegmentSums recompute_s;
     SegmentSums weights_s;  ///< of the backward, the part that can be deferred
-    SegmentSums optimizer_s;
+    SegmentSums optimizer_s, expert_optimizer_s;
     double loss_s = 0.0;
   };
   using CollectiveTime = std::function<double(const LayerCollective&)>;
@@ -75,13 +75,14 @@ class PlanBounds {
   static double forward_s(const PlanView& view, const SegmentTimes& times, SegmentRange range);
   /// With the forwards that recomputation repeats.
   static double backward_s(const PlanView& view, const SegmentTimes& times, SegmentRange range);
-  double optimizer_s(const SegmentTimes& times, SegmentRange range);
+  /// \param shards ranks that share the optimizer; experts are shared by others
+  double optimizer_s(const PlanView& view, const SegmentTimes& times, SegmentRange range, int shards);
   /// Time in which the launch thread issues a rank's step; 0 without one. \param shards ranks that share the
   /// optimizer
   double issue_s(const PlanView& view, SegmentRange range, int shards = 1);
   double boundary_s(const PlanView& view, std::size_t chunk);
   /// From the end of the last backward of a rank's first chunk to the end of its step. \param updates_s
-  /// unshared optimizer
+  /// its optimizer
   double after_backward_s(const PlanView& view, std::size_t rank, double backward_s, double updates_s);
 
   PlanModels& models_;

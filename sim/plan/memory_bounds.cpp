@@ -61,10 +61,10 @@ LocalProgram local_program(const PlanView& view, SegmentRange range) {
   return result;
 }
 
-/// Gradients of a range without experts, no wider than they are reduced.
-double dense_gradients(const SegmentBytes& held, SegmentRange range) {
-  return std::min(1.0, held.gradient.of(range) / std::max(1.0, held.reduced.of(range))) *
-         held.dense.of(range);
+/// Gradients of shared parameters, no wider than they are reduced.
+double reduced_gradients(const SegmentBytes& held, const SegmentBytes::Shared& shared, SegmentRange range) {
+  const double reduced = held.dense.reduced.of(range) + held.experts.reduced.of(range);
+  return std::min(1.0, held.gradient.of(range) / std::max(1.0, reduced)) * shared.reduced.of(range);
 }
 
 bool runs_after_forward(const Op& op) {
@@ -84,31 +84,36 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
   const auto [found, is_new] = segment_bytes_.try_emplace(&model);
   SegmentBytes& all = found->second;
   if (!is_new) return all;
+  struct Sums {
+    double gathered = 0.0, reduced = 0.0, count = 0.0, muon_count = 0.0;
+  };
+  const auto add = [&](const Sums& sums, SegmentBytes::Shared& to) {
+    to.gathered.add(sums.gathered);
+    to.reduced.add(sums.reduced);
+    to.states.add(model.optimizer_bytes(sums.count, sums.muon_count).count());
+  };
   for (const Segment& segment : model.segments) {
-    double size = 0.0, gathered = 0.0, experts = 0.0, gradient = 0.0, reduced = 0.0, dense = 0.0, last = 0.0,
-           count = 0.0, muon_count = 0.0;
+    double size = 0.0, gradient = 0.0, last = 0.0;
+    Sums dense, experts;
     double smallest = std::numeric_limits<double>::infinity();
     for (const int tensor : segment.parameters) {
       const Parameter& parameter = model.parameters[tensor];
+      Sums& shared = parameter.expert ? experts : dense;
       size += (parameter.size + parameter.copies).count();
-      (parameter.expert ? experts : gathered) += parameter.gathered().count();
       gradient += parameter.gradient.count();
-      reduced += parameter.reduced.count();
-      count += static_cast<double>(parameter.numel());
-      muon_count += model.muon_elements(parameter);
+      shared.gathered += parameter.gathered().count();
+      shared.reduced += parameter.reduced.count();
+      shared.count += static_cast<double>(parameter.numel());
+      shared.muon_count += model.muon_elements(parameter);
       last = parameter.expert ? 0.0 : parameter.reduced.count();
-      dense += last;
       smallest = std::min(smallest, parameter.gathered().count());
     }
     for (const int tensor : segment.frozen.own)
       size += (model.parameters[tensor].size + model.parameters[tensor].copies).count();
     all.size.add(size);
-    all.gathered.add(gathered);
-    all.experts.add(experts);
     all.gradient.add(gradient);
-    all.reduced.add(reduced);
-    all.dense.add(dense);
-    all.states.add(model.optimizer_bytes(count, muon_count).count());
+    add(dense, all.dense);
+    add(experts, all.experts);
     all.last.push_back(last);
     all.smallest.push_back(segment.parameters.empty() ? 0.0 : smallest);
   }
@@ -131,16 +136,18 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   const int sharers = view.sharers();
   double bytes = view.zero == 3 ? 0.0 : held.size.of(range);
   const bool in_place = model.transformer_engine();  // no array for reduced gradients
-  if (sharers > 1) {
-    // Experts are left out: how many ranks share them differs.
-    const double copy = model.precision.master == "none" ? held.gathered.of(range) : 0.0;
-    bytes += (copy + (in_place ? 0.0 : dense_gradients(held, range))) / sharers;
-  } else if (view.replicas() > 1 && !view.is_sharded() && !in_place) {
-    bytes += held.reduced.of(range);
-  }
-  if (model.optimizer.kind != "none")
-    bytes +=
-        (view.zero > 1 ? 0.0 : held.gradient.of(range)) + held.states.of(range) / view.most_shards(sharers);
+  const auto add_shared = [&](const SegmentBytes::Shared& shared, int shards) {
+    if (shards > 1) {
+      const double copy = model.precision.master == "none" ? shared.gathered.of(range) : 0.0;
+      bytes += (copy + (in_place ? 0.0 : reduced_gradients(held, shared, range))) / shards;
+    } else if (view.zero == 0 && view.replicas() > 1 && !view.is_sharded() && !in_place) {
+      bytes += shared.reduced.of(range);
+    }
+    if (model.optimizer.kind != "none") bytes += shared.states.of(range) / shards;
+  };
+  add_shared(held.dense, sharers);
+  add_shared(held.experts, view.expert_shards(sharers));
+  if (model.optimizer.kind != "none" && view.zero <= 1) bytes += held.gradient.of(range);
   const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
   if (has_ends) bytes += input_bytes(view);
   return bytes;
@@ -191,8 +198,11 @@ double MemoryBounds::pipelined_bytes(const PlanView& view) {
       resident += resident_bytes(view, chunks[chunk]);
       if (view.zero != 3) continue;
       const SegmentBytes& held = segment_bytes(view.model);
-      live += whole[chunk] = held.gathered.of(chunks[chunk]) + held.experts.of(chunks[chunk]);
-      gradients[chunk] = std::min(held.gradient.of(chunks[chunk]), held.reduced.of(chunks[chunk]));
+      for (const SegmentBytes::Shared* shared : {&held.dense, &held.experts}) {
+        live += shared->gathered.of(chunks[chunk]);
+        whole[chunk] += shared->gathered.of(chunks[chunk]);
+        gradients[chunk] += reduced_gradients(held, *shared, chunks[chunk]);
+      }
     }
     for (const PipelineAction& action : first_actions(shape, rank)) {
       const Activations& held = activations(view, chunks[action.chunk]);

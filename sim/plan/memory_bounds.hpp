@@ -11,12 +11,14 @@
 
 namespace stepcast {
 
-/// Bytes of the parameters of each segment: held, gathered among all replicas, of gradients, and reduced.
+/// Bytes of the parameters of each segment.
 struct SegmentBytes {
-  SegmentSums size, gathered, gradient, reduced;
-  SegmentSums experts;           ///< gathered of experts, among fewer ranks
-  SegmentSums dense;             ///< reduced among all replicas: without shared experts
-  SegmentSums states;            ///< of the optimizer, with master copies
+  /// Of parameters that the same ranks share: gathered, reduced, and of the optimizer with master copies.
+  struct Shared {
+    SegmentSums gathered, reduced, states;
+  };
+  SegmentSums size, gradient;
+  Shared dense, experts;
   std::vector<double> last;      ///< reduced of a segment's last parameter; 0: none, or an expert
   std::vector<double> smallest;  ///< gathered of a segment's smallest parameter; 0: none
 };

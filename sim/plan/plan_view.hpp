@@ -48,9 +48,9 @@ struct PlanView {
   [[nodiscard]] bool reduces_each() const {
     return plan.text("accumulate") == "every" || plan.text("accumulate") == "shard-then-replicas";
   }
-  /// Most shards of a parameter if `shards` ranks share the dense ones: experts may be shared by more ranks.
-  [[nodiscard]] int most_shards(int shards) const {
-    return shards > 1 && expert > 1 ? shards * std::max(1, tensor / (expert * expert_tensor)) : shards;
+  /// Shards of experts where `shards` ranks share the other parameters; 1 if nothing is shared.
+  [[nodiscard]] int expert_shards(int shards) const {
+    return shards > 1 ? shards * tensor / (expert * expert_tensor) : 1;
   }
   [[nodiscard]] bool splits_backward() const { return shape.schedule == "zb-h1"; }
 };
