@@ -6,14 +6,10 @@
 
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 
 namespace stepcast::style {
 namespace {
-
-bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }
-std::size_t characters_of(const std::string& text) {
-  return static_cast<std::size_t>(std::ranges::count_if(text, starts_character));
-}
 
 /// Points of a character of the title.
 constexpr double kTitleCharacter = 10.3;
