@@ -158,6 +158,13 @@ bool write_output(const po::variables_map& values, const std::function<std::stri
   return prints;
 }
 
+void write_or_print(const po::variables_map& values, const std::string& text) {
+  if (values.count("output") == 0)
+    std::cout << text;
+  else
+    write_file(text_option(values, "output"), text, flag_option(values, "force"));
+}
+
 std::string written_line() {
   return fmt::format("# Written by stepcast {}: {}\n", make_run_context("", command_line()).stepcast.text(),
                      printable(joined(command_line(), " ")));
