@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cmath>
 
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 
 namespace stepcast {
@@ -57,12 +58,10 @@ double ramp(double bytes, double low, double high) {
 }
 
 double squared_relative_error(const PiecewiseCost& cost, const std::vector<CostPoint>& points) {
-  double sum = 0.0;
-  for (const CostPoint& point : points) {
+  return sum_of(points, [&](const CostPoint& point) {
     const double error = cost.at(Bytes(point.bytes)).count() / point.time_s - 1.0;
-    sum += error * error;
-  }
-  return sum;
+    return error * error;
+  });
 }
 
 /// `knots` with the measured size that reduces the error most; unchanged when none helps.

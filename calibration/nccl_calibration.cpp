@@ -5,6 +5,7 @@
 
 #include "calibration/fitter.hpp"
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "topologies/devices.hpp"
@@ -81,19 +82,17 @@ NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& sam
   costs.parameters = parameters.values();
   for (std::size_t i = 0; i < names.size(); ++i)
     if (found.left[i] <= kDetermined) costs.determined.push_back(names[i]);
-  std::vector<double> errors;
-  for (const double one : question.logarithms(parameters)) errors.push_back(std::abs(std::expm1(one)));
+  const auto errors = transformed(question.logarithms(parameters),
+                                  [](double logarithm) { return std::abs(std::expm1(logarithm)); });
   const auto worst = std::ranges::max_element(errors);
   costs.fit = {median(errors), *worst, samples[worst - errors.begin()].message.count(),
                static_cast<int>(samples.size())};
-  const auto [fewest, most] =
-      std::ranges::minmax_element(samples, [](const auto& a, const auto& b) { return a.gpus < b.gpus; });
-  const auto [smallest, largest] = std::ranges::minmax_element(
-      samples, [](const auto& a, const auto& b) { return a.message < b.message; });
-  costs.least_gpus = fewest->gpus;
-  costs.most_gpus = most->gpus;
-  costs.smallest_bytes = smallest->message.count();
-  costs.largest_bytes = largest->message.count();
+  const auto [fewest, most] = std::ranges::minmax(samples, {}, &NcclSample::gpus);
+  const auto [smallest, largest] = std::ranges::minmax(samples, {}, &NcclSample::message);
+  costs.least_gpus = fewest.gpus;
+  costs.most_gpus = most.gpus;
+  costs.smallest_bytes = smallest.message.count();
+  costs.largest_bytes = largest.message.count();
   return costs;
 }
 
@@ -107,8 +106,8 @@ Calibration nccl_calibration(const std::string& device, const std::vector<NcclSa
 
 double nccl_error(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
   const NcclParameters parameters = fitted_parameters(costs);
-  double sum = 0.0;
-  for (const double one : Question(costs.device, samples).logarithms(parameters)) sum += std::abs(one);
+  const double sum = sum_of(Question(costs.device, samples).logarithms(parameters),
+                            [](double logarithm) { return std::abs(logarithm); });
   return std::expm1(sum / static_cast<double>(samples.size()));
 }
 

@@ -8,14 +8,10 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/text.hpp"
+
 namespace stepcast {
 namespace {
-
-/// Characters: bytes that do not continue a UTF-8 sequence.
-std::size_t width_of(const std::string& cell) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(cell, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
-}
 
 bool is_number(const std::string& cell) {
   const std::size_t first = cell.find_first_not_of("+-");
@@ -35,7 +31,7 @@ std::string Table::text() const {
   std::vector<bool> right(columns, true);
   for (const auto& row : rows_) {
     for (std::size_t c = 0; c < columns; ++c) {
-      width[c] = std::max(width[c], width_of(row[c]));
+      width[c] = std::max(width[c], characters_of(row[c]));
       if (&row != &rows_.front() && !is_number(row[c])) right[c] = false;
     }
   }
@@ -43,7 +39,7 @@ std::string Table::text() const {
   for (const auto& row : rows_) {
     std::string line;
     for (std::size_t c = 0; c < columns; ++c) {
-      const std::string padding(width[c] - width_of(row[c]), ' ');
+      const std::string padding(width[c] - characters_of(row[c]), ' ');
       line += (c == 0 ? "" : "  ") + (right[c] ? padding + row[c] : row[c] + padding);
     }
     line.erase(line.find_last_not_of(' ') + 1);

@@ -71,8 +71,10 @@ PanelPoints points_of(const Chart& chart, const std::string& panel) {
     if (chart.places)
       point.x = static_cast<double>(std::ranges::find(all.places, point.place) - all.places.begin());
     all.x.cover(point.x);
-    for (const auto& y : {point.y, point.law, point.marker, point.low, point.high, chart.target})
+    for (const auto& y : {point.y, point.law, chart.target})
       if (y) all.y.cover(*y);
+    if (const auto& marker = point.marker)
+      for (const double y : {marker->value, marker->low, marker->high}) all.y.cover(y);
   }
   std::ranges::stable_sort(all.points, {}, [&](const ChartPoint& point) {
     return std::pair(chart.curves ? std::string_view(point.label) : "", point.x);
@@ -197,9 +199,8 @@ style::Panel chart_panel(const Chart& chart, const std::string& name, const std:
   draw(
       ", " + chart.markers + ": x y low high",
       [&](const ChartPoint& point) {
-        if (!point.marker) return std::string();
-        return style::row(
-            {point.x, *point.marker, point.low.value_or(*point.marker), point.high.value_or(*point.marker)});
+        const auto& marker = point.marker;
+        return marker ? style::row({point.x, marker->value, marker->low, marker->high}) : std::string();
       },
       marker_look);
   return panel;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plots/figure.hpp"
+#include "sim/evidence/case.hpp"
 
 /// Charts of a study: panels side by side, in each the points of every series as curves or as single points.
 namespace stepcast {
@@ -16,9 +17,9 @@ struct ChartPoint {
   std::string place{};  ///< on an axis of places, which are equally spaced
   double x = 0.0;  ///< on an axis of numbers; places are sorted by it, then in the order in which they appear
   std::optional<double> y{};
-  std::optional<double> law{};                    ///< value of a law that was fitted to the series
-  std::optional<double> marker{}, low{}, high{};  ///< second value, such as a measured one, and its range
-  bool fits = true;                               ///< else the point is crossed out, and on no front
+  std::optional<double> law{};       ///< value of a law that was fitted to the series
+  std::optional<Estimate> marker{};  ///< second value, such as a measured one, and its range
+  bool fits = true;                  ///< else the point is crossed out, and on no front
 };
 
 /// Front of the points that no other beats in both numbers.

@@ -38,12 +38,7 @@ ChartPoint point_of(const Case& one, Measure measure) {
   std::vector<double> launches;
   for (const ResultFile* launch : one.launches)
     if (const auto value = measure(launch->result)) launches.push_back(*value);
-  if (!launches.empty()) {
-    const Estimate measured = estimate_of(launches);
-    point.marker = measured.value;
-    point.low = measured.low;
-    point.high = measured.high;
-  }
+  if (!launches.empty()) point.marker = estimate_of(launches);
   if (measure == bubble_percent)
     point.law = kPercent * (stages_of(c) - 1) / (c.micro_batches + stages_of(c) - 1);
   return point;

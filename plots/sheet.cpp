@@ -6,14 +6,10 @@
 
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 
 namespace stepcast::style {
 namespace {
-
-bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }
-std::size_t characters_of(const std::string& text) {
-  return static_cast<std::size_t>(std::ranges::count_if(text, starts_character));
-}
 
 /// Points of a character of the title.
 constexpr double kTitleCharacter = 10.3;
@@ -159,9 +155,7 @@ std::string fill(std::string_view pattern, std::initializer_list<Field> values) 
 }
 
 std::string row(std::initializer_list<Field> values) {
-  std::string text;
-  for (const Field& value : values) text += (text.empty() ? "" : " ") + value.text;
-  return text;
+  return joined(transformed(values, &Field::text), " ");
 }
 
 std::string quote_lines(const std::string& text) {
@@ -169,10 +163,8 @@ std::string quote_lines(const std::string& text) {
 }
 
 std::string tics(const std::vector<Tic>& places) {
-  std::string text;
-  for (const Tic& tic : places)
-    text += fill(text.empty() ? "{} {}" : ", {} {}", {quote_lines(tic.label), tic.at});
-  return "(" + text + ")";
+  const auto text_of = [](const Tic& tic) { return fill("{} {}", {quote_lines(tic.label), tic.at}); };
+  return "(" + joined(transformed(places, text_of)) + ")";
 }
 
 std::string log_tics(double low, double high) {
@@ -311,9 +303,9 @@ void draw_boxes(Panel& panel, const std::string& name, const std::vector<Box>& b
 }
 
 void draw_texts(Panel& panel, const std::vector<Text>& texts, const std::string& look) {
-  std::vector<std::string> rows;
-  for (const Text& one : texts)
-    rows.push_back(row({one.x, one.y, cell(one.text)}) + (one.more.empty() ? "" : " " + one.more));
+  const auto rows = transformed(texts, [](const Text& one) {
+    return row({one.x, one.y, cell(one.text)}) + (one.more.empty() ? "" : " " + one.more);
+  });
   panel.draw_block("texts: x y text", rows,
                    (look.find("variable") == std::string::npos ? "using 1:2:3 with labels "
                                                                : "using 1:2:3:4 with labels ") +

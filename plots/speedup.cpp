@@ -31,11 +31,7 @@ Drawing draw(const FigureInput& input) {
     }
     point.x = one.scaled->configuration.world_size;
     point.y = one.predicted;
-    if (one.measured) {
-      point.marker = one.measured->value;
-      point.low = one.measured->low;
-      point.high = one.measured->high;
-    }
+    point.marker = one.measured;
     chart.points.push_back(std::move(point));
   }
   return draw_chart(chart);

@@ -1,10 +1,10 @@
 #include "plots/stage_boxes.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <map>
+#include <string_view>
 
+#include "core/number.hpp"
 namespace stepcast {
 namespace {
 
@@ -14,10 +14,7 @@ constexpr const char* kMicroBatch = "/mb";
 int micro_batch_of(const std::string& name) {
   const std::size_t at = name.rfind(kMicroBatch);
   if (at == std::string::npos) return -1;
-  const std::string digits = name.substr(at + 3);
-  const bool number =
-      !digits.empty() && digits.size() < 8 && digits.find_first_not_of("0123456789") == std::string::npos;
-  return number ? std::stoi(digits) : -1;
+  return number_in<int>(std::string_view(name).substr(at + 3)).value_or(-1);
 }
 
 /// 0 for computation without a number: there is one micro-batch.

@@ -120,12 +120,9 @@ std::map<int, std::string> hta_timelines(const Result& result, const std::set<in
   for (const auto& [rank, steps] : by_rank) {
     HtaTimeline timeline(rank, result.configuration.world_size);
     for (const auto& [step, spans] : steps) {
-      double from = spans.front()->start_s, to = 0.0;
-      for (const Span* span : spans) {
-        from = std::min(from, span->start_s);
-        to = std::max(to, span->end_s);
-      }
-      timeline.add_step(step + 1, from, to);
+      const Span* first = std::ranges::min(spans, {}, &Span::start_s);
+      const Span* last = std::ranges::max(spans, {}, &Span::end_s);
+      timeline.add_step(step + 1, first->start_s, last->end_s);
       timeline.add(spans);
     }
     timeline.add_step(steps.rbegin()->first + 2, end_s + 1e-6, end_s + 2e-6);

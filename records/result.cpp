@@ -45,16 +45,14 @@ void from_json(const nlohmann::json& json, Span& span) {
 }
 
 Configuration configuration_of(const Schedule& schedule, const std::string& model, int batch) {
-  Configuration configuration;
-  configuration.model = model;
-  configuration.strategy = schedule.strategy;
-  configuration.world_size = schedule.world_size;
-  configuration.batch = batch;
-  configuration.data_parallel = schedule.data_parallel;
-  configuration.micro_batches = schedule.micro_batches;
-  configuration.options = schedule.options;
-  configuration.label = schedule.label;
-  return configuration;
+  return {.model = model,
+          .strategy = schedule.strategy,
+          .world_size = schedule.world_size,
+          .batch = batch,
+          .data_parallel = schedule.data_parallel,
+          .micro_batches = schedule.micro_batches,
+          .options = schedule.options,
+          .label = schedule.label};
 }
 
 Span span_of(int rank, const Op& op, double start_s, double end_s) {

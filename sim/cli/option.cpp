@@ -1,12 +1,11 @@
 #include "sim/cli/option.hpp"
 
-#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/percentage.hpp"
 #include "core/processes.hpp"
 #include "core/ranges.hpp"
 
@@ -72,15 +71,8 @@ int int_option(const po::variables_map& values, const std::string& name, int lea
 }
 
 double percent_option(const po::variables_map& values, const std::string& name) {
-  const std::string text = text_option(values, name);
-  std::istringstream in(text);
-  double number = -1.0;
-  std::string unit;
-  in >> number >> unit;
-  if (unit != "%" || !std::isfinite(number) || number < 0.0 ||
-      in.peek() != std::istringstream::traits_type::eof())
-    throw UsageError("--{}: '{}' is not a percentage; write for example 10%", name, text);
-  return number / 100.0;
+  if (const auto ratio = percentage_in(text_option(values, name))) return *ratio;
+  throw UsageError("--{}: '{}' is not a percentage; write for example 10%", name, text_option(values, name));
 }
 
 std::vector<std::string> list_option(const po::variables_map& values, const std::string& name) {
@@ -164,6 +156,13 @@ bool write_output(const po::variables_map& values, const std::function<std::stri
     write_file(text_option(values, "output"), text, replaces || flag_option(values, "force"));
   if (prints) std::cout << text;
   return prints;
+}
+
+void write_or_print(const po::variables_map& values, const std::string& text) {
+  if (values.count("output") == 0)
+    std::cout << text;
+  else
+    write_file(text_option(values, "output"), text, flag_option(values, "force"));
 }
 
 std::string written_line() {

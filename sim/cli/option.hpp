@@ -85,6 +85,9 @@ void check_output(const po::variables_map& values, bool replaces = false);
 bool write_output(const po::variables_map& values, const std::function<std::string()>& json,
                   bool replaces = false);
 
+/// Writes a text to --output, or prints it without that option.
+void write_or_print(const po::variables_map& values, const std::string& text);
+
 /// First line of a YAML file: a comment with the version and the command line.
 std::string written_line();
 

@@ -76,19 +76,19 @@ std::string device_text(const std::string& name, const std::string& like, const 
 ExitCode run(const po::variables_map& values) {
   for (const char* due : {"rows", "device"})
     if (values.count(due) == 0) throw UsageError("--{} is missing", due);
-  const bool force = flag_option(values, "force"), every_row = flag_option(values, "every-row");
   const std::string output = text_option(values, "output"), like = text_option(values, "device");
-  if (!output.empty()) check_writable(output, force);
+  check_output(values);
   if (!device_model(like).gpu) throw UsageError("--device {} is a CPU; 'stepcast measure' measures it", like);
   SetResult result{read_rows(text_option(values, "rows")), {}};
   if (result.set.free.empty()) free_device(result.set, values);
   result.set.folds = int_option(values, "folds", 2, kMostFolds);
   result.forecast = forecast(result.set, asked_here(),
                              {.jobs = jobs_option(values), .seed = values["seed"].as<unsigned>()});
-  std::cout << set_text(result, true, every_row);
+  std::cout << set_text(result, true, flag_option(values, "every-row"));
   if (output.empty()) return ExitCode::kDone;
   const std::string name = text_option(values, "name");
-  write_file(output, device_text(name.empty() ? like + "-fitted" : name, like, result), force);
+  write_file(output, device_text(name.empty() ? like + "-fitted" : name, like, result),
+             flag_option(values, "force"));
   std::cout << "wrote " << output << ": stepcast predict --device-file " << output << "\n";
   return ExitCode::kDone;
 }

@@ -52,8 +52,7 @@ std::string file_text(const Imported& imported) {
 
 ExitCode run(const po::variables_map& values) {
   if (values.count("files") == 0) throw UsageError("'import' takes at least one file of another program");
-  const std::string output = text_option(values, "output");
-  if (!output.empty()) check_writable(output, flag_option(values, "force"));
+  check_output(values);
   const Words files = texts_option(values, "files");
   const auto& kind = importer_of(files.front(), text_option(values, "as"));
   for (const std::string& file : files)
@@ -63,11 +62,8 @@ ExitCode run(const po::variables_map& values) {
   const Imported imported = kind.value.read(files, texts_of(values, kind));
   if (!imported.obstacles.empty())
     throw InputError("{}: cannot be imported: {}", files.front(), joined(imported.obstacles, "; "));
-  (output.empty() ? std::cerr : std::cout) << import_report(imported);
-  if (output.empty())
-    std::cout << file_text(imported);
-  else
-    write_file(output, file_text(imported), flag_option(values, "force"));
+  (values.count("output") == 0 ? std::cerr : std::cout) << import_report(imported);
+  write_or_print(values, file_text(imported));
   return ExitCode::kDone;
 }
 

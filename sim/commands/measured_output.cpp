@@ -78,23 +78,24 @@ std::string median_text(const Errors& errors) {
   return errors.count > 0 ? percent_text(errors.relative.median) : "-";
 }
 
+std::string statistics_text(const Errors& errors) {
+  const auto& [mean, median, p90, worst] = errors.relative;
+  return fmt::format("mean {}, median {}, 90 % within {}, worst {}; bias {}\n", percent_text(mean),
+                     percent_text(median), percent_text(p90), percent_text(worst),
+                     signed_percent_text(errors.bias));
+}
+
 std::string summary_text(const RowSet& set, const SetSummary& summary) {
   std::string text = fmt::format("{} of {} forecast", summary.errors.count, counted(summary.rows, "row"));
   if (summary.errors.count == 0) return text + "\n";
-  const auto& [mean, median, p90, worst] = summary.errors.relative;
-  text += fmt::format(": absolute error of the {}: mean {}, median {}, 90 % within {}, worst {}; bias {}\n",
-                      has_steps(set) ? "step" : "memory", percent_text(mean), percent_text(median),
-                      percent_text(p90), percent_text(worst), signed_percent_text(summary.errors.bias));
+  text += fmt::format(": absolute error of the {}: ", has_steps(set) ? "step" : "memory") +
+          statistics_text(summary.errors);
   if (!has_steps(set)) return text;
-  if (!set.free.empty())
-    text += fmt::format("with nothing fitted: mean {}, median {}, 90 % within {}, worst {}; bias {}\n",
-                        percent_text(summary.defaults.relative.mean), median_text(summary.defaults),
-                        percent_text(summary.defaults.relative.p90),
-                        percent_text(summary.defaults.relative.worst),
-                        signed_percent_text(summary.defaults.bias));
+  if (!set.free.empty()) text += "with nothing fitted: " + statistics_text(summary.baseline("defaults"));
   text +=
       fmt::format("baselines: nearest neighbour scaled by work, median {}; constant throughput, median {}\n",
-                  median_text(summary.nearest), median_text(summary.constant));
+                  median_text(summary.baseline("nearest_neighbour")),
+                  median_text(summary.baseline("constant_throughput")));
   if (summary.groups > 0)
     text += fmt::format(
         "ranking: in {} of {} groups the plan forecast as the fastest is within 3 % of the fastest "

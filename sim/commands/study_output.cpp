@@ -168,7 +168,8 @@ StudyDrawing draw_study_chart(const Study& study, const StudyFigure& figure, con
                    .y = y.factor * *value_of(rows, *point, figure.y),
                    .fits = !front || value_of(rows, *point, "fits").value_or(1.0) > 0.0};
     if (!figure.markers.empty())
-      if (const auto marker = value_of(rows, *point, figure.markers)) one.marker = y.factor * *marker;
+      if (const auto marker = value_of(rows, *point, figure.markers))
+        one.marker = estimate_of({y.factor * *marker});
     if (chart.curves)
       take_place({{figure.x, one.place}, {"", one.series}, {"", one.panel}}, taken, study, figure);
     chart.points.push_back(std::move(one));

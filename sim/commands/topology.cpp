@@ -12,15 +12,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Help of the words.
-/// Writes to -o, or to standard output.
-void write(const po::variables_map& values, const std::string& text) {
-  if (values.count("output") == 0)
-    std::cout << text;
-  else
-    write_file(text_option(values, "output"), text, flag_option(values, "force"));
-}
-
 /// Refuses options that the action does not have.
 void allow_only(const po::variables_map& values, const std::string& action, const Words& allowed) {
   for (const char* option : {"format", "graphviz", "output"})
@@ -38,7 +29,7 @@ void show(const std::string& name, const po::variables_map& values) {
 
 void generate(const std::string& name, const po::variables_map& values) {
   allow_only(values, "generate", {"output"});
-  write(values, written_line() + to_yaml(load_cluster(name)));
+  write_or_print(values, written_line() + to_yaml(load_cluster(name)));
 }
 
 void export_cluster(const std::string& name, const po::variables_map& values) {
@@ -46,7 +37,7 @@ void export_cluster(const std::string& name, const po::variables_map& values) {
   if (values.count("format") == 0) throw UsageError("--format is missing: simgrid");
   if (const std::string format = text_option(values, "format"); format != "simgrid")
     throw UsageError(unknown_name("format", format, {"simgrid"}));
-  write(values, to_simgrid_xml(load_cluster(name)));
+  write_or_print(values, to_simgrid_xml(load_cluster(name)));
 }
 
 ExitCode run(const po::variables_map& values) {

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "core/ranges.hpp"
 #include "sim/evidence/compare.hpp"
 
 namespace stepcast {
@@ -41,8 +42,7 @@ void add_training(Json& json, const Case& one) {
 }
 
 Json speedups_json(const std::vector<Speedup>& all) {
-  Json list = Json::array();
-  for (const Speedup& speedup : all) {
+  return transformed(all, [](const Speedup& speedup) {
     Json one{{"label", speedup.scaled->name},
              {"scaling", speedup.strong ? "strong" : "weak"},
              {"baseline", describe(speedup.baseline)}};
@@ -51,9 +51,8 @@ Json speedups_json(const std::vector<Speedup>& all) {
     if (speedup.measured) one["measured_speedup"] = speedup.measured->value;
     if (speedup.predicted) one["predicted_speedup"] = *speedup.predicted;
     if (speedup.measured && speedup.predicted) one["relative_error"] = speedup.relative_error();
-    list.push_back(one);
-  }
-  return list;
+    return one;
+  });
 }
 
 Json pair_json(const EnginePair& pair) {

@@ -182,15 +182,14 @@ std::string to_text(const ValidationSummary& summary) {
 
 nlohmann::json case_json(const RowSet& set, const SetForecast& forecast,
                          const std::vector<Case>& comparisons) {
-  nlohmann::json rows = nlohmann::json::array(), fitted = nlohmann::json::array();
+  nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < set.rows.size(); ++i)
     rows.push_back(row_json(set, set.rows[i], forecast.rows[i], comparisons[i]));
-  for (const FittedParameter& one : forecast.parameters) fitted.push_back(json_of(one));
   return {{"id", set.id},
           {"title", set.title},
           {"source", set.source},
           {"rows", rows},
-          {"fitted", fitted},
+          {"fitted", forecast.parameters},
           {"chosen", forecast.chosen},
           {"accepted", forecast.accepted},
           {"objective", forecast.objective},

@@ -8,7 +8,7 @@
 
 #include "core/csv.hpp"
 #include "core/error.hpp"
-#include "core/number.hpp"
+#include "core/percentage.hpp"
 #include "core/ranges.hpp"
 #include "core/units.hpp"
 #include "sim/evidence/rows.hpp"
@@ -50,10 +50,9 @@ nlohmann::json blind_of(const YamlNode& map) {
 Uncertainty uncertainty_of(const YamlNode& node) {
   node.allow_only({"value", "because"});
   const std::string part = node.at("value").text();
-  const auto percent = number_in<double>(std::string_view(part).substr(0, part.size() - 1));
-  if (!part.ends_with('%') || !percent || *percent <= 0.0)
-    node.at("value").fail("found '{}', expected a part of the measurement, such as 1%", part);
-  return {*percent / 100.0, node.at("because").text()};
+  const double sigma = percentage_in(part).value_or(0.0);
+  if (sigma <= 0.0) node.at("value").fail("found '{}', expected a part of the measurement, such as 1%", part);
+  return {sigma, node.at("because").text()};
 }
 
 /// `{range: [0.2ms, 60ms], scale: linear, limits: [0ms, 1s], source: ...}`

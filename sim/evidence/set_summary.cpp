@@ -36,9 +36,15 @@ std::string memory_quantity(const Row& row) {
   return "";
 }
 
+Errors SetSummary::baseline(const std::string& name) const {
+  const auto found = baselines.find(name);
+  return found == baselines.end() ? Errors{} : found->second;
+}
+
 SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std::string& part) {
   SetSummary result;
-  std::vector<ForecastError> steps, nearest, constant, defaults, memory;
+  std::vector<ForecastError> steps, memory;
+  std::map<std::string, std::vector<ForecastError>> baselines;
   std::map<std::string, PlanGroup> groups;
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
     const Row& row = set.rows[i];
@@ -55,18 +61,13 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
     const auto measured = row.number(kStepTime);
     if (!measured) continue;
     steps.push_back({one.central(kStepTime) / *measured - 1.0, row.name, row.part});
-    for (const auto& [name, errors] : {std::pair{"nearest_neighbour", &nearest},
-                                       {"constant_throughput", &constant},
-                                       {"defaults", &defaults}})
-      if (const auto found = one.baselines.find(name); found != one.baselines.end())
-        errors->push_back({found->second / *measured - 1.0, row.name, row.part});
+    for (const auto& [name, value] : one.baselines)
+      baselines[name].push_back({value / *measured - 1.0, row.name, row.part});
     if (!row.group.empty()) groups[row.group].add(*measured, one.central(kStepTime));
   }
   result.errors = summary_of(has_steps(set) ? steps : memory);
-  result.nearest = summary_of(nearest);
-  result.constant = summary_of(constant);
-  result.defaults = summary_of(defaults);
   result.memory = summary_of(memory);
+  for (const auto& [name, errors] : baselines) result.baselines[name] = summary_of(errors);
   std::erase_if(groups, [](const auto& group) { return group.second.rows < 2; });
   result.groups = groups.size();
   for (const auto& [name, group] : groups)
@@ -78,20 +79,18 @@ SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast) {
   const SetSummary summary = summary_of(set, forecast);
   SetAccuracy accuracy{.set = set.id, .title = set.title, .rows = summary.rows};
   accuracy.add(summary.errors);
-  const auto add_median = [&](const char* key, const Errors& errors) {
-    if (errors.count > 0) accuracy.percent[key] = 100.0 * errors.relative.median;
-  };
-  add_median("defaults", summary.defaults);
-  if (summary.defaults.count > 0) accuracy.percent["defaults_p90"] = 100.0 * summary.defaults.relative.p90;
-  add_median("nearest_neighbour", summary.nearest);
-  add_median("constant_throughput", summary.constant);
-  if (has_steps(set)) add_median("memory", summary.memory);
+  for (const auto& [name, errors] : summary.baselines) {
+    accuracy.percent[name] = 100.0 * errors.relative.median;
+    if (name == "defaults") accuracy.percent["defaults_p90"] = 100.0 * errors.relative.p90;
+  }
+  if (has_steps(set) && summary.memory.count > 0)
+    accuracy.percent["memory"] = 100.0 * summary.memory.relative.median;
   if (summary.groups > 0) accuracy.ranking = fmt::format("{} of {}", summary.ranked, summary.groups);
   return accuracy;
 }
 
-nlohmann::json json_of(const FittedParameter& one) {
-  return {
+void to_json(nlohmann::json& json, const FittedParameter& one) {
+  json = {
       {"name", one.name},    {"unit", one.unit}, {"value", one.value},          {"low", one.low},
       {"high", one.high},    {"left", one.left}, {"least_of_folds", one.least}, {"most_of_folds", one.most},
       {"source", one.source}};
@@ -102,7 +101,7 @@ nlohmann::json json_of(const RowSet& set, const SetForecast& forecast) {
                       {"title", set.title},
                       {"source", set.source},
                       {"rows", nlohmann::json::array()},
-                      {"parameters", nlohmann::json::array()},
+                      {"parameters", forecast.parameters},
                       {"correlation", forecast.correlation},
                       {"folds", set.folds},
                       {"forecasts", forecast.forecasts}};
@@ -127,7 +126,6 @@ nlohmann::json json_of(const RowSet& set, const SetForecast& forecast) {
     if (const std::string quantity = memory_quantity(row); !quantity.empty())
       one.update({{"measured_bytes", *row.number(quantity)}, {"forecast_bytes", of_row.central(quantity)}});
   }
-  for (const FittedParameter& one : forecast.parameters) json["parameters"].push_back(json_of(one));
   return json;
 }
 

@@ -13,13 +13,16 @@ namespace stepcast {
 /// Errors of the rows to which no parameter was fitted; of all rows if nothing is fitted.
 struct SetSummary {
   std::size_t rows = 0;
-  Errors errors{};                           ///< of the step; of the memory in tables without steps
-  Errors nearest{}, constant{}, defaults{};  ///< of the baselines, for rows that have them
+  Errors errors{};  ///< of the step; of the memory in tables without steps
   Errors memory{};
-  std::size_t groups = 0;  ///< of two rows or more
+  std::map<std::string, Errors> baselines{};  ///< as RowForecast::baselines, of the rows that have them
+  std::size_t groups = 0;                     ///< of two rows or more
   std::size_t ranked =
       0;  ///< groups whose plan forecast as the fastest is within 3 % of the fastest measured
   std::map<std::string, std::size_t> left_out{};  ///< rows by reason
+
+  /// Errors of a baseline; without rows if none has it.
+  [[nodiscard]] Errors baseline(const std::string& name) const;
 };
 /// \param part of the set; empty: all of it
 SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std::string& part = "");
@@ -31,6 +34,6 @@ std::string memory_quantity(const Row& row);
 
 SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast);
 nlohmann::json json_of(const RowSet& set, const SetForecast& forecast);
-nlohmann::json json_of(const FittedParameter& parameter);
+void to_json(nlohmann::json& json, const FittedParameter& one);
 
 }  // namespace stepcast

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
@@ -108,16 +109,8 @@ std::string waits_text(const Explanation& e) {
              others.empty() ? "" : fmt::format(", the others {} (median)", to_text(Seconds(median(others)))));
 }
 
-/// JSON of each row in a list.
-template <class Row, class Json>
-nlohmann::json json_rows(const std::vector<Row>& rows, const Json& json_of) {
-  nlohmann::json result = nlohmann::json::array();
-  for (const Row& row : rows) result.push_back(json_of(row));
-  return result;
-}
-
 nlohmann::json json_of(const Contributions& all) {
-  return json_rows(all, [](const auto& row) -> nlohmann::json {
+  return transformed(all, [](const auto& row) -> nlohmann::json {
     return {{"name", row.first}, {"time_s", row.second}};
   });
 }
@@ -135,7 +128,7 @@ std::string differences_table(const std::string& what, const std::vector<StepDif
 }
 
 nlohmann::json json_of(const std::vector<StepDifference>& rows) {
-  return json_rows(rows, [](const StepDifference& row) -> nlohmann::json {
+  return transformed(rows, [](const StepDifference& row) -> nlohmann::json {
     return {{"name", row.name},
             {"forecast_s", row.forecast_s},
             {"measured_s", row.measured_s},
@@ -189,20 +182,20 @@ std::string explanation_text(const Explanation& e, double more) {
 
 nlohmann::json explanation_json(const Explanation& e, double more) {
   using Json = nlohmann::json;
-  const Json path = json_rows(e.path.parts, [&](const PathPart& part) {
+  const Json path = transformed(e.path.parts, [&](const PathPart& part) {
     Json json{{"rank", part.rank},   {"kind", part.kind},   {"start_s", part.start_s},
               {"end_s", part.end_s}, {"layer", part.layer}, {"link", part.link}};
     if (part.op >= 0) json["name"] = e.recording.schedule.program(part.rank).ops[part.op].name;
     return json;
   });
-  const Json waits = json_rows(e.path.waits, [](const PathWait& wait) -> Json {
+  const Json waits = transformed(e.path.waits, [](const PathWait& wait) -> Json {
     return {{"rank", wait.rank}, {"for_rank", wait.for_rank}, {"name", wait.op}, {"time_s", wait.seconds}};
   });
-  const Json standstills = json_rows(e.standstills, [](const Standstill& one) -> Json {
+  const Json standstills = transformed(e.standstills, [](const Standstill& one) -> Json {
     const auto& [rank, for_rank, because_of, seconds] = one;
     return {{"rank", rank}, {"for_rank", for_rank}, {"because_of", because_of}, {"time_s", seconds}};
   });
-  const Json gains = json_rows(e.gains, [&](const Gain& gain) -> Json {
+  const Json gains = transformed(e.gains, [&](const Gain& gain) -> Json {
     return {{"resource", gain.resource},
             {"option", gain.option},
             {"step_time_s", gain.step_s},

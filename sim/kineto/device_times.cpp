@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 
 namespace stepcast {
@@ -29,9 +30,7 @@ std::vector<Interval> united(std::vector<Interval> intervals) {
 }
 
 double length(const std::vector<Interval>& disjoint) {
-  double sum = 0.0;
-  for (const auto& [begin, end] : disjoint) sum += end - begin;
-  return sum;
+  return sum_of(disjoint, [](const Interval& each) { return each.second - each.first; });
 }
 
 /// Length of the parts of `a` that no part of `b` covers. Both are disjoint.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/importer.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "sim/kineto/profile_trace.hpp"
@@ -21,8 +22,7 @@ double lasting(const RankProfile& rank, const PartTime& time) {
 
 /// Collectives of a step: buckets of DDP in the order of their calls; others are numbered by kind.
 void add_collectives(const ProfiledStep& step, int number, std::vector<Span>& spans) {
-  std::vector<const ProfiledCollective*> calls;
-  for (const ProfiledCollective& call : step.collectives) calls.push_back(&call);
+  auto calls = transformed(step.collectives, [](const ProfiledCollective& call) { return &call; });
   std::ranges::stable_sort(calls, {}, &ProfiledCollective::called);
   std::map<std::string, int> numbers;
   for (const ProfiledCollective* call : calls)
@@ -86,16 +86,12 @@ Breakdown breakdown_of(const RankProfile& rank, const ProfiledStep& step) {
   const double whole = rank.is_device_step ? rank.step_us : step.duration();
   result.idle_s = std::max(0.0, whole - result.compute_s - result.exposed_communication_s -
                                     result.input_and_host_s - result.optimizer_and_copies_s);
-  for (double* each : {&result.compute_s, &result.exposed_communication_s, &result.overlapped_communication_s,
-                       &result.input_and_host_s, &result.optimizer_and_copies_s, &result.idle_s})
-    *each /= kSecond;
+  for (const auto& [name, part] : breakdown_parts()) result.*part /= kSecond;
   return result;
 }
 
 const ProfiledStep& median_step(const RankProfile& rank) {
-  std::vector<double> all;
-  for (const ProfiledStep& step : rank.steps) all.push_back(step.duration());
-  const double middle = median(all);
+  const double middle = median(transformed(rank.steps, &ProfiledStep::duration));
   return *std::ranges::min_element(
       rank.steps, {}, [&](const ProfiledStep& step) { return std::abs(step.duration() - middle); });
 }

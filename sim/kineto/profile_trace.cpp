@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 
@@ -33,10 +34,7 @@ using Sizes = std::vector<std::vector<double>>;
 
 /// Parameters by segment, which are equal in all steps of a training.
 Sizes sizes_of(const ProfiledStep& step) {
-  Sizes sizes;
-  for (const ProfiledSegment& segment : segments_of(operations_of(step, 0)))
-    sizes.push_back(segment.elements);
-  return sizes;
+  return transformed(segments_of(operations_of(step, 0)), &ProfiledSegment::elements);
 }
 
 /// Leaves out steps whose gradients differ from those of most steps.
@@ -370,9 +368,8 @@ TraceEntry traced_entry(const ProfiledRun& run, int batch) {
 
 std::map<std::string, double> step_summary(const ProfiledRun& run) {
   std::map<std::string, double> summary;
-  std::vector<double> steps;
-  for (const RankProfile& rank : run.ranks) steps.push_back(rank.step_us / kSecond);
-  summary["step"] = median(steps);
+  summary["step"] =
+      median(transformed(run.ranks, [](const RankProfile& rank) { return rank.step_us / kSecond; }));
   const auto add = [&](const char* name, const auto& value) { summary[name] = median_of(run, value); };
   add("host_step", [](const auto&, const ProfiledStep& step) { return step.duration(); });
   static constexpr std::array<const char*, kStepParts> kNames{"other", "input",    "zero_grad", "forward",

@@ -6,8 +6,10 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "core/units.hpp"
 #include "sim/kineto/device_times.hpp"
 #include "sim/kineto/host_sweep.hpp"
 
@@ -31,11 +33,7 @@ std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file
   if (processes.size() > 1)
     throw InputError("{}: contains steps of {} processes; give the file of each rank", file.path,
                      processes.size());
-  const auto total = [](const auto& track) {
-    double sum = 0.0;
-    for (const ProfiledStep& step : track.second) sum += step.duration();
-    return sum;
-  };
+  const auto total = [](const auto& track) { return sum_of(track.second, &ProfiledStep::duration); };
   auto& [track, steps] = *std::ranges::max_element(by_track, {}, total);
   for (std::size_t i = 0; i + 1 < steps.size(); ++i) steps[i].end = steps[i + 1].begin;
   return {track, steps};
@@ -234,9 +232,7 @@ void add_rests(std::vector<ProfiledStep>& steps) {
 }
 
 void choose_step(const DeviceReport& device, RankProfile& profile) {
-  std::vector<double> host;
-  for (const ProfiledStep& step : profile.steps) host.push_back(step.duration());
-  profile.step_us = median(host);
+  profile.step_us = median(transformed(profile.steps, &ProfiledStep::duration));
   if (device.periods.empty()) return;
   const double period = median(device.periods);
   if (std::abs(period / profile.step_us - 1.0) <= kAhead) return;
@@ -296,11 +292,7 @@ RankProfile read_rank_profile(const std::string& path) {
   const HostLaunches launches = sweep_host(file, kinds, track, steps);
   const DeviceReport device = add_device_times(file, launches, steps);
   const std::size_t all = steps.size();
-  const std::string longest = to_text(Seconds(median([&] {
-    std::vector<double> times;
-    for (const ProfiledStep& step : steps) times.push_back(step.duration() * 1e-6);
-    return times;
-  }())));
+  const std::string longest = to_text(Seconds(kMicro * median(transformed(steps, &ProfiledStep::duration))));
   profile.on_device = device.any;
   profile.unlinked = device.unlinked;
   profile.device = device.name;

@@ -6,6 +6,7 @@
 
 #include "core/file.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 
 namespace stepcast {
 namespace {
@@ -14,22 +15,9 @@ constexpr std::size_t kFastest = 10;    // points of the table at the top
 constexpr std::size_t kMaxRows = 2000;  // of the table of all points
 constexpr std::size_t kShort = 20;      // characters of words that are not broken into lines
 
-/// Text between tags or in double quotes. Characters that XML does not allow become question marks.
-std::string escaped(const std::string& text) {
-  static const std::map<char, std::string> kEntities{
-      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
-  std::string html;
-  for (const char c : text) {
-    const auto entity = kEntities.find(c);
-    const bool control = static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t';
-    html += entity != kEntities.end() ? entity->second : std::string(1, control ? '?' : c);
-  }
-  return html;
-}
-
 std::string element(const std::string& name, const std::string& text, const std::string& kind = "") {
   return fmt::format("<{0}{1}>{2}</{0}>", name, kind.empty() ? "" : fmt::format(" class=\"{}\"", kind),
-                     escaped(text));
+                     xml_escaped(text));
 }
 
 /// \param words number of columns from the left that hold words; the others hold numbers
@@ -79,7 +67,7 @@ class ReportWriter {
     if (study_.left_out.empty()) return text;
     text += "<p>Left out:</p>\n<ul>\n";
     for (const LeftOut& one : study_.left_out)
-      text += fmt::format("<li>{}: {}{}</li>\n", counted(one.points, "point"), escaped(one.reason),
+      text += fmt::format("<li>{}: {}{}</li>\n", counted(one.points, "point"), xml_escaped(one.reason),
                           one.names.empty() ? "" : "<br />" + element("small", joined(one.names)));
     return text + "</ul>\n";
   }
@@ -139,8 +127,8 @@ class ReportWriter {
     for (std::size_t i = 0; i < report_.figures.size(); ++i) {
       const ReportFigure& figure = report_.figures[i];
       text += fmt::format("<figure>\n{0}<figcaption>{1} <a href=\"{2}\">{2}</a></figcaption>\n",
-                          embedded_svg(figure.svg, fmt::format("figure{}-", i + 1)), escaped(figure.caption),
-                          escaped(figure.file));
+                          embedded_svg(figure.svg, fmt::format("figure{}-", i + 1)),
+                          xml_escaped(figure.caption), xml_escaped(figure.file));
       if (!figure.note.empty()) text += element("p", figure.note) + "\n";
       if (figure.table.size() > 1)
         text += "<details><summary>its numbers</summary>\n" +
@@ -161,7 +149,7 @@ class ReportWriter {
     }
     std::string text = "<h2>Without an answer</h2>\n<ul>\n";
     for (const auto& [error, keys] : by_error)
-      text += fmt::format("<li>{}: {}<br />{}</li>\n", counted(keys.size(), "point"), escaped(error),
+      text += fmt::format("<li>{}: {}<br />{}</li>\n", counted(keys.size(), "point"), xml_escaped(error),
                           element("small", "such as " + keys.front()));
     return text + "</ul>\n";
   }

@@ -3,6 +3,7 @@
 
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/percentage.hpp"
 #include "core/table.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/train/training.hpp"
@@ -14,10 +15,8 @@ using Request = TrainingRequest;
 using Text = std::string;
 
 double fraction_of(const Text& text) {
-  const auto number = text.ends_with('%') ? number_in<double>(text.substr(0, text.size() - 1)) : std::nullopt;
-  if (!number || !(*number >= 0.0 && *number < 100.0))
-    throw InputError("'{}' is not a percentage from 0% to below 100%; write for example 10%", text);
-  return *number / 100.0;
+  if (const auto ratio = percentage_in(text); ratio && *ratio < 1.0) return *ratio;
+  throw InputError("'{}' is not a percentage from 0% to below 100%; write for example 10%", text);
 }
 
 int whole_of(const Text& text, int least, int most) {

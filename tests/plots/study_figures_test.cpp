@@ -118,8 +118,9 @@ TEST_CASE("measured values are markers over curves, and a diagonal has equal axe
               .curves = true,
               .markers = "measured",
               .diagonal = "equal"};
-  chart.points = {{.panel = "", .series = "s", .label = "", .x = 1.0, .y = 2.0, .marker = 3.0},
-                  {.panel = "", .series = "s", .label = "", .x = 2.0, .y = 4.0}};
+  chart.points = {
+      {.panel = "", .series = "s", .label = "", .x = 1.0, .y = 2.0, .marker = Estimate{3.0, 3.0, 3.0}},
+      {.panel = "", .series = "s", .label = "", .x = 2.0, .y = 4.0}};
   const Drawing drawing = draw_chart(chart);
   CHECK(block_of(drawing, "s, measured") == "1 3 3 3\n");
   CHECK_THAT(drawing.script, Catch::Contains("x with lines") && Catch::Contains("title 'measured'") &&
