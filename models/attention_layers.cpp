@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/ranges.hpp"
 #include "models/layer_kinds.hpp"
 
 /// Attention; s, h and a are sequence, hidden and heads.
@@ -272,10 +273,9 @@ Shape latent_output(const Layer& layer) {
 }
 
 std::vector<LayerTensor> latent_parameters(const Layer& layer) {
-  std::vector<LayerTensor> result;
-  for (const AttentionPart& part : latent_parts(layer))
-    result.push_back({part.name + ".weight", part.norm ? Shape{part.out} : Shape{part.out, part.in}});
-  return result;
+  return transformed(latent_parts(layer), [](const AttentionPart& part) {
+    return LayerTensor{part.name + ".weight", part.norm ? Shape{part.out} : Shape{part.out, part.in}};
+  });
 }
 
 /// Multi-head latent attention in training (DeepSeek-V2, 2024; eager code of transformers), without the

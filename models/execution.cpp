@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/model.hpp"
 
@@ -73,12 +73,7 @@ const std::vector<ExecutionOption>& execution_options() {
   return kOptions;
 }
 
-std::vector<std::string> choices_of(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, '+');) parts.push_back(part);
-  return parts;
-}
+std::vector<std::string> choices_of(const std::string& text) { return split(text, '+'); }
 
 bool has_choice(const std::string& list, const std::string& choice) {
   return std::ranges::count(choices_of(list), choice) > 0;
@@ -160,16 +155,13 @@ void fuse(LayerWork& work, double written) {
 /// The first kernel of a layer that is captured stands for the launch of its graph.
 void apply(const Execution& execution, Model& model) {
   model.execution = execution;
-  const auto has = [&](KernelRole role, bool recomputed) {
-    return std::ranges::any_of(model.segments, [&](const Segment& one) {
-      return std::ranges::any_of(recomputed ? one.recomputed.work : one.work, [&](const LayerWork& work) {
-        return work.any([&](const Kernel& kernel) { return kernel.is(role); });
+  if (execution.dispatch_overlap == "shared") {
+    const bool shares = std::ranges::any_of(model.segments, [](const Segment& one) {
+      return std::ranges::any_of(one.work, [](const LayerWork& work) {
+        return work.any([](const Kernel& kernel) { return kernel.is(KernelRole::kSharedExpert); });
       });
     });
-  };
-  if (execution.dispatch_overlap == "shared") {
-    if (!has(KernelRole::kSharedExpert, false))
-      throw InputError("--dispatch-overlap shared: {} has no shared expert", model.specification);
+    if (!shares) throw InputError("--dispatch-overlap shared: {} has no shared expert", model.specification);
     if (execution.dispatch != "alltoall")
       throw InputError("--dispatch-overlap shared: needs --dispatch alltoall, not {}", execution.dispatch);
     if (model.parallel.expert == 1)

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/given_parts.hpp"
 #include "models/operators.hpp"
@@ -300,8 +301,7 @@ class ExportReader {
       model.input = fmt::format("{{kind: tokens, shape: [{}], vocabulary: {}}}", sample.front(), vocabulary);
     else
       model.input = fmt::format("{{kind: features, shape: [{}]}}", sample.empty() ? "1" : joined(sample));
-    double count = 0.0;
-    for (const auto& [name, size] : sizes_) count += size;
+    const double count = sum_of(sizes_, [](const auto& one) { return one.second; });
     model.loss = "mean_square";
     model.optimizer = "{kind: sgd, learning_rate: 0.01}";
     model.description = fmt::format("{:.0f} parameters in {}, exported with {} samples by PyTorch {}", count,

@@ -11,8 +11,8 @@ namespace stepcast {
 /// Names of the members of a zip archive. \throws InputError that names the file
 std::vector<std::string> archive_members(const std::string& path);
 
-/// Reads a zip archive to its end. \throws InputError that names a member that is cut or has another checksum,
-/// which LibTorch does not compare: of a damaged file it allocated 4 GiB
+/// Reads a zip archive to its end. \throws InputError that names a member that is cut or has another
+/// checksum, which LibTorch does not compare: of a damaged file it allocated 4 GiB
 void check_archive(const std::string& path);
 
 /// The program's JSON in a `.pt2` file of PyTorch 2.4 and later. \throws InputError that names the file and,

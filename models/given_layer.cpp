@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/layer_kinds.hpp"
 
@@ -80,14 +81,11 @@ std::vector<LayerTensor> read_tensors(const YamlNode& node, const char* key) {
 }
 
 std::vector<std::string> read_names(const YamlNode& node, const char* key) {
-  std::vector<std::string> names;
-  for (const YamlNode& name : node.items(key)) names.push_back(name.text());
-  return names;
+  return transformed(node.items(key), &YamlNode::text);
 }
 
 void check_ready(const YamlNode& node, const GivenLayer& layer) {
-  std::vector<std::string> own, ready = layer.ready;
-  for (const LayerTensor& parameter : layer.parameters) own.push_back(parameter.suffix);
+  std::vector<std::string> own = transformed(layer.parameters, &LayerTensor::suffix), ready = layer.ready;
   std::ranges::sort(own);
   std::ranges::sort(ready);
   if (own != ready) node.fail("'ready' must list each of 'parameters' once");
@@ -106,9 +104,9 @@ std::string tensors_text(const char* key, const std::vector<LayerTensor>& tensor
 }
 
 std::string names_text(const char* key, const std::vector<std::string>& names) {
-  std::vector<std::string> quoted;
-  for (const std::string& name : names) quoted.push_back(in_double_quotes(name));
-  return names.empty() ? "" : fmt::format("          {}: [{}]\n", key, joined(quoted));
+  return names.empty()
+             ? ""
+             : fmt::format("          {}: [{}]\n", key, joined(transformed(names, in_double_quotes)));
 }
 
 template <class Numbers, class Source>
@@ -209,8 +207,7 @@ std::vector<LayerKind> given_kinds() {
            .buffers = [](const Layer& l) { return l.given->buffers; },
            .adjust =
                [](const Layer& l, LayerCost& cost) {
-                 cost.kernels.clear();
-                 for (const GivenOperator& one : l.given->operators) cost.kernels.push_back(one.kernel);
+                 cost.kernels = transformed(l.given->operators, &GivenOperator::kernel);
                },
            .ready_order = ReadyOrder::kGiven,
            .needs_no_name = true}};

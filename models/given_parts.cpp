@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
@@ -39,9 +40,8 @@ std::vector<ProgramPiece> grouped(const std::vector<ProgramPiece>& pieces,
     const std::string module = module_of(*begin, depth);
     ProgramPiece whole = *begin;
     for (end = begin + 1; end != pieces.end() && module_of(*end, depth) == module; ++end) whole.join(*end);
-    double size = 0.0;
-    for (const std::string& name : std::set<std::string>(whole.parameters.begin(), whole.parameters.end()))
-      size += sizes.at(name);
+    const double size = sum_of(std::set<std::string>(whole.parameters.begin(), whole.parameters.end()),
+                               [&](const std::string& name) { return sizes.at(name); });
     if (end - begin > 1 && size > most) {
       const std::vector<ProgramPiece> inner(begin, end);
       const std::vector<ProgramPiece> parts =
@@ -69,8 +69,7 @@ std::vector<ProgramPiece> modules_of(const std::vector<ProgramPiece>& smallest,
       pieces.back().join(piece);
     else
       pieces.push_back(piece);
-  double all = 0.0;
-  for (const auto& [name, size] : sizes) all += size;
+  const double all = sum_of(sizes, [](const auto& one) { return one.second; });
   return grouped(pieces, sizes, all / 2.0, 1);
 }
 

@@ -31,6 +31,12 @@ void add_flat(const Json& object, const std::string& prefix, Json& result) {
   }
 }
 
+const std::string* find_setting(const std::vector<std::pair<std::string, std::string>>& settings,
+                                const std::string& name) {
+  const auto found = std::ranges::find(settings, name, &std::pair<std::string, std::string>::first);
+  return found == settings.end() ? nullptr : &found->second;
+}
+
 class ConfigurationReader {
  public:
   ConfigurationReader(std::string path, Json fields, std::string type, const Specification& given)
@@ -69,16 +75,11 @@ class ConfigurationReader {
   [[nodiscard]] bool is_given(const std::string& field) const {
     return fields_.contains(field) && !fields_[field].is_null();
   }
-  static const std::string* find(const std::vector<std::pair<std::string, std::string>>& settings,
-                                 const std::string& name) {
-    const auto found = std::ranges::find(settings, name, &std::pair<std::string, std::string>::first);
-    return found == settings.end() ? nullptr : &found->second;
-  }
   [[nodiscard]] bool is_set(const std::string& setting) const {
-    return find(model_.specification.overrides, setting) != nullptr;
+    return find_setting(model_.specification.overrides, setting) != nullptr;
   }
   void add(const std::string& setting, const std::string& value) {
-    if (value.empty() || find(given_.overrides, setting) != nullptr || is_set(setting)) return;
+    if (value.empty() || find_setting(given_.overrides, setting) != nullptr || is_set(setting)) return;
     model_.specification.overrides.emplace_back(setting, value);
   }
 
@@ -128,7 +129,7 @@ class ConfigurationReader {
 
   /// Windows shorter than the sequence become settings, if every n-th block or none sees all keys.
   void add_windows() {
-    const std::string* sequence = find(model_.specification.overrides, "sequence");
+    const std::string* sequence = find_setting(model_.specification.overrides, "sequence");
     if (sequence == nullptr || fields_.value("use_sliding_window", Json(true)) == false) return;
     for (const std::string& field : rules_.windows) {
       if (!is_given(field) || !fields_[field].is_number() ||
@@ -210,7 +211,7 @@ class ConfigurationReader {
   // --- blocks ---
 
   [[nodiscard]] int layers() const {
-    const std::string* value = find(model_.specification.overrides, "layers");
+    const std::string* value = find_setting(model_.specification.overrides, "layers");
     const auto count = value == nullptr ? std::nullopt : number_in<int>(*value);
     if (!count || *count < 1 || *count > kMaxBlocks) fail("the number of layers must be 1 to 5000");
     return *count;
@@ -259,7 +260,7 @@ class ConfigurationReader {
     if (!is_given(rules_.pattern) || !fields_[rules_.pattern].is_string())
       fail("field '" + rules_.pattern + "': expected a text with a letter per block");
     const std::string letters = fields_[rules_.pattern].get<std::string>();
-    const bool shortened = find(given_.overrides, "layers") != nullptr;
+    const bool shortened = find_setting(given_.overrides, "layers") != nullptr;
     if (const auto count = static_cast<int>(letters.size());
         count < layers() || (count > layers() && !shortened))
       fail(fmt::format("field '{}': has {} letters for {} layers", rules_.pattern, letters.size(), layers()));
@@ -366,9 +367,7 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
         path.string(), joined(configuration_types()));
   if (!named) assumed.push_back("model_type " + type + ", from field 'architectures'");
   if (const Json modules = fields.value("num_nextn_predict_layers", Json());
-      modules.is_number_integer() && modules > 0 &&
-      std::ranges::find(given.overrides, "mtp", &std::pair<std::string, std::string>::first) ==
-          given.overrides.end())
+      modules.is_number_integer() && modules > 0 && find_setting(given.overrides, "mtp") == nullptr)
     assumed.push_back("multi-token prediction is left out, as transformers' classes do; mtp=" +
                       modules.dump() + " trains it, in the families that have the setting");
   const std::vector<std::string>& known = configuration_types();
@@ -383,8 +382,7 @@ HuggingFaceModel read_hugging_face(const std::string& specification) {
   const Specification given =
       Specification::parse("model", specification.substr(std::string(kPrefix).size()));
   HuggingFaceModel model = read_configuration(given.file, given);
-  if (std::ranges::find(given.overrides, "sequence", &std::pair<std::string, std::string>::first) ==
-      given.overrides.end())
+  if (find_setting(given.overrides, "sequence") == nullptr)
     throw InputError("{}: the sequence length is missing; set it: {}{}:sequence=4096", given.file, kPrefix,
                      given.file);
   if (!model.obstacles.empty()) throw InputError("{}: {}", given.file, joined(model.obstacles, "; "));

@@ -5,14 +5,13 @@
 #include <algorithm>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
 
 std::vector<std::string> texts(const YamlNode& node) {
-  std::vector<std::string> result;
-  for (const YamlNode& item : node.one_or_more()) result.push_back(item.text());
-  return result;
+  return transformed(node.one_or_more(), &YamlNode::text);
 }
 
 /// Tables by name, each read once.

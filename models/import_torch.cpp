@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/importer.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/exported_program.hpp"
 #include "models/model.hpp"
@@ -40,9 +41,7 @@ Imported import_archive(const std::vector<std::string>& paths, const ImportTexts
   imported.understood.push_back(fmt::format("{}: {:.4g} flop forward and {} of parameters per sample",
                                             program.model.description, model.forward_flop().count(),
                                             to_text(model.parameter_bytes())));
-  std::vector<std::string> parts;
-  for (const Segment& segment : model.segments) parts.push_back(segment.name);
-  imported.understood.push_back("parts " + joined(parts));
+  imported.understood.push_back("parts " + joined(transformed(model.segments, &Segment::name)));
   imported.assumed = program.assumed;
   return imported;
 }

@@ -7,6 +7,7 @@
 
 #include "core/enum_table.hpp"
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "models/layer_kinds.hpp"
 
 namespace stepcast {
@@ -28,11 +29,7 @@ const std::vector<LayerKind>& layer_kinds() {
   return kKinds;
 }
 
-std::vector<std::string> layer_kind_names() {
-  std::vector<std::string> names;
-  for (const LayerKind& kind : layer_kinds()) names.push_back(kind.name);
-  return names;
-}
+std::vector<std::string> layer_kind_names() { return transformed(layer_kinds(), &LayerKind::name); }
 
 const LayerKind& layer_kind(const std::string& name) {
   const auto& kinds = layer_kinds();

@@ -130,17 +130,9 @@ std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
 }
 
 int Model::ranks_of(const LayerCollective& collective) const {
-  switch (collective.group) {
-    case LayerCollectiveGroup::kTensor:
-      return parallel.tensor;
-    case LayerCollectiveGroup::kContext:
-      return parallel.context;
-    case LayerCollectiveGroup::kExpert:
-      return parallel.expert;
-    case LayerCollectiveGroup::kExpertTensor:
-      break;
-  }
-  return parallel.expert_tensor;
+  // In the order of LayerCollectiveGroup.
+  const std::array sizes{parallel.tensor, parallel.context, parallel.expert, parallel.expert_tensor};
+  return sizes.at(static_cast<std::size_t>(collective.group));
 }
 
 bool Model::shares_classes() const {

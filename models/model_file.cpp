@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "models/chakra.hpp"
 #include "models/exported_program.hpp"
 #include "models/given_layer.hpp"
@@ -26,8 +27,7 @@ YamlNode base_of(const YamlNode& own) {
 /// Checks that a model's ends fit its input and loss.
 void check_ends(const Model& model, const YamlNode& node) {
   if (model.segments.empty()) node.fail("a model has at least one segment");
-  std::vector<std::string> names;
-  for (const Segment& segment : model.segments) names.push_back(segment.name);
+  std::vector<std::string> names = transformed(model.segments, &Segment::name);
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
   if (twice != names.end()) node.fail("two segments have the name '{}'; `$i` counts repetitions", *twice);

@@ -2,11 +2,11 @@
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/yaml.hpp"
 #include "models/hugging_face.hpp"
 #include "models/settings.hpp"
@@ -64,8 +64,7 @@ std::vector<Values> varying_values(const HuggingFaceModel& model, const std::str
 /// Segments of a file: texts that start with `  - name:`; the first has everything before.
 std::vector<std::string> segments_of(const std::string& text) {
   std::vector<std::string> parts{""};
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
+  for (const std::string& line : split(text)) {
     if (line.starts_with("  - name:")) parts.emplace_back();
     parts.back() += line + "\n";
   }
@@ -96,21 +95,16 @@ std::vector<ModelBlocks> grouped_blocks(int layers, const std::function<BlockSet
 }
 
 BlockSettings settings_of_letter(char letter, const std::string& where) {
-  switch (letter) {
-    case 'M':
-      return {{"attention", "0"}, {"dense", "0"}, {"mamba", "1"}};
-    case '*':
-      return {{"attention", "1"}, {"dense", "0"}, {"mamba", "0"}};
-    case '-':
-      return {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}, {"experts", "0"}};
-    case 'E':
-      return {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}};
-    default:
-      throw InputError(
-          "{}: block '{}' is not known; M is a state-space layer (Mamba 2), * attention, "
-          "- a feed-forward layer, E experts",
-          where, letter);
-  }
+  static const std::map<char, BlockSettings> kLetters{
+      {'M', {{"attention", "0"}, {"dense", "0"}, {"mamba", "1"}}},
+      {'*', {{"attention", "1"}, {"dense", "0"}, {"mamba", "0"}}},
+      {'-', {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}, {"experts", "0"}}},
+      {'E', {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}}}};
+  if (const auto found = kLetters.find(letter); found != kLetters.end()) return found->second;
+  throw InputError(
+      "{}: block '{}' is not known; M is a state-space layer (Mamba 2), * attention, "
+      "- a feed-forward layer, E experts",
+      where, letter);
 }
 
 HuggingFaceModel read_pattern(const YamlNode& file, Specification& given) {

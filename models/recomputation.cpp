@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/layer.hpp"
 
@@ -208,9 +209,7 @@ std::optional<RecomputedPart> recomputed_part(const std::string& text) {
 }
 
 std::vector<std::string> recomputed_modules() {
-  std::vector<std::string> names;
-  for (const Module& module : kModules) names.emplace_back(module.name);
-  return names;
+  return transformed(kModules, [](const Module& module) { return std::string(module.name); });
 }
 
 Model recomputing(Model model, RecomputedPart part) {

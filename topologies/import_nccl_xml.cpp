@@ -23,17 +23,12 @@ constexpr std::array<std::string_view, 19> kVirtualInterfaces{
     "docker", "veth", "br-", "br0", "virbr", "vnet", "lxc",    "lxdbr", "cni",  "flannel",
     "cali",   "kube", "tun", "tap", "dummy", "ovs",  "podman", "wg",    "vmnet"};
 
-/// Bandwidth of PCIe in NCCL, from the transfer rate by a table in 100 Mb/s per lane:
-///
-///     GB/s = lanes * table / 80
-///
-/// Other rates count as generation 3, and 0 lanes as 16.
-BytesPerSecond pci_bandwidth(double transfers, int lanes) {
-  static const std::map<double, int> kPerLane{{2.5, 15},   {5.0, 30},   {8.0, 60},
-                                              {16.0, 120}, {32.0, 240}, {64.0, 480}};
-  const auto found = kPerLane.find(transfers);
-  const int per_lane = found == kPerLane.end() ? 60 : found->second;
-  return BytesPerSecond(1e9 * (lanes == 0 ? 16 : lanes) * per_lane / 80.0);
+/// PCIe generation of a transfer rate in GT/s. As in NCCL other rates count as generation 3.
+int pcie_generation(double transfers) {
+  static const std::map<double, int> kGenerations{{2.5, 1},  {5.0, 2},  {8.0, 3},
+                                                  {16.0, 4}, {32.0, 5}, {64.0, 6}};
+  const auto found = kGenerations.find(transfers);
+  return found == kGenerations.end() ? 3 : found->second;
 }
 
 /// Bandwidth between sockets by the processor (src/graph/topo.h); none if NCCL has no value.
@@ -207,7 +202,7 @@ class XmlHost {
     const bool emulated = transfers <= 2.5 && integer_or(pci, "link_width", 0, 0) <= 1;
     if (emulated) emulated_.insert(pci.attribute("busid").value());
     if (emulated) return host_.pcie();
-    return {pci_bandwidth(transfers, lanes_of(pci)), kPcieLatency};
+    return {pcie_bandwidth(pcie_generation(transfers), lanes_of(pci)), kPcieLatency};
   }
   [[nodiscard]] int lanes_of(const pugi::xml_node& pci) const {
     const int lanes = integer_or(pci, "link_width", 0, 0);

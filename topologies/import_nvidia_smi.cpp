@@ -3,9 +3,9 @@
 #include <cctype>
 #include <cstddef>
 #include <optional>
+#include <ranges>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string_view>
 
 #include "core/number.hpp"
@@ -59,8 +59,8 @@ TextLine words_of(std::string_view line, std::size_t number) {
 
 std::vector<TextLine> lines_of(const std::string& text) {
   std::vector<TextLine> lines;
-  std::istringstream stream(without_controls(text));
-  for (std::string line; std::getline(stream, line);) lines.push_back(words_of(line, lines.size() + 1));
+  for (const std::string& line : split(without_controls(text)))
+    lines.push_back(words_of(line, lines.size() + 1));
   if (lines.empty() || text.ends_with('\n')) lines.push_back({.words = {}, .end = {lines.size() + 1, 1}});
   return lines;
 }
@@ -199,11 +199,8 @@ class MatrixReader {
     static const std::vector<std::vector<std::string>> kExtras{
         {"CPU", "Affinity"}, {"NUMA", "Affinity"}, {"GPU", "NUMA", "ID"}};
     for (const std::vector<std::string>& extra : kExtras) {
-      const bool here =
-          words.size() - at >= extra.size() &&
-          std::equal(extra.begin(), extra.end(), words.begin() + at,
-                     [](const std::string& name, const Word& word) { return name == word.text; });
-      if (!here) continue;
+      const auto found = words | std::views::drop(at) | std::views::take(extra.size());
+      if (!std::ranges::equal(extra, found, {}, {}, &Word::text)) continue;
       extras_.push_back(extra.front());
       return at + extra.size();
     }

@@ -104,9 +104,7 @@ Length Paths::step(const Way& way, int to) const {
 /// Dijkstra's algorithm from the destination until the start is reached.
 bool Paths::search(int from, int to) const {
   forget();
-  visited_.push_back(to);
-  left(to) = {};
-  open_.push({{}, to});
+  come_from(to, {});
   while (!open_.empty() && (left(from) == kUnreached || open_.top().length < left(from))) {
     const Arrival here = open_.top();
     open_.pop();
@@ -114,11 +112,7 @@ bool Paths::search(int from, int to) const {
     each_way(here.node, from, to, [&](const Way& way) {
       const bool comes_in = way.host < 0 && host(here.node) >= 0 && host(here.node) == host(to);
       if (comes_in && entry_ == nullptr) entry_ = &entry_of(to);
-      const Length length = left_by({way.link, here.node, host(here.node), way.length}, to);
-      if (!(length < left(way.to))) return;
-      if (left(way.to) == kUnreached) visited_.push_back(way.to);
-      left(way.to) = length;
-      open_.push({length, way.to});
+      come_from(way.to, left_by({way.link, here.node, host(here.node), way.length}, to));
     });
   }
   return left(from) != kUnreached;

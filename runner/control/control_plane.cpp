@@ -3,6 +3,7 @@
 #include <charconv>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 
@@ -68,9 +69,7 @@ std::vector<std::string> ControlPlane::gather(const std::string& what, const std
 
 std::vector<std::vector<double>> ControlPlane::all_gather_numbers(const std::string& what,
                                                                   const std::vector<double>& mine) {
-  std::vector<std::vector<double>> numbers;
-  for (const std::string& text : all_gather(what, text_of(mine))) numbers.push_back(numbers_in(text));
-  return numbers;
+  return transformed(all_gather(what, text_of(mine)), numbers_in);
 }
 
 std::string ControlPlane::broadcast(const std::string& what, const std::string& text) {

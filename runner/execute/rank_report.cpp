@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "runner/control/clocks.hpp"
 #include "runner/execute/clock_alignment.hpp"
 #include "runner/execute/rank_watch.hpp"
@@ -182,11 +183,7 @@ class RankLog {
       steps.push_back(make_breakdown(spans(step, [&](double own_s) { return own_s - start_s_[step]; }), rank_,
                                      step_time_s_[step]));
     Breakdown result;
-    for (const auto& [name, part] : breakdown_parts()) {
-      std::vector<double> samples;
-      for (const Breakdown& step : steps) samples.push_back(step.*part);
-      result.*part = median(samples);
-    }
+    for (const auto& [name, part] : breakdown_parts()) result.*part = median(transformed(steps, part));
     return result;
   }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "records/calibration.hpp"
 #include "topologies/paths.hpp"
@@ -92,9 +93,8 @@ std::vector<bool> slow_networks(int hosts, const std::vector<HostPair>& pairs,
     of_host[pairs[i].a].push_back(relative);
     of_host[pairs[i].b].push_back(relative);
   }
-  std::vector<double> medians;
-  for (const std::vector<double>& values : of_host) medians.push_back(values.empty() ? 0.0 : median(values));
-  return far_below(medians, kSlow);
+  const auto median_or_0 = [](const auto& values) { return values.empty() ? 0.0 : median(values); };
+  return far_below(transformed(of_host, median_or_0), kSlow);
 }
 
 std::vector<bool> slow_processors(const std::vector<double>& rates) {
@@ -112,8 +112,7 @@ std::vector<std::string> measured_classes(int hosts, const std::vector<HostPair>
     if (has(pairs[i], slow)) continue;
     clear.push_back(i);
     latencies.push_back(pairs[i].latency_s);
-    times.emplace_back();
-    for (const double bandwidth : pairs[i].bandwidth_bytes_per_s) times.back().push_back(1.0 / bandwidth);
+    times.push_back(transformed(pairs[i].bandwidth_bytes_per_s, [](double one) { return 1.0 / one; }));
   }
   if (clear.empty()) return classes;
   const std::vector<bool> by_latency = below_first_cut(latencies), by_bandwidth = below_first_cut(times);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 
 Sampler::Sampler(RankSession& session, std::vector<SampledCase> cases, const SamplerSettings& settings)
@@ -120,10 +122,8 @@ void Sampler::give_up(std::size_t index) {
 
 void Sampler::run_rounds(const OnSample& on_case, const OnSample& on_round) {
   for (int round = 0; round < settings_.rounds; ++round) {
-    std::vector<double> costs;
-    for (const Case& one : cases_) costs.push_back(one.round_s);
     const std::vector<int> rounds =
-        rounds_within(costs, settings_.rounds - round,
+        rounds_within(transformed(cases_, &Case::round_s), settings_.rounds - round,
                       std::max(0, std::min(kFewestSamples, settings_.rounds) - round), left_s());
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       if (rounds[i] == 0 || cases_[i].given_up) continue;
@@ -137,12 +137,9 @@ void Sampler::run_rounds(const OnSample& on_case, const OnSample& on_round) {
 
 bool Sampler::repeat() {
   constexpr double kTurn = 1.0;
-  std::vector<double> probes, costs, spent;
-  for (const Case& one : cases_) {
+  std::vector<double> probes;
+  for (const Case& one : cases_)
     probes.insert(probes.end(), one.set.machine.probe_per_s.begin(), one.set.machine.probe_per_s.end());
-    costs.push_back(one.round_s);
-    spent.push_back(one.spent_s);
-  }
   const double best = best_probe(std::move(probes));
   std::vector<std::size_t> lacking;
   for (std::size_t i = 0; i < cases_.size(); ++i) {
@@ -150,7 +147,8 @@ bool Sampler::repeat() {
     if (!cases_[i].given_up && std::ranges::count(clean, 1) < wanted() * cases_[i].definition.windows)
       lacking.push_back(i);
   }
-  const std::vector<std::size_t> turn = cases_to_repeat(lacking, costs, spent, kTurn, left_s());
+  const std::vector<std::size_t> turn = cases_to_repeat(lacking, transformed(cases_, &Case::round_s),
+                                                        transformed(cases_, &Case::spent_s), kTurn, left_s());
   for (const std::size_t i : turn) run(i);
   settle();
   return !turn.empty();

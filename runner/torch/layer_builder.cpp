@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "models/layer.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/script_program.hpp"
@@ -36,9 +37,7 @@ LayerBuilder::LayerBuilder(TorchModel& target, unsigned seed)
 }
 
 std::vector<LayerFunction> LayerBuilder::chain(const std::vector<Layer>& layers) {
-  std::vector<LayerFunction> functions;
-  for (const Layer& layer : layers) functions.push_back(build(layer));
-  return functions;
+  return transformed(layers, [&](const Layer& layer) { return build(layer); });
 }
 
 LayerFunction LayerBuilder::build(const Layer& layer) {

@@ -67,8 +67,7 @@ std::size_t element_at(Bytes position, double element_bytes) {
 
 AlgorithmChoice parse_algorithms(const std::string& text, const std::string& backend) {
   AlgorithmChoice choice;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
+  for (const std::string& part : split(text, ',')) {
     const auto [kind, name] = parse_choice(part, backend);
     if (!choice.emplace(kind, name).second)
       throw UsageError("--algorithm {} chooses {} twice", text, to_text(kind));

@@ -9,6 +9,8 @@
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
+#include "core/sorted.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "models/execution.hpp"
@@ -80,7 +82,7 @@ class TableReader {
   }
 
   LaunchReading read(const std::string& text) {
-    const LaunchFile file = read_launch_syntax(text, name_, syntax_of(text));
+    const LaunchFile file = reader_of(text)(text, name_);
     result_.ignored = file.ignored;
     take_words(file.words);
     for (const auto& [option, value] : given_) words_[option] = value;
@@ -115,15 +117,15 @@ class TableReader {
         message);
   }
 
-  [[nodiscard]] LaunchSyntax syntax_of(const std::string& text) const {
-    static const std::map<std::string, LaunchSyntax> kSyntaxes{{"arguments", LaunchSyntax::kArguments},
-                                                               {"python", LaunchSyntax::kPython},
-                                                               {"toml", LaunchSyntax::kToml},
-                                                               {"json", LaunchSyntax::kYaml},
-                                                               {"yaml", LaunchSyntax::kYaml}};
+  using Reader = LaunchFile (*)(const std::string& text, const std::string& name);
+  [[nodiscard]] Reader reader_of(const std::string& text) const {
+    static const std::map<std::string, Reader> kReaders{{"arguments", read_script},
+                                                        {"python", read_recipe},
+                                                        {"toml", read_toml},
+                                                        {"json", read_yaml},
+                                                        {"yaml", read_yaml}};
     const bool script = text.starts_with("#!/") && text.find("python") > text.find('\n');
-    return script || name_.ends_with(".sh") ? LaunchSyntax::kArguments
-                                            : read_.at("syntax").named("syntax", kSyntaxes);
+    return script || name_.ends_with(".sh") ? read_script : read_.at("syntax").named("syntax", kReaders);
   }
 
   /// `--model llama3-8b --like=`: options that the program's own do not express; an empty value unsets one.
@@ -166,8 +168,7 @@ class TableReader {
     }
     const bool known = of_model || read_.at("keys").has(key);
     if (read_.has("only") && read_.at("only").has(key)) {
-      std::vector<std::string> modelled;
-      for (const YamlNode& one : read_.at("only").at(key).one_or_more()) modelled.push_back(one.text());
+      const auto modelled = transformed(read_.at("only").at(key).one_or_more(), &YamlNode::text);
       for (const std::string& part : parts)
         if (!absent && std::ranges::find(modelled, part) == modelled.end())
           fail(entry, "this value is not modelled; known: " + joined(modelled));
@@ -303,13 +304,11 @@ class TableReader {
     values_.set("whole-pattern", values_.value_or("layers", letters) == letters ? "yes" : "no");
     std::vector<int> stages;
     if (const std::string layout = values_.value_or("layout", ""); !layout.empty()) {
-      std::istringstream parts(layout);
-      for (std::string part; std::getline(parts, part, '|');) stages.push_back(blocks_in(part));
+      for (const std::string& part : split(layout, '|')) stages.push_back(blocks_in(part));
     } else if (const std::string points = values_.value_or("split-points", ""); !points.empty()) {
-      std::istringstream parts(points);
       int before = 0;
       const int all = positive_number(values_.value_or("layers", "")).value_or(0);
-      for (std::string part; std::getline(parts, part, ',');) {
+      for (const std::string& part : split(points, ',')) {
         const auto dot = part.find_last_of('.');
         const int point =
             dot == std::string::npos ? all : positive_number(part.substr(dot + 1)).value_or(all);
@@ -395,9 +394,8 @@ class TableReader {
     if (result_.options.contains("like") && !given_.contains("like"))
       result_.assumed.push_back("what " + result_.program + " does by itself: convention " +
                                 result_.options.at("like"));
-    std::ranges::sort(ignored_);
-    ignored_.erase(std::unique(ignored_.begin(), ignored_.end()), ignored_.end());
-    if (!ignored_.empty()) result_.ignored.push_back("keys without effect: " + joined(ignored_));
+    if (!ignored_.empty())
+      result_.ignored.push_back("keys without effect: " + joined(sorted_unique(ignored_)));
   }
 
   const YamlNode table_, read_;

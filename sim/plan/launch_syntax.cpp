@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
 
@@ -45,8 +46,7 @@ std::optional<std::string> literal(const std::string& text,
   if (std::regex_match(value, found, kType)) return found[1].str();
   if (value.size() >= 2 && value.front() == '[' && value.back() == ']') {
     std::string items;
-    std::istringstream parts(value.substr(1, value.size() - 2));
-    for (std::string part; std::getline(parts, part, ',');) {
+    for (const std::string& part : split(value.substr(1, value.size() - 2), ',')) {
       if (trimmed(part).empty()) continue;
       const auto item = literal(part, variables);
       if (!item) return {};
@@ -69,6 +69,89 @@ std::string without_comment(const std::string& line) {
     if (quote == 0 && line[at] == '#') return line.substr(0, at);
   }
   return line;
+}
+
+/// Number of the line with this position, from 1; 0: none.
+int line_of(const std::string& text, std::size_t at) {
+  return at == std::string::npos
+             ? 0
+             : static_cast<int>(1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'));
+}
+
+/// \param from position of the node's own key
+void add_yaml(const YamlNode& node, const std::string& prefix, const std::string& text, LaunchFile& file,
+              std::size_t from = 0) {
+  for (const std::string& key : node.keys()) {
+    const YamlNode value = node.at(key);
+    const auto at = std::min(text.find(key + ":", from), text.find("\"" + key + "\"", from));
+    if (value.is_map()) {
+      add_yaml(value, prefix + key + ".", text, file, at == std::string::npos ? from : at);
+      continue;
+    }
+    std::vector<std::string> items;
+    for (const YamlNode& item : value.one_or_more()) items.push_back(item.is_scalar() ? item.text() : "null");
+    file.entries.push_back({prefix + key, joined(items, ","), line_of(text, at)});
+  }
+}
+
+}  // namespace
+
+void read_comment(const std::string& line, int number, LaunchFile& file) {
+  static const std::regex kWorld(R"(^\s*# (?:torchrun|deepspeed) with (\d+) processes)");
+  static const std::regex kTrainer(R"(^\s*# Trainer: ([a-z_0-9]+): (\S+))");
+  static const std::regex kCall(R"(^\s*# GradientAccumulationPlugin\(.*(sync_each_batch)=(True))");
+  constexpr std::string_view kOwn = "# stepcast:";
+  std::smatch found;
+  const std::string text = trimmed(line);
+  if (text.starts_with(kOwn)) file.words.push_back(text.substr(kOwn.size()));
+  if (line.size() > kLongestLine || !text.starts_with("#")) return;
+  if (std::regex_search(line, found, kWorld)) file.entries.push_back({"world-size", found[1], number});
+  if (std::regex_search(line, found, kTrainer) || std::regex_search(line, found, kCall))
+    file.entries.push_back({"trainer." + found[1].str(), found[2], number});
+}
+
+LaunchFile read_recipe(const std::string& text, const std::string& name) {
+  static const std::regex kRefused(
+      R"(^(for|while|if|elif|else|with|try|except|class|lambda|async|match)\b.*)");
+  static const std::regex kAssignment(R"(^([A-Za-z_][\w.]*)\s*(?::\s*[\w.\[\]]+\s*)?=\s*([^=].*)$)");
+  static const std::regex kKeyword(
+      R"(([A-Za-z_]\w*)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|[-+]?[\w.]+)\s*(?=[,)]|$))");
+  LaunchFile file;
+  std::map<std::string, std::string> variables;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    read_comment(line, ++number, file);
+    const std::string plain = trimmed(without_comment(line));
+    if (plain.empty() || plain.size() > kLongestLine) continue;
+    std::smatch found;
+    if (plain.starts_with("if __name__")) continue;
+    if (std::regex_match(plain, found, kRefused))
+      throw InputError("{}:{}: '{}': only literal values 'key = value' and 'key=value' are read", name,
+                       number, found[1].str());
+    if (plain.starts_with("import ") || plain.starts_with("from ") || plain.starts_with("def ") ||
+        plain.starts_with("return") || plain.starts_with("@") || plain.starts_with("\"\"\""))
+      continue;
+    std::string rest = plain;
+    if (std::regex_match(plain, found, kAssignment)) {
+      const std::string key = found[1];
+      rest = found[2];
+      const auto value = literal(rest.ends_with(',') ? rest.substr(0, rest.size() - 1) : rest, variables);
+      const bool call = rest.find('(') != std::string::npos;
+      const bool plain_name =
+          key.find('.') == std::string::npos && !line.starts_with(' ') && !line.starts_with('\t');
+      if (value && plain_name) variables[key] = *value;
+      if (value && (!plain_name || key.find('_') != std::string::npos))
+        file.entries.push_back({key, *value, number});
+      if (!value && !call && key.find('.') != std::string::npos)
+        file.entries.push_back({key, "\x01", number});
+      if (value || !call) continue;
+    }
+    for (auto at = std::sregex_iterator(rest.begin(), rest.end(), kKeyword); at != std::sregex_iterator();
+         ++at)
+      file.entries.push_back({(*at)[1], literal((*at)[2], variables).value_or("\x01"), number});
+  }
+  return file;
 }
 
 LaunchFile read_toml(const std::string& text, const std::string& name) {
@@ -105,29 +188,6 @@ LaunchFile read_toml(const std::string& text, const std::string& name) {
   return file;
 }
 
-/// Number of the line with this position, from 1; 0: none.
-int line_of(const std::string& text, std::size_t at) {
-  return at == std::string::npos
-             ? 0
-             : static_cast<int>(1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'));
-}
-
-/// \param from position of the node's own key
-void add_yaml(const YamlNode& node, const std::string& prefix, const std::string& text, LaunchFile& file,
-              std::size_t from = 0) {
-  for (const std::string& key : node.keys()) {
-    const YamlNode value = node.at(key);
-    const auto at = std::min(text.find(key + ":", from), text.find("\"" + key + "\"", from));
-    if (value.is_map()) {
-      add_yaml(value, prefix + key + ".", text, file, at == std::string::npos ? from : at);
-      continue;
-    }
-    std::vector<std::string> items;
-    for (const YamlNode& item : value.one_or_more()) items.push_back(item.is_scalar() ? item.text() : "null");
-    file.entries.push_back({prefix + key, joined(items, ","), line_of(text, at)});
-  }
-}
-
 /// JSON, too, which is YAML.
 LaunchFile read_yaml(const std::string& text, const std::string& name) {
   LaunchFile file;
@@ -142,82 +202,6 @@ LaunchFile read_yaml(const std::string& text, const std::string& name) {
   if (!yaml.is_map()) throw InputError("{}:1: expected a map of keys", name);
   add_yaml(yaml, "", text, file);
   return file;
-}
-
-}  // namespace
-
-void read_comment(const std::string& line, int number, LaunchFile& file) {
-  static const std::regex kWorld(R"(^\s*# (?:torchrun|deepspeed) with (\d+) processes)");
-  static const std::regex kTrainer(R"(^\s*# Trainer: ([a-z_0-9]+): (\S+))");
-  static const std::regex kCall(R"(^\s*# GradientAccumulationPlugin\(.*(sync_each_batch)=(True))");
-  constexpr std::string_view kOwn = "# stepcast:";
-  std::smatch found;
-  const std::string text = trimmed(line);
-  if (text.starts_with(kOwn)) file.words.push_back(text.substr(kOwn.size()));
-  if (line.size() > kLongestLine || !text.starts_with("#")) return;
-  if (std::regex_search(line, found, kWorld)) file.entries.push_back({"world-size", found[1], number});
-  if (std::regex_search(line, found, kTrainer) || std::regex_search(line, found, kCall))
-    file.entries.push_back({"trainer." + found[1].str(), found[2], number});
-}
-
-LaunchFile read_recipe(const std::string& text, const std::string& name) {
-  static const std::regex kRefused(
-      R"(^(for|while|if|elif|else|with|try|except|class|lambda|async|match)\b.*)");
-  static const std::regex kAssignment(R"(^([A-Za-z_][\w.]*)\s*(?::\s*[\w.\[\]]+\s*)?=\s*([^=].*)$)");
-  static const std::regex kKeyword(
-      R"(([A-Za-z_]\w*)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|[-+]?[\w.]+)\s*(?=[,)]|$))");
-  LaunchFile file;
-  std::map<std::string, std::string> variables;
-  std::istringstream lines(text);
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    read_comment(line, ++number, file);
-    const std::string plain = trimmed(without_comment(line));
-    if (plain.empty() || plain.size() > kLongestLine) continue;
-    const auto fail = [&](const std::string& what) {
-      throw InputError("{}:{}: {}: only literal values 'key = value' and 'key=value' are read", name, number,
-                       what);
-    };
-    std::smatch found;
-    if (plain.starts_with("if __name__")) continue;
-    if (std::regex_match(plain, found, kRefused)) fail("'" + found[1].str() + "'");
-    if (plain.starts_with("import ") || plain.starts_with("from ") || plain.starts_with("def ") ||
-        plain.starts_with("return") || plain.starts_with("@") || plain.starts_with("\"\"\""))
-      continue;
-    std::string rest = plain;
-    if (std::regex_match(plain, found, kAssignment)) {
-      const std::string key = found[1];
-      rest = found[2];
-      const auto value = literal(rest.ends_with(',') ? rest.substr(0, rest.size() - 1) : rest, variables);
-      const bool call = rest.find('(') != std::string::npos;
-      const bool plain_name =
-          key.find('.') == std::string::npos && !line.starts_with(' ') && !line.starts_with('\t');
-      if (value && plain_name) variables[key] = *value;
-      if (value && (!plain_name || key.find('_') != std::string::npos))
-        file.entries.push_back({key, *value, number});
-      if (!value && !call && key.find('.') != std::string::npos)
-        file.entries.push_back({key, "\x01", number});
-      if (value || !call) continue;
-    }
-    for (auto at = std::sregex_iterator(rest.begin(), rest.end(), kKeyword); at != std::sregex_iterator();
-         ++at)
-      file.entries.push_back({(*at)[1], literal((*at)[2], variables).value_or("\x01"), number});
-  }
-  return file;
-}
-
-LaunchFile read_launch_syntax(const std::string& text, const std::string& name, LaunchSyntax syntax) {
-  switch (syntax) {
-    case LaunchSyntax::kArguments:
-      return read_script(text, name);
-    case LaunchSyntax::kPython:
-      return read_recipe(text, name);
-    case LaunchSyntax::kToml:
-      return read_toml(text, name);
-    case LaunchSyntax::kYaml:
-      break;
-  }
-  return read_yaml(text, name);
 }
 
 }  // namespace stepcast

@@ -20,22 +20,19 @@ struct LaunchFile {
   std::vector<std::string> ignored;  ///< one sentence each
 };
 
-enum class LaunchSyntax : unsigned char { kArguments, kPython, kToml, kYaml };
-
 /// Reads the entries of a text.
 ///
-///     arguments   a shell script: literal assignments, arrays, $VAR, arithmetic of them, and the command; or
-///                 arguments alone
-///     python      `a.b.c = literal`, `key=literal` in calls, and variables of literals; or Hydra's overrides
-///     toml        sections, scalars and lists
-///     yaml        maps, also as JSON; comments `# Trainer: key: value`
+///     script   literal assignments, arrays, $VAR, arithmetic of them, and the command; or arguments alone
+///     recipe   Python: `a.b.c = literal`, `key=literal` in calls, and variables of literals; or Hydra's
+///              overrides
+///     toml     sections, scalars and lists
+///     yaml     maps, also as JSON; comments `# Trainer: key: value`
 ///
 /// \param name the text's name in errors \throws InputError with the line of what is not literal
-LaunchFile read_launch_syntax(const std::string& text, const std::string& name, LaunchSyntax syntax);
-
-/// The files of other syntaxes, one function each.
 LaunchFile read_script(const std::string& text, const std::string& name);
 LaunchFile read_recipe(const std::string& text, const std::string& name);
+LaunchFile read_toml(const std::string& text, const std::string& name);
+LaunchFile read_yaml(const std::string& text, const std::string& name);
 
 /// Adds what a comment of a plan contains: the number of processes, and options that the program's own do not
 /// express. Other lines contain nothing.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "topologies/devices.hpp"
 
@@ -111,12 +112,11 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
                " behind 1: " + differences(*best.forecast, *record.forecast) + "\n";
   }
   std::string memory;
-  if (outcome.ranked > 0 && outcome.plans.front().forecast->stage_memory_bytes.size() > 1) {
-    std::vector<std::string> stages;
-    for (const double bytes : outcome.plans.front().forecast->stage_memory_bytes)
-      stages.push_back(to_text(Bytes(bytes)));
-    memory = "\nmemory of 1 by stage: " + joined(stages) + "\n";
-  }
+  if (outcome.ranked > 0 && outcome.plans.front().forecast->stage_memory_bytes.size() > 1)
+    memory = "\nmemory of 1 by stage: " +
+             joined(transformed(outcome.plans.front().forecast->stage_memory_bytes,
+                                [](double bytes) { return to_text(Bytes(bytes)); })) +
+             "\n";
   return table.text() + memory + (reasons.empty() ? "" : "\n" + reasons);
 }
 

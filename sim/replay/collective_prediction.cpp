@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "sim/strategies/local_step.hpp"
 
 namespace stepcast {
@@ -69,8 +70,7 @@ Schedule ping_pong_schedule(Bytes message, int world_size) {
 std::vector<double> slowest_rank(const Result& result) {
   std::vector<double> times = result.step_time_s.front();
   for (const auto& rank : result.step_time_s)
-    std::transform(times.begin(), times.end(), rank.begin(), times.begin(),
-                   [](double a, double b) { return std::max(a, b); });
+    std::ranges::transform(times, rank, times.begin(), std::ranges::max);
   return times;
 }
 
@@ -79,11 +79,8 @@ void check(const CollectiveRequest& request) {
   if (request.world_size > 65'536) throw UsageError("--world-size must be at most 65536");
   if (request.smallest.count() <= 0.0 || request.largest < request.smallest || !(request.factor >= 1.01))
     throw UsageError("--min must be above 0 B and at most --max, --factor at least 1.01");
-  for (const std::string& name : request.collectives) {
-    const auto& known = bench_names();
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UsageError(unknown_name("collective", name, known));
-  }
+  for (const std::string& name : request.collectives)
+    named<UsageError>(bench_names(), std::identity(), "collective", name);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "models/model.hpp"
@@ -67,8 +68,7 @@ std::string multiple_of(std::int64_t setting, const std::string& value) {
 std::string condition_text(const YamlNode& conditions) {
   std::vector<std::string> all;
   for (const std::string& name : conditions.keys()) {
-    std::vector<std::string> values;
-    for (const YamlNode& value : conditions.at(name).one_or_more()) values.push_back(value.text());
+    const auto values = transformed(conditions.at(name).one_or_more(), &YamlNode::text);
     all.push_back(name + " " + joined(values, " or "));
   }
   return joined(all, ", ");

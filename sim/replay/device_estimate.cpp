@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "models/layer.hpp"
 #include "models/muon.hpp"
 #include "sim/replay/device_scaling.hpp"
@@ -259,8 +260,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     const double weights = layers_time(segment, Phase::kBackwardWeight, layer).count();
     to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;
     if (!device.gpu) continue;
-    double weight_gemms = 0.0;
-    for (const LayerWork& work : segment.work) weight_gemms += work.weight_gradient_gemms();
+    const double weight_gemms = sum_of(segment.work, &LayerWork::weight_gradient_gemms);
     const double kernels = kernels_of(model, index, Phase::kBackward);
     to.weight_launch_fraction = kernels > 0 ? std::min(1.0, weight_gemms / kernels) : 0.0;
   }

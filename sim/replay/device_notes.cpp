@@ -18,6 +18,13 @@ std::filesystem::path device_error_file() {
   return home_folder() / "calibration" / "data" / "device-errors.json";
 }
 
+/// True if `is` holds for a kernel of the model.
+bool has_kernel(const Model& model, const auto& is) {
+  return std::ranges::any_of(model.segments, [&](const Segment& segment) {
+    return std::ranges::any_of(segment.work, [&](const LayerWork& one) { return one.any(is); });
+  });
+}
+
 }  // namespace
 
 STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size, batch, predicted_s,
@@ -36,11 +43,7 @@ std::string estimate_note(const Precision& precision, const DeviceModel& device)
 
 std::string assumed_note(const Model& model, const DeviceModel& device) {
   std::vector<std::string> lines;
-  const auto attends = [](const Segment& segment) {
-    return std::ranges::any_of(segment.work,
-                               [](const LayerWork& one) { return one.any(&Kernel::attention); });
-  };
-  if (device.has_kernels() && std::ranges::any_of(model.segments, attends))
+  if (device.has_kernels() && has_kernel(model, &Kernel::attention))
     lines.push_back("attention is " + attention_kind(device, model.execution.attention, &model));
   if (!lines.empty() && lines.back().ends_with("fp8"))
     lines.back() += ", the casts of whose operands cost nothing";
@@ -53,12 +56,7 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
     lines.push_back(most == 1.0 ? "routing is even"
                                 : fmt::format("the fullest rank has {:.2f} times the mean tokens", most));
   }
-  const auto scans = [](const Segment& segment) {
-    return std::ranges::any_of(segment.work, [](const LayerWork& one) {
-      return one.any([](const Kernel& kernel) { return kernel.is(KernelRole::kScan); });
-    });
-  };
-  if (std::ranges::any_of(model.segments, scans))
+  if (has_kernel(model, [](const Kernel& kernel) { return kernel.is(KernelRole::kScan); }))
     lines.push_back(
         device.has_kernels()
             ? fmt::format(
@@ -90,20 +88,20 @@ std::vector<DeviceError> device_errors() {
 }
 
 std::string known_errors_note(const DeviceModel& device) {
-  std::string text;
+  std::vector<std::string> errors;
   for (const DeviceError& row : device_errors()) {
     if (row.device != device.name) continue;
     const double ratio = row.predicted_s / row.measured_s;
-    text.append(text.empty() ? "" : "; ");
-    text += ratio < 0.5 ? std::to_string(std::lround(1.0 / ratio)) + " times too fast"
-                        : signed_percent_text(ratio - 1.0);
-    text.append(" for ").append(row.model);
-    text.append(row.world_size > 1 ? ", " + row.strategy + " on " + std::to_string(row.world_size) : "");
-    text.append(row.remark.empty() ? "" : ", " + row.remark).append(" (").append(row.source).append(")");
+    errors.push_back(fmt::format(
+        "{} for {}{}{} ({})",
+        ratio < 0.5 ? fmt::format("{} times too fast", std::lround(1.0 / ratio))
+                    : signed_percent_text(ratio - 1.0),
+        row.model, row.world_size > 1 ? fmt::format(", {} on {}", row.strategy, row.world_size) : "",
+        row.remark.empty() ? "" : ", " + row.remark, row.source));
   }
-  return text.empty() ? "not known: no single estimate for " + device.name +
-                            " was compared with a measurement; see docs/measured.md"
-                      : text;
+  return errors.empty() ? "not known: no single estimate for " + device.name +
+                              " was compared with a measurement; see docs/measured.md"
+                        : joined(errors, "; ");
 }
 
 std::string fitted_note(const FittedTo& fitted, int ranks) {
@@ -119,8 +117,7 @@ std::string fitted_note(const FittedTo& fitted, int ranks) {
 
 std::string memory_warning(const Result& result, const DeviceModel& device) {
   if (device.memory <= Bytes(0)) return "";
-  const auto largest = std::ranges::max_element(
-      result.memory, [](const MemoryUse& a, const MemoryUse& b) { return a.peak_bytes < b.peak_bytes; });
+  const auto largest = std::ranges::max_element(result.memory, {}, &MemoryUse::peak_bytes);
   if (largest == result.memory.end()) return "";
   constexpr double kBarely = 0.92;  // of the memory reserved: NCCL and CUDA's context need the rest
   const double allocated = largest->peak_bytes / device.memory.count();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/layer.hpp"
 #include "models/muon.hpp"
@@ -74,9 +75,7 @@ void check_describes_work(const Model& model) {
 }
 
 double recomputed_kernels(const Segment& segment) {
-  double kernels = 0.0;
-  for (const LayerWork& work : segment.recomputed.work) kernels += work.issued(true);
-  return kernels;
+  return sum_of(segment.recomputed.work, [](const LayerWork& work) { return work.issued(true); });
 }
 
 DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int threads) {

@@ -25,13 +25,14 @@ std::string fitting_clusters(const std::string& device, bool any_device = false)
       return false;
     }
   };
-  std::string names;
-  for (const std::string& name : resource_names("topologies", ".yaml")) {
-    std::string found = name;
-    if (!fits(found)) found += ":device=" + device;
-    if (found == name || (!device.empty() && fits(found))) names += (names.empty() ? "" : ", ") + found;
-  }
-  return names.empty() ? "none of the shipped clusters fits; describe it in a file" : "these fit: " + names;
+  std::vector<std::string> names;
+  for (const std::string& name : resource_names("topologies", ".yaml"))
+    if (const std::string with_device = name + ":device=" + device; fits(name))
+      names.push_back(name);
+    else if (!device.empty() && fits(with_device))
+      names.push_back(with_device);
+  return names.empty() ? "none of the shipped clusters fits; describe it in a file"
+                       : "these fit: " + joined(names);
 }
 
 Cluster one_host(int cores, const std::string& whose) {

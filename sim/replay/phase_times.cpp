@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/specification.hpp"
+#include "core/table.hpp"
 #include "core/yaml.hpp"
 
 namespace stepcast {
@@ -29,8 +31,8 @@ const std::map<std::string, KnownPhase>& known_phases() {
 void scale(PhaseCosts& costs, PhaseCost SegmentCosts::*phase, const std::optional<Seconds>& known,
            bool shares) {
   if (!known && !shares) return;
-  double sum = 0.0;
-  for (const SegmentCosts& segment : costs.segments) sum += (segment.*phase).device_s;
+  const double sum =
+      sum_of(costs.segments, [&](const SegmentCosts& segment) { return (segment.*phase).device_s; });
   const double factor = sum > 0.0 ? known.value_or(Seconds(0)).count() / sum : 0.0;
   for (SegmentCosts& segment : costs.segments) (segment.*phase).device_s *= factor;
 }
@@ -63,14 +65,11 @@ PhaseTimes parse_phase_times(const std::string& text) {
 }
 
 std::string to_text(const PhaseTimes& times) {
-  std::string text;
-  const auto add = [&](const std::string& name, Seconds time) {
-    text += (text.empty() ? "" : ", ") + name + " " + to_text(time);
-  };
+  std::vector<std::string> texts;
   for (const auto& [name, phase] : known_phases())
-    if (times.*phase) add(name, *(times.*phase));
-  if (times.stage > Seconds(0)) add("stage", times.stage);
-  return text;
+    if (times.*phase) texts.push_back(name + " " + to_text(*(times.*phase)));
+  if (times.stage > Seconds(0)) texts.push_back("stage " + to_text(times.stage));
+  return joined(texts);
 }
 
 PhaseCosts flop_shares(const Model& model, int samples) {

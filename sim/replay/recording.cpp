@@ -77,12 +77,9 @@ int FullestLinkSearch::fullest() {
   }
   alone = alone && tiers.size() == 1 && !tiers.contains("pageable");
   FullestLinks links{joined(tiers, "+"), alone ? routes_.cluster().links[most].name : ""};
-  const auto found = std::ranges::find(found_, links);
-  if (found == found_.end()) {
-    found_.push_back(std::move(links));
-    return static_cast<int>(found_.size()) - 1;
-  }
-  return static_cast<int>(found - found_.begin());
+  const auto number = std::ranges::find(found_, links) - found_.begin();
+  if (number == std::ssize(found_)) found_.push_back(std::move(links));
+  return static_cast<int>(number);
 }
 
 }  // namespace stepcast

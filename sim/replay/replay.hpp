@@ -29,10 +29,7 @@ struct Recording;
 /// link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
 /// `kAutomatic`: message level up to a group size, aggregate above; the Result notes the choice.
 enum class Fidelity : std::uint8_t { kAutomatic, kMessage, kAggregate };
-inline constexpr std::array kFidelities{EnumName{Fidelity::kAutomatic, "auto"},
-                                        EnumName{Fidelity::kMessage, "message"},
-                                        EnumName{Fidelity::kAggregate, "aggregate"}};
-static_assert(is_in_order(kFidelities));
+inline constexpr auto kFidelities = enum_names<Fidelity>("auto", "message", "aggregate");
 
 /// Costs of copies between the memories of a host and its devices, beside the links.
 struct CopyCosts {

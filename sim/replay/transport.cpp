@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/table.hpp"
 #include "sim/collectives/nccl_reached.hpp"
 
 namespace stepcast {
@@ -54,12 +55,12 @@ const PathCost* Transport::path(int from, int to) const {
 }
 
 std::string Transport::stand_ins() const {
-  std::string text;
+  std::vector<std::string> texts;
   for (const ClassCost& entry : classes_)
     if (entry.used && entry.cost->path_class != entry.wanted)
-      text += (text.empty() ? "" : "; ") + entry.cost->path_class + " for " + entry.wanted +
-              ", which is not calibrated";
-  return text;
+      texts.push_back(
+          fmt::format("{} for {}, which is not calibrated", entry.cost->path_class, entry.wanted));
+  return joined(texts, "; ");
 }
 
 double Transport::wire_latency_s(int from, int to) const {

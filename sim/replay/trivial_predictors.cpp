@@ -41,8 +41,7 @@ AlphaBeta message_line(const Calibration* calibration, Routes& routes) {
     line.beta_s_per_byte += 1.0 / bandwidth(cluster, path).count();
     return line;
   }
-  const auto slowest = std::ranges::min_element(
-      cluster.links, [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; });
+  const auto slowest = std::ranges::min_element(cluster.links, {}, &Link::bandwidth);
   line.alpha_s += 2.0 * slowest->latency.count();
   line.beta_s_per_byte += 1.0 / slowest->bandwidth.count();
   return line;
@@ -69,9 +68,8 @@ Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Se
   Seconds total = single;
   for (const Op& op : schedule.program(0).ops) {
     if (const auto* send = std::get_if<Send>(&op.action)) total += line.time(send->message);
-    const auto* collective = std::get_if<Collective>(&op.action);
-    if (collective == nullptr) continue;
-    total += alpha_beta_time(schedule, *collective, line);
+    if (const auto* collective = std::get_if<Collective>(&op.action))
+      total += alpha_beta_time(schedule, *collective, line);
   }
   return total;
 }

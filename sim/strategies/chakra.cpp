@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "core/error.hpp"
+#include "core/sorted.hpp"
 #include "models/chakra.hpp"
 
 namespace stepcast {
@@ -66,8 +67,7 @@ class ChakraSchedule {
       Op op{.name = fmt::format("{}#{}", node.name, node.id)};
       for (const std::uint64_t before : node.after)
         op.after.insert(op.after.end(), done[before].begin(), done[before].end());
-      std::ranges::sort(op.after);
-      op.after.erase(std::unique(op.after.begin(), op.after.end()), op.after.end());
+      op.after = sorted_unique(std::move(op.after));
       if (!add_action(rank, node, op)) {
         done[node.id] = op.after;
         continue;

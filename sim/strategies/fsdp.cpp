@@ -319,9 +319,7 @@ class Fsdp {
 /// Resolves options and drops those without effect.
 void settle(StrategyOptions& options, const Model& model, const TrainingConfig& config) {
   const int world_size = config.world_size;
-  const bool has_blocks =
-      std::ranges::any_of(model.segments, [](const Segment& segment) { return segment.repeated; });
-  if (options.text("wrap") == "block" && !has_blocks) options.settle("wrap", "layer");
+  if (options.text("wrap") == "block" && !repeats_blocks(model)) options.settle("wrap", "layer");
   const std::vector<std::string> prefetching{"forward-prefetch", "backward-prefetch", "limit-all-gathers"};
   if (world_size == 1) {  // one of the world sizes of a sweep
     options.settle("sharding", "no_shard");
@@ -341,17 +339,16 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   const bool replicas = config.mesh.size("data") > 1;
   const int shards = config.world_size / config.mesh.size("data");
   const std::string given = "--mesh " + config.mesh.text();
-  if (options.resolved().contains("accumulate") && options.text("accumulate") == kShardThenReplicas &&
-      !replicas)
+  const bool accumulates = options.resolved().contains("accumulate");
+  const bool shard_first = accumulates && options.text("accumulate") == kShardThenReplicas;
+  if (shard_first && !replicas)
     throw UsageError(
         "--accumulate shard-then-replicas needs replicas of shards, --mesh data=R,shard=S; take every");
-  if (replicas && shards == 1 && options.resolved().contains("accumulate"))
+  if (replicas && shards == 1 && accumulates)
     options.refuse({"accumulate"}, "with --mesh shard=1, where nothing is sharded");
   if (replicas && options.text("sharding") == "no_shard")
     throw UsageError("{}: --sharding no_shard shards nothing", given);
-  if (config.offload.parameters &&
-      (options.text("sharding") == "no_shard" ||
-       (options.resolved().contains("accumulate") && options.text("accumulate") == kShardThenReplicas)))
+  if (config.offload.parameters && (options.text("sharding") == "no_shard" || shard_first))
     throw UsageError("--offload parameters needs shards, reduced over replicas as often as over shards");
   if (config.offload.parameters && std::ranges::any_of(model.parameters, &Parameter::frozen))
     throw UsageError(

@@ -3,22 +3,15 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/ranges.hpp"
 #include "models/transformer_engine.hpp"
 #include "schedule/operations.hpp"
 
 namespace stepcast {
-namespace {
-
-std::vector<int> all_segments(const Model& model) {
-  std::vector<int> all(model.segments.size());
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-}  // namespace
 
 LocalStep::LocalStep(const Model& model, const TrainingConfig& config)
-    : LocalStep(model, config, all_segments(model)) {}
+    : LocalStep(model, config,
+                transformed(std::views::iota(0, static_cast<int>(model.segments.size())), std::identity())) {}
 
 LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vector<int> segments,
                      bool forward_only)
@@ -165,8 +158,7 @@ std::vector<int> LocalStep::borrowed(int index,
 Bytes LocalStep::output_bytes(int index) const { return samples() * segment(index).output_size; }
 
 Bytes LocalStep::product_output_bytes(int index) const {
-  double elements = 0.0;
-  for (const LayerWork& work : segment(index).work) elements += work.gemm_outputs();
+  const double elements = sum_of(segment(index).work, &LayerWork::gemm_outputs);
   return Bytes(samples() * elements * bytes_of(model_.precision.compute));
 }
 

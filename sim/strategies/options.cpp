@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
@@ -51,26 +52,19 @@ const std::vector<NotModelled> kNotModelled{
 }  // namespace
 
 std::string exact_text(Bytes size) {
-  const auto print = [](const char* pattern, double value) {
-    std::array<char, 64> buffer{};
-    std::snprintf(buffer.data(), buffer.size(), pattern, value);
-    return std::string(buffer.data());
-  };
-  std::string shortest = print("%.17g", size.count()) + "B";
+  std::string shortest = fmt::format("{:.17g}B", size.count());
   for (const auto& [factor, unit] :
        {std::pair{kGibi, "GiB"}, {kMebi, "MiB"}, {kKibi, "KiB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}}) {
     const double count = size.count() / factor;
     if (count < 1.0 || count != std::floor(count)) continue;
-    if (const std::string text = print("%.0f", count) + unit; text.size() < shortest.size()) shortest = text;
+    if (const std::string text = fmt::format("{:.0f}{}", count, unit); text.size() < shortest.size())
+      shortest = text;
   }
   return shortest;
 }
 
 std::vector<std::string> parts_of(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream rest(text + separator);
-  for (std::string part; std::getline(rest, part, separator);) parts.push_back(part);
-  return parts;
+  return split(text + separator, separator);
 }
 
 std::string unknown_choice(const std::string& what, const std::string& name,
@@ -82,6 +76,12 @@ std::string unknown_choice(const std::string& what, const std::string& name,
     if (std::ranges::any_of(one.names, [&](const auto& part) { return plain.find(part) != plain.npos; }))
       return fmt::format("{} '{}': {} is not modelled; nearest is {}", what, name, one.what, one.nearest);
   return unknown_name(what, name, known);
+}
+
+void require_one_of(const std::string& option, const std::string& value,
+                    const std::vector<std::string>& known) {
+  if (std::ranges::find(known, value) == known.end())
+    throw UsageError("--{}: {}", option, unknown_choice(option, value, known));
 }
 
 std::optional<int> positive_number(const std::string& text) {
@@ -128,8 +128,7 @@ std::string StrategyOption::canonical(const std::string& value) const {
   }
   const std::vector<std::string> known =
       kind == OptionKind::kFlag ? std::vector<std::string>{"yes", "no"} : choices;
-  if (!known.empty() && std::ranges::find(known, value) == known.end())
-    throw UsageError("--{}: {}", name, unknown_choice(name, value, known));
+  if (!known.empty()) require_one_of(name, value, known);
   return value;
 }
 

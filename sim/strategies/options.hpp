@@ -25,6 +25,9 @@ std::vector<std::string> parts_of(const std::string& text, char separator);
 /// unknown_name(); for what DeepSpeed has and no strategy models, the reason and the nearest alternative.
 std::string unknown_choice(const std::string& what, const std::string& name,
                            const std::vector<std::string>& known);
+/// \throws UsageError with the nearest name if `value` is not one of `known`
+void require_one_of(const std::string& option, const std::string& value,
+                    const std::vector<std::string>& known);
 /// Whole number above 0 with at most six digits; empty for any other text.
 std::optional<int> positive_number(const std::string& text);
 

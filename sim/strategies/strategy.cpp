@@ -14,6 +14,10 @@ namespace stepcast {
 
 namespace {
 
+/// Values of --recompute with a number of blocks.
+constexpr std::array<std::pair<const char*, int Recomputation::*>, 3> kBlocks{
+    {{"every:", &Recomputation::blocks}, {"first:", &Recomputation::first}, {"each:", &Recomputation::each}}};
+
 std::string divisors(int number) {
   std::string text;
   for (int i = 1; i <= number; ++i)
@@ -99,9 +103,8 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
     for (const KnownOption& known : known_options()) {
       names.push_back("--" + known.option.name);
       if (known.option.name != name) continue;
-      std::string takers;
-      for (const std::string& taker : known.strategies) takers += (takers.empty() ? "" : " and ") + taker;
-      throw UsageError("--{} has no effect with strategy '{}'; {}{}", name, strategy, takers,
+      throw UsageError("--{} has no effect with strategy '{}'; {}{}", name, strategy,
+                       joined(known.strategies, " and "),
                        known.strategies.size() == 1 ? " takes it" : " take it");
     }
     throw UsageError(unknown_choice("option", "--" + name, names));
@@ -169,14 +172,6 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   return schedule;
 }
 
-namespace {
-
-/// Values of --recompute with a number of blocks.
-constexpr std::array<std::pair<const char*, int Recomputation::*>, 3> kBlocks{
-    {{"every:", &Recomputation::blocks}, {"first:", &Recomputation::first}, {"each:", &Recomputation::each}}};
-
-}  // namespace
-
 Recomputation parse_recompute(const std::string& text) {
   if (text == "full") return {.blocks = 1};
   if (const auto part = recomputed_part(text)) return {.part = *part};
@@ -201,12 +196,6 @@ std::string to_text(const Recomputation& recomputation) {
     if (const int blocks = recomputation.*member; blocks != Recomputation{.blocks = 1}.*member)
       return prefix + std::to_string(blocks);
   return "full";
-}
-
-void require_one_of(const std::string& option, const std::string& value,
-                    const std::vector<std::string>& known) {
-  if (std::ranges::find(known, value) == known.end())
-    throw UsageError("--{}: {}", option, unknown_choice(option, value, known));
 }
 
 }  // namespace stepcast

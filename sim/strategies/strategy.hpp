@@ -93,8 +93,4 @@ struct Recomputation {
 Recomputation parse_recompute(const std::string& text);
 std::string to_text(const Recomputation& recomputation);
 
-/// \throws UsageError with the nearest name if `value` is not one of `known`
-void require_one_of(const std::string& option, const std::string& value,
-                    const std::vector<std::string>& known);
-
 }  // namespace stepcast
