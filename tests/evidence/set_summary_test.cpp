@@ -84,7 +84,7 @@ TEST_CASE("parameters behind measured rows are found, and rows that were left ou
       CHECK(found.rows[i].baselines.at("defaults") ==
             Approx(step_of(*number_in<double>(*set.rows[i].values.find("batch")),
                            *number_in<double>(*set.rows[i].values.find("gpus")), 1.0, 1.0)));
-  CHECK(summary.defaults.count == 12);
+  CHECK(summary.baseline("defaults").count == 12);
   CHECK(summary.groups == 3);
   CHECK(summary.ranked == 3);
   for (const RowForecast& row : found.rows)
@@ -120,8 +120,8 @@ TEST_CASE("a row that is forecast alone has no trivial predictor, which could on
   const SetForecast found = forecast(set, ask, {});
   REQUIRE(summary_of(set, found).errors.count == 1);
   CHECK(found.rows[0].baselines == std::map<std::string, double>{{"defaults", 1.0}});
-  CHECK(summary_of(set, found).nearest.count == 0);
-  CHECK(summary_of(set, found).constant.count == 0);
+  CHECK(summary_of(set, found).baseline("nearest_neighbour").count == 0);
+  CHECK(summary_of(set, found).baseline("constant_throughput").count == 0);
   CHECK_FALSE(json_of(set, found)["rows"][0].contains("nearest_neighbour_s"));
 }
 
