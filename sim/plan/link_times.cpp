@@ -12,15 +12,16 @@ LinkTimes::LinkTimes(const Cluster& cluster, bool links) : cluster_(cluster), pl
 }
 
 const NcclGraph* LinkTimes::graph(StridedRanks ranks) {
-  if (!graphs_ || ranks.count < 2) return nullptr;
+  if (!graphs_) return nullptr;
   std::vector<int> group;
   for (int i = 0; i < ranks.count; ++i) group.push_back(places_[ranks.first + i * ranks.stride]);
   return &graphs_->of(group);
 }
 
 double LinkTimes::collective_s(CollectiveKind kind, Bytes message, StridedRanks ranks) {
+  if (message <= Bytes(0) || ranks.count < 2) return 0.0;
   const auto [found, is_new] = collectives_.try_emplace({kind, message.count(), ranks}, 0.0);
-  const NcclGraph* search = is_new && message > Bytes(0) ? graph(ranks) : nullptr;
+  const NcclGraph* search = is_new ? graph(ranks) : nullptr;
   if (search == nullptr) return found->second;
   const NcclCost cost = nccl_cost(*search, kind, message);
   found->second = cost.time(message).count();
@@ -45,8 +46,9 @@ double LinkTimes::fullest_link_s(StridedRanks ranks) {
 }
 
 double LinkTimes::pieces_s(CollectiveKind kind, Bytes all, StridedRanks ranks) {
+  if (all <= Bytes(0) || ranks.count < 2) return 0.0;
   const auto [found, is_new] = pieces_.try_emplace({kind, all.count(), ranks}, 0.0);
-  const NcclGraph* search = is_new && all > Bytes(0) ? graph(ranks) : nullptr;
+  const NcclGraph* search = is_new ? graph(ranks) : nullptr;
   if (search == nullptr) return found->second;
   BytesPerSecond best;
   for (const NcclCost& cost : nccl_costs(*search, kind, all))
