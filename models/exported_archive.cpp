@@ -32,15 +32,15 @@ std::vector<std::string> member_names(zip_t* archive) {
 }
 
 /// Hands on a member piece by piece. \throws InputError if it is cut or has another checksum
-void read_member(zip_t* archive, zip_uint64_t index, const std::string& path,
+void read_member(zip_t* archive, const std::string& name, const std::string& path,
                  const std::function<void(std::string_view)>& take) {
-  const std::unique_ptr<zip_file_t, decltype(&zip_fclose)> file(zip_fopen_index(archive, index, 0),
+  const std::unique_ptr<zip_file_t, decltype(&zip_fclose)> file(zip_fopen(archive, name.c_str(), 0),
                                                                 &zip_fclose);
   std::string piece(std::size_t{1} << 20, '\0');
   zip_int64_t size = -1;
   while (file != nullptr && (size = zip_fread(file.get(), piece.data(), piece.size())) > 0)
     take({piece.data(), static_cast<std::size_t>(size)});
-  if (size < 0) throw InputError("{}: {} is cut or damaged", path, zip_get_name(archive, index, 0));
+  if (size < 0) throw InputError("{}: {} is cut or damaged", path, name);
 }
 
 bool is_program_member(const std::string& member) {
@@ -57,8 +57,8 @@ std::vector<std::string> archive_members(const std::string& path) {
 
 void check_archive(const std::string& path) {
   const Archive archive = open_archive(path);
-  const auto members = static_cast<zip_uint64_t>(zip_get_num_entries(archive.get(), 0));
-  for (zip_uint64_t i = 0; i < members; ++i) read_member(archive.get(), i, path, [](std::string_view) {});
+  for (const std::string& name : member_names(archive.get()))
+    read_member(archive.get(), name, path, [](std::string_view) {});
 }
 
 std::string exported_json(const std::string& path) {
@@ -71,11 +71,10 @@ std::string exported_json(const std::string& path) {
         "{}: contains no program of torch.export; torch.export.save of PyTorch 2.4 and later writes one",
         path);
   zip_stat_t about;
-  const auto index = static_cast<zip_uint64_t>(program - names.begin());
-  if (zip_stat_index(archive.get(), index, 0, &about) != 0 || about.size > kMost)
+  if (zip_stat(archive.get(), program->c_str(), 0, &about) != 0 || about.size > kMost)
     throw InputError("{}: {} cannot be read, or has more than 1 GiB", path, *program);
   std::string text;
-  read_member(archive.get(), index, path, [&](std::string_view piece) { text += piece; });
+  read_member(archive.get(), *program, path, [&](std::string_view piece) { text += piece; });
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/number.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -14,7 +15,7 @@ constexpr const char* kMicroBatch = "/mb";
 int micro_batch_of(const std::string& name) {
   const std::size_t at = name.rfind(kMicroBatch);
   if (at == std::string::npos) return -1;
-  return number_in<int>(std::string_view(name).substr(at + 3)).value_or(-1);
+  return std::max(-1, number_in<int>(std::string_view(name).substr(at + 3)).value_or(-1));
 }
 
 /// 0 for computation without a number: there is one micro-batch.
