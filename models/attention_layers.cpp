@@ -82,21 +82,24 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
 
 /// Attention with stored probabilities, between q, k, v and the output. Elements of its arrays per sample.
 struct StoredAttention {
-  FusedAttention form;           ///< shapes; not causal
-  double copied = 0.0;           ///< moved to split heads, repeat keys and join heads
+  FusedAttention form;                               ///< shapes; not causal
+  double split = 0.0, joined = 0.0, repeated = 0.0;  ///< moved by copies of heads: see add_stored()
   double vectors = 0.0;          ///< of q, k, v and the output, as the two GEMMs read and write them
   std::int64_t dropout = 0;      ///< percent, of the probabilities
   bool masks_in_kernel = false;  ///< one kernel scales, masks and takes the softmax (Megatron's)
-  bool causal = false;
-  int copies = 0;  ///< kernels that copy
+  bool causal = false, padding_mask = false;
 };
 
 /// Adds the cost of stored probabilities p, of a s k elements:
 ///
-///     q k^T p, scale and softmax 4 p, causal mask 2 p, dropout as it has, p v p
+///     q k^T p, scale and softmax 4 p, causal or padding mask 2 p, dropout as it has, p v p
 ///
-/// One fused kernel for scale, mask and softmax moves 2 p. Backward twice that. Saved: p; with dropout also
-/// its noise and the remaining p.
+/// One fused kernel for scale, mask and softmax moves 2 p. Backward twice that, but nothing for a padding
+/// mask, which is added. Saved: p; with dropout also its noise and the remaining p.
+///
+/// Copies split q, k and v by head, repeat keys and values, and join heads, and so do those of their
+/// gradients. Megatron, whose kernel masks, multiplies views of q, k and v, and joins their gradients in one
+/// kernel (megatron/core/transformer/dot_product_attention.py).
 void add_stored(const StoredAttention& attention, LayerCost& cost) {
   const FusedAttention& form = attention.form;
   const double p = form.heads * form.rows * form.keys;
@@ -109,9 +112,23 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
     kernel.flop = Flop(gemm.flop());
     kernel.role = KernelRole::kCoreAttention;
   }
-  cost.separate.push_back(moves(attention.copied, 2.0 * attention.copied, attention.copies));
-  const double softmax = fused ? 2.0 : attention.causal ? 6.0 : 4.0;
-  Kernel kernel = moves(softmax * p, 2.0 * softmax * p, fused ? 1 : attention.causal ? 3 : 2);
+  const double copied = attention.split + attention.joined + attention.repeated;
+  const int repeats = attention.repeated > 0.0 ? 2 : 0;
+  Kernel& copies = cost.separate.emplace_back(
+      moves(copied - (fused ? attention.split : 0.0), copied, (fused ? 1 : 4) + repeats, Moved::kTransposed));
+  copies.backward_launches = (fused ? 2 : 4) + repeats;
+  const bool masks = attention.causal || attention.padding_mask;
+  Kernel kernel = moves((fused   ? 2.0
+                         : masks ? 6.0
+                                 : 4.0) *
+                            p,
+                        (fused              ? 4.0
+                         : attention.causal ? 12.0
+                                            : 8.0) *
+                            p,
+                        fused   ? 1
+                        : masks ? 3
+                                : 2);
   keep(p, kernel);
   std::vector<Kernel> between{kernel};
   add_dropout(attention.dropout, p, between);
@@ -186,8 +203,8 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
 ///     q k^T            2 s q
 ///     p v, join heads  2 s q, 2 s q
 ///
-/// Backward twice that, because each product has two, each element-wise step reads a second tensor, and
-/// copies go both ways. Saved: x, q, k, v and p. Softmax's flop are left out. Copies and the operations on p
+/// Backward twice that, because each product has two, and each element-wise step reads a second tensor; of
+/// copies as much. Saved: x, q, k, v and p. Softmax's flop are left out. Copies and the operations on p
 /// between its products are separate kernels: three for splitting, one each for scale, softmax, mask, dropout
 /// and joining.
 ///
@@ -239,12 +256,14 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
-              .copied = 4.0 * s * q + kept * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
+              .split = 2.0 * s * q + 4.0 * kept * w,
+              .joined = 2.0 * s * q,
+              .repeated = repeats ? 2.0 * kept * (w + q) : 0.0,
               .vectors = 4.0 * s * q,
               .dropout = size(layer, "dropout"),
               .masks_in_kernel = flag(layer, "fused_softmax"),
               .causal = causal,
-              .copies = 4 + (repeats ? 2 : 0)},
+              .padding_mask = flag(layer, "padding_mask")},
              cost);
 }
 
@@ -327,12 +346,12 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
   if (!engine) keep(s * heads * (2.0 * d + w), cost.kernels.back());
   add_stored({.form = form,
-              .copied = 4.0 * vectors,
+              .split = 2.0 * vectors + 2.0 * s * heads * d,
+              .joined = 2.0 * s * heads * w,
               .vectors = 2.0 * vectors,
               .dropout = size(layer, "dropout"),
               .masks_in_kernel = flag(layer, "fused_softmax"),
-              .causal = true,
-              .copies = 4},
+              .causal = true},
              cost);
 }
 
@@ -346,6 +365,7 @@ std::vector<LayerKind> attention_kinds() {
                       Attribute::count_or("head_size", 0),
                       Attribute::flag("bias", true),
                       Attribute::flag("causal"),
+                      Attribute::flag("padding_mask"),
                       Attribute::flag("rotary"),
                       Attribute::flag("norms"),
                       Attribute::flag("wide_norms"),

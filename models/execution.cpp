@@ -15,7 +15,7 @@ const std::vector<ExecutionOption>& execution_options() {
   static const std::vector<ExecutionOption> kOptions{
       {"attention",
        &Execution::attention,
-       {"flash2", "flash3", "flash4", "cudnn", "cudnn-fp8", "cudnn-mxfp8", "ck"},
+       {"triton", "flash2", "flash3", "flash4", "cudnn", "cudnn-fp8", "cudnn-mxfp8", "ck"},
        "kinds of fused attention, as cudnn+flash2; the first one counts that has rates on the device",
        true},
       {"experts",

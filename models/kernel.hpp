@@ -44,13 +44,14 @@ struct FusedAttention {
   [[nodiscard]] double seen() const;
 };
 
-/// Dtype of what a memory-bound kernel moves.
+/// What a memory-bound kernel moves: its dtype, and whether fewer bytes per second than most kernels do.
 enum class Moved : std::uint8_t {
-  kCompute,   ///< that of activations
-  kFloat32,   ///< fp32 in every precision
-  kCast,      ///< between fp32 and a narrower one; nothing in fp32
-  kNoise,     ///< dropout's noise, which kernels of GPUs do not move
-  kQuantized  ///< casts to 8 or 4 bit, which move fewer bytes per second
+  kCompute,     ///< that of activations
+  kFloat32,     ///< fp32 in every precision
+  kCast,        ///< between fp32 and a narrower one; nothing in fp32
+  kNoise,       ///< dropout's noise, which kernels of GPUs do not move
+  kTransposed,  ///< activations whose dimensions are exchanged, with fewer bytes per second
+  kQuantized    ///< casts to 8 or 4 bit, with fewer bytes per second
 };
 
 /// Bytes per sample that a kernel leaves for the backward, beside inputs and outputs of its layer.

@@ -36,9 +36,9 @@
 /// | `relu2`                | -: the square of ReLU                                  | -                 |
 /// | `dropout`              | `percent`; 0 is the identity                           | Dropout           |
 /// | `self_attention`       | `heads`, `kv_heads` = heads, `head_size` = 0 (width /  | Linear: `query`,  |
-/// |                        | heads), `bias` = true, `causal`, `rotary`, `norms`,    | `key`, `value`,   |
-/// |                        | `fused`, `flash`, `eager`, `repeat_kv`,                | or `c_attn`       |
-/// |                        | `output_copied`,                                       |                   |
+/// |                        | heads), `bias` = true, `causal`, `padding_mask` (added | `key`, `value`,   |
+/// |                        | to the scores; hides nothing), `rotary`, `norms`,      | or `c_attn`       |
+/// |                        | `fused`, `flash`, `eager`, `repeat_kv`, `output_copied`, |                 |
 /// |                        | `fused_softmax` = false, `dropout` = 0 (percent, of    |                   |
 /// |                        | the probabilities), `context` = 1, `ring` = false,     |                   |
 /// |                        | `window` = 0, `full_every` = 0, `lora` = 0;            |                   |

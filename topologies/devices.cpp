@@ -202,8 +202,12 @@ DeviceModel read_variant(const std::string& name, const YamlNode& node) {
   return device;
 }
 
-/// Defaults of GPUs. Eager operations take 5 to 8 us of the launch thread, linear layers 15 to 25.
+/// Defaults of GPUs. LibTorch 2.11 took the launch thread of an H100's Xeon 23 to 31 us per kernel in the
+/// forward of Llama's blocks and 25 to 45 us in the backward (tests/replay/h100); a linear layer in a loop
+/// takes 13.5 us on that of a DGX (Transformer Engine's issue 2053). Grace, by that issue 2.5 times as slow,
+/// is taken to be as fast: steps of mixtures of experts with NeMo on GB200 contradict it.
 void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
+  device.launch.kernel = Seconds(20e-6);
   device.launch.operation = Seconds(6e-6);
   device.launch.collective = Seconds(25e-6);
   device.launch.queued = 1000;

@@ -67,10 +67,12 @@ LayerFunction rotation(const std::vector<std::int64_t>& positions, std::int64_t 
 }
 
 AttentionFunction attention(const AttentionForm& form, const torch::TensorOptions& options) {
-  torch::Tensor future;  // what a position must not see
+  torch::Tensor future, padding;  // what a position must not see
   if (form.causal)
     future = torch::ones({form.queries, form.keys}, options.dtype(torch::kBool)).triu(1 + form.first);
-  return [form, future](const torch::Tensor& q, const torch::Tensor& own_k, const torch::Tensor& own_v) {
+  if (form.padding_mask) padding = torch::zeros({form.keys}, options);
+  return [form, future, padding](const torch::Tensor& q, const torch::Tensor& own_k,
+                                 const torch::Tensor& own_v) {
     const auto for_all = [&](const torch::Tensor& shared) {
       return form.sharing > 1 ? shared.repeat_interleave(form.sharing, 1) : shared;
     };
@@ -80,6 +82,7 @@ AttentionFunction attention(const AttentionForm& form, const torch::TensorOption
       return at::scaled_dot_product_attention(q, k, v, {}, 0.0, form.causal).transpose(1, 2).flatten(2);
 #endif
     torch::Tensor scores = torch::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(-1)));
+    if (padding.defined()) scores = scores + padding;
     if (future.defined()) scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
     const torch::Tensor probabilities = form.drop(torch::softmax(scores, -1));
     return torch::matmul(probabilities, v).transpose(1, 2).flatten(2);

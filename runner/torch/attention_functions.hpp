@@ -22,6 +22,7 @@ struct AttentionForm {
   std::int64_t sharing = 1;            ///< heads of q per head of k and v
   std::int64_t first = 0;              ///< position of the first query among the keys
   bool causal = false;                 ///< a position attends to no later one
+  bool padding_mask = false;           ///< a mask of the keys, which hides none, is added to the scores
   /// LibTorch 2 on a GPU stores no probabilities. \pre as many queries as keys, no dropout
   bool fuses = false;
   LayerFunction drop{};  ///< dropout of the probabilities

@@ -63,9 +63,9 @@ LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double 
     const KernelTimes::Options options{
         .gradient = model.transformer_engine() ? 2.0 * bytes_of(model.precision.gradients) : 0.0,
         .joins_experts = model.execution.experts != "loop",
+        .engine = model.transformer_engine(),
         .casts = recipe == nullptr || recipe->casts_weights_each_time ? kernels.memory
-                                                                      : device.kernels.casts * rates.memory,
-        .scans = kScanPart * rates.memory};
+                                                                      : device.kernels.casts * rates.memory};
     const auto times = std::make_shared<KernelTimes>(kernels, low, options);
     const GemmTime gemms = [=](const LayerWork& work, GemmPass pass) {
       return times->of_gemms(work, pass, samples);

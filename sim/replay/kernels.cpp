@@ -181,43 +181,44 @@ Seconds KernelTimes::of_gemms(const LayerWork& work, GemmPass pass, double sampl
   return time;
 }
 
+BytesPerSecond KernelTimes::rate(const Kernel& kernel, bool forward) const {
+  if (kernel.moved == Moved::kQuantized) return options_.casts;
+  if (kernel.moved == Moved::kTransposed) return kTransposedPart * rates_.memory;
+  if (kernel.is(KernelRole::kScan)) return kScanPart * rates_.memory_peak;
+  const bool slow = kernel.is(KernelRole::kNorm) && !forward && !options_.engine;
+  return (slow ? kNormBackwardPart : 1.0) * rates_.memory;
+}
+
 Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
+  const Bytes weights = forward ? work.forward_weights : work.backward_weights;
+  if (!forward && work.gradients == 0.0) return weights / rates_.memory;
   Seconds time(0);
   double kernels = work.launches(forward);
-  double casts = 0.0, scans = 0.0, one_sample = 0.0;
-  for (const Kernel& kernel : work.kernels) {
-    const double moved = (forward ? kernel.forward : kernel.backward).count();
-    if (kernel.moved == Moved::kQuantized) casts += moved;
-    if (kernel.is(KernelRole::kScan)) scans += moved;
-    if (kernel.is(KernelRole::kBatchFirst) && samples <= 1.0) one_sample += moved;
-  }
-  if (!forward && work.gradients == 0.0) casts = scans = one_sample = 0.0;
-  double bytes = samples * (work.traffic(forward).count() - casts - scans - one_sample) +
-                 (forward ? work.forward_weights : work.backward_weights).count();
-  if (forward || work.gradients > 0.0) {
-    work.for_each_gemm([&](const Gemm& gemm) {
+  double bytes = samples * work.traffic(forward).count() + weights.count();
+  for (const Kernel& one : work.kernels) {
+    const bool moves_nothing = one.is(KernelRole::kBatchFirst) && samples <= 1.0;
+    if (const BytesPerSecond own = rate(one, forward); own != rates_.memory || moves_nothing) {
+      const Bytes moved = samples * (forward ? one.forward : one.backward);
+      bytes -= moved.count();
+      if (!moves_nothing) time += moved / own;
+    }
+    if (const FusedAttention* fused = one.attention()) {
+      time += attention_time(*fused, forward, samples, rates_);
+      bytes -= attention_traffic(*fused, forward, samples, rates_);
+      kernels -= 1.0;
+    } else if (const Gemm* gemm = one.gemm()) {
       for (const GemmPass pass : {GemmPass::kForward, GemmPass::kWeights, GemmPass::kInput}) {
-        if (forward != (pass == GemmPass::kForward)) continue;
-        if (pass == GemmPass::kInput && work.gradients < 2.0 && gemm.has_weight()) continue;
-        if (pass == GemmPass::kWeights && gemm.frozen) continue;
-        const auto [one, times] = kernel(gemm, pass, samples);
-        time += times * of_product(one);
-        bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
+        if (forward != (pass == GemmPass::kForward) || (pass == GemmPass::kWeights && gemm->frozen)) continue;
+        if (pass == GemmPass::kInput && work.gradients < 2.0 && gemm->has_weight()) continue;
+        const auto [shape, times] = kernel(*gemm, pass, samples);
+        time += times * of_product(shape);
+        bytes -= times * traffic(shape.m, shape.n, shape.k, shape.count, rates_);
         kernels -= times;
       }
-    });
-    for (const Kernel& kernel : work.kernels)
-      if (const FusedAttention* fused = kernel.attention()) {
-        time += attention_time(*fused, forward, samples, rates_);
-        bytes -= attention_traffic(*fused, forward, samples, rates_);
-        kernels -= 1.0;
-      }
+    }
   }
-  if (casts > 0.0) time += Bytes(samples * casts) / options_.casts;
-  if (scans > 0.0) time += Bytes(samples * scans) / options_.scans;
-  const Seconds rest =
-      std::max(0.0, kernels) * rates_.parameters->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
-  return time + rest;
+  return time + std::max(0.0, kernels) * rates_.parameters->start +
+         Bytes(std::max(0.0, bytes)) / rates_.memory;
 }
 
 }  // namespace stepcast

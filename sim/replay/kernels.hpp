@@ -39,6 +39,16 @@ struct KernelRates {
 /// (pytorch.org, "Accelerating Mamba2 with Kernel Fusion").
 inline constexpr double kScanPart = 0.39;
 
+/// Rate of copies that exchange dimensions, such as heads and positions, over that of most memory-bound
+/// kernels: 1.0 over 2.9 TB/s for bf16 on an H100 (a diffusion transformer's kernels among the tests of
+/// AMD-AGI/TraceLens). Other GPUs are taken to be alike.
+inline constexpr double kTransposedPart = 0.34;
+
+/// The same of the backward of norms without Transformer Engine. PyTorch's RMS norms reach 1.5 to 1.8 TB/s on
+/// an H200 and 2.0 to 2.3 TB/s on GB200, compiled ones 1.7 to 2.3 and 2.0 to 3.2 TB/s (NVIDIA's
+/// cudnn-frontend, benchmark/norms), where others reach 0.8 and 0.7 of the bandwidth.
+inline constexpr double kNormBackwardPart = 0.45;
+
 /// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that
 /// names the kinds that the device has
 /// \param model it has rates for, too; null: any
@@ -95,7 +105,8 @@ class KernelTimes {
   struct Options {
     double gradient = 0.0;       ///< bytes moved per element of a weight gradient; 0: as of C
     bool joins_experts = false;  ///< GEMMs of experts run side by side
-    BytesPerSecond casts{}, scans{};
+    bool engine = false;         ///< norms are Transformer Engine's
+    BytesPerSecond casts{};
   };
   /// \param low rates of GEMMs in 8 or 4 bit, if there are any
   KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& low, const Options& options)
@@ -106,6 +117,8 @@ class KernelTimes {
 
  private:
   Seconds of_product(const KernelShape& shape);
+  /// Rate of a memory-bound kernel: that of most, or a lower one.
+  [[nodiscard]] BytesPerSecond rate(const Kernel& kernel, bool forward) const;
   /// Shape of a GEMM in one pass, and how many there are one after the other.
   [[nodiscard]] std::pair<KernelShape, double> kernel(const Gemm& gemm, GemmPass pass, double samples) const;
   KernelRates rates_, low_;
