@@ -82,11 +82,11 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
 
 /// Attention with stored probabilities, between q, k, v and the output. Elements of its arrays per sample.
 struct StoredAttention {
-  FusedAttention form;                               ///< shapes; not causal
-  double split = 0.0, joined = 0.0, repeated = 0.0;  ///< moved by copies of heads: see add_stored()
-  double vectors = 0.0;          ///< of q, k, v and the output, as the two GEMMs read and write them
-  std::int64_t dropout = 0;      ///< percent, of the probabilities
-  bool masks_in_kernel = false;  ///< one kernel scales, masks and takes the softmax (Megatron's)
+  FusedAttention form;               ///< shapes; not causal
+  double split = 0.0, joined = 0.0;  ///< moved by copies that split, repeat and join heads
+  double vectors = 0.0;              ///< of q, k, v and the output, as the two GEMMs read and write them
+  std::int64_t dropout = 0;          ///< percent, of the probabilities
+  bool masks_in_kernel = false;      ///< one kernel scales, masks and takes the softmax (Megatron's)
   bool causal = false, padding_mask = false;
 };
 
@@ -112,11 +112,10 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
     kernel.flop = Flop(gemm.flop());
     kernel.role = KernelRole::kCoreAttention;
   }
-  const double copied = attention.split + attention.joined + attention.repeated;
-  const int repeats = attention.repeated > 0.0 ? 2 : 0;
-  Kernel& copies = cost.separate.emplace_back(
-      moves(copied - (fused ? attention.split : 0.0), copied, (fused ? 1 : 4) + repeats, Moved::kTransposed));
-  copies.backward_launches = (fused ? 2 : 4) + repeats;
+  Kernel& copies = cost.separate.emplace_back(moves(attention.joined + (fused ? 0.0 : attention.split),
+                                                    attention.joined + attention.split, fused ? 1 : 4,
+                                                    Moved::kTransposed));
+  copies.backward_launches = fused ? 2 : 4;
   const bool masks = attention.causal || attention.padding_mask;
   Kernel kernel = moves((fused   ? 2.0
                          : masks ? 6.0
@@ -256,9 +255,8 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
-              .split = 2.0 * s * q + 4.0 * kept * w,
+              .split = 2.0 * s * q + kept * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
               .joined = 2.0 * s * q,
-              .repeated = repeats ? 2.0 * kept * (w + q) : 0.0,
               .vectors = 4.0 * s * q,
               .dropout = size(layer, "dropout"),
               .masks_in_kernel = flag(layer, "fused_softmax"),

@@ -391,7 +391,4 @@ Model recomputing(Model model, RecomputedPart part);
 /// \throws InputError for an unknown model, key, kind or value; the message names the nearest known one.
 Model load_model(const std::string& specification);
 
-/// Names of the shipped models, sorted.
-std::vector<std::string> model_names();
-
 }  // namespace stepcast

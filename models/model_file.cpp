@@ -119,6 +119,4 @@ Model load_model(const std::string& specification) {
   return model;
 }
 
-std::vector<std::string> model_names() { return resource_names("models", ".yaml"); }
-
 }  // namespace stepcast

@@ -207,10 +207,8 @@ DeviceModel read_variant(const std::string& name, const YamlNode& node) {
 /// takes 13.5 us on that of a DGX (Transformer Engine's issue 2053). Grace, by that issue 2.5 times as slow,
 /// is taken to be as fast: steps of mixtures of experts with NeMo on GB200 contradict it.
 void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
-  device.launch.kernel = Seconds(20e-6);
-  device.launch.operation = Seconds(6e-6);
-  device.launch.collective = Seconds(25e-6);
-  device.launch.queued = 1000;
+  device.launch = {
+      .kernel = Seconds(20e-6), .operation = Seconds(6e-6), .collective = Seconds(25e-6), .queued = 1000};
   device.estimate.rate_spread = 0.0175;
   if (node.has("compute_capability")) {
     device.compute_capability = static_cast<int>(node.at("compute_capability").integer());

@@ -32,14 +32,6 @@ namespace {
 
 constexpr std::size_t kMaxLines = 40;  // of the printed table
 constexpr std::size_t kFastest = 10;   // points that a longer one is reduced to
-constexpr const char* kAsked = "predict";
-
-std::string describe_columns() {
-  std::string text;
-  for (const StudyColumn& column : study_columns())
-    text += fmt::format("\n{}: {}", column.name, column.meaning);
-  return text;
-}
 
 std::string column_table() {
   Table table({"column", "meaning"});
@@ -48,8 +40,7 @@ std::string column_table() {
 }
 
 void declare(po::options_description& options) {
-  declare_options(options, "study",
-                  {{"studies", joined(resource_names("studies", ".yaml"))}, {"columns", describe_columns()}});
+  declare_options(options, "study", {{"studies", joined(resource_names("studies", ".yaml"))}});
 }
 
 StudyVocabulary vocabulary() {
@@ -73,10 +64,10 @@ StudyVocabulary vocabulary() {
   words.model_of_rank = [](const Assignment& point) {
     const std::string model = point.value_or("model", "");
     const std::string* strategy = point.find("strategy");
-    if (model.empty()) return model;
     const std::string* mesh = point.find(kMeshOption);
+    const bool shares = !model.empty() && strategy != nullptr && mesh != nullptr;
     try {
-      return strategy == nullptr || mesh == nullptr ? model : shared_by(model, mesh_of(*strategy, *mesh));
+      return shares ? shared_by(model, mesh_of(*strategy, *mesh)) : model;
     } catch (const Error&) {
       return model;  // the prediction reports the error
     }
@@ -99,9 +90,9 @@ OptionTexts take_training(std::vector<std::string>& words) {
 /// The latest forecast serves points that differ in their training alone.
 Result answer(std::vector<std::string> words) {
   static std::optional<std::pair<std::vector<std::string>, Result>> latest;
-  if (take_training(words).empty()) return predict(prediction_request(parse_words(kAsked, words)));
+  take_training(words);
   if (!latest || latest->first != words)
-    latest.emplace(words, predict(prediction_request(parse_words(kAsked, words))));
+    latest.emplace(words, predict(prediction_request(parse_words("predict", words))));
   return latest->second;
 }
 
@@ -378,10 +369,6 @@ StudyRun run_of(const po::variables_map& values, const Study& study, int jobs) {
 }
 
 ExitCode run(const po::variables_map& values) {
-  if (flag_option(values, "columns")) {
-    std::cout << column_table();
-    return ExitCode::kDone;
-  }
   const Study study = study_of(values);
   const int jobs = study.clock ? 1 : jobs_option(values);  // forecasts would slow each other down
   const AskPoint ask = [](const StudyPoint& point) { static_cast<void>(answer(point.words())); };

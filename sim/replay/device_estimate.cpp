@@ -1,6 +1,7 @@
 #include "sim/replay/device_estimate.hpp"
 
 #include <algorithm>
+#include <boost/math/distributions/normal.hpp>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -184,15 +185,8 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
 
 DeviceModel slowest_of(DeviceModel device, int count) {
   if (device.estimate.rate_spread == 0.0) return device;
-  constexpr double kFar = 10.0;  // standard deviations, more than the slowest of any number of GPUs is off
-  constexpr int kHalvings = 60;
-  const double each = std::pow(0.5, 1.0 / count);
-  double low = 0.0, high = kFar;
-  for (int i = 0; i < kHalvings; ++i) {
-    const double x = std::midpoint(low, high);
-    (0.5 * std::erfc(-x / std::numbers::sqrt2) < each ? low : high) = x;
-  }
-  const double slower = 1.0 + device.estimate.rate_spread * low;
+  const double x = boost::math::quantile(boost::math::normal(), std::pow(0.5, 1.0 / count));
+  const double slower = 1.0 + device.estimate.rate_spread * x;
   device.estimate.compute_efficiency /= slower;
   device.estimate.attention_efficiency /= slower;
   return device;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -181,7 +180,8 @@ Seconds KernelTimes::of_gemms(const LayerWork& work, GemmPass pass, double sampl
   return time;
 }
 
-BytesPerSecond KernelTimes::rate(const Kernel& kernel, bool forward) const {
+BytesPerSecond KernelTimes::rate(const Kernel& kernel, bool forward, double samples) const {
+  if (kernel.is(KernelRole::kBatchFirst) && samples <= 1.0) return BytesPerSecond(HUGE_VAL);
   if (kernel.moved == Moved::kQuantized) return options_.casts;
   if (kernel.moved == Moved::kTransposed) return kTransposedPart * rates_.memory;
   if (kernel.is(KernelRole::kScan)) return kScanPart * rates_.memory_peak;
@@ -196,11 +196,10 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
   double kernels = work.launches(forward);
   double bytes = samples * work.traffic(forward).count() + weights.count();
   for (const Kernel& one : work.kernels) {
-    const bool moves_nothing = one.is(KernelRole::kBatchFirst) && samples <= 1.0;
-    if (const BytesPerSecond own = rate(one, forward); own != rates_.memory || moves_nothing) {
+    if (const BytesPerSecond own = rate(one, forward, samples); own != rates_.memory) {
       const Bytes moved = samples * (forward ? one.forward : one.backward);
       bytes -= moved.count();
-      if (!moves_nothing) time += moved / own;
+      time += moved / own;
     }
     if (const FusedAttention* fused = one.attention()) {
       time += attention_time(*fused, forward, samples, rates_);

@@ -66,7 +66,7 @@ TEST_CASE("predict --device moves a trace, and keeps what the host does", "[comm
   CHECK_THAT(shell.run(predict + "cpu.json").out, Catch::Contains("measured on xeon-e5-2680-v4"));
   const auto moved = nlohmann::json::parse(shell.read("x.json"));
   CHECK(moved["step_time_s"][0][0].get<double>() > 2e-3);
-  CHECK(moved["step_time_s"][0][0].get<double>() < 2.18e-3);
+  CHECK(moved["step_time_s"][0][0].get<double>() < 2.3e-3);  // 11 kernels are launched in 20 us each
   const Outcome unknown = shell.run(predict + "other.json");
   CHECK(unknown.exit_code == 3);
   CHECK_THAT(unknown.err, Catch::Contains("Some Processor") && Catch::Contains("--trace-device"));

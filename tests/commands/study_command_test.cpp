@@ -146,7 +146,6 @@ TEST_CASE("the columns of a study have a dictionary", "[commands]") {
   const Outcome help = shell.run("stepcast help study columns");
   CHECK(help.exit_code == 0);
   CHECK_THAT(help.out, Catch::Contains("million_tokens_energy_kwh"));
-  CHECK(help.out == shell.run("stepcast study --columns").out);
   CHECK_THAT(shell.run("stepcast help study rows").err, Catch::Contains("of study of a topic: columns"));
   CHECK(shell.run("stepcast help plot columns").exit_code == 2);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/file.hpp"
 #include "core/yaml.hpp"
 #include "models/layer.hpp"
 #include "tests/models/reference_files.hpp"
@@ -152,7 +153,7 @@ TEST_CASE("segments are the blocks of the model") {
 }
 
 TEST_CASE("every shipped model has the properties of a model") {
-  const auto name = GENERATE(from_range(model_names()));
+  const auto name = GENERATE(from_range(resource_names("models", ".yaml")));
   CAPTURE(name);
   const Model model = load_model(name);
   CHECK(model.name == name);

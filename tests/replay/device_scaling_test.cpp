@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "sim/replay/device_estimate.hpp"
 #include "sim/replay/device_notes.hpp"
 #include "sim/replay/prediction.hpp"
@@ -197,7 +198,7 @@ TEST_CASE("ResNet-18 launches 67 kernels in its forward and 107 in its backward"
 }
 
 TEST_CASE("layers' work adds up to that of their segment") {
-  for (const std::string& name : model_names()) {
+  for (const std::string& name : resource_names("models", ".yaml")) {
     const Model model = load_model(name);
     if (model.has_fixed_times()) continue;
     for (const Segment& segment : model.segments) {
@@ -224,11 +225,11 @@ TEST_CASE("a step of tiny kernels on a P100 is bound by its host, however fast t
   const TraceEntry measured = entry_of(model, 64, 20.0 * kMicro);
   const DeviceModel& cpu = device_model("xeon-e5-2680-v4");
   const TraceEntry p100 = moved(measured, model, "float32", cpu, device_model("p100-pcie-12gb"));
-  // fc1: linear and ReLU; fc2: linear. Backward: dw of fc1, ReLU; dw and dx of fc2. Launches of 5 us.
-  CHECK(p100.segments[0].forward_s[0] == Approx(2 * 5.0 * kMicro));
-  CHECK(p100.segments[1].forward_s[0] == Approx(5.0 * kMicro));
-  CHECK(p100.segments[0].backward_s[0] == Approx(2 * 5.0 * kMicro));
-  CHECK(p100.segments[1].backward_s[0] == Approx(2 * 5.0 * kMicro));
+  // fc1: linear and ReLU; fc2: linear. Backward: dw of fc1, ReLU; dw and dx of fc2. Launches of 20 us.
+  CHECK(p100.segments[0].forward_s[0] == Approx(2 * 20.0 * kMicro));
+  CHECK(p100.segments[1].forward_s[0] == Approx(20.0 * kMicro));
+  CHECK(p100.segments[0].backward_s[0] == Approx(2 * 20.0 * kMicro));
+  CHECK(p100.segments[1].backward_s[0] == Approx(2 * 20.0 * kMicro));
   DeviceModel faster = device_model("p100-pcie-12gb");
   faster.peak["float32"] = 10.0 * faster.peak["float32"];
   faster.memory_bandwidth = 10.0 * faster.memory_bandwidth;
@@ -236,7 +237,7 @@ TEST_CASE("a step of tiny kernels on a P100 is bound by its host, however fast t
   CHECK(same.segments[1].backward_s == p100.segments[1].backward_s);
   CHECK(same.segments[1].optimizer_s == p100.segments[1].optimizer_s);
   CHECK(same.loss_s == p100.loss_s);
-  CHECK(same.loss_s[0] == Approx(4 * 5.0 * kMicro));
+  CHECK(same.loss_s[0] == Approx(4 * 20.0 * kMicro));
   CHECK(same.host_s[0] == 1.0);
 }
 
@@ -273,7 +274,7 @@ TEST_CASE("the traced device is recognised from what its driver calls it, or nam
 
 TEST_CASE(
     "an estimate of every model on every device grows with the batch and shrinks with nothing but launches") {
-  for (const std::string& name : model_names()) {
+  for (const std::string& name : resource_names("models", ".yaml")) {
     const Model model = load_model(name);
     if (model.has_fixed_times()) {
       CHECK_THROWS_WITH(estimated_costs(model, device_models()[0], 8, 1), Catch::Contains(name));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/overloaded.hpp"
 #include "models/model.hpp"
 #include "schedule/operations.hpp"
@@ -88,7 +89,7 @@ TEST_CASE(
     "every strategy that trains runs each segment once forward and once backward, backward in reverse, "
     "optimizer last") {
   const auto strategy = GENERATE(from_range(strategies().names()));
-  const auto model_name = GENERATE(from_range(model_names()));
+  const auto model_name = GENERATE(from_range(resource_names("models", ".yaml")));
   const int world_size = GENERATE(1, 2, 4);
   if ((strategy == "single" && world_size > 1) || !trains(strategy)) return;
   const Model& model = shipped(model_name);
@@ -119,7 +120,7 @@ TEST_CASE(
 
 TEST_CASE("every strategy that trains on several batches reduces every gradient over them exactly once") {
   const auto strategy = GENERATE(from_range(strategies().names()));
-  const auto model_name = GENERATE(from_range(model_names()));
+  const auto model_name = GENERATE(from_range(resource_names("models", ".yaml")));
   const int world_size = GENERATE(2, 4);
   const Model& model = shipped(model_name);
   if (strategy == "single") return;
@@ -149,7 +150,7 @@ TEST_CASE("every strategy that trains on several batches reduces every gradient 
 
 TEST_CASE("world size 1 has no communication, whatever the strategy") {
   const auto strategy = GENERATE(from_range(strategies().names()));
-  const auto model_name = GENERATE(from_range(model_names()));
+  const auto model_name = GENERATE(from_range(resource_names("models", ".yaml")));
   CAPTURE(strategy, model_name);
   CHECK_FALSE(has_collectives(build_schedule(strategy, shipped(model_name), training(1, 32))));
 }
