@@ -74,8 +74,9 @@ TEST_CASE("replaying every plan of twelve small problems finds none that is bett
 TEST_CASE("extrapolated rounds of micro-batches equal a replay of all of them", "[plan]") {
   int pipelines = 0, interleaved = 0;
   double fewer = 0.0;  // operations
-  for (const PlanProblem& given : {problem(llama(8, 1024, 1024), 8, 128),
-                                   problem(llama(21, 1024, 512), 4, 128, "h100-sxm:kernel_launch=4us")}) {
+  for (const PlanProblem& given :
+       {problem(llama(8, 1024, 1024), 8, 128),
+        problem(llama(21, 1024, 512), 4, 128, "h100-sxm:kernel_launch=1us,operation_issue=1us")}) {
     PlanModels models(given);
     PlanBounds bounds(models);
     std::vector<Plan> plans;
