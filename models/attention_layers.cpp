@@ -117,17 +117,8 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
                                                     Moved::kTransposed));
   copies.backward_launches = fused ? 2 : 4;
   const bool masks = attention.causal || attention.padding_mask;
-  Kernel kernel = moves((fused   ? 2.0
-                         : masks ? 6.0
-                                 : 4.0) *
-                            p,
-                        (fused              ? 4.0
-                         : attention.causal ? 12.0
-                                            : 8.0) *
-                            p,
-                        fused   ? 1
-                        : masks ? 3
-                                : 2);
+  Kernel kernel = fused ? moves(2.0 * p, 4.0 * p)
+                        : moves((masks ? 6.0 : 4.0) * p, (attention.causal ? 12.0 : 8.0) * p, masks ? 3 : 2);
   keep(p, kernel);
   std::vector<Kernel> between{kernel};
   add_dropout(attention.dropout, p, between);

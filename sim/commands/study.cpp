@@ -90,8 +90,8 @@ OptionTexts take_training(std::vector<std::string>& words) {
 /// The latest forecast serves points that differ in their training alone.
 Result answer(std::vector<std::string> words) {
   static std::optional<std::pair<std::vector<std::string>, Result>> latest;
-  take_training(words);
-  if (!latest || latest->first != words)
+  const bool trains = !take_training(words).empty();
+  if (!trains || !latest || latest->first != words)
     latest.emplace(words, predict(prediction_request(parse_words("predict", words))));
   return latest->second;
 }
