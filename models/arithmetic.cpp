@@ -190,15 +190,15 @@ class SegmentAccount {
     LayerWork work{.kernels = cost.kernels, .gradients = gradients};
     if (layer.kind != "embedding") work.forward_weights = weights;
     if (gradients > 0.0) work.backward_weights = weights + trained;
-    const int launches = elements.trained > 0 && gradients > 1.0 ? 2 : 1;
-    const auto add = [&](LayerWork one) {
+    const int both = elements.trained > 0 && gradients > 1.0 ? 2 : 1;
+    const auto add = [&](LayerWork one, int launches) {
       for (Kernel& kernel : one.kernels)
         if (kernel.backward_launches < 0) kernel.backward_launches = launches * kernel.launches;
       segment_.work.push_back(std::move(one));
     };
-    add(std::move(work));
-    for (const Kernel& step : cost.steps) add({.kernels = {step}, .gradients = gradients});
-    if (!cost.separate.empty()) add({.kernels = cost.separate, .gradients = gradients});
+    add(std::move(work), both);
+    for (const Kernel& step : cost.steps) add({.kernels = {step}, .gradients = gradients}, both);
+    if (!cost.separate.empty()) add({.kernels = cost.separate, .gradients = gradients}, 1);
   }
 
   /// Each operator has a roofline of its own. Those before the first weight need no gradients.

@@ -34,6 +34,8 @@ Shape attention_output(const Layer& layer) {
   const AttentionWidths width = widths(layer);
   if (flag(layer, "fused") && (width.kv != width.q || width.q != layer.input[1]))
     throw InputError("a fused projection has q, k and v of the input's width");
+  if (flag(layer, "padding_mask") && (flag(layer, "causal") || flag(layer, "flash")))
+    throw InputError("a padding mask is added to stored probabilities of attention that is not causal");
   if (uses_ring(layer) && (!flag(layer, "flash") || flag(layer, "dropout")))
     throw InputError("ring attention stores no probabilities: it needs flash=1, and no dropout of them");
   if (uses_ring(layer) && layer.input[0] % 2 != 0)
@@ -82,11 +84,11 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
 
 /// Attention with stored probabilities, between q, k, v and the output. Elements of its arrays per sample.
 struct StoredAttention {
-  FusedAttention form;               ///< shapes; not causal
-  double split = 0.0, joined = 0.0;  ///< moved by copies that split, repeat and join heads
-  double vectors = 0.0;              ///< of q, k, v and the output, as the two GEMMs read and write them
-  std::int64_t dropout = 0;          ///< percent, of the probabilities
-  bool masks_in_kernel = false;      ///< one kernel scales, masks and takes the softmax (Megatron's)
+  FusedAttention form;                               ///< shapes; not causal
+  double split = 0.0, joined = 0.0, repeated = 0.0;  ///< moved by copies of heads: see add_stored()
+  double vectors = 0.0;          ///< of q, k, v and the output, as the two GEMMs read and write them
+  std::int64_t dropout = 0;      ///< percent, of the probabilities
+  bool masks_in_kernel = false;  ///< one kernel scales, masks and takes the softmax (Megatron's)
   bool causal = false, padding_mask = false;
 };
 
@@ -94,12 +96,12 @@ struct StoredAttention {
 ///
 ///     q k^T p, scale and softmax 4 p, causal or padding mask 2 p, dropout as it has, p v p
 ///
-/// One fused kernel for scale, mask and softmax moves 2 p. Backward twice that, but nothing for a padding
-/// mask, which is added. Saved: p; with dropout also its noise and the remaining p.
+/// One fused kernel for scale, mask and softmax moves 2 p. Backward twice that; that of an added padding mask
+/// moves nothing. Saved: p; with dropout also its noise and the remaining p.
 ///
-/// Copies split q, k and v by head, repeat keys and values, and join heads, and so do those of their
-/// gradients. Megatron, whose kernel masks, multiplies views of q, k and v, and joins their gradients in one
-/// kernel (megatron/core/transformer/dot_product_attention.py).
+/// Copies split q, k and v by head, or repeat k and v, and join heads, and so do those of their gradients.
+/// Megatron, whose kernel masks, multiplies views of q, k and v, and joins their gradients in one kernel
+/// (megatron/core/transformer/dot_product_attention.py).
 void add_stored(const StoredAttention& attention, LayerCost& cost) {
   const FusedAttention& form = attention.form;
   const double p = form.heads * form.rows * form.keys;
@@ -112,13 +114,15 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
     kernel.flop = Flop(gemm.flop());
     kernel.role = KernelRole::kCoreAttention;
   }
-  Kernel& copies = cost.separate.emplace_back(moves(attention.joined + (fused ? 0.0 : attention.split),
-                                                    attention.joined + attention.split, fused ? 1 : 4,
-                                                    Moved::kTransposed));
-  copies.backward_launches = fused ? 2 : 4;
+  const double copied = attention.split + attention.joined + attention.repeated;
+  const int repeats = fused && attention.repeated > 0.0 ? 2 : 0;
+  Kernel& copies = cost.separate.emplace_back(
+      moves(copied - (fused ? attention.split : 0.0), copied, (fused ? 1 : 4) + repeats, Moved::kTransposed));
+  copies.backward_launches = (fused ? 2 : 4) + repeats;
   const bool masks = attention.causal || attention.padding_mask;
   Kernel kernel = fused ? moves(2.0 * p, 4.0 * p)
                         : moves((masks ? 6.0 : 4.0) * p, (attention.causal ? 12.0 : 8.0) * p, masks ? 3 : 2);
+  if (attention.padding_mask) kernel.backward_launches = 2;
   keep(p, kernel);
   std::vector<Kernel> between{kernel};
   add_dropout(attention.dropout, p, between);
@@ -193,10 +197,10 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
 ///     q k^T            2 s q
 ///     p v, join heads  2 s q, 2 s q
 ///
-/// Backward twice that, because each product has two, and each element-wise step reads a second tensor; of
-/// copies as much. Saved: x, q, k, v and p. Softmax's flop are left out. Copies and the operations on p
-/// between its products are separate kernels: three for splitting, one each for scale, softmax, mask, dropout
-/// and joining.
+/// Backward twice that, because each product has two, and each element-wise step reads a second tensor.
+/// Copies move as much in the backward as in the forward. Saved: x, q, k, v and p. Softmax's flop are left
+/// out. Copies and the operations on p between its products are separate kernels: three for splitting (none
+/// with `fused_softmax`), one each for scale, softmax, mask, dropout and joining.
 ///
 /// With `context` c, keys and values are those of c s positions; or they rotate through a ring: see
 /// add_ring(). With `ulysses` (Jacobs et al., "DeepSpeed Ulysses", 2023) all-to-alls turn s positions of all
@@ -246,8 +250,9 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,
-              .split = 2.0 * s * q + kept * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
+              .split = 2.0 * s * q + (repeats ? 0.0 : 4.0 * kept * w),
               .joined = 2.0 * s * q,
+              .repeated = repeats ? 2.0 * kept * (w + q) : 0.0,
               .vectors = 4.0 * s * q,
               .dropout = size(layer, "dropout"),
               .masks_in_kernel = flag(layer, "fused_softmax"),

@@ -53,7 +53,7 @@ GivenOperator read_operator(const YamlNode& node) {
   one.kernel.backward = Bytes(amount(node, "backward"));
   one.kernel.kept.size = Bytes(amount(node, "kept"));
   one.weights = Bytes(amount(node, "weights"));
-  if (one.name.find("norm") != std::string::npos) one.kernel.role = KernelRole::kNorm;
+  if (names_norm(one.name)) one.kernel.role = KernelRole::kNorm;
   if (Gemm gemm; read_numbers(node, "gemm", kGemmNumbers, gemm)) one.kernel.computes = gemm;
   if (FusedAttention attention; read_numbers(node, "attention", kAttentionNumbers, attention)) {
     attention.causal = node.at("attention").flag("causal");

@@ -69,6 +69,11 @@ inline Kernel moves(double forward, double backward, int launches = 1, Moved mov
           .moved = moved};
 }
 
+/// True for an operator that is a layer norm or an RMS norm.
+inline bool names_norm(const std::string& operation) {
+  return operation.find("layer_norm") != std::string::npos || operation.find("rms_norm") != std::string::npos;
+}
+
 /// A GEMM with a weight.
 inline Kernel multiplies(const Gemm& gemm) {
   const double moved = gemm.times * gemm.rows * (gemm.depth + gemm.columns);

@@ -161,7 +161,7 @@ OperatorCost cost_of(const OperatorCall& call, double batch) {
                       (known->backward.in * in + known->backward.out * out) / batch);
   cost.kernel.flop = Flop(known->flop * out / batch);
   if (known->form == Form::kMoves) {
-    if (call.name.find("norm") != std::string::npos) cost.kernel.role = KernelRole::kNorm;
+    if (names_norm(call.name)) cost.kernel.role = KernelRole::kNorm;
     return cost;
   }
   if (known->form == Form::kAttention) {

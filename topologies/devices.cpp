@@ -202,10 +202,11 @@ DeviceModel read_variant(const std::string& name, const YamlNode& node) {
   return device;
 }
 
-/// Defaults of GPUs. LibTorch 2.11 took the launch thread of an H100's Xeon 23 to 31 us per kernel in the
-/// forward of Llama's blocks and 25 to 45 us in the backward (tests/replay/h100); a linear layer in a loop
-/// takes 13.5 us on that of a DGX (Transformer Engine's issue 2053). Grace, by that issue 2.5 times as slow,
-/// is taken to be as fast: steps of mixtures of experts with NeMo on GB200 contradict it.
+/// Defaults of GPUs. A kernel takes the launch thread between 13.5 us, for linear layers in a loop on a DGX
+/// (Transformer Engine's issue 2053), and the 25 to 45 us of LibTorch 2.11 in backwards of Llama's blocks on
+/// an H100's Xeon; its forwards took 23 to 31 us (tests/replay/h100). By that issue Grace takes 2.5 times as
+/// long. It counts as fast as Xeon, because NeMo's steps of mixtures of experts on GB200 are too short for
+/// that.
 void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
   device.launch = {
       .kernel = Seconds(20e-6), .operation = Seconds(6e-6), .collective = Seconds(25e-6), .queued = 1000};

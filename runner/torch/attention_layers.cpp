@@ -94,6 +94,7 @@ LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
                                                    .sharing = sharing,
                                                    .first = by_heads ? 0 : positions.front(),
                                                    .causal = flag("causal"),
+                                                   .padding_mask = flag("padding_mask"),
                                                    .fuses = flag("flash") && (ranks == 1 || by_heads) &&
                                                             layer.sizes.at("dropout") == 0},
                                                   layer.sizes.at("dropout"));

@@ -101,4 +101,33 @@ TEST_CASE("where the batch comes first, what is gathered or scattered by sequenc
         Approx(moved(block_of(",tensor=2", "bf16")).forward));
 }
 
+TEST_CASE("BERT adds a mask to its scores, and copies heads and positions, as often in both directions",
+          "[models]") {
+  constexpr double kWidth = 128, kPositions = 64, kCount = 2;  // two heads of 64
+  const Model model = in_precision(load_model("bert-base:layers=1,hidden=128,sequence=64,dropout=0"),
+                                   Precision::parse("bf16"), true);
+  const double vectors = 2.0 * kPositions * kWidth, p = 2.0 * kCount * kPositions * kPositions;  // bytes
+  double copied = 0.0, copied_back = 0.0, scores = 0.0, scores_back = 0.0;
+  int launches = 0, launches_back = 0;
+  for (const LayerWork& work : model.segments.at(1).work)
+    for (const Kernel& kernel : work.kernels) {
+      if (kernel.moved == stepcast::Moved::kTransposed) {
+        copied += kernel.forward.count();
+        copied_back += kernel.backward.count();
+        CHECK(kernel.launches + kernel.backward_launches == 8);
+      } else if (kernel.is(KernelRole::kCoreAttention) && kernel.gemm() == nullptr) {
+        scores += kernel.forward.count();
+        scores_back += kernel.backward.count();
+        launches += kernel.launches;
+        launches_back += kernel.backward_launches;
+      }
+    }
+  CHECK(copied == Approx(4.0 * 2.0 * vectors));  // q, k, v and the output, read and written
+  CHECK(copied_back == Approx(copied));
+  CHECK(scores == Approx(6.0 * p));       // scale, mask, softmax
+  CHECK(scores_back == Approx(8.0 * p));  // the sum with the mask passes its gradient on
+  CHECK(launches == 3);
+  CHECK(launches_back == 2);
+}
+
 }  // namespace stepcast::eager_test
