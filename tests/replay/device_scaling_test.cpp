@@ -354,7 +354,7 @@ TEST_CASE("every row of device-errors.json equals today's estimate") {
 }
 
 TEST_CASE("errors of estimates are read as percent, or as a factor where they are far too fast") {
-  CHECK_THAT(known_errors_note(device_model("h100-sxm")), Catch::StartsWith("-0.9 %"));
+  CHECK_THAT(known_errors_note(device_model("h100-sxm")), Catch::StartsWith("-1.0 %"));
   CHECK_THAT(known_errors_note(device_model("p100-pcie-12gb")),
              Catch::StartsWith("9 times") && Catch::Contains("times too fast"));
   CHECK_THAT(known_errors_note(device_model("a100-sxm")), Catch::Contains("not known"));
