@@ -116,7 +116,7 @@ const std::vector<Library>& library_table() {
       {"Eigen/", {"calibration", "sim/evidence"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
       {"boost/container/", {"sim/study"}},
-      {"boost/math/", {"sim/train"}},
+      {"boost/math/", {"sim/replay", "sim/train"}},
       {"boost/uuid/", {"core"}, true},
       {"boost/iostreams/", {"core", "records", "sim/kineto"}, true},
       {"simgrid/", {"sim/replay"}, true},
