@@ -19,6 +19,8 @@ struct PlanForecast {
   Breakdown mean{};                          ///< over the ranks
   double operations = 0.0;                   ///< replayed
   std::vector<double> stage_memory_bytes{};  ///< by pipeline stage; one value without a pipeline
+  /// Part of the step in which a rank is idle. Extrapolated from few micro-batches, it contains the time of
+  /// the launch thread in no operation, which begins after many.
   [[nodiscard]] double bubble() const;
 };
 

@@ -117,7 +117,8 @@ class KernelTimes {
 
  private:
   Seconds of_product(const KernelShape& shape);
-  /// Rate of a memory-bound kernel: that of most, or its own. Copies that one sample does not need take none.
+  /// Rate of a memory-bound kernel: that of most, or its own; unlimited for copies that one sample does
+  /// without.
   [[nodiscard]] BytesPerSecond rate(const Kernel& kernel, bool forward, double samples) const;
   /// Shape of a GEMM in one pass, and how many there are one after the other.
   [[nodiscard]] std::pair<KernelShape, double> kernel(const Gemm& gemm, GemmPass pass, double samples) const;
