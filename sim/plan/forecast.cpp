@@ -98,7 +98,7 @@ std::vector<double> PlanReplays::replayed(const Plan& plan, int parts, int warmu
   request.training.micro_batches = parts;
   request.replay.warmup_steps = warmup_steps;
   request.brief = true;
-  request.known = &known_;
+  request.known = &models_.known();
   const Result result = predict(request);
   return numbers_of(result, static_cast<std::size_t>(plan.number("pipeline")),
                     view_of(models_, plan).stage_stride);

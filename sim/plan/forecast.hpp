@@ -40,7 +40,6 @@ class PlanReplays {
   std::vector<double> replayed(const Plan& plan, int parts, int warmup_steps);
 
   PlanModels& models_;
-  KnownInputs known_;
 };
 
 }  // namespace stepcast

@@ -169,8 +169,8 @@ const Model* PlanModels::part(const Plan& plan) {
       const std::string& own = plan.text("model");
       const std::string shared =
           shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan));
-      if (!loaded_.contains(shared)) loaded_.emplace(shared, load_model(shared));
-      found->second = in_precision(recomputing(loaded_.at(shared), recomputed), precision_of(plan),
+      if (!known_.models.contains(shared)) known_.models.emplace(shared, load_model(shared));
+      found->second = in_precision(recomputing(known_.models.at(shared), recomputed), precision_of(plan),
                                    device_.gpu, device_.transposes());
       apply(execution, *found->second);
     } catch (const InputError&) {

@@ -84,6 +84,8 @@ class PlanModels {
   void settle(Plan& plan) const;
   [[nodiscard]] Precision precision_of(const Plan& plan) const;
   [[nodiscard]] const DeviceModel& device() const { return device_; }
+  /// Inputs of forecasts, loaded by bounds and replays.
+  KnownInputs& known() { return known_; }
   /// The model without shared layers.
   [[nodiscard]] const Model& whole();
   /// Share of one rank. Null if the model cannot be shared so: tensor does not divide its heads, or it lacks
@@ -100,7 +102,7 @@ class PlanModels {
   const PlanProblem& problem_;
   const DeviceModel& device_;
   std::optional<Convention> convention_;
-  std::map<std::string, Model> loaded_;  ///< by specification
+  KnownInputs known_;
   std::map<std::string, std::optional<Model>> parts_;
   std::map<std::tuple<const Model*, int, int>, std::optional<PhaseCosts>> estimates_;  ///< by samples, ranks
   std::map<std::tuple<const PhaseCosts*, int>, std::string> balanced_splits_;
