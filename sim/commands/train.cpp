@@ -51,12 +51,14 @@ PredictionRequest best_plan(const std::string& path) {
 
 TrainingFacts facts_of(const po::variables_map& values) {
   const auto files = texts_option(values, "result");
-  if (values.count("step-time") != 0) {
-    if (!files.empty()) throw UsageError("--step-time cannot be combined with a result");
-    return training_facts(stated_result(values));
-  }
   OptionTexts texts = forecast_options(values);
   texts.erase("steps");  // of the training
+  if (values.count("step-time") != 0) {
+    if (!files.empty()) throw UsageError("--step-time cannot be combined with a result");
+    for (const char* used : {"model", "world-size", "cluster", "device", "precision"}) texts.erase(used);
+    if (!texts.empty()) throw UsageError("--{} has no effect with --step-time", texts.begin()->first);
+    return training_facts(stated_result(values));
+  }
   if (files.size() > 1) throw UsageError("found {} results, expected one", files.size());
   if (files.empty()) return training_facts(predict(prediction_request(texts)));
   if (!texts.empty())

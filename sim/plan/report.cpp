@@ -82,8 +82,9 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
   if (models.problem().objective >= PlanObjective::kCost) cells.push_back(cost_of(models, record));
   if (const auto& whole = models.problem().whole) {
     const double wall_s = whole->wall_s(ranks, forecast.step_s);
-    cells.insert(cells.end(), {short_number(whole->steps() * wall_s / kDay),
-                               percent_text(forecast.step_s / wall_s), whole->checkpoints(ranks)});
+    cells.insert(cells.end(),
+                 {short_number(whole->steps() * wall_s / kDay), percent_text(forecast.step_s / wall_s),
+                  whole->checkpoints(ranks, forecast.step_s)});
   }
   return cells;
 }

@@ -345,7 +345,8 @@ double score(const PlanModels& models, const Plan& plan, double step_s) {
   const int ranks = plan.number("world-size");
   const double wall_s = problem.whole ? problem.whole->wall_s(ranks, step_s) : step_s;
   if (problem.objective < PlanObjective::kCost) return wall_s;
-  return wall_s * ranks * (problem.objective == PlanObjective::kCost ? 1.0 : models.device().power.count());
+  if (problem.objective == PlanObjective::kEnergy) return wall_s * ranks * models.device().power.count();
+  return wall_s * (problem.whole ? problem.whole->devices(ranks) : ranks);
 }
 
 PlanOutcome search_plans(PlanModels& models, PlanBounds& bounds, const PlanRequest& request) {

@@ -4,15 +4,20 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/number.hpp"
 
 namespace stepcast {
 
 ExpectedTraining::ExpectedTraining(const TrainingFacts& facts, const TrainingRequest& request)
     : facts_(facts), request_(request) {
+  constexpr double kLongest = 1e4;  // seconds of a step
+  if (number_in<int>(request.checkpoint.interval))
+    throw UsageError("--interval {}: steps of plans last differently; set a time, as 30min",
+                     request.checkpoint.interval);
   facts_.step_s = 1e-3;
   steps_ = plan_training(facts_, request_).training.steps;
   request_.tokens = request_.epochs = 0.0;
-  request_.steps = steps_ / facts_.step_s;
+  request_.steps = steps_ * (request.checkpoint.method == "none" ? 1.0 : kLongest) / facts_.step_s;
   if (const std::string obstacle = renewal_of(known(facts.ranks).training).obstacle; !obstacle.empty())
     throw UsageError("plans are compared in closed form, and there is none: {}", obstacle);
 }
@@ -31,11 +36,11 @@ double ExpectedTraining::wall_s(int ranks, double step_s) {
   return step_s / renewal_of(training).useful_rate;
 }
 
-std::string ExpectedTraining::checkpoints(int ranks) {
+std::string ExpectedTraining::checkpoints(int ranks, double step_s) {
   const TrainingPlan& plan = known(ranks);
   if (plan.checkpoint.method == "none") return "none";
   return fmt::format("{} every {:.1f} min", plan.checkpoint.method,
-                     plan.training.interval * plan.training.step_s / 60.0);
+                     std::min(plan.training.interval * plan.training.step_s, steps_ * step_s) / 60.0);
 }
 
 }  // namespace stepcast

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 
 #include "sim/train/training.hpp"
@@ -10,17 +11,21 @@ namespace stepcast {
 class ExpectedTraining {
  public:
   /// \param facts of any plan: the model's state, the samples of a step and the hosts
-  /// \throws UsageError if there is no closed form, with the reason
+  /// \throws UsageError if there is no closed form, with the reason, or the interval is in steps
   ExpectedTraining(const TrainingFacts& facts, const TrainingRequest& request);
 
   /// Per step of `step_s`, at the best interval of whole steps.
   double wall_s(int ranks, double step_s);
   [[nodiscard]] double steps() const { return steps_; }
   /// `async every 12.3 min`
-  std::string checkpoints(int ranks);
+  std::string checkpoints(int ranks, double step_s);
+  /// With spares.
+  [[nodiscard]] int devices(int ranks) const {
+    return ranks + std::max(0, request_.spares) * facts_.host.devices;
+  }
 
  private:
-  /// Plan of a training of 1 ms steps, whose best interval is not rounded.
+  /// Plan of a training of 1 ms steps, whose best interval is neither rounded nor cut.
   const TrainingPlan& known(int ranks);
 
   TrainingFacts facts_;

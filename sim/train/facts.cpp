@@ -59,13 +59,20 @@ TrainingFacts training_facts(const Result& result) {
                       .cluster = run.cluster};
   facts.step_s = result.median_step_time_s();
   facts.samples_per_step = 1.0 * run.batch * run.data_parallel;
-  facts.replicas = facts.full_copies = std::max(1, run.data_parallel);
   const auto option = [&](const std::string& name, const std::string& otherwise) {
     const auto found = run.options.find(name);
     return found == run.options.end() || found->second.empty() ? otherwise : found->second;
   };
-  const std::string mesh = option("mesh", "");
-  if (run.strategy == "fsdp") facts.full_copies = mesh.empty() ? 1 : Mesh::parse(mesh).size("data");
+  const std::string text = option("mesh", "");
+  const Mesh mesh = text.empty() ? Mesh() : Mesh::parse(text);
+  const int experts = mesh.size("expert") * mesh.size("expert_tensor");  // ranks that hold all of them
+  const auto with_experts = [&](int copies, int ranks) {                 // copies of so many ranks each
+    return std::max(1, copies * ranks / std::max(ranks, experts));
+  };
+  const int layers = mesh.size("tensor") * mesh.size("context");
+  facts.replicas = facts.full_copies = with_experts(run.data_parallel, layers);
+  if (run.strategy == "fsdp")
+    facts.full_copies = with_experts(mesh.size("data"), layers * mesh.size("shard"));
   if (option("zero", "0") != "0") facts.full_copies = 1;
   if (!run.model.empty()) {
     const Model whole = load_model(whole_model(run.model));

@@ -81,8 +81,9 @@ std::string obstacle_of(const TrainingCase& training) {
   if (training.elasticity != Elasticity::kNone) return "replicas are elastic";
   if (training.interval >= training.steps && recoveries_of(training).planned > 0.0)
     return "planned stops divide the only interval";
-  if (training.spares > 0 &&
-      cdf(complement(boost::math::poisson(mean_in_repair(training)), training.spares - 1)) > kRare)
+  const double mean = mean_in_repair(training);
+  if (training.spares > 0 && mean > 0.0 &&
+      cdf(complement(boost::math::poisson(mean), training.spares - 1)) > kRare)
     return "spares may run out";
   return "";
 }

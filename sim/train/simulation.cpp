@@ -118,22 +118,24 @@ class Simulation {
     const double before = saved_;
     keep_all();
     const double reached = saved_;
-    const auto kept = [&](double write_s) {
-      return before + cycle_.work() * cycle_.written(clock_, write_s);
-    };
-    saved_ = kept(cost.write_s);
-    if (cost.storage_every > 0) {
-      const double every = cycle_.work() * cost.storage_every;
-      stored_ += std::max(0.0, std::floor((kept(cost.storage_write_s) - stored_) / every + 1e-9)) * every;
-      if (is_lost) saved_ = stored_;
-    }
+    saved_ = before + cycle_.work() * cycle_.written(clock_, cost.write_s);
+    store(before);
+    if (is_lost && cost.storage_every > 0) saved_ = stored_;
     add(TrainingPart::kLost, reached - saved_);
   }
 
-  /// Saves all progress before a stop.
+  /// Counts the segment's checkpoints that are in the storage. \param before progress at its begin
+  void store(double before) {
+    const CheckpointCost& cost = case_.checkpoint;
+    const double every = cycle_.work() * cost.storage_every;
+    const double kept = before + cycle_.work() * cycle_.written(clock_, cost.storage_write_s);
+    if (every > 0.0) stored_ += std::max(0.0, std::floor((kept - stored_) / every + 1e-9)) * every;
+  }
+
+  /// Saves all progress before a stop: in memory, if checkpoints are there.
   void save() {
+    store(saved_);
     keep_all();
-    stored_ = saved_;
     spend(TrainingPart::kCheckpoints, case_.checkpoint.stall_s + case_.checkpoint.write_s);
   }
 

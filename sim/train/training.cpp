@@ -177,9 +177,10 @@ class Planner {
     case_.elasticity = request_.elasticity;
     if (request_.elasticity == Elasticity::kNone) return;
     const bool shrinks = request_.elasticity == Elasticity::kShrink;
-    case_.replicas = shrinks ? facts_.replicas : facts_.full_copies;
+    case_.replicas = std::min(hosts_, shrinks ? facts_.replicas : facts_.full_copies);
     if (case_.replicas < 2)
-      throw UsageError("--elastic {}: the plan has no {}", row_of(kElasticities, request_.elasticity).name,
+      throw UsageError("--elastic {}: different hosts have no {}",
+                       row_of(kElasticities, request_.elasticity).name,
                        shrinks ? "data-parallel replicas" : "replicas with the whole state, as HSDP has");
     case_.hosts_per_replica = std::max(1, hosts_ / case_.replicas);
   }
@@ -229,6 +230,9 @@ class Planner {
   void add_assumptions() {
     std::vector<std::string>& assumed = plan_.assumed = plan_.failures.assumes;
     if (facts_.cluster.empty()) assumed.emplace_back("each device has a host of its own (--cluster)");
+    if (constexpr int kLargest = 16; host_.devices > kLargest)
+      assumed.push_back(fmt::format("a host of cluster '{}' is its NVLink domain: {} devices fail as one",
+                                    facts_.cluster, host_.devices));
     if (request_.spares < 0 &&
         std::ranges::any_of(case_.interruptions, [](auto& one) { return one.hosts > 0; }))
       assumed.emplace_back("a spare host is always ready (--spares)");

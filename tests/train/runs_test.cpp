@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "sim/train/training.hpp"
+#include "sim/train/expected.hpp"
 #include "tests/worlds.hpp"
 
 /// Trainings that others have reported, failure files and logs.
@@ -193,6 +193,64 @@ TEST_CASE("logs and failure files that make no sense are refused", "[train]") {
   CHECK_THAT(error_of<Error>([] { load_failures("lama3"); }), Contains("did you mean 'llama3'?"));
 }
 
+TEST_CASE("a lost host takes all its replicas, and a replica all ranks that share its experts", "[train]") {
+  TrainingFacts facts = facts_of(1024, 5.0, Bytes(1e12));
+  facts.replicas = 1024;
+  const OptionTexts shrinks{
+      {"failures", "meta-rsc"}, {"steps", "1k"}, {"elastic", "shrink"}, {"spares", "0"}, {"repair", "1h"}};
+  CHECK(trained(facts, shrinks).plan.training.replicas == 128);
+  facts.replicas = facts.ranks = 8;
+  CHECK_THAT(train_error(facts, {{"elastic", "shrink"}}), Contains("different hosts have no data-parallel"));
+  const auto copies = [](const std::string& strategy, int data, const std::string& mesh) {
+    Result result;
+    result.step_time_s = {{1.0}};
+    result.configuration = {.strategy = strategy, .data_parallel = data, .options = {{"mesh", mesh}}};
+    const TrainingFacts found = training_facts(result);
+    return std::pair(found.replicas, found.full_copies);
+  };
+  CHECK(copies("ddp", 16, "") == std::pair(16, 16));
+  CHECK(copies("ddp", 16, "data=16,expert=8") == std::pair(2, 2));
+  CHECK(copies("ddp", 16, "data=16,tensor=4,expert=8") == std::pair(8, 8));
+  CHECK(copies("ddp", 16, "data=16,expert=16") == std::pair(1, 1));
+  CHECK(copies("fsdp", 16, "") == std::pair(16, 1));
+  CHECK(copies("fsdp", 32, "data=4,shard=8,expert=8") == std::pair(4, 4));
+  CHECK(copies("fsdp", 32, "data=4,shard=8,expert=16") == std::pair(2, 2));
+}
+
+TEST_CASE("with checkpoints in memory, planned stops do not save what lost hosts lose", "[train]") {
+  const TemporaryFile host("name: own\ncomponents:\n  - {name: host, rate: 1 per run-day, effect: repair}\n",
+                           ".yaml");
+  TrainingFacts facts = facts_of(1024, 10.0, Bytes(1e12));
+  facts.host.storage.host_rate = BytesPerSecond(4e6);
+  const auto lost_s = [&](const std::string& failures) {
+    return trained(facts, {{"failures", failures}, {"steps", "50k"}, {"checkpoint-to", "host"}})
+        .part_s(TrainingPart::kLost);
+  };
+  const double without = lost_s(host.path);
+  std::ofstream(host.path, std::ios::app) << "  - {name: stop, rate: 24 per run-day, effect: planned}\n";
+  CHECK(lost_s(host.path) > 0.9 * without);
+}
+
+TEST_CASE("plans are compared by what train answers for their steps", "[train]") {
+  const TrainingFacts facts = facts_of(64, 25.0, Bytes(1e11));
+  for (const auto& [failures, steps] : {std::pair("meta-rsc", "100k"), std::pair("llama3", "2861")}) {
+    const TrainingRequest request = training_request({{"failures", failures}, {"steps", steps}});
+    const TrainingCase training = plan_training(facts, request).training;
+    ExpectedTraining expected(facts, request);
+    CHECK(expected.wall_s(64, 25.0) == Approx(25.0 / renewal_of(training).useful_rate).epsilon(1e-4));
+    const std::string text = expected.checkpoints(64, 25.0);  // not rounded to steps
+    CHECK(std::stod(text.substr(text.find("every ") + 6)) ==
+          Approx(training.interval * 25.0 / 60.0).margin(0.5 * 25.0 / 60.0));
+  }
+  CHECK(ExpectedTraining(facts, training_request({{"failures", "none"}, {"steps", "1k"}, {"spares", "2"}}))
+            .devices(64) == 80);
+  CHECK_THAT(error_of<Error>([&] {
+               ExpectedTraining(
+                   facts, training_request({{"failures", "none"}, {"steps", "1k"}, {"interval", "200"}}));
+             }),
+             Contains("--interval 200: steps of plans last differently; set a time"));
+}
+
 TEST_CASE("trainings without an answer are refused with the reason", "[train]") {
   const TrainingFacts facts = facts_of(1024, 5.0, Bytes(1e12));
   CHECK_THAT(train_error(facts, {{"tokens", "1T"}}), Contains("one of --tokens, --steps and --epochs"));
@@ -201,7 +259,8 @@ TEST_CASE("trainings without an answer are refused with the reason", "[train]") 
              Contains("--spares 1: 8.3 hosts would be in repair on average; set --spares 13"));
   CHECK_THAT(train_error(facts_of(1024, 1.0, Bytes(1e12)), {{"interval", "1"}}),
              Contains("--interval 1: the write of a checkpoint takes 6.51 s"));
-  CHECK_THAT(train_error(facts, {{"elastic", "shrink"}}), Contains("the plan has no data-parallel replicas"));
+  CHECK_THAT(train_error(facts, {{"elastic", "shrink"}}),
+             Contains("different hosts have no data-parallel replicas"));
   TrainingFacts small = facts;
   small.host.storage.capacity = Bytes(1e9);
   CHECK_THAT(train_error(small, {}),
