@@ -209,7 +209,7 @@ std::optional<NumberWithUnit> number_with_unit(const std::string& text) {
 }
 
 std::string to_text(const NumberWithUnit& value) {
-  if (is_whole(value)) return formatted("%.0f", value.number);
+  if (is_whole(value)) return fmt::format("{:.0f}", value.number);
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value.number).ptr;
   return std::string(text.data(), end) + value.unit;

@@ -14,11 +14,11 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
 #include <utility>
 
 #include "core/environment.hpp"
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
@@ -114,8 +114,7 @@ std::string shell_word(const std::string& text) {
 }
 
 std::string find_program(const std::string& name) {
-  std::istringstream folders(process_environment("PATH").value_or(""));
-  for (std::string folder; std::getline(folders, folder, ':');)
+  for (const std::string& folder : split(process_environment("PATH").value_or(""), ':'))
     if (const auto candidate = std::filesystem::path(folder) / name; is_program(candidate))
       return std::filesystem::absolute(candidate).string();
   return "";
@@ -150,15 +149,6 @@ ChildProcess::ChildProcess(const ProgramStart& start) {
   output_ = out.take_reading_end();
   errors_ = err.take_reading_end();
 }
-
-ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : output(std::move(other.output)),
-      errors(std::move(other.errors)),
-      process_(std::exchange(other.process_, -1)),
-      output_(std::exchange(other.output_, -1)),
-      errors_(std::exchange(other.errors_, -1)),
-      exit_code_(other.exit_code_),
-      ended_by_(other.ended_by_) {}
 
 ChildProcess::~ChildProcess() {
   send(SIGKILL);

@@ -50,10 +50,8 @@ class ChildProcess {
   explicit ChildProcess(const ProgramStart& start);
   /// Kills a program that still runs.
   ~ChildProcess();
-  ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
-  ChildProcess& operator=(ChildProcess&&) = delete;
 
   /// Descriptors to poll for output; empty after the end of all output.
   [[nodiscard]] std::vector<int> descriptors() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <ranges>
 #include <sstream>
 #include <string>
@@ -67,6 +68,12 @@ inline std::vector<std::string> split(const std::string& text, char separator = 
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
   return parts;
+}
+
+/// The words of a text, between white space.
+inline std::vector<std::string> words_in(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 }  // namespace stepcast

@@ -1,11 +1,8 @@
 #include "core/table.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <utility>
 
 #include "core/text.hpp"
@@ -57,16 +54,9 @@ std::string in_double_quotes(const std::string& text) {
   return result + "\"";
 }
 
-std::string formatted(const char* pattern, ...) {
-  std::array<char, 256> text{};
-  std::va_list values;
-  va_start(values, pattern);
-  std::vsnprintf(text.data(), text.size(), pattern, values);
-  va_end(values);
-  return text.data();
+std::string percent_text(double ratio, int decimals) {
+  return fmt::format("{:.{}f} %", 100.0 * ratio, decimals);
 }
-
-std::string percent_text(double ratio, int decimals) { return formatted("%.*f %%", decimals, 100.0 * ratio); }
 
 std::string signed_percent_text(double ratio) {
   std::string size = percent_text(std::abs(ratio));
@@ -77,7 +67,7 @@ std::string signed_percent_text(double ratio) {
 std::string short_number(double value) {
   const double size = std::abs(value);
   const int decimals = size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 10.0 ? 2 : 3;
-  return size < 1.0 ? formatted("%.*g", decimals, value) : formatted("%.*f", decimals, value);
+  return size < 1.0 ? fmt::format("{:.{}g}", value, decimals) : fmt::format("{:.{}f}", value, decimals);
 }
 
 std::string alternatives(const std::vector<std::string>& words) {

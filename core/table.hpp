@@ -22,9 +22,6 @@ class Table {
 /// In double quotes, as YAML and Graphviz read it.
 std::string in_double_quotes(const std::string& text);
 
-/// What printf would print, at most 255 characters.
-std::string formatted(const char* pattern, ...) __attribute__((format(printf, 1, 2)));
-
 /// `1.4 %` of 0.014; with no decimals `1 %`.
 std::string percent_text(double ratio, int decimals = 1);
 /// `+1.4 %` of 0.014, `-1.4 %` of -0.014; what rounds to nothing is `0.0 %`.

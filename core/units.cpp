@@ -55,15 +55,15 @@ double parse(std::string_view text, std::string_view what, const Factors& units,
   if (factor < 0.0) refuse(text, what, "has the unknown unit '" + std::string(unit) + "'", example);
   const double value = number * factor;
   if (value > most || (value != 0.0 && value < least)) {
-    const std::string base(units.front().text);
-    refuse(text, what, formatted("must be 0 or from %g to %g %s", least, most, base.c_str()), example);
+    refuse(text, what, fmt::format("must be 0 or from {:g} to {:g} {}", least, most, units.front().text),
+           example);
   }
   return value;
 }
 
 std::string format(double value, const char* unit) {
   const int decimals = std::abs(value) >= 100.0 ? 0 : std::abs(value) >= 10.0 ? 1 : 2;
-  return formatted("%.*f %s", decimals, value, unit);
+  return fmt::format("{:.{}f} {}", value, decimals, unit);
 }
 
 std::string format_si(double value, const std::string& unit) {
@@ -111,7 +111,7 @@ std::string to_text(Bytes size) {
     if (value >= factor)
       return value == std::floor(value / factor) * factor ? format_si(value / factor, unit)
                                                           : format(value / factor, unit);
-  return formatted("%.0f B", value);
+  return fmt::format("{:.0f} B", value);
 }
 
 std::string to_text(BytesPerSecond rate) { return format_si(rate.count(), "B/s"); }

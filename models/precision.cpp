@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
 
@@ -66,11 +66,10 @@ std::string known_dtype(const std::string& part, const std::string& dtype) {
 
 Precision Precision::parse(const std::string& text) {
   Precision result;
-  std::istringstream in(text);
-  std::string word;
-  for (bool first = true; std::getline(in, word, ','); first = false) {
+  const std::vector<std::string> words = split(text, ',');
+  for (const std::string& word : words) {
     const std::size_t equals = word.find('=');
-    if (equals == std::string::npos && first) {
+    if (equals == std::string::npos && &word == &words.front()) {
       result = column(known_dtype("", word));
       continue;
     }

@@ -83,7 +83,7 @@ std::vector<std::vector<std::string>> table_of(const std::vector<Forecast>& all,
       for (const int count : ranks) {
         const auto point = points.find(count);
         row.push_back(point == points.end() ? "-" : to_text(Seconds(point->second->step_s)));
-        row.push_back(point == points.end() ? "-" : formatted("%.2f", point->second->speedup()));
+        row.push_back(point == points.end() ? "-" : fmt::format("{:.2f}", point->second->speedup()));
       }
       table.push_back(std::move(row));
     }

@@ -135,7 +135,7 @@ std::string cell(std::string_view text) {
 }
 
 std::string number(double value) {
-  return std::isnan(value) ? "NaN" : formatted("%.9g", value);  // as gnuplot spells it
+  return std::isnan(value) ? "NaN" : fmt::format("{:.9g}", value);  // as gnuplot spells it
 }
 
 std::string fill(std::string_view pattern, std::initializer_list<Field> values) {

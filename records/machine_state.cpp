@@ -32,8 +32,8 @@ bool MachineLog::valid() const {
 }
 
 std::string describe(const MachineSpeed& speed) {
-  return "speed probe " + formatted("%.0f", speed.probe_per_s) + " per second, " +
-         percent_text(speed.lost_fraction, 0) + " of the CPU time lost to other processes";
+  return fmt::format("speed probe {:.0f} per second, {} of the CPU time lost to other processes",
+                     speed.probe_per_s, percent_text(speed.lost_fraction, 0));
 }
 
 MachineSpeed speed_of(const std::vector<const MachineLog*>& logs, const std::string& cpu) {

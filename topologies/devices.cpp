@@ -130,9 +130,8 @@ double number_of(const DeviceSetting& setting, const std::string& what, const st
   const auto value = number_in<double>(text);
   if (value && *value <= setting.most && (*value > 0.0 || (setting.may_be_zero && *value == 0.0)))
     return *value;
-  throw InputError("{}: found '{}', expected a number {}{}", what, text,
-                   setting.may_be_zero ? "from 0 to " : "above 0 and at most ",
-                   formatted("%g", setting.most));
+  throw InputError("{}: found '{}', expected a number {}{:g}", what, text,
+                   setting.may_be_zero ? "from 0 to " : "above 0 and at most ", setting.most);
 }
 
 void set(DeviceModel& device, const std::string& key, const std::string& text) {

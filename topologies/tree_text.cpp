@@ -67,7 +67,7 @@ class HostText {
     for (const int device : host.devices) ++devices[cluster_.node(device).device];
     for (const auto& [device, count] : devices) text += ", " + std::to_string(count) + " " + device;
     if (!host.nics.empty()) text += ", " + counted(host.nics.size(), "NIC");
-    return host.speed == 1.0 ? text : text + formatted(", speed %g", host.speed);
+    return host.speed == 1.0 ? text : text + fmt::format(", speed {:g}", host.speed);
   }
 
   /// ` -> leaf0, InfiniBand 48.0 GB/s` for every link of a node to the network.
@@ -222,7 +222,7 @@ std::string network_text(const Cluster& cluster) {
             range_of(names) + "), " + down[number].text() + " down";
     if (up.contains(number))
       text += ", " + up[number].text() + " up, oversubscription " +
-              formatted("%.3g:1", down[number].bandwidth / up[number].bandwidth);
+              fmt::format("{:.3g}:1", down[number].bandwidth / up[number].bandwidth);
     text += "\n";
   }
   return text;

@@ -45,7 +45,7 @@ void print_beside(const Bench& bench) {
       {"collective", "size (B)", "alone", "slower by", bench.beside.front().compute, "slower by", "rounds"});
   for (const BesideRow& row : bench.beside)
     table.add(
-        {row.collective, formatted("%.0f", row.message_bytes),
+        {row.collective, fmt::format("{:.0f}", row.message_bytes),
          to_text(Seconds(median(row.collective_alone_s))),
          percent_text(median(row.collective_slowdown) - 1.0), to_text(Seconds(median(row.compute_alone_s))),
          percent_text(median(row.compute_slowdown) - 1.0), std::to_string(row.compute_slowdown.size())});
@@ -54,7 +54,6 @@ void print_beside(const Bench& bench) {
 
 /// The table of nccl-tests, with the spread of the samples.
 void print_table(const Bench& bench) {
-  const auto us = [](const char* pattern, double seconds) { return formatted(pattern, 1e6 * seconds); };
   std::cout << "# stepcast bench: " << bench.backend << ", ";
   if (bench.context.libraries.contains("device"))
     std::cout << bench.context.libraries.at("device") << ", " << bench.context.cpu_model << '\n';
@@ -68,17 +67,19 @@ void print_table(const Bench& bench) {
   for (const BenchRow& row : bench.rows) {
     const double algbw = algbw_bytes_per_s(row);
     const double busbw = algbw * bus_factor(row.collective, bench.world_size);
-    table.add({row.collective, formatted("%.0f", row.message_bytes),
-               formatted("%.0f", row.message_bytes / sizeof(float)), "float", us("%.2f", row.median_time_s()),
-               us("%.1f", quantile(row.time_s, 0.1)) + us("..%.1f", quantile(row.time_s, 0.9)),
-               us("%.1f", median(row.cpu_s)), formatted("%.3f", algbw / kGiga),
-               formatted("%.3f", busbw / kGiga), std::to_string(row.wrong)});
+    table.add(
+        {row.collective, fmt::format("{:.0f}", row.message_bytes),
+         fmt::format("{:.0f}", row.message_bytes / sizeof(float)), "float",
+         fmt::format("{:.2f}", 1e6 * row.median_time_s()),
+         fmt::format("{:.1f}..{:.1f}", 1e6 * quantile(row.time_s, 0.1), 1e6 * quantile(row.time_s, 0.9)),
+         fmt::format("{:.1f}", 1e6 * median(row.cpu_s)), fmt::format("{:.3f}", algbw / kGiga),
+         fmt::format("{:.3f}", busbw / kGiga), std::to_string(row.wrong)});
     wrong += row.wrong;
     bus += busbw / static_cast<double>(bench.rows.size());
   }
   std::cout << table.text();
   std::cout << "# Out of bounds values : " << wrong << (wrong == 0 ? " OK" : " FAILED") << '\n';
-  std::cout << "# Avg bus bandwidth    : " << formatted("%.4f", bus / kGiga) << '\n';
+  std::cout << "# Avg bus bandwidth    : " << fmt::format("{:.4f}", bus / kGiga) << '\n';
   print_beside(bench);
   for (const std::string& warning : bench.context.warnings) std::cout << "# Warning: " << warning << '\n';
 }

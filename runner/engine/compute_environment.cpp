@@ -1,7 +1,6 @@
 #include "runner/engine/compute_environment.hpp"
 
 #include <cstdlib>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/program.hpp"
+#include "core/ranges.hpp"
 #include "runner/engine/torch_engine.hpp"
 #include "runner/launch/torch_library.hpp"
 
@@ -29,8 +29,7 @@ bool set_thread_environment(int threads) {
 
 /// A word of the line `flags` of /proc/cpuinfo; false on processors that have no such line.
 bool processor_has(const std::string& feature) {
-  std::istringstream lines(read_file("/proc/cpuinfo"));
-  for (std::string line; std::getline(lines, line);)
+  for (const std::string& line : split(read_file("/proc/cpuinfo")))
     if (line.starts_with("flags")) return (line + ' ').find(' ' + feature + ' ') != std::string::npos;
   return false;
 }

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -170,7 +171,7 @@ class LocalJob {
   JobFolder folder_;
   std::vector<std::string> argv_;
   std::chrono::milliseconds grace_;
-  std::vector<ChildProcess> ranks_;
+  std::deque<ChildProcess> ranks_;
   std::optional<Clock::time_point> deadline_;
   ExitCode result_ = ExitCode::kDone;
 };

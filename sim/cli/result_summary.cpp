@@ -24,7 +24,8 @@ std::string describe_run(const Configuration& c) {
 
 std::string throughput_text(const Result& result) {
   const double throughput = result.throughput_samples_per_s();
-  return formatted(throughput < 100.0 ? "%.3g samples/s" : "%.0f samples/s", throughput);
+  return throughput < 100.0 ? fmt::format("{:.3g} samples/s", throughput)
+                            : fmt::format("{:.0f} samples/s", throughput);
 }
 
 std::string rank_table(const Result& result) {

@@ -51,7 +51,7 @@ void print_slowdowns(const StudyExperiment& experiment) {
   for (const StudyPoint* point : experiment.points_run) {
     const std::vector<double> slower = experiment.slowdowns(*point);
     if (slower.empty() || !seen.insert(point->model).second) continue;
-    const auto texts = transformed(slower, [](double one) { return formatted("%.2f", one); });
+    const auto texts = transformed(slower, [](double one) { return fmt::format("{:.2f}", one); });
     table.add({point->model, joined(texts)});
   }
   if (!seen.empty()) std::cout << '\n' << table.text();

@@ -198,7 +198,7 @@ StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, c
       .more_is_better = study_column(figure.value).better != Better::kLess,
       .cells = {},
       .text_of = [percent = figure.value == "efficiency" || figure.value == "bubble_fraction"](double value) {
-        return percent ? percent_text(value, 0) : formatted("%.3g", value);
+        return percent ? percent_text(value, 0) : fmt::format("{:.3g}", value);
       }};
   std::set<Place> taken;
   for (const StudyPoint* point : drawn_points(study, figure, {figure.x, figure.y})) {

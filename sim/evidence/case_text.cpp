@@ -171,8 +171,8 @@ std::string speedups_text(const std::vector<Speedup>& all) {
     const bool both = speedup.measured && speedup.predicted;
     table.add({c.model, speedup.scaled->name, std::to_string(c.world_size), std::to_string(c.threads),
                speedup.strong ? "strong" : "weak",
-               speedup.measured ? formatted("%.2f", speedup.measured->value) : "-",
-               speedup.predicted ? formatted("%.2f", *speedup.predicted) : "-",
+               speedup.measured ? fmt::format("{:.2f}", speedup.measured->value) : "-",
+               speedup.predicted ? fmt::format("{:.2f}", *speedup.predicted) : "-",
                both ? signed_percent_text(speedup.relative_error()) : "", describe(speedup.baseline)});
   }
   return "\nSpeed-up, throughput over throughput:\n\n" + table.text();

@@ -1,13 +1,12 @@
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <optional>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/evidence/nccl_samples.hpp"
 
@@ -95,8 +94,7 @@ class NcclTextReader {
   NcclTextReader(std::string path, NcclHints hints) : path_(std::move(path)), hints_(std::move(hints)) {}
 
   NcclMeasurements read(const std::string& text) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
+    for (std::string line : split(text)) {
       ++line_;
       if (!untag(line)) continue;
       if (const auto test = test_of(line); !test.empty()) {
@@ -171,8 +169,7 @@ class NcclTextReader {
       run_.per_process =
           number_in<int>(found[1].str()).value_or(0) * number_in<int>(found[2].str()).value_or(0);
     } else if (line.find("algbw") != std::string::npos || line.find("busbw") != std::string::npos) {
-      std::istringstream words(line.substr(1));
-      run_.columns.assign(std::istream_iterator<std::string>(words), {});
+      run_.columns = words_in(line.substr(1));
     }
   }
 
@@ -187,8 +184,7 @@ class NcclTextReader {
   }
 
   void row(const std::string& line) {
-    std::istringstream words(line);
-    std::vector<std::string> cells{std::istream_iterator<std::string>(words), {}};
+    std::vector<std::string> cells = words_in(line);
     if (cells.size() < 3 || !number_in<long long>(cells.front())) return;  // of other programs
     if (run_.columns.empty()) {
       run_.columns = {"size",  "count",  "type", "redop", "root",  "time",  "algbw",

@@ -2,11 +2,11 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "core/file.hpp"
 #include "core/importer.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "models/model.hpp"
@@ -241,8 +241,7 @@ Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts&
   } else {
     const std::vector<std::string> known = models_with(run.parameters);
     trace.model = known.empty() ? name_of(paths.front()) : known.front();
-    std::istringstream lines(described_model(any, run.segments, "from a profile of PyTorch"));
-    for (std::string line; std::getline(lines, line);) trace.described.push_back(line);
+    trace.described = split(described_model(any, run.segments, "from a profile of PyTorch"));
   }
   trace.entries.push_back(traced_entry(run, batch));
   for (const RankProfile& rank : run.ranks)

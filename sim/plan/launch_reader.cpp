@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
@@ -131,9 +130,8 @@ class TableReader {
   /// `--model llama3-8b --like=`: options that the program's own do not express; an empty value unsets one.
   void take_words(const std::vector<std::string>& lines) {
     for (const std::string& line : lines) {
-      std::istringstream stream(line);
       std::string option;
-      for (std::string word; stream >> word;) {
+      for (const std::string& word : words_in(line)) {
         if (word.starts_with("--")) {
           const auto equals = word.find('=');
           option = word.substr(2, equals == std::string::npos ? equals : equals - 2);
@@ -191,10 +189,7 @@ class TableReader {
   static std::vector<std::string> parts_of(std::string text) {
     std::ranges::replace_if(
         text, [](char c) { return std::string_view("[]\"',").find(c) != std::string_view::npos; }, ' ');
-    std::vector<std::string> parts;
-    std::istringstream stream(text);
-    for (std::string part; stream >> part;) parts.push_back(part);
-    return parts;
+    return words_in(text);
   }
 
   [[nodiscard]] bool matches(const char* list, const std::string& key) const {

@@ -2,11 +2,11 @@
 #include <map>
 #include <optional>
 #include <regex>
-#include <sstream>
 
 #include "core/error.hpp"
 #include "core/expression.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "sim/plan/launch_syntax.hpp"
 
 /// Shell scripts that start Megatron-LM: literal assignments, arrays and a command.
@@ -28,10 +28,9 @@ constexpr std::size_t kLongestScriptLine = 100'000;
 
 std::vector<ShellLine> logical_lines(const std::string& text) {
   std::vector<ShellLine> lines;
-  std::istringstream stream(text);
   int number = 0, open = 0;
   bool continues = false;
-  for (std::string line; std::getline(stream, line);) {
+  for (std::string line : split(text)) {
     ++number;
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ' || line.back() == '\t'))
       line.pop_back();
@@ -146,12 +145,8 @@ class ScriptReader {
             text.compare(at, 2, "${") == 0 && text.substr(at, text.find('}', at) - at).ends_with("[@]");
         std::vector<std::string> parts;
         for (const ShellWord& value : expanded(text, at)) {
-          if (quote != 0) {
-            parts.push_back(value.text);
-            continue;
-          }
-          std::istringstream stream(value.text);
-          for (std::string part; stream >> part;) parts.push_back(part);
+          const auto more = quote != 0 ? std::vector{value.text} : words_in(value.text);
+          parts.insert(parts.end(), more.begin(), more.end());
         }
         for (std::size_t i = 0; i < parts.size(); ++i) {
           if (i > 0 && (quote == 0 || all)) finish();

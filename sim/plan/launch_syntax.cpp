@@ -118,9 +118,8 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       R"(([A-Za-z_]\w*)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|[-+]?[\w.]+)\s*(?=[,)]|$))");
   LaunchFile file;
   std::map<std::string, std::string> variables;
-  std::istringstream lines(text);
   int number = 0;
-  for (std::string line; std::getline(lines, line);) {
+  for (const std::string& line : split(text)) {
     read_comment(line, ++number, file);
     const std::string plain = trimmed(without_comment(line));
     if (plain.empty() || plain.size() > kLongestLine) continue;
@@ -191,10 +190,9 @@ LaunchFile read_toml(const std::string& text, const std::string& name) {
 /// JSON, too, which is YAML.
 LaunchFile read_yaml(const std::string& text, const std::string& name) {
   LaunchFile file;
-  std::istringstream lines(text);
   std::string plain;
   int number = 0;
-  for (std::string line; std::getline(lines, line);) {
+  for (const std::string& line : split(text)) {
     read_comment(line, ++number, file);
     plain += (trimmed(line).starts_with("//") ? "" : line) + "\n";  // comments of JSON
   }

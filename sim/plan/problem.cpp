@@ -167,11 +167,10 @@ const Model* PlanModels::part(const Plan& plan) {
   if (is_new) {
     try {
       const std::string& own = plan.text("model");
-      const std::string shared =
-          shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan));
-      if (!known_.models.contains(shared)) known_.models.emplace(shared, load_model(shared));
-      found->second = in_precision(recomputing(known_.models.at(shared), recomputed), precision_of(plan),
-                                   device_.gpu, device_.transposes());
+      const Model& shared = known_.model(
+          shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan)));
+      found->second = in_precision(recomputing(shared, recomputed), precision_of(plan), device_.gpu,
+                                   device_.transposes());
       apply(execution, *found->second);
     } catch (const InputError&) {
       if (plan.values.empty()) throw;  // the model itself is wrong

@@ -182,12 +182,12 @@ std::string plans_csv(const PlanOutcome& outcome) {
     const PlanRecord& record = outcome.plans[i];
     text += record.fits ? std::to_string(i + 1) : "";
     for (const PlanDimension& dimension : plan_dimensions()) text += "," + record.plan.text(dimension.name);
-    text += "," + record.name + formatted(",%.9g,%.0f", record.bound.step_s, record.bound.memory_bytes);
+    text += "," + record.name + fmt::format(",{:.9g},{:.0f}", record.bound.step_s, record.bound.memory_bytes);
     if (const auto& forecast = record.forecast)
       text +=
-          formatted(",%.9g,%.9g,%.6g,%.0f,%.6g,%.9g,%.9g,%d,replayed", forecast->step_s,
-                    forecast->samples_per_s, forecast->mfu, forecast->memory_bytes, forecast->bubble(),
-                    forecast->mean.compute_s, forecast->mean.exposed_communication_s, record.fits ? 1 : 0);
+          fmt::format(",{:.9g},{:.9g},{:.6g},{:.0f},{:.6g},{:.9g},{:.9g},{},replayed", forecast->step_s,
+                      forecast->samples_per_s, forecast->mfu, forecast->memory_bytes, forecast->bubble(),
+                      forecast->mean.compute_s, forecast->mean.exposed_communication_s, record.fits ? 1 : 0);
     else
       text += std::string(",,,,,,,,,") + (record.error.empty() ? "pruned" : "refused");
     text += "\n";

@@ -114,6 +114,11 @@ std::string backend_for(const std::string& requested, const Calibration* calibra
   return calibration->job.backend;
 }
 
+const Model& KnownInputs::model(const std::string& specification) {
+  if (!models.contains(specification)) models.emplace(specification, load_model(specification));
+  return models.at(specification);
+}
+
 std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequest& request,
                                                            const ClusterHints& hints,
                                                            const ResourceScales& scales, bool scaled_device,

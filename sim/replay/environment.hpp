@@ -81,7 +81,10 @@ std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequ
 
 /// Inputs that earlier forecasts loaded, for many forecasts from files that do not change meanwhile.
 struct KnownInputs {
-  std::map<std::string, Model> models;                                 ///< by specification
+  /// Loads the model if no earlier forecast did.
+  const Model& model(const std::string& specification);
+
+  std::map<std::string, Model> models{};                               ///< by specification
   std::map<std::string, std::shared_ptr<const Schedule>> schedules{};  ///< by plan; costs do not matter
   std::map<std::string, std::shared_ptr<PredictionEnvironment>>
       environments{};  ///< by all that they depend on

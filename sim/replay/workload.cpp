@@ -113,10 +113,7 @@ class WorkloadResolver {
   }
 
   Model known_model(const std::string& specification) {
-    if (known_ == nullptr) return load_model(specification);
-    const auto found = known_->models.find(specification);
-    if (found != known_->models.end()) return found->second;
-    return known_->models.emplace(specification, load_model(specification)).first->second;
+    return known_ == nullptr ? load_model(specification) : known_->model(specification);
   }
 
   [[nodiscard]] int samples() const { return std::max(1, result_.batch / training_.micro_batches); }

@@ -61,7 +61,7 @@ int batch_of(const StudyPoint& point) { return whole_number(point, "batch", "32"
 /// The point's values and its row's columns, for conditions.
 Assignment with_columns(const StudyPoint& point, const StudyRow& row) {
   Assignment all = point.assigned;
-  for (const auto& [name, value] : row.values) all.set(std::string(name), formatted("%.17g", value));
+  for (const auto& [name, value] : row.values) all.set(std::string(name), fmt::format("{:.17g}", value));
   return all;
 }
 
@@ -349,7 +349,7 @@ class ExperimentRun {
     if (fs::exists(file) || !row.error.empty()) return;
     Words words = run_words(point);
     if (const auto slower = slowdown(all_, point, launch))
-      append(words, {"--reference-slowdown", formatted("%.6g", *slower)});
+      append(words, {"--reference-slowdown", fmt::format("{:.6g}", *slower)});
     append(words, {"-o", file});
     const ProgramOutput output = start(expand(parts_.run.lab, point.assigned).text, words);
     const std::string program = "'stepcast " + joined(words, " ") + "'";

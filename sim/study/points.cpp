@@ -73,7 +73,7 @@ std::string log_uniform(const YamlNode& node, std::mt19937& draws) {
   const std::string text = ends[0].text();
   const std::size_t unit = text.find_first_not_of("0123456789.eE+-");
   const double one = low->value / std::stod(text);
-  return formatted("%g", std::stod(formatted("%.3g", value / one))) +
+  return fmt::format("{:g}", std::stod(fmt::format("{:.3g}", value / one))) +
          (unit == std::string::npos ? "" : text.substr(unit));
 }
 

@@ -8,9 +8,20 @@
 
 namespace stepcast {
 
+namespace {
+
+/// \throws UsageError if the closed form does not hold
+double useful_rate(const TrainingCase& training) {
+  const Renewal renewal = renewal_of(training);
+  if (renewal.obstacle.empty()) return renewal.useful_rate;
+  throw UsageError("plans are compared in closed form, and there is none: {}", renewal.obstacle);
+}
+
+}  // namespace
+
 ExpectedTraining::ExpectedTraining(const TrainingFacts& facts, const TrainingRequest& request)
     : facts_(facts), request_(request) {
-  constexpr double kLongest = 1e4;  // seconds of a step
+  constexpr double kLongest = 1e4;  // seconds; shorter steps make no longer trainings
   if (number_in<int>(request.checkpoint.interval))
     throw UsageError("--interval {}: steps of plans last differently; set a time, as 30min",
                      request.checkpoint.interval);
@@ -18,8 +29,7 @@ ExpectedTraining::ExpectedTraining(const TrainingFacts& facts, const TrainingReq
   steps_ = plan_training(facts_, request_).training.steps;
   request_.tokens = request_.epochs = 0.0;
   request_.steps = steps_ * (request.checkpoint.method == "none" ? 1.0 : kLongest) / facts_.step_s;
-  if (const std::string obstacle = renewal_of(known(facts.ranks).training).obstacle; !obstacle.empty())
-    throw UsageError("plans are compared in closed form, and there is none: {}", obstacle);
+  useful_rate(known(facts.ranks).training);
 }
 
 const TrainingPlan& ExpectedTraining::known(int ranks) {
@@ -32,8 +42,9 @@ double ExpectedTraining::wall_s(int ranks, double step_s) {
   TrainingCase training = known(ranks).training;
   const double interval = training.interval * training.step_s / step_s;
   training.step_s = step_s;
+  training.steps = steps_;
   training.interval = std::clamp(std::round(interval), 1.0, steps_);
-  return step_s / renewal_of(training).useful_rate;
+  return step_s / useful_rate(training);
 }
 
 std::string ExpectedTraining::checkpoints(int ranks, double step_s) {

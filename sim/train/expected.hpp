@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <map>
 
 #include "sim/train/training.hpp"
@@ -20,9 +19,7 @@ class ExpectedTraining {
   /// `async every 12.3 min`
   std::string checkpoints(int ranks, double step_s);
   /// With spares.
-  [[nodiscard]] int devices(int ranks) const {
-    return ranks + std::max(0, request_.spares) * facts_.host.devices;
-  }
+  [[nodiscard]] int devices(int ranks) const { return facts_.host.with_spares(ranks, request_.spares); }
 
  private:
   /// Plan of a training of 1 ms steps, whose best interval is neither rounded nor cut.

@@ -229,10 +229,10 @@ class Planner {
 
   void add_assumptions() {
     std::vector<std::string>& assumed = plan_.assumed = plan_.failures.assumes;
-    if (facts_.cluster.empty()) assumed.emplace_back("each device has a host of its own (--cluster)");
-    if (constexpr int kLargest = 16; host_.devices > kLargest)
-      assumed.push_back(fmt::format("a host of cluster '{}' is its NVLink domain: {} devices fail as one",
-                                    facts_.cluster, host_.devices));
+    assumed.push_back(facts_.cluster.empty()
+                          ? "each device has a host of its own (--cluster)"
+                          : fmt::format("a host fails with all its devices: {} in cluster '{}'",
+                                        host_.devices, facts_.cluster));
     if (request_.spares < 0 &&
         std::ranges::any_of(case_.interruptions, [](auto& one) { return one.hosts > 0; }))
       assumed.emplace_back("a spare host is always ready (--spares)");

@@ -20,6 +20,9 @@ namespace stepcast {
 
 /// What surrounds the ranks, of the cluster's first host.
 struct HostFacts {
+  /// Devices of a training, with those of spare hosts. \param spares below 0: none
+  [[nodiscard]] int with_spares(int ranks, int spares) const { return ranks + std::max(0, spares) * devices; }
+
   int devices = 1;
   int at_switch = 0;            ///< hosts at the largest leaf switch; 0: no switches
   BytesPerSecond to_memory{};   ///< from all devices of a host to its memory; 0: unknown
@@ -119,7 +122,7 @@ struct TrainingOutcome {
   [[nodiscard]] double effective() const { return plan.training.useful_s() / mean_wall_s(); }
   /// With spares.
   [[nodiscard]] double device_hours(double wall) const {
-    return (facts.ranks + std::max(0, request.spares) * facts.host.devices) * wall / kHour;
+    return facts.host.with_spares(facts.ranks, request.spares) * wall / kHour;
   }
   /// At rated power; 0: unknown.
   [[nodiscard]] double energy_kwh(double wall) const {

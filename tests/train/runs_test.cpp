@@ -242,6 +242,8 @@ TEST_CASE("plans are compared by what train answers for their steps", "[train]")
     CHECK(std::stod(text.substr(text.find("every ") + 6)) ==
           Approx(training.interval * 25.0 / 60.0).margin(0.5 * 25.0 / 60.0));
   }
+  ExpectedTraining stopped(facts, training_request({{"failures", "llama3"}, {"steps", "100"}}));
+  CHECK_THAT(error_of<Error>([&] { stopped.wall_s(64, 25.0); }), Contains("planned stops divide the only"));
   CHECK(ExpectedTraining(facts, training_request({{"failures", "none"}, {"steps", "1k"}, {"spares", "2"}}))
             .devices(64) == 80);
   CHECK_THAT(error_of<Error>([&] {
