@@ -247,6 +247,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
       heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
       flash && causal};
   if (flash) form.window = number(layer, "window");
+  form.sinks = flag(layer, "sinks") && flag(layer, kTransformerEngine);
   if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
   add_stored({.form = form,

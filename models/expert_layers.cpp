@@ -91,12 +91,27 @@ void add_weighted_bias(double elements, int experts, LayerCost& cost) {
   cost.separate.push_back(other);
 }
 
+/// Adds the clamps of experts with a bias (GPT-OSS), as Megatron runs them before the fused activation: of
+/// both halves of the first GEMM's output, joined again, 8 accesses per element of a half; the backward
+/// divides the gradient, compares and selects (`weighted_bias_quick_geglu_impl` in
+/// megatron/core/fusions/fused_bias_geglu.py). What it joins stays for the backward.
+void add_clamps(double elements, LayerCost& cost) {
+  constexpr double kForward = 8.0, kBackward = 15.0;  // two clamps, a copy; a copy, three masks of 1 B, ...
+  Kernel& kernel =
+      cost.kernels.emplace_back(moves(kForward * elements, kBackward * elements, 3, Moved::kStrided));
+  kernel.role = KernelRole::kExpertActivation;
+  kernel.backward_launches = 7;
+  keep(2.0 * elements, kernel);
+}
+
 /// Adds copies of tokens to their experts and back; `active` rows of each position.
 void add_permutation(const Layer& layer, double active, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]), h = static_cast<double>(expert_width(layer));
   const double tensor = number(layer, "tensor"), own = number(layer, "experts") / number(layer, "ranks");
-  const double sorts = size(layer, "ranks") > 1 && own > 1.0 ? 4.0 * s * active * tensor * h : 0.0;
-  if (!flag(layer, kTransformerEngine)) {
+  const bool engine = flag(layer, kTransformerEngine);
+  const double sorts =
+      (engine || size(layer, "ranks") > 1) && own > 1.0 ? 4.0 * s * active * tensor * h : 0.0;
+  if (!engine) {
     const double copied = 7.0 * s * active * h + sorts;
     cost.separate.push_back(moves(copied, 2.0 * copied, 0));
     return;
@@ -176,6 +191,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
   const int parts = engine ? 1 : static_cast<int>(own), each = gated ? 5 : 2 - static_cast<int>(squared);
   add_activation(s * active * routed, parts * each, KernelRole::kExpertActivation);
+  if (engine && flag(layer, "bias")) add_clamps(s * active * routed, cost);
   if (shared > 0.0) {
     add_feed_forward(s, shared, 1.0, KernelRole::kSharedExpert);
     add_activation(s * shared, gated ? 3 : 1, KernelRole::kSharedExpert);

@@ -70,6 +70,15 @@ int LayerWork::issued(bool forward) const {
   return sum;
 }
 
+int LayerWork::modules() const {
+  return static_cast<int>(std::ranges::count_if(kernels, [](const Kernel& one) {
+    const Gemm* gemm = one.gemm();
+    const bool module = gemm != nullptr ? gemm->has_weight() && !gemm->shares_input
+                                        : one.is(KernelRole::kNorm) || one.attention() != nullptr;
+    return module && !one.captured;
+  }));
+}
+
 double LayerWork::weight_gemms() const {
   double sum = 0.0;
   for_each_gemm([&](const Gemm& one) { sum += one.has_weight() ? one.times : 0.0; });

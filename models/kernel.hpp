@@ -40,6 +40,7 @@ struct FusedAttention {
   bool causal = false;                       ///< half of the products are computed
   double window = 0.0;  ///< keys that a position of causal attention sees, its own included; 0: all before it
   double documents = 1.0;  ///< equal ones in a sequence; rows see keys of their own alone
+  bool sinks = false;      ///< true if the backward computes gradients of learned sinks
   /// Mean number of keys that a row sees.
   [[nodiscard]] double seen() const;
 };
@@ -51,6 +52,7 @@ enum class Moved : std::uint8_t {
   kCast,        ///< between fp32 and a narrower one; nothing in fp32
   kNoise,       ///< dropout's noise, which kernels of GPUs do not move
   kTransposed,  ///< activations whose dimensions are exchanged, with fewer bytes per second
+  kStrided,     ///< halves of the rows of activations, with fewer bytes per second
   kQuantized    ///< casts to 8 or 4 bit, with fewer bytes per second
 };
 
@@ -114,6 +116,9 @@ struct LayerWork {
   [[nodiscard]] int launches(bool forward) const;
   /// Launches by the launch thread: of kernels outside CUDA graphs.
   [[nodiscard]] int issued(bool forward) const;
+  /// Modules of Transformer Engine with kernels outside CUDA graphs: norms, attention and products of weights,
+  /// of which those of one input, and those of all experts, are one.
+  [[nodiscard]] int modules() const;
   /// Number of GEMMs with weights.
   [[nodiscard]] double weight_gemms() const;
   /// Number of those that compute weights' gradients.

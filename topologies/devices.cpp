@@ -110,13 +110,14 @@ struct DeviceSetting {
   const char* cpu_refusal = "";  ///< why a CPU does not have it; "": it may
 };
 
-constexpr std::array<DeviceSetting, 9> kSettings{
+constexpr std::array<DeviceSetting, 10> kSettings{
     {{"activations", &DeviceEstimate::activations, 1000.0},
      {"attention_efficiency", &DeviceEstimate::attention_efficiency, 10.0},
      {"collective_issue", &LaunchOverhead::collective},
      {"compute_efficiency", &DeviceEstimate::compute_efficiency, 1.0},
      {"kernel_launch", &LaunchOverhead::kernel},
      {"memory_efficiency", &DeviceEstimate::memory_efficiency, 1.0},
+     {"module_issue", &LaunchOverhead::module},
      {"operation_issue", &LaunchOverhead::operation},
      {"process", &DeviceEstimate::process},
      {"rate_spread", &DeviceEstimate::rate_spread, 0.2, true,
@@ -205,10 +206,15 @@ DeviceModel read_variant(const std::string& name, const YamlNode& node) {
 /// (Transformer Engine's issue 2053), and the 25 to 45 us of LibTorch 2.11 in backwards of Llama's blocks on
 /// an H100's Xeon; its forwards took 23 to 31 us (tests/replay/h100). By that issue Grace takes 2.5 times as
 /// long. It counts as fast as Xeon, because NeMo's steps of mixtures of experts on GB200 are too short for
-/// that.
+/// that. Modules of Transformer Engine 2.14 took 34 to 280 us more than their kernels in the forward and 90
+/// to 310 us in the backward on an H100's Xeon, where PyTorch's linear layer took 13.4 us
+/// (docs/research/own-h100.md).
 void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
-  device.launch = {
-      .kernel = Seconds(20e-6), .operation = Seconds(6e-6), .collective = Seconds(25e-6), .queued = 1000};
+  device.launch = {.kernel = Seconds(20e-6),
+                   .operation = Seconds(6e-6),
+                   .module = Seconds(100e-6),
+                   .collective = Seconds(25e-6),
+                   .queued = 1000};
   device.estimate.rate_spread = 0.0175;
   if (node.has("compute_capability")) {
     device.compute_capability = static_cast<int>(node.at("compute_capability").integer());

@@ -88,6 +88,7 @@ struct DeviceLinks {
 struct LaunchOverhead {
   Seconds kernel{0};      ///< per kernel
   Seconds operation{0};   ///< in addition, per operation of an eager framework's forward
+  Seconds module{0};      ///< in addition, per forward of a module of Transformer Engine; its backward: twice
   Seconds collective{0};  ///< per call of a collective
   int queued = 0;         ///< most kernels that wait in a stream
 };

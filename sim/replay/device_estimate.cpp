@@ -106,6 +106,13 @@ Seconds launch_of(const DeviceModel& device, const Model& model, Phase phase) {
   return device.launch.kernel + (eager ? device.launch.operation : Seconds(0));
 }
 
+/// Time that modules of Transformer Engine take in the launch thread beside launches, in a forward or backward.
+Seconds modules_time(const std::vector<LayerWork>& work, bool forward, const DeviceModel& device,
+                     const Model& model) {
+  if (!model.transformer_engine()) return Seconds(0);
+  return (forward ? 1.0 : 2.0) * sum_of(work, &LayerWork::modules) * device.launch.module;
+}
+
 /// Time by which the device waits in a forward because nothing of the experts is launched ahead. The launch
 /// thread reads how many tokens each has first (dropless), but with a graph of whole iterations.
 Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, const Model& model,
@@ -117,7 +124,8 @@ Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, cons
     return waits;
   for (const LayerWork& work : segment.work)
     if (work.has_router())
-      waits += std::max(Seconds(0), work.issued(true) * launch_of(device, model, Phase::kForward) -
+      waits += std::max(Seconds(0), work.issued(true) * launch_of(device, model, Phase::kForward) +
+                                        modules_time({work}, true, device, model) -
                                         time(work, Phase::kForward));
   return waits;
 }
@@ -223,6 +231,12 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     const double recomputed = phase == Phase::kBackward ? recomputed_kernels(model.segments[segment]) : 0.0;
     result.launch_s = kernels_of(model, segment, phase) * each.count() +
                       (model.transformer_engine() ? 0.0 : recomputed) * device.launch.operation.count();
+    if (runs) {
+      const Segment& own = model.segments[segment];
+      Seconds modules = modules_time(own.work, phase == Phase::kForward, device, model);
+      if (phase == Phase::kBackward) modules += modules_time(own.recomputed.work, true, device, model);
+      result.launch_s += modules.count();
+    }
     return result;
   };
   PhaseCosts costs(model);

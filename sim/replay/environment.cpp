@@ -79,7 +79,7 @@ Cluster implied_cluster(const ClusterHints& hints, const Calibration* calibratio
   const std::string missing = "--cluster is missing; ";
   if (hints.needs_devices)
     throw UsageError("{}copies run between the GPUs of one; {}", missing, fitting_clusters("", true));
-  if (device != nullptr && device->gpu && (hints.device != nullptr || hints.world_size > 1))
+  if (device != nullptr && device->gpu && hints.world_size > 1)
     throw UsageError("{}device '{}' is a GPU, and the links between GPUs decide; {}", missing, device->name,
                      fitting_clusters(device->name));
   if (hints.world_size > 1 && calibration != nullptr)

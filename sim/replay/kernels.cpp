@@ -137,9 +137,11 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
   const double seen = attention.seen() + (windowed ? kHalfBlock : 0.0);
   const double flop = 4.0 * (forward ? 1.0 : 2.5) * samples * attention.heads * attention.rows * seen * size;
   const double rate = rates.attention * fitted.part * rates.peak.count() / (1.0 + fitted.half / keys);
+  const double outputs = 2.0 * rates.element * samples * attention.heads * attention.rows * attention.value_size;
+  const double sinks = forward || !attention.sinks ? 0.0 : outputs / (kSinksPart * rates.memory_peak.count());
   return rates.parameters->start +
-         Seconds(std::max(flop / rate,
-                          attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
+         Seconds(sinks + std::max(flop / rate, attention_traffic(attention, forward, samples, rates) /
+                                                   rates.memory.count()));
 }
 
 Seconds KernelTimes::of_product(const KernelShape& shape) {
@@ -184,6 +186,7 @@ BytesPerSecond KernelTimes::rate(const Kernel& kernel, bool forward, double samp
   if (kernel.is(KernelRole::kBatchFirst) && samples <= 1.0) return BytesPerSecond(HUGE_VAL);
   if (kernel.moved == Moved::kQuantized) return options_.casts;
   if (kernel.moved == Moved::kTransposed) return kTransposedPart * rates_.memory;
+  if (kernel.moved == Moved::kStrided) return kStridedPart * rates_.memory;
   if (kernel.is(KernelRole::kScan)) return kScanPart * rates_.memory_peak;
   const bool slow = kernel.is(KernelRole::kNorm) && !forward && !options_.engine;
   return (slow ? kNormBackwardPart : 1.0) * rates_.memory;

@@ -49,6 +49,16 @@ inline constexpr double kTransposedPart = 0.34;
 /// cudnn-frontend, benchmark/norms), where others reach 0.8 and 0.7 of the bandwidth.
 inline constexpr double kNormBackwardPart = 0.45;
 
+/// The same of clamps of half rows, and of what joins and divides them: 1.8 over 2.7 TB/s for Megatron's of
+/// GPT-OSS on an H100 (docs/research/own-h100.md). Other GPUs are taken to be alike.
+inline constexpr double kStridedPart = 0.66;
+
+/// Part of the memory bandwidth with which cuDNN reads attention's output and its gradient again for the
+/// gradients of sinks: 67 MB in 0.43 ms, 268 MB in 1.9 ms on an H100 (`compute_dot_do_o_specialized` of cuDNN
+/// 9.19 in GPT-OSS, docs/research/own-h100.md; without sinks it takes a tenth). Other GPUs are taken to be
+/// alike.
+inline constexpr double kSinksPart = 0.043;
+
 /// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that
 /// names the kinds that the device has
 /// \param model it has rates for, too; null: any
@@ -76,8 +86,8 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 /// head sizes between known ones on a line in their logarithm, beyond them as the nearest. In a window of w
 /// keys a row computes w + 64, since its two borders fill half of a block of 128 each on average, at the
 /// rate of a causal sequence of 2 w keys, whose rows see as many. Of the flop of windows cuDNN's benchmarks
-/// reach 165 and 187 TFLOP/s (128 keys, GB200, heads of 64), 350 and 300 (1,024 keys, H200). Documents of n
-/// keys take as long as sequences of n, and at most what one document takes. At least the time to read q, k
+/// reach 165 and 187 TFLOP/s (128 keys, GB200, heads of 64), 350 and 300 (1,024 keys, H200). Gradients of
+/// sinks come on top. Documents of n keys take as long as sequences of n, and at most what one document takes. At least the time to read q, k
 /// and v and to write the output.
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
