@@ -145,10 +145,7 @@ void fuse(LayerWork& work, double written) {
     if (!kernel.is(KernelRole::kExpertActivation)) continue;
     const bool cast = kernel.moved == Moved::kQuantized;
     kernel.forward = (cast ? written : 0.0) * kernel.forward;
-    kernel.backward = (cast                                ? written
-                       : kernel.moved == Moved::kStrided ? 0.0
-                                                           : kGate) *
-                      kernel.backward;
+    kernel.backward = (cast ? written : kernel.moved == Moved::kStrided ? 0.0 : kGate) * kernel.backward;
     kernel.launches = kernel.backward_launches = 0;
   }
 }

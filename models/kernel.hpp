@@ -116,8 +116,8 @@ struct LayerWork {
   [[nodiscard]] int launches(bool forward) const;
   /// Launches by the launch thread: of kernels outside CUDA graphs.
   [[nodiscard]] int issued(bool forward) const;
-  /// Modules of Transformer Engine with kernels outside CUDA graphs: norms, attention and products of weights,
-  /// of which those of one input, and those of all experts, are one.
+  /// Modules of Transformer Engine with kernels outside CUDA graphs: norms, attention and products of
+  /// weights, of which those of one input, and those of all experts, are one.
   [[nodiscard]] int modules() const;
   /// Number of GEMMs with weights.
   [[nodiscard]] double weight_gemms() const;

@@ -32,7 +32,7 @@
 /// | `position_embedding`   | `positions`                                            | Embedding         |
 /// | `layer_norm`           | `bias` = true                                          | LayerNorm         |
 /// | `rms_norm`             | `eager` = false                                        | RMSNorm           |
-/// | `gelu`, `silu`, `tanh` | -                                                      | GELU, SiLU, Tanh  |
+/// | `gelu`, `silu`, `tanh` | `eager` = false of GELU alone: separate kernels        | GELU, SiLU, Tanh  |
 /// | `relu2`                | -: the square of ReLU                                  | -                 |
 /// | `dropout`              | `percent`; 0 is the identity                           | Dropout           |
 /// | `self_attention`       | `heads`, `kv_heads` = heads, `head_size` = 0 (width /  | Linear: `query`,  |

@@ -106,11 +106,22 @@ Seconds launch_of(const DeviceModel& device, const Model& model, Phase phase) {
   return device.launch.kernel + (eager ? device.launch.operation : Seconds(0));
 }
 
-/// Time that modules of Transformer Engine take in the launch thread beside launches, in a forward or backward.
+/// Time that modules of Transformer Engine take in the launch thread beside launches.
 Seconds modules_time(const std::vector<LayerWork>& work, bool forward, const DeviceModel& device,
                      const Model& model) {
   if (!model.transformer_engine()) return Seconds(0);
   return (forward ? 1.0 : 2.0) * sum_of(work, &LayerWork::modules) * device.launch.module;
+}
+
+/// Time that the launch thread takes for a phase of a segment.
+Seconds issue_time(const Model& model, int segment, Phase phase, const DeviceModel& device) {
+  const Seconds launches = kernels_of(model, segment, phase) * launch_of(device, model, phase);
+  if (phase != Phase::kForward && phase != Phase::kBackward) return launches;
+  const Segment& own = model.segments[segment];
+  const Seconds modules = launches + modules_time(own.work, phase == Phase::kForward, device, model);
+  if (phase == Phase::kForward) return modules;
+  if (model.transformer_engine()) return modules + modules_time(own.recomputed.work, true, device, model);
+  return modules + recomputed_kernels(own) * device.launch.operation;
 }
 
 /// Time by which the device waits in a forward because nothing of the experts is launched ahead. The launch
@@ -124,9 +135,9 @@ Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, cons
     return waits;
   for (const LayerWork& work : segment.work)
     if (work.has_router())
-      waits += std::max(Seconds(0), work.issued(true) * launch_of(device, model, Phase::kForward) +
-                                        modules_time({work}, true, device, model) -
-                                        time(work, Phase::kForward));
+      waits +=
+          std::max(Seconds(0), work.issued(true) * launch_of(device, model, Phase::kForward) +
+                                   modules_time({work}, true, device, model) - time(work, Phase::kForward));
   return waits;
 }
 
@@ -227,16 +238,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     if (runs) result.device_s += (copied(model, model.segments[segment], phase) / rates.memory).count();
     if (phase == Phase::kForward)
       result.device_s += waits_for_counts(model.segments[segment], device, model, layer).count();
-    const Seconds each = launch_of(device, model, phase);
-    const double recomputed = phase == Phase::kBackward ? recomputed_kernels(model.segments[segment]) : 0.0;
-    result.launch_s = kernels_of(model, segment, phase) * each.count() +
-                      (model.transformer_engine() ? 0.0 : recomputed) * device.launch.operation.count();
-    if (runs) {
-      const Segment& own = model.segments[segment];
-      Seconds modules = modules_time(own.work, phase == Phase::kForward, device, model);
-      if (phase == Phase::kBackward) modules += modules_time(own.recomputed.work, true, device, model);
-      result.launch_s += modules.count();
-    }
+    result.launch_s = issue_time(model, segment, phase, device).count();
     return result;
   };
   PhaseCosts costs(model);

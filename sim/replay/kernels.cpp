@@ -137,7 +137,8 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
   const double seen = attention.seen() + (windowed ? kHalfBlock : 0.0);
   const double flop = 4.0 * (forward ? 1.0 : 2.5) * samples * attention.heads * attention.rows * seen * size;
   const double rate = rates.attention * fitted.part * rates.peak.count() / (1.0 + fitted.half / keys);
-  const double outputs = 2.0 * rates.element * samples * attention.heads * attention.rows * attention.value_size;
+  const double outputs =
+      2.0 * rates.element * samples * attention.heads * attention.rows * attention.value_size;
   const double sinks = forward || !attention.sinks ? 0.0 : outputs / (kSinksPart * rates.memory_peak.count());
   return rates.parameters->start +
          Seconds(sinks + std::max(flop / rate, attention_traffic(attention, forward, samples, rates) /

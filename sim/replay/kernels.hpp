@@ -87,8 +87,8 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 /// keys a row computes w + 64, since its two borders fill half of a block of 128 each on average, at the
 /// rate of a causal sequence of 2 w keys, whose rows see as many. Of the flop of windows cuDNN's benchmarks
 /// reach 165 and 187 TFLOP/s (128 keys, GB200, heads of 64), 350 and 300 (1,024 keys, H200). Gradients of
-/// sinks come on top. Documents of n keys take as long as sequences of n, and at most what one document takes. At least the time to read q, k
-/// and v and to write the output.
+/// sinks come on top. Documents of n keys take as long as sequences of n, and at most what one document
+/// takes. At least the time to read q, k and v and to write the output.
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
 

@@ -105,8 +105,8 @@ DeviceModel scaled_device(const ResourceScales& scales, DeviceModel device, bool
     if (resource == "nvlink") device.links.nvlink_raw = factor * device.links.nvlink_raw;
     if (resource != "host") continue;
     if (!estimated || !device.gpu) refuse(resource, "only an estimated GPU has launch overhead");
-    for (Seconds* each : {&device.launch.kernel, &device.launch.operation, &device.launch.module,
-                          &device.launch.collective})
+    for (Seconds* each :
+         {&device.launch.kernel, &device.launch.operation, &device.launch.module, &device.launch.collective})
       *each = (1.0 / factor) * *each;
   }
   return device;

@@ -77,6 +77,46 @@ TEST_CASE("capture in a graph removes launches alone", "[models]") {
   CHECK(layer.segments[1].forward.launch_s < none.segments[1].forward.launch_s);
 }
 
+TEST_CASE("a module of Transformer Engine takes the launch thread 0.1 ms, and 0.2 ms in the backward",
+          "[models]") {
+  const std::string engine = kLlama + ",transformer_engine=1";
+  const auto launch_s = [&](Phase phase, const Execution& execution, const std::string& device) {
+    const SegmentCosts& block = costs_of(engine, execution, device).segments[1];
+    return (phase == Phase::kForward ? block.forward : block.backward).launch_s;
+  };
+  constexpr double kModules = 8.0;  // two norms, q with k and v, attention, its output, gate, value, down
+  for (const auto& [phase, each] : {std::pair{Phase::kForward, 1e-4}, {Phase::kBackward, 2e-4}})
+    CHECK(launch_s(phase, {}, "h100-sxm") - launch_s(phase, {}, "h100-sxm:module_issue=0s") ==
+          Approx(kModules * each));
+  CHECK(launch_s(Phase::kForward, {.graph = "full"}, "h100-sxm") == 0.0);
+  const auto plain = costs_of(kLlama, {}), free = costs_of(kLlama, {}, "h100-sxm:module_issue=0s");
+  CHECK(plain.segments[1].forward.launch_s == free.segments[1].forward.launch_s);
+}
+
+TEST_CASE("Megatron clamps both halves of what experts with a bias compute, and keeps them", "[models]") {
+  const std::string oss = "gpt-oss-120b:layers=1,experts=4,sequence=1024,transformer_engine=1";
+  const auto clamps = [](const Model& model) {
+    std::vector<Kernel> found;
+    for (const LayerWork& work : model.segments[1].work)
+      for (const Kernel& kernel : work.kernels)
+        if (kernel.moved == Moved::kStrided) found.push_back(kernel);
+    return found;
+  };
+  const std::vector<Kernel> found = clamps(model_of(oss, {}));
+  REQUIRE(found.size() == 1);
+  const double half = 4.0 * 1024 * 2880,
+               bytes = 2.0;  // four experts of a token, one half of the GEMM's output
+  CHECK(found[0].forward.count() == 8 * half * bytes);
+  CHECK(found[0].backward.count() == 15 * half * bytes);
+  const auto saved = [&](const char* bias) {
+    return model_of(oss + ",expert_bias=" + bias, {}).segments[1].saved.size.count();
+  };
+  CHECK(saved("1") - saved("0") == 2 * half * bytes);
+  CHECK(clamps(model_of(oss + ",expert_bias=0", {})).empty());
+  const Model fused = model_of(oss, {.experts = "fused"}, "mxfp8");
+  CHECK(clamps(fused)[0].backward == Bytes(0));
+}
+
 TEST_CASE("overlap makes a step no longer, and no shorter than what it computes", "[replay]") {
   const double none = step_s(eight("none"));
   const double computed = predict(eight("none")).breakdown.front().compute_s;
@@ -206,7 +246,11 @@ TEST_CASE("a weighted bias of experts moves 28 bytes per element of their output
   const auto moved = [&](const char* bias, const char* experts, bool forward) {
     const Model model = model_of(base + bias, {.experts = experts});
     double bytes = 0.0;
-    for (const LayerWork& work : model.segments[1].work) bytes += work.traffic(forward).count();
+    for (const LayerWork& work : model.segments[1].work) {
+      bytes += work.traffic(forward).count();
+      for (const Kernel& kernel : work.kernels)
+        if (kernel.moved == Moved::kStrided) bytes -= (forward ? kernel.forward : kernel.backward).count();
+    }
     return bytes;
   };
   constexpr double kElements = 2048.0 * 2 * 1024;

@@ -75,6 +75,24 @@ TEST_CASE("a GEMM in half precision is slower if rows are no multiple of 16 byte
   CHECK(step("50257", "tf32") <= step("50304", "tf32"));
 }
 
+TEST_CASE("gradients of sinks read attention's output and its gradient once more, slowly") {
+  FusedAttention attention{.heads = 64,
+                           .kv_heads = 8,
+                           .rows = 4096,
+                           .keys = 4096,
+                           .head_size = 64,
+                           .value_size = 64,
+                           .causal = true};
+  const KernelRates rates = alone("h100-sxm");
+  const Seconds forward = attention_time(attention, true, 2, rates),
+                backward = attention_time(attention, false, 2, rates);
+  attention.sinks = true;
+  CHECK(attention_time(attention, true, 2, rates) == forward);
+  const double bytes = 2.0 * 2 * 64 * 4096 * 64 * 2;
+  CHECK((attention_time(attention, false, 2, rates) - backward).count() ==
+        Approx(bytes / (kSinksPart * 3.35e12)).epsilon(1e-6));
+}
+
 TEST_CASE(
     "attention reaches its part of the peak in long sequences, half of it where the law says, and skips half "
     "if causal") {
