@@ -191,7 +191,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
   const int parts = engine ? 1 : static_cast<int>(own), each = gated ? 5 : 2 - static_cast<int>(squared);
   add_activation(s * active * routed, parts * each, KernelRole::kExpertActivation);
-  if (engine && flag(layer, "bias")) add_clamps(s * active * routed, cost);
+  if (engine && gated && flag(layer, "bias")) add_clamps(s * active * routed, cost);
   if (shared > 0.0) {
     add_feed_forward(s, shared, 1.0, KernelRole::kSharedExpert);
     add_activation(s * shared, gated ? 3 : 1, KernelRole::kSharedExpert);

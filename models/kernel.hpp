@@ -116,8 +116,9 @@ struct LayerWork {
   [[nodiscard]] int launches(bool forward) const;
   /// Launches by the launch thread: of kernels outside CUDA graphs.
   [[nodiscard]] int issued(bool forward) const;
-  /// Modules of Transformer Engine with kernels outside CUDA graphs: norms, attention and products of
-  /// weights, of which those of one input, and those of all experts, are one.
+  /// Modules of Megatron and Transformer Engine with kernels outside CUDA graphs: norms before layers,
+  /// attention, routers, and products of weights, of which those of q, k and v, and those of all experts, are
+  /// one. A graph of a layer is one too: an autograd function in Python replays it.
   [[nodiscard]] int modules() const;
   /// Number of GEMMs with weights.
   [[nodiscard]] double weight_gemms() const;

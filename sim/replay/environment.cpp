@@ -78,7 +78,7 @@ Cluster implied_cluster(const ClusterHints& hints, const Calibration* calibratio
   const DeviceModel* device = hints.device != nullptr ? hints.device : traced;
   const std::string missing = "--cluster is missing; ";
   if (hints.needs_devices)
-    throw UsageError("{}copies run between the GPUs of one; {}", missing, fitting_clusters("", true));
+    throw UsageError("{}copies run between its GPUs and hosts; {}", missing, fitting_clusters("", true));
   if (device != nullptr && device->gpu && hints.world_size > 1)
     throw UsageError("{}device '{}' is a GPU, and the links between GPUs decide; {}", missing, device->name,
                      fitting_clusters(device->name));
@@ -87,7 +87,8 @@ Cluster implied_cluster(const ClusterHints& hints, const Calibration* calibratio
   if (hints.world_size > 1)
     throw UsageError("{}{} ranks need one, or the --calibration of the machine that they share; {}", missing,
                      hints.world_size, fitting_clusters(""));
-  if (hints.device != nullptr) return one_host(hints.device->multiprocessors, hints.device->name);
+  if (hints.device != nullptr && !hints.device->gpu)
+    return one_host(hints.device->multiprocessors, hints.device->name);
   if (hints.trace != nullptr && hints.trace->context.cores > 0)
     return one_host(hints.trace->context.cores, "the traced machine");
   if (calibration != nullptr && calibration->context.cores > 0)

@@ -31,7 +31,7 @@ struct ClusterHints {
   const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
   int world_size = 1;
   int threads = 1;
-  bool needs_devices = false;  ///< the strategy copies between GPUs
+  bool needs_devices = false;  ///< copies run between GPUs and hosts
 };
 
 /// Cluster of a forecast without --cluster: one host without wires. The calibrated machine; for a single rank

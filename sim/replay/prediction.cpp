@@ -417,15 +417,17 @@ Result predict(const PredictionRequest& request) {
   Workload workload =
       trains ? resolve_workload(request.costs, request.training, request.scale, request.brief, request.known)
              : resolve_no_workload(request.costs, request.strategy);
+  const bool offloads = request.training.offload != Offload{};
+  const bool onto_gpu = workload.device != nullptr && workload.device->gpu;
   const auto environment = resolve_environment(request.environment,
                                                {.trace = workload.traced ? &*workload.traced : nullptr,
                                                 .device = workload.device,
                                                 .world_size = request.training.world_size,
                                                 .threads = workload.threads,
-                                                .needs_devices = !trains},
+                                                .needs_devices = !trains || (offloads && onto_gpu)},
                                                request.scale, workload.scaled != nullptr, request.known);
   check_execution(request.costs, request.strategy, request.training);
-  if (request.training.offload != Offload{} && (workload.device == nullptr || !workload.device->gpu))
+  if (offloads && !onto_gpu)
     throw UsageError("--offload {} requires --device with a GPU, whose memory is not the host's",
                      to_text(request.training.offload));
   if (request.costs.experts_given && trains && !workload.model.has_experts())

@@ -113,8 +113,11 @@ TEST_CASE("Megatron clamps both halves of what experts with a bias compute, and 
   };
   CHECK(saved("1") - saved("0") == 2 * half * bytes);
   CHECK(clamps(model_of(oss + ",expert_bias=0", {})).empty());
-  const Model fused = model_of(oss, {.experts = "fused"}, "mxfp8");
+  CHECK(clamps(model_of(oss + ",expert_gated=0", {})).empty());
+  const Execution one{.experts = "fused"};
+  const Model fused = model_of(oss, one, "mxfp8"), plain = model_of(oss + ",expert_bias=0", one, "mxfp8");
   CHECK(clamps(fused)[0].backward == Bytes(0));
+  CHECK(fused.segments[1].saved.size == plain.segments[1].saved.size);
 }
 
 TEST_CASE("overlap makes a step no longer, and no shorter than what it computes", "[replay]") {
