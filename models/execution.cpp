@@ -139,17 +139,18 @@ void dispatch_flexibly(int domain, Model& model) {
 /// What is left of the kernels between the GEMMs of routed experts if these do their work: the first GEMM
 /// writes the cast activation beside its output, the gradient of the second one's input reads that output
 /// and writes the cast gradient. \param written part of a cast's bytes \returns what clamps no longer keep
-Bytes fuse(LayerWork& work, double written) {
+Bytes fuse(std::vector<LayerWork>& works, double written) {
   constexpr double kGate = 0.2;  // reads 2 of the 10 elements that the backward of the activation moves
   Bytes clamped;
-  for (Kernel& kernel : work.kernels) {
-    if (!kernel.is(KernelRole::kExpertActivation)) continue;
-    const bool cast = kernel.moved == Moved::kQuantized, clamps = kernel.moved == Moved::kStrided;
-    if (clamps) clamped += kernel.kept.size;
-    kernel.forward = (cast ? written : 0.0) * kernel.forward;
-    kernel.backward = (cast ? written : clamps ? 0.0 : kGate) * kernel.backward;
-    kernel.launches = kernel.backward_launches = 0;
-  }
+  for (LayerWork& work : works)
+    for (Kernel& kernel : work.kernels) {
+      if (!kernel.is(KernelRole::kExpertActivation)) continue;
+      const bool cast = kernel.moved == Moved::kQuantized, clamps = kernel.moved == Moved::kStrided;
+      if (clamps) clamped += kernel.kept.size;
+      kernel.forward = (cast ? written : 0.0) * kernel.forward;
+      kernel.backward = (cast ? written : clamps ? 0.0 : kGate) * kernel.backward;
+      kernel.launches = kernel.backward_launches = 0;
+    }
   return clamped;
 }
 
@@ -184,12 +185,12 @@ void apply(const Execution& execution, Model& model) {
   if (fused && contains(model.recomputed_part, RecomputedPart::kExpertActivation))
     throw InputError("--experts fused: has no activation of its own for --recompute moe_act");
   for (Segment& segment : model.segments) {
-    if (fused)
-      for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
-        for (LayerWork& work : *works)
-          (segment.recomputed.work.empty() ? segment.saved : segment.recomputed.saved).size -=
-              bytes_of(model.precision.compute) / bytes_of("fp32") *
-              fuse(work, recipe->copies / recipe->cast);
+    if (fused) {
+      const double written = recipe->copies / recipe->cast, part = bytes_of(model.precision.compute) / 4.0;
+      // kernels count what they keep in fp32
+      const Bytes kept = fuse(segment.work, written), recomputed = fuse(segment.recomputed.work, written);
+      (recomputed > Bytes(0) ? segment.recomputed.saved : segment.saved).size -= part * kept;
+    }
     bool first = true;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) {

@@ -96,9 +96,9 @@ void add_weighted_bias(double elements, int experts, LayerCost& cost) {
 /// divides the gradient, compares and selects (`weighted_bias_quick_geglu_impl` in
 /// megatron/core/fusions/fused_bias_geglu.py). What it joins stays for the backward.
 void add_clamps(double elements, LayerCost& cost) {
-  constexpr double kForward = 8.0, kBackward = 15.0;  // two clamps, a copy; a copy, three masks of 1 B, ...
-  Kernel& kernel =
-      cost.kernels.emplace_back(moves(kForward * elements, kBackward * elements, 3, Moved::kStrided));
+  // forward: two clamps, joining; backward: dividing, three masks of 1 B, joining two of them, two selections
+  const double forward = (2.0 + 2.0 + 4.0) * elements, backward = (4.0 + 4.5 + 1.5 + 5.0) * elements;
+  Kernel& kernel = cost.kernels.emplace_back(moves(forward, backward, 3, Moved::kStrided));
   kernel.role = KernelRole::kExpertActivation;
   kernel.backward_launches = 7;
   keep(2.0 * elements, kernel);
