@@ -11,9 +11,12 @@ namespace {
 
 constexpr int kMostGpus = 8;
 
-std::string cluster_of(const DeviceModel& device) {
-  return (device.links.nvlinks > 0 ? "h100x4-nvlink:gpus=8,device=" : "l40s-pcie:gpus=8,device=") +
-         device.name;
+/// Shipped cluster of eight such GPUs, and what connects them. Bridges connect pairs, beside PCIe.
+std::pair<std::string, const char*> host_of(const DeviceModel& device) {
+  const std::string settings = ":gpus=8,device=" + device.name;
+  if (device.links.nvlinks > 0 && device.about.summary.find("bridge") == std::string::npos)
+    return {"h100x4-nvlink" + settings, "NVSwitches"};
+  return {"l40s-pcie" + settings, "PCIe switches in pairs"};
 }
 
 bool is_int8(const std::string& dtype) { return dtype == "int8" || dtype == "uint8"; }
@@ -30,10 +33,15 @@ const NcclGraph& CollectiveForecasts::graph(const std::string& device, const Ncc
     throw InputError("{}: found {} GPUs on {} hosts, expected at most 8 on one", sample.where, sample.gpus,
                      sample.hosts);
   std::unique_ptr<World>& world = worlds_[device];
-  if (!world) world = std::make_unique<World>(load_cluster(cluster_of(device_model(device))), parameters_);
+  if (!world) world = std::make_unique<World>(load_cluster(host_of(device_model(device)).first), parameters_);
   std::vector<int> places = world->cluster.places();
   places.resize(sample.gpus);
   return world->graphs.of(places);
+}
+
+std::string assumed_connection(const std::string& device) {
+  const auto [cluster, connection] = host_of(device_model(device));
+  return fmt::format("GPUs of a host are connected by {}, as in cluster '{}'", connection, cluster);
 }
 
 Seconds CollectiveForecasts::of(const std::string& device, const NcclSample& sample) {
@@ -44,7 +52,8 @@ std::string device_of(const NcclSample& sample, const std::string& otherwise) {
   if (!otherwise.empty()) return device_model(otherwise).name;
   const DeviceModel* found = reported_device(sample.device);
   if (found != nullptr) return found->name;
-  throw InputError("{}: device '{}' is none of {}", sample.where, sample.device, joined(gpu_names()));
+  throw InputError("{}: device '{}' is none of {}; --device states what it is like", sample.where,
+                   sample.device, joined(gpu_names()));
 }
 
 }  // namespace stepcast

@@ -24,8 +24,8 @@ struct NcclSample {
   std::string where;  ///< `all_reduce.txt:31`, for errors
 };
 
-/// Forecasts of collectives on one host. GPUs with NVLink are connected by NVSwitches; other GPUs in pairs by
-/// four PCIe switches on two sockets.
+/// Forecasts of collectives on one host. GPUs with NVLink are connected by NVSwitches; other GPUs, and those
+/// whose NVLink is a bridge, in pairs by four PCIe switches on two sockets.
 class CollectiveForecasts {
  public:
   /// \param parameters replace those of the GPU's generation; null: not; must outlive this
@@ -46,6 +46,9 @@ class CollectiveForecasts {
   const NcclParameters* parameters_;
   std::map<std::string, std::unique_ptr<World>> worlds_;  ///< by device
 };
+
+/// Sentence on how these forecasts connect the GPUs of a host.
+std::string assumed_connection(const std::string& device);
 
 /// Time of a call in a group, by its parameters.
 Seconds nccl_time(const NcclGraph& graph, const NcclSample& sample);

@@ -11,7 +11,8 @@ namespace stepcast {
 
 /// The most probable parameters. The prior is topologies/devices/nccl.yaml, each number with a standard
 /// deviation of a factor e^0.2; a sample's residual has 10 %, with a soft L1 loss for outliers. A parameter
-/// counts as determined if its standard deviation falls to 0.9 of the prior or less; others keep the default.
+/// counts as determined if its standard deviation falls to 0.9 of the prior or less; others stay near the
+/// default: reset to it, they would miss the samples by more.
 /// \param device of device_model(); samples are of one host \throws InputError as CollectiveForecasts, and
 /// for no samples
 NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& samples);

@@ -9,27 +9,47 @@
 #include "core/table.hpp"
 
 namespace stepcast {
+namespace {
+
+namespace io = boost::iostreams;
+
+/// A file that was cut or damaged ends there.
+struct Unzipper : io::gzip_decompressor {
+  template <class Source>
+  std::streamsize read(Source& source, char* text, std::streamsize size) try {
+    return io::gzip_decompressor::read(source, text, size);
+  } catch (const std::ios_base::failure&) {
+    return -1;
+  }
+};
+
+struct OpenFile {
+  std::ifstream file;
+};
+/// Text that owns the file that it is read from.
+struct OpenText : OpenFile, io::filtering_istream {};
+
+}  // namespace
 
 Registry<Importer>& importers() {
   static Registry<Importer> registry("kind");
   return registry;
 }
 
+std::unique_ptr<std::istream> open_text(const std::string& path) {
+  auto text = std::make_unique<OpenText>();
+  text->file.open(path, std::ios::binary);
+  if (std::filesystem::is_directory(path) || !text->file) throw InputError("{}: cannot be read", path);
+  if (text->file.peek() == 0x1f) text->push(Unzipper());  // gzip's first byte
+  text->push(text->file);
+  return text;
+}
+
 std::string file_head(const std::string& path) {
-  constexpr std::uintmax_t kHead = 1U << 20U;
-  std::ifstream file(path, std::ios::binary);
-  if (std::filesystem::is_directory(path) || !file) throw InputError("{}: cannot be read", path);
-  const bool zipped = file.get() == 0x1f && file.get() == 0x8b;
-  std::error_code no_size;  // of a pipe
-  const std::uintmax_t size = std::filesystem::file_size(path, no_size);
-  std::string head(zipped || no_size ? kHead : std::min(kHead, size), '\0');
-  file.clear();
-  file.seekg(0);
-  boost::iostreams::filtering_istream text;
-  if (zipped) text.push(boost::iostreams::gzip_decompressor());
-  text.push(file);
-  text.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<std::size_t>(text.gcount()));
+  std::string head(1U << 20U, '\0');
+  const std::unique_ptr<std::istream> text = open_text(path);
+  text->read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<std::size_t>(text->gcount()));
   return head;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <istream>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,7 +45,10 @@ struct Importer {
 
 Registry<Importer>& importers();
 
-/// The first MiB of a file, without gzip's compression. \throws InputError if it cannot be read
+/// Text of a file, without gzip's compression: up to the place where that is damaged or cut, less some KiB.
+/// \throws InputError if the file cannot be read
+std::unique_ptr<std::istream> open_text(const std::string& path);
+/// The first MiB of it. \throws InputError if it cannot be read
 std::string file_head(const std::string& path);
 
 /// The importer named `kind`, or, if that is "", the first that recognises the file. \throws InputError that

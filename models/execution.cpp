@@ -16,59 +16,17 @@ const std::vector<ExecutionOption>& execution_options() {
       {"attention",
        &Execution::attention,
        {"triton", "flash2", "flash3", "flash4", "cudnn", "cudnn-fp8", "cudnn-mxfp8", "ck"},
-       "kinds of fused attention, as cudnn+flash2; the first one counts that has rates on the device",
        true},
-      {"experts",
-       &Execution::experts,
-       {"loop", "streams", "grouped", "fused"},
-       "GEMMs of experts: loop, one after the other; streams, side by side (Transformer Engine); grouped, "
-       "one kernel; fused, with activation and casts in it (Transformer Engine's CuTe kernels for mxfp8 and "
-       "nvfp4)"},
-      {"graph",
-       &Execution::graph,
-       {"none", "layer", "full"},
-       "kernels that CUDA graphs launch: none; layer, of blocks without experts; full, of forward and "
-       "backward"},
-      {"tensor-overlap",
-       &Execution::tensor_overlap,
-       {"none", "megatron", "userbuffers", "async"},
-       "collectives of tensor parallelism beside GEMMs: none; megatron, gathered inputs and sums of their "
-       "gradients; userbuffers, all but parts of pipelines; async, torchtitan's rings"},
-      {"dispatch",
-       &Execution::dispatch,
-       {"alltoall", "flexN"},
-       "how tokens reach experts: alltoall sends each copy, and receivers sort them; flexN (DeepEP, "
-       "HybridEP) sends a token once to each rank, or to each NVLink domain of N ranks, sorted"},
-      {"dispatch-sms",
-       &Execution::dispatch_sms,
-       {"N"},
-       "multiprocessors of a flexible dispatcher, which copy tokens: HybridEP takes 16, DeepEP 20"},
-      {"dispatch-overlap",
-       &Execution::dispatch_overlap,
-       {"none", "shared", "micro-batches"},
-       "what runs beside all-to-alls of tokens: none; shared, the shared expert "
-       "(--moe-shared-expert-overlap); micro-batches, the forward of one and the backward of another "
-       "(--overlap-moe-expert-parallel-comm)"},
-      {"gradient-passes",
-       &Execution::gradient_passes,
-       {"none", "norm", "scale", "nan"},
-       "passes over the gradients before the optimizer, joined by +: norm reads a rank's part (clipping); "
-       "scale reads and writes it (PyTorch's clipping, always); nan reads whole gradients (Megatron's "
-       "check)",
-       true},
-      {"gathered",
-       &Execution::gathered,
-       {"views", "copied"},
-       "parameters of FSDP's units: views of the all-gather's buffer, or copied out, and gradients in "
-       "(FSDP2)"},
-      {"reserved",
-       &Execution::reserved,
-       {"N"},
-       "memory that PyTorch's allocator takes from a GPU, in percent of what it hands out at most"},
-      {"communicators",
-       &Execution::communicators,
-       {"none", "N"},
-       "NCCL communicators of a process besides those of the schedule, each with its own buffers"},
+      {"experts", &Execution::experts, {"loop", "streams", "grouped", "fused"}},
+      {"graph", &Execution::graph, {"none", "layer", "full"}},
+      {"tensor-overlap", &Execution::tensor_overlap, {"none", "megatron", "userbuffers", "async"}},
+      {"dispatch", &Execution::dispatch, {"alltoall", "flexN"}},
+      {"dispatch-sms", &Execution::dispatch_sms, {"N"}},
+      {"dispatch-overlap", &Execution::dispatch_overlap, {"none", "shared", "micro-batches"}},
+      {"gradient-passes", &Execution::gradient_passes, {"none", "norm", "scale", "nan"}, true},
+      {"gathered", &Execution::gathered, {"views", "copied"}},
+      {"reserved", &Execution::reserved, {"N"}},
+      {"communicators", &Execution::communicators, {"none", "N"}},
   };
   return kOptions;
 }

@@ -31,12 +31,12 @@ struct Execution {
   bool operator==(const Execution&) const = default;
 };
 
+/// Its text is in commands/forecast.yaml.
 struct ExecutionOption {
   std::string name;  ///< of `predict`, without dashes
   std::string Execution::*member;
   std::vector<std::string> known;  ///< values, or the parts of a list
-  std::string help;
-  bool joins = false;  ///< several values, joined by `+`
+  bool joins = false;              ///< several values, joined by `+`
 };
 
 const std::vector<ExecutionOption>& execution_options();

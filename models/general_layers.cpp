@@ -38,6 +38,8 @@ void add_fused_gate(const Layer& layer, LayerCost& cost) {
   cost.workspace.backward = float32_bytes(2.0 * out(layer));
 }
 
+void promote(const Layer& /*layer*/, LayerCost& cost) { cost.kernels.front().role = KernelRole::kPromoted; }
+
 Shape linear_output(const Layer& layer) {
   Shape output = layer.input;
   output.back() = size(layer, "out");
@@ -64,13 +66,13 @@ std::vector<LayerKind> general_kinds() {
        .backward = kGemmBackward,
        .saves_input = true,
        .ready_order = ReadyOrder::kReversed},
-      // Only the addition; body and shortcut are layers of their own. Backward passes the gradient to both
-      // unchanged and adds what they return.
+      // Only the addition; its backward adds the gradients that both branches return.
       {.name = "residual",
        .branches = {"body", "shortcut"},
        .output = output_of_branches,
        .forward = {0, 3},
-       .backward = {3, 0}},
+       .backward = {3, 0},
+       .adjust = promote},
       // Element by element: the gate of a gated feed-forward layer. Backward reads dy and both factors,
       // writes the gradients of both, and adds what the branches return.
       {.name = "product",

@@ -74,7 +74,8 @@ enum class KernelRole : std::uint8_t {
   kSort,              ///< of tokens by expert, which flexible dispatchers do on the way
   kScan,              ///< of state-space layers, over chunks of the sequence
   kBatchFirst,  ///< copies between sequence-first and batch-first arrays, which equal those of one sample
-  kExpertBias   ///< added to the outputs of experts, weighted
+  kExpertBias,  ///< added to the outputs of experts, weighted
+  kPromoted     ///< one that autocast computes in fp32 from inputs in 16 bit: sums with a residual, powers
 };
 
 /// A kernel of the forward, or several similar ones, with its gradients in the backward. Flop and bytes are

@@ -55,7 +55,7 @@ struct Parameter {
   bool frozen = false;     ///< true if it has no gradient and is never updated
   bool quantized = false;  ///< true for a weight whose GEMMs run in 8 or 4 bit
   Bytes not_gathered{};    ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
-  Bytes copies{};          ///< float8 copies that GEMMs read, on a rank that has the whole parameter
+  Bytes copies{};          ///< cast copies that GEMMs read, on a rank that has the whole parameter
   /// Size in an all-gather of shards.
   [[nodiscard]] Bytes gathered() const { return size - not_gathered; }
   [[nodiscard]] std::int64_t numel() const;
@@ -365,6 +365,12 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks = fa
 /// \pre no precision yet \throws UsageError for models whose attention is not in one kernel, and documents
 /// longer than a sequence
 Model in_documents(Model model, int length);
+
+/// Adds the casts of PyTorch's autocast to a model with weights in fp32 and GEMMs in 16 bit (ATen/
+/// autocast_mode.h): those of weights in every forward, whose copies stay for the backward, of their
+/// gradients, and of inputs in fp32. Norms, softmax, powers and sums with them are in fp32, and what these
+/// keep. \pre no bytes are in 16 bit yet
+void autocast(Model& model);
 
 /// Marks the GEMMs that a recipe runs in 8 or 4 bit, and adds their casts. \pre bytes are those of the other
 /// parts, and `products` names a recipe

@@ -24,7 +24,8 @@ namespace stepcast {
 ///
 /// `optimizer=int8`: states of 8 bit, with a scale of 4 B for every 256 (Dettmers et al., "8-bit Optimizers
 /// via Block-wise Quantization", 2022). The loss is computed in fp32. Statistics of norms and attention's
-/// logarithms of sums stay fp32. Only casts to fp8 count as kernels.
+/// logarithms of sums stay fp32. Casts count as kernels in 8 and 4 bit, and under autocast:
+/// `fp32,compute=bf16` and others with `parameters` in fp32 beside `compute` in 16 bit (see autocast()).
 ///
 /// Recipes of 8 and 4 bit (`products`; as a precision: bf16 with them): `fp8` casts as torchao does with
 /// every forward; `fp8-delayed`, `fp8-current`, `fp8-blockwise`, `mxfp8` and `nvfp4` are Transformer

@@ -84,6 +84,7 @@ LayerKind gelu_kind() {
     Kernel& kernel = cost.kernels.front();
     kernel = moves(18.0 * out(layer), 28.0 * out(layer), 8);
     kernel.backward_launches = 11;
+    kernel.role = KernelRole::kPromoted;
     keep(3.0 * out(layer), kernel);
   };
   return kind;

@@ -2,26 +2,14 @@
 
 #include <algorithm>
 #include <map>
-#include <string_view>
-
-#include "core/number.hpp"
 
 namespace stepcast {
 namespace {
 
-constexpr const char* kMicroBatch = "/mb";
-
-/// The number after `/mb` at the end of a name; -1 without one.
-int micro_batch_of(const std::string& name) {
-  const std::size_t at = name.rfind(kMicroBatch);
-  if (at == std::string::npos) return -1;
-  return std::max(-1, number_in<int>(std::string_view(name).substr(at + 3)).value_or(-1));
-}
-
 /// 0 for computation without a number: there is one micro-batch.
 int micro_batch_of(const Span& span, StageWork work) {
   if (work > StageWork::kRecompute) return -1;
-  return std::max(0, micro_batch_of(span.name));
+  return std::max(0, split_micro_batch(span.name).second);
 }
 
 /// Segments of one action follow each other at once. Between two actions on one micro-batch (two virtual
@@ -84,7 +72,7 @@ StageWork work_of(const Span& span) {
 bool passes_micro_batches(const Result& result) {
   const bool pipeline = result.configuration.strategy == "pipeline";
   return std::ranges::any_of(result.spans, [&](const Span& span) {
-    return micro_batch_of(span.name) >= 0 && (pipeline || span.name.starts_with("send/"));
+    return split_micro_batch(span.name).second >= 0 && (pipeline || span.name.starts_with("send/"));
   });
 }
 

@@ -146,7 +146,7 @@ struct HostCost {
 struct NcclCosts {
   std::string device;                        ///< `h100-sxm`; "": NCCL was not measured
   std::map<std::string, double> parameters;  ///< by name: `ll_hop`
-  /// Parameters that the samples determine; others kept their defaults
+  /// Parameters that the samples determine; others stay near their defaults
   std::vector<std::string> determined;
   FitQuality fit;                     ///< of |forecast / measured - 1|
   int least_gpus = 0, most_gpus = 0;  ///< measured range

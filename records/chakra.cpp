@@ -8,6 +8,7 @@
 #include "core/file.hpp"
 #include "core/sorted.hpp"
 #include "records/result.hpp"
+#include "schedule/operations.hpp"
 
 /// Writes execution traces of Chakra.
 namespace stepcast {
@@ -75,10 +76,6 @@ class RankNodes {
     nodes.insert(nodes.end(), done_[index].nodes.begin(), done_[index].nodes.end());
   }
 
-  static bool is_shift(const Op& op) {
-    const auto* call = std::get_if<Collective>(&op.action);
-    return call != nullptr && call->kind == CollectiveKind::kShift;
-  }
   const Span& span(const Op& op) const {
     const auto found = spans_.find(op.name);
     if (found == spans_.end())
@@ -93,13 +90,12 @@ class RankNodes {
                        op.name);
     if (std::holds_alternative<Synchronize>(op.action)) return pass(index, op);
     if (op.stream == Stream::kComm) return add_message(index, op);
-    open_ = op.within < 0 ? index : open_;
+    join_chain(op);
     if (op.within < 0) {
+      open_ = index;
       open_from_ = span(op).start_s;
-      join_chain(op);
       return;  // its pieces follow
     }
-    join_chain(op);
     compute(op.name, span(op).start_s, span(op).end_s);
     done_[index] = {{chain_}, span(op).end_s};
   }
@@ -119,6 +115,11 @@ class RankNodes {
     if (chain_ > 0) node.after.push_back(chain_);
     for (const int before : op.after) wait_for(before, node.after);
     node.after = sorted_unique(std::move(node.after));
+    const auto message = [&](const auto& one, ChakraType type, int from, int to) {
+      node.type = type;
+      node.numbers = {
+          {"comm_size", size_of(one.message)}, {"comm_src", from}, {"comm_dst", to}, {"comm_tag", one.tag}};
+    };
     if (const auto* call = std::get_if<Collective>(&op.action)) {
       if (call->kind == CollectiveKind::kShift)
         throw InputError(
@@ -126,17 +127,9 @@ class RankNodes {
       node.numbers = {{"comm_type", collective_type(call->kind)}, {"comm_size", size_of(call->message)}};
       node.group = group_name(schedule_, schedule_.group_index(call->group, rank_));
     } else if (const auto* send = std::get_if<Send>(&op.action)) {
-      node.type = ChakraType::kSend;
-      node.numbers = {{"comm_size", size_of(send->message)},
-                      {"comm_src", rank_},
-                      {"comm_dst", rank_ + send->offset},
-                      {"comm_tag", send->tag}};
+      message(*send, ChakraType::kSend, rank_, rank_ + send->offset);
     } else if (const auto* receive = std::get_if<Recv>(&op.action)) {
-      node.type = ChakraType::kReceive;
-      node.numbers = {{"comm_size", size_of(receive->message)},
-                      {"comm_src", rank_ + receive->offset},
-                      {"comm_dst", rank_},
-                      {"comm_tag", receive->tag}};
+      message(*receive, ChakraType::kReceive, rank_ + receive->offset, rank_);
     }
     done_[index] = {{node.id}, span(op).end_s};
     nodes_.push_back(std::move(node));

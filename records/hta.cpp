@@ -17,7 +17,8 @@ long long micros(double seconds) { return std::llround(seconds * kMicroseconds);
 
 /// A name whose beginning HTA maps to a kind of kernel.
 std::string kernel_name(const Span& span) {
-  if (span.stream == Stream::kComm) return "ncclDevKernel_" + span.name;
+  if (span.stream == Stream::kComm || span.kind == SpanKind::kCommunication)
+    return "ncclDevKernel_" + span.name;
   if (span.stream == Stream::kCopy) return "Memcpy " + span.name;
   return span.name;
 }

@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/load.hpp"
+#include "core/number.hpp"
 #include "core/overloaded.hpp"
 #include "core/ranges.hpp"
 #include "schedule/operations.hpp"
@@ -74,6 +75,13 @@ Span span_of(int rank, const Op& op, double start_s, double end_s) {
              op.action);
   if (op.exchange >= 0 && !is_shift(op)) span.stream = Stream::kCompute;  // which does nothing else
   return span;
+}
+
+std::pair<std::string, int> split_micro_batch(const std::string& name) {
+  const std::size_t at = name.rfind("/mb");
+  if (at == std::string::npos) return {name, -1};
+  const auto number = number_in<unsigned>(std::string_view(name).substr(at + 3), 10);
+  return number ? std::pair(name.substr(0, at), static_cast<int>(*number)) : std::pair(name, -1);
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryUse, rank, peak_bytes, at_peak_bytes, time_s, live_bytes)

@@ -41,6 +41,9 @@ struct Span {
 };
 /// Span of an operation of one rank.
 Span span_of(int rank, const Op& op, double start_s, double end_s);
+/// An operation's name without the micro-batch at its end, and the number of that: `forward/layer1` and 2 of
+/// `forward/layer1/mb2`; the whole name and -1 without one.
+std::pair<std::string, int> split_micro_batch(const std::string& name);
 
 /// Where a step's time went on one rank. The exclusive parts sum to the step time:
 ///

@@ -12,10 +12,6 @@ namespace stepcast {
 /// their oversubscription. Equal consecutive hosts are shown once.
 std::string tree_text(const Cluster& cluster);
 
-/// A graph in Graphviz's language: hosts as boxes with their parts, switches, and links with their
-/// bandwidths, coloured by kind. `dot -Tsvg` draws it.
-std::string to_graphviz(const Cluster& cluster);
-
 /// The cluster as a YAML file that lists everything and generates nothing. `load_cluster` reads the same
 /// hosts, nodes and links from it, in the same order, digit by digit. Equal hosts that are numbered from 0
 /// are one entry with a `count`; links have their whole bandwidth, and `degraded_links` contains the

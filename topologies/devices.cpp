@@ -310,9 +310,13 @@ const DeviceModel& device_model(const std::string& specification) {
 }
 
 const DeviceModel* reported_device(const std::string& text) {
+  const auto ends = [&](std::size_t at) {  // or an A100 would be an A10
+    return at >= text.size() || std::isalnum(static_cast<unsigned char>(text[at])) == 0;
+  };
   for (const DeviceModel& device : device_models())
     for (const std::string& words : device.about.reported_as)
-      if (text.find(words) != std::string::npos) return &device;
+      if (const std::size_t at = text.find(words); at != std::string::npos && ends(at + words.size()))
+        return &device;
   return nullptr;
 }
 

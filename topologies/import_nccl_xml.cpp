@@ -327,7 +327,7 @@ class XmlHost {
            host_.device().name);
     if (to_switch > 0) host_.parts.join_nvswitch(node, host_.nvlinks(to_switch));
     if (to_processor > 0) join_processor(node, gpu, host_.nvlinks(to_processor));
-    if (const pugi::xml_node c2c = gpu.child("c2c"); c2c && all == 0)
+    if (const pugi::xml_node c2c = gpu.child("c2c"); c2c && to_processor == 0)
       join_processor(
           node, gpu,
           {BytesPerSecond(1e6 * integer(c2c, "bw", 1) * integer(c2c, "count", 1)), kNvLinkLatency});

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "topologies/network.hpp"
 
 namespace stepcast {
@@ -15,7 +13,7 @@ int hosts_per_pod(const YamlNode& node, const ClusterSettings& settings, int hos
             "{0} hosts make {1} pods without a link between them; expected 'spines' of at least 1, or "
             "hosts_per_pod of at least {0}",
             hosts, (hosts + result - 1) / result);
-  return std::min(result, hosts);
+  return result;
 }
 
 /// Rail-optimised pods: NIC i of each of the `hosts_per_pod` hosts of a pod goes to rail switch i of that

@@ -228,6 +228,7 @@ ExitCode run(const po::variables_map& options) {
   std::optional<Cluster> cluster;
   if (options.count("cluster") != 0) cluster = load_cluster(options["cluster"].as<std::string>());
   if (options["print-sbatch"].as<bool>()) return print_job_script(options);
+  reject_options(options, {"nodes", "ntasks-per-node"}, "calibrate without --print-sbatch");
   planned_world_size(options);
   check_output(options);
   return run_on_ranks(options, [&](RankSession& session) {

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "core/program.hpp"
+#include "runner/commands/rank_options.hpp"
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
 #include "sim/cli/command.hpp"
@@ -145,6 +146,12 @@ ExitCode run(const po::variables_map& values) {
   const Words words = values["words"].as<Words>();
   if (words.size() > 1 && action.first != "run")
     throw UsageError("'lab " + words[0] + "' takes no further words, got '" + words[1] + "'");
+  const std::string& name = action.first;
+  if (name != "validate")
+    reject_options(values, {"quick", "only", "launches", "seed", "dry-run", "folder", "force"},
+                   "lab " + name);
+  if (name != "run") reject_options(values, {"ranks-per-host"}, "lab " + name);
+  if (name != "run" && name != "up") reject_options(values, {"cluster"}, "lab " + name);
   return action.second(values, words);
 }
 

@@ -126,11 +126,11 @@ void check_timeline(const po::variables_map& values) {
       throw UsageError("--timeline-steps: found '{}', expected numbers from 0 to {}: --steps is {}",
                        text_option(values, "timeline-steps"), all - 1, all);
   }
-  if (values.count("timeline") != 0 && !is_folder(text_option(values, "timeline")))
+  const bool given = values.count("timeline") != 0;
+  for (const char* name : {"timeline-ranks", "timeline-steps"})
+    if (!given && values.count(name) != 0) throw UsageError("--{} requires --timeline", name);
+  if (given && !is_folder(text_option(values, "timeline")))
     check_writable(text_option(values, "timeline"), flag_option(values, "force"));
-  else
-    for (const char* name : {"timeline-ranks", "timeline-steps"})
-      if (values.count(name) != 0) throw UsageError("--{} requires --timeline", name);
 }
 
 void write_timeline_option(const po::variables_map& values, const Result& result) {

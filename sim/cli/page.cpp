@@ -71,8 +71,8 @@ const YamlNode& command_page(const std::string& name) {
   if (found == pages.end())
     found =
         pages.emplace(name, YamlNode::load((home_folder() / "commands" / (name + ".yaml")).string())).first;
-  found->second.allow_only(
-      {"description", "usage", "group", "positional", "options", "more", "costs", "free", "json", "yaml"});
+  found->second.allow_only({"description", "usage", "group", "positional", "options", "more", "costs",
+                            "kernels", "free", "json", "yaml"});
   return found->second;
 }
 

@@ -38,8 +38,8 @@ int arrival(const Cluster& cluster, const Hop& hop) {
   return hop.forward ? link.b : link.a;
 }
 
-/// Rate of the adapter that NCCL reads, in B/s, without the scale of its link.
-double planned_with(const Link& link) { return nominal_rate(link).count() / link.scale; }
+/// Rate of the adapter that NCCL reads, in B/s: of a link that is neither degraded nor scaled.
+double planned_with(const Link& link) { return nominal_rate(link).count() / (link.remaining * link.scale); }
 
 /// Builds the graph of one group.
 class GraphOfGroup {
@@ -129,7 +129,13 @@ class GraphOfGroup {
       }
       return way;
     };
-    NcclRings found = search_rings(request, speeds(graph_.gpu.compute_capability, several_hosts()));
+    const std::vector<double> tried = speeds(graph_.gpu.compute_capability, several_hosts());
+    NcclRings found = search_rings(request, tried);
+    const std::size_t adapters = cluster_.hosts[cluster_.node(places_[hosts_[0][0]]).host].nics.size();
+    if (several_hosts() && found.orders.size() < std::min(adapters, gpus)) {  // of rails: other orders
+      request.all_alike = false;
+      found = search_rings(request, tried);
+    }
     if (found.orders.empty()) {
       none_fits_ = true;
       found = {kFallbackSpeed, {{}}};
@@ -158,14 +164,14 @@ class GraphOfGroup {
     graph_.same_channels = cyclic.size() == 1;
   }
 
-  /// Ring over all hosts. Each follows the order of the first, skips GPUs that it lacks, and ends with its
-  /// other GPUs.
+  /// Ring over all hosts. Each with as many GPUs as the first follows its order; others are left by the GPU
+  /// with the index, modulo their number, of that which leaves the first, so that rings share their adapters.
   [[nodiscard]] std::vector<int> over_all_hosts(const std::vector<int>& order) const {
     std::vector<int> ring;
     for (const std::vector<int>& ranks : hosts_) {
-      for (const int gpu : order)
-        if (gpu < static_cast<int>(ranks.size())) ring.push_back(ranks[gpu]);
-      for (std::size_t gpu = order.size(); gpu < ranks.size(); ++gpu) ring.push_back(ranks[gpu]);
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        ring.push_back(ranks.size() == order.size() ? ranks[order[i]]
+                                                    : ranks[(order.back() + 1 + i) % ranks.size()]);
     }
     return ring;
   }

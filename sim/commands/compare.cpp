@@ -79,6 +79,7 @@ ExitCode compare_results(const po::variables_map& values) {
 }
 
 ExitCode compare_benches(const po::variables_map& values) {
+  if (values.count("baseline") != 0) throw UsageError("--baseline has no effect with bench files");
   const Paths paths = texts_option(values, "files");
   if (paths.size() != 2) throw UsageError("bench files are compared in pairs: one measured, one predicted");
   std::array<Bench, 2> benches{load_bench(paths[0]), load_bench(paths[1])};

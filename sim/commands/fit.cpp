@@ -23,8 +23,12 @@ void declare(po::options_description& options) {
   declare_options(options, "fit", {{"fittable", alternatives(command_page("fit").at("free").keys())}});
 }
 
-/// Adds the fitted settings to the device of the rows.
+/// Adds the fitted settings to the device of the rows. \throws InputError if the rows state either
 void free_device(RowSet& set, const po::variables_map& values) {
+  if (!set.free.empty()) throw InputError("{}: 'free': stated by --free; remove it here", set.path);
+  if (set.predict.find("device") != nullptr)
+    throw InputError("{}: '{}device': stated by --device; remove it here", set.path,
+                     set.path.ends_with(".csv") ? "" : "predict: ");
   std::string settings;
   const YamlNode known = command_page("fit").at("free");
   for (const std::string& name : list_option(values, "free")) {
@@ -39,8 +43,6 @@ void free_device(RowSet& set, const po::variables_map& values) {
                         one.at("source").text()});
     settings += (settings.empty() ? ":" : ",") + name + "={" + name + "}";
   }
-  if (set.predict.find("device") != nullptr)
-    throw UsageError("--rows: column 'device' is given by --device, which is fitted");
   set.predict.set("device", text_option(values, "device") + settings);
 }
 
@@ -80,7 +82,7 @@ ExitCode run(const po::variables_map& values) {
   check_output(values);
   if (!device_model(like).gpu) throw UsageError("--device {} is a CPU; 'stepcast measure' measures it", like);
   SetResult result{read_rows(text_option(values, "rows")), {}};
-  if (result.set.free.empty()) free_device(result.set, values);
+  free_device(result.set, values);
   result.set.folds = int_option(values, "folds", 2, kMostFolds);
   result.forecast = forecast(result.set, asked_here(),
                              {.jobs = jobs_option(values), .seed = values["seed"].as<unsigned>()});

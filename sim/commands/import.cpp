@@ -46,7 +46,9 @@ ImportTexts texts_of(const po::variables_map& values, const Registry<Importer>::
 std::string file_text(const Imported& imported) {
   if (imported.schema.empty()) return written_line() + imported.text;
   nlohmann::json json = nlohmann::json::parse(imported.text);
-  json["context"] = make_run_context(imported.schema, command_line());
+  // The machine is the one that was measured, as far as the importer knows it, not this one.
+  const nlohmann::json own = make_run_context(imported.schema, command_line());
+  for (const char* key : {"schema", "command_line", "stepcast", "date"}) json["context"][key] = own[key];
   return to_file_text(json);
 }
 

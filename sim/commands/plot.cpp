@@ -53,7 +53,8 @@ std::string machine_of(const FigureInput& input) {
 }
 
 std::string caption_of(const FigureInput& input) {
-  return fmt::format("stepcast {}, {}", make_run_context("", {}).stepcast.text(), machine_of(input));
+  const std::string machine = machine_of(input);  // "" of imported files
+  return "stepcast " + make_run_context("", {}).stepcast.text() + (machine.empty() ? "" : ", " + machine);
 }
 
 void print_table(const Drawing& drawing) {

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
-#include "models/execution.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
@@ -156,10 +155,7 @@ void declare_forecast_options(po::options_description& options) {
   declare_options(options, "forecast",
                   {{"devices", devices}, {"conventions", joined(resource_names("conventions", ".yaml"))}},
                   "costs");
-  for (const ExecutionOption& option : execution_options())
-    options.add_options()(option.name.c_str(),
-                          po::value<std::string>()->default_value("", Execution().*option.member),
-                          option.help.c_str());
+  declare_options(options, "forecast", {}, "kernels");
   declare_options(options, "forecast", {{"algorithms", describe_algorithms()}}, "more");
 }
 

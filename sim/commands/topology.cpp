@@ -14,17 +14,14 @@ using Words = std::vector<std::string>;
 
 /// Refuses options that the action does not have.
 void allow_only(const po::variables_map& values, const std::string& action, const Words& allowed) {
-  for (const char* option : {"format", "graphviz", "output"})
+  for (const char* option : {"format", "output"})
     if (values.count(option) != 0 && std::ranges::count(allowed, option) == 0)
       throw UsageError("'topology {}' has no option --{}", action, option);
 }
 
 void show(const std::string& name, const po::variables_map& values) {
-  allow_only(values, "show", {"graphviz"});
-  const Cluster cluster = load_cluster(name);
-  if (values.count("graphviz") != 0)
-    write_file(text_option(values, "graphviz"), to_graphviz(cluster), flag_option(values, "force"));
-  std::cout << tree_text(cluster);
+  allow_only(values, "show", {});
+  std::cout << tree_text(load_cluster(name));
 }
 
 void generate(const std::string& name, const po::variables_map& values) {
@@ -48,8 +45,7 @@ ExitCode run(const po::variables_map& values) {
   if (words.size() != 2)
     throw UsageError("'topology {}' takes one cluster, got {}; see 'stepcast help topology'", words[0],
                      words.size() - 1);
-  for (const char* file : {"output", "graphviz"})
-    if (values.count(file) != 0) check_writable(text_option(values, file), flag_option(values, "force"));
+  check_output(values);
   action.second(words[1], values);
   return ExitCode::kDone;
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <utility>
 
 #include "core/file.hpp"
@@ -190,11 +191,11 @@ ExitCode run_measured(const po::variables_map& values) {
                           .jobs = jobs_option(values),
                           .seed = values["seed"].as<unsigned>()};
   if (!options.one && !options.rows.empty()) throw UsageError("--rows requires --measured ID, one set");
-  std::vector<std::string> ids{requested};
-  if (!options.one) {
-    ids = measured_ids();
-    ids.emplace_back(kCollectives);
-  }
+  std::vector<std::string> ids = measured_ids();
+  ids.emplace_back(kCollectives);
+  if (options.one && std::ranges::find(ids, requested) == ids.end())
+    throw UsageError("--measured: {}", unknown_name("set", requested, ids));
+  if (options.one) ids = {requested};
   nlohmann::json all{{"sets", nlohmann::json::array()}, {"lineage", nlohmann::json::array()}};
   std::vector<SetAccuracy> accuracy;
   for (nlohmann::json& one : validated_sets(ids, options)) {
@@ -235,7 +236,23 @@ ExitCode run_tables(const po::variables_map& values) {
   return code;
 }
 
+/// Refuses options that this mode does not read.
+void refuse_others(const po::variables_map& values) {
+  const bool tables = values.count("tables") != 0, measured = !tables && values.count("measured") != 0;
+  std::set<std::string> used{"cases", "case", "details", "output", "json", "force"};
+  if (measured)
+    used = {"measured", "rows", "every-row", "jobs", "seed", "check", "accept", "output", "json", "force"};
+  if (tables) used = {"tables", "check"};
+  for (const auto& [name, value] : values)
+    if (!value.empty() && !value.defaulted() && !used.contains(name))
+      throw UsageError("--{} has no effect {}", name,
+                       tables     ? "with --tables"
+                       : measured ? "with --measured"
+                                  : "without --measured or --tables");
+}
+
 ExitCode run(const po::variables_map& values) {
+  refuse_others(values);
   check_output(values);
   if (values.count("tables") != 0) return run_tables(values);
   if (values.count("measured") != 0) return run_measured(values);

@@ -45,28 +45,30 @@ NcclHints hints_of(const ImportTexts& options) {
 std::vector<NcclSample> read_all(const std::vector<std::string>& paths, const ImportTexts& options,
                                  Imported& imported) {
   const NcclHints hints = hints_of(options);
-  std::vector<NcclSample> samples;
-  for (const std::string& path : paths) {
-    NcclMeasurements measured = read_nccl_samples(path, hints);
-    std::ranges::move(measured.samples, std::back_inserter(samples));
-    for (const std::string& note : measured.assumed) imported.assumed.push_back(path + ": " + note);
-    for (const std::string& note : measured.ignored) imported.ignored.push_back(path + ": " + note);
-  }
+  NcclMeasurements measured = read_nccl_samples(paths, hints);
+  std::vector<NcclSample>& samples = measured.samples;
+  imported.assumed = measured.assumed;
+  imported.ignored = measured.ignored;
   if (hints.gpus > 0)
     std::erase_if(samples, [&](const NcclSample& sample) { return sample.gpus != hints.gpus; });
   if (samples.empty()) throw InputError("{}: has no collective of {} GPUs", paths.front(), hints.gpus);
-  return samples;
+  return std::move(samples);
 }
 
-/// Keeps the samples of one device; the first decides which, unless it is given.
-std::string keep_device(const std::string& wanted, std::vector<NcclSample>& samples) {
+/// Keeps the samples of one device; the first decides which, unless it is given, as for GPUs that no data
+/// sheet knows.
+std::string keep_device(const std::string& given, std::vector<NcclSample>& samples, Imported& imported) {
+  const std::string wanted = given.empty() ? "" : device_model(given).name;
   std::string device;
+  std::set<std::string> taken;
   std::vector<NcclSample> kept;
   for (NcclSample& sample : samples) {
     if (sample.device.empty() && wanted.empty())
       throw InputError("{}: the file does not name its GPUs; set --device", sample.where);
-    const std::string name = sample.device.empty() ? wanted : device_of(sample);
-    if (!wanted.empty() && name != device_model(wanted).name) continue;
+    const bool known = !sample.device.empty() && reported_device(sample.device) != nullptr;
+    const std::string name = known || wanted.empty() ? device_of(sample) : wanted;
+    if (!wanted.empty() && name != wanted) continue;
+    if (!known && !sample.device.empty()) taken.insert(sample.device);
     if (device.empty()) device = name;
     if (name != device)
       throw InputError("{}: is of {}, others are of {}; set --device", sample.where, name, device);
@@ -74,6 +76,8 @@ std::string keep_device(const std::string& wanted, std::vector<NcclSample>& samp
   }
   if (kept.empty())
     throw InputError("{}: the files have no collective of device '{}'", samples.front().where, wanted);
+  for (const std::string& one : taken)
+    imported.assumed.push_back(fmt::format("'{}' is taken for {} (--device)", one, device));
   samples = std::move(kept);
   return device;
 }
@@ -107,6 +111,7 @@ std::string sizes_text(const std::vector<NcclSample>& samples) {
 void make_calibration(const std::vector<std::string>& paths, const std::string& device,
                       const std::vector<NcclSample>& samples, Imported& imported) {
   Calibration calibration = nccl_calibration(device, samples);
+  imported.assumed.push_back(assumed_connection(device));
   for (const std::string& path : paths)
     calibration.lineage.push_back(make_ancestor("measured collectives", path));
   imported.schema = kCalibrationSchema;
@@ -120,10 +125,10 @@ void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSam
   Bench bench;
   bench.backend = "nccl";
   bench.world_size = samples.front().gpus;
-  std::set<int> sizes;
+  std::set<std::string> sizes;
   double fastest = 0.0;
   for (const NcclSample& sample : samples) {
-    sizes.insert(sample.gpus);
+    sizes.insert(fmt::format("{} GPUs on {}", sample.gpus, counted(sample.hosts, "host")));
     BenchRow row{.collective = to_text(sample.kind),
                  .message_bytes = sample.message.count(),
                  .time_s = {sample.time.count()}};
@@ -131,8 +136,9 @@ void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSam
     bench.rows.push_back(std::move(row));
   }
   if (sizes.size() > 1)
-    throw InputError("{}: the rows are of {} GPUs; --gpus selects one of them", samples.front().where,
-                     joined(sizes, " and "));
+    throw InputError(
+        "{}: the rows are of {}; --gpus selects a number of GPUs, and files can be imported apart",
+        samples.front().where, joined(sizes, " and "));
   for (const std::string& path : paths) bench.lineage.push_back(make_ancestor("measured collectives", path));
   imported.schema = kBenchSchema;
   imported.text = nlohmann::json(bench).dump();
@@ -145,7 +151,7 @@ Imported import_collectives(const std::vector<std::string>& paths, const ImportT
   Imported imported;
   std::vector<NcclSample> samples = read_all(paths, options, imported);
   refuse_contradictions(samples);
-  const std::string device = keep_device(option_or(options, "device"), samples);
+  const std::string device = keep_device(option_or(options, "device"), samples, imported);
   imported.understood.push_back(sizes_text(samples) + ", on " + device);
   const auto between = [&](const NcclSample& sample) {
     return sample.hosts > 1 || device_model(device).compute_capability == 0;

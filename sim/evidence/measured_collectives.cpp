@@ -24,6 +24,7 @@ void fit_line(const std::vector<MeasuredCollective*>& rows) {
   for (MeasuredCollective* row : rows) row->fitted = Seconds(line[0] + line[1] * row->sample.message.count());
 }
 
+/// The launch is that of the device's CPU thread, 20 us: with NCCL's own, the baseline would be farther off.
 Seconds sheet_time(const DeviceModel& device, const NcclSample& sample) {
   // GB/s of 16 lanes by generation, before protocol.
   constexpr std::array<double, 7> kPcie{0.0, 4.0, 8.0, 15.75, 31.5, 63.0, 121.0};
@@ -40,7 +41,7 @@ Seconds sheet_time(const DeviceModel& device, const NcclSample& sample) {
 std::vector<MeasuredCollective> measured_collectives(const std::string& path) {
   std::vector<MeasuredCollective> rows;
   CollectiveForecasts forecasts;
-  for (NcclSample& sample : read_nccl_samples(path).samples) {
+  for (NcclSample& sample : read_nccl_samples({path}).samples) {
     MeasuredCollective row;
     row.device = device_of(sample);
     row.forecast = forecasts.of(row.device, sample);

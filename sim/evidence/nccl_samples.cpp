@@ -39,17 +39,11 @@ CollectiveKind kind_at(const std::string& where, const std::string& name) {
   return *kind;
 }
 
-double number_at(const std::string& where, const std::string& what, const std::string& text) {
-  const auto value = number_in<double>(text);
-  if (!value || !(*value >= 0.0) || !std::isfinite(*value))
-    throw InputError("{}: {}: found '{}', expected a number of at least 0", where, what, text);
-  return *value;
-}
-
-int count_at(const std::string& where, const std::string& what, const std::string& text) {
-  const auto value = number_in<int>(text);
-  if (!value || *value < 1)
-    throw InputError("{}: {}: found '{}', expected a whole number above 0", where, what, text);
+template <class Number>
+Number number_at(const std::string& where, const std::string& what, const std::string& text, Number least) {
+  const auto value = number_in<Number>(text);
+  if (!value || !(*value >= least) || !std::isfinite(*value))
+    throw InputError("{}: {}: found '{}', expected a number of at least {}", where, what, text, least);
   return *value;
 }
 
@@ -73,9 +67,9 @@ std::vector<NcclSample> read_collective_table(const std::string& path) {
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const std::vector<std::string>& row = table.rows[i];
     const std::string where = fmt::format("{}:{}", path, table.lines[i]);
-    keep(samples, {row[device], kind_at(where, row[op]), count_at(where, "num_gpus", row[gpus]), 1,
-                   row[dtype], Bytes(number_at(where, "bytes", row[bytes])),
-                   Seconds(kMicro * number_at(where, "latency_us", row[latency])), where});
+    keep(samples, {row[device], kind_at(where, row[op]), number_at(where, "num_gpus", row[gpus], 1), 1,
+                   row[dtype], Bytes(number_at(where, "bytes", row[bytes], 0.0)),
+                   Seconds(kMicro * number_at(where, "latency_us", row[latency], 0.0)), where});
   }
   return samples;
 }
@@ -91,7 +85,7 @@ Value at(const Json& json, const std::string& where, const char* key) {
   }
 }
 
-std::vector<NcclSample> read_tests_json(const std::string& path, const Json& json) {
+NcclMeasurements read_tests_json(const std::string& path, const Json& json) {
   const auto arguments = at<std::vector<std::string>>(json, path, "args");
   if (arguments.empty()) throw InputError("{}: key 'args': expected the program's name", path);
   NcclSample sample;
@@ -107,18 +101,23 @@ std::vector<NcclSample> read_tests_json(const std::string& path, const Json& jso
   const auto count = [&](const char* key) { return at<int>(config, path + ": key 'config'", key); };
   sample.gpus = std::max(static_cast<int>(devices.size()), count("nthreads") * count("ngpus"));
   sample.hosts = std::max<int>(1, static_cast<int>(hosts.size()));
-  std::vector<NcclSample> samples;
+  NcclMeasurements measured;
   std::size_t number = 0;
   for (const Json& result : at<std::vector<Json>>(json, path, "results")) {
-    sample.where = fmt::format("{}: results[{}]", path, number++);
+    const std::string place = fmt::format("results[{}]", number++);
+    sample.where = path + ": " + place;
     const bool out = result.contains("out_of_place") && result["out_of_place"].is_object();
     const Json body = at<Json>(result, sample.where, out ? "out_of_place" : "in_place");
     sample.message = Bytes(at<double>(result, sample.where, "size"));
     sample.dtype = at<std::string>(result, sample.where, "type");
     sample.time = Seconds(kMicro * at<double>(body, sample.where, "time"));
-    keep(samples, sample);
+    const Json wrong = body.value("nwrong", Json(0));  // a number or its text; `N/A` if not counted
+    if (number_in<double>(wrong.is_string() ? wrong.get<std::string>() : wrong.dump()).value_or(0.0) > 0.0)
+      measured.ignored.push_back(fmt::format("{}: {} wrong elements", place, wrong.dump()));
+    else
+      keep(measured.samples, sample);
   }
-  return samples;
+  return measured;
 }
 
 /// Inspector counts what a rank gives to an all-gather and takes from a reduce-scatter; its algbw counts the
@@ -143,6 +142,7 @@ void add_call(const Json& object, const std::string& where, std::map<InspectorCa
   NcclSample sample;
   sample.kind = *kind;
   sample.gpus = at<int>(header, where, "n_ranks");
+  if (sample.gpus < 2) return;
   sample.hosts = header.value("nnodes", 1);
   sample.where = where;
   const auto time = at<double>(call, where, "coll_exec_time_us");
@@ -155,23 +155,21 @@ void add_call(const Json& object, const std::string& where, std::map<InspectorCa
 }
 
 /// The median over calls of one kind, size and communicator size.
-std::vector<NcclSample> median_samples(const std::map<InspectorCall, NcclSample>& calls) {
+void add_medians(const std::map<InspectorCall, NcclSample>& calls, std::vector<NcclSample>& samples) {
   std::map<std::tuple<CollectiveKind, int, int, double>, std::pair<NcclSample, std::vector<double>>> equal;
   for (const auto& [call, sample] : calls) {
     auto& [first, times] = equal[{sample.kind, sample.gpus, sample.hosts, sample.message.count()}];
     if (times.empty()) first = sample;
     times.push_back(sample.time.count());
   }
-  std::vector<NcclSample> result;
   for (auto& [what, of] : equal) {
     of.first.time = Seconds(median(of.second));
-    keep(result, of.first);
+    keep(samples, of.first);
   }
-  return result;
 }
 
-std::vector<NcclSample> read_json(const std::string& path) {
-  std::map<InspectorCall, NcclSample> calls;
+/// \param calls those of NCCL Inspector are added here
+NcclMeasurements read_json(const std::string& path, std::map<InspectorCall, NcclSample>& calls) {
   int number = 0;
   for (const Json& json : parse_json_values(path)) {
     if (++number == 1 && json.is_object() && json.contains("results")) return read_tests_json(path, json);
@@ -181,7 +179,7 @@ std::vector<NcclSample> read_json(const std::string& path) {
           path, number);
     add_call(json, fmt::format("{}: object {}", path, number), calls);
   }
-  return median_samples(calls);
+  return {};
 }
 
 }  // namespace
@@ -206,27 +204,35 @@ std::optional<CollectiveKind> nccl_kind(const std::string& name) {
   return {};
 }
 
-NcclMeasurements read_nccl_samples(const std::string& path, const NcclHints& hints) {
-  const std::string text = read_file(path);
-  const auto first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) throw InputError("{}: is empty", path);
-  if (!hints.kind.empty()) kind_at("--collective", hints.kind);
-  const std::string line = text.substr(first, text.find('\n', first) - first);
-  const bool is_json = text[first] == '{' || (text[first] == '[' && line.find(">:") == std::string::npos);
-  NcclMeasurements measured;
-  if (is_json)
-    measured.samples = read_json(path);
-  else if (line.find("op_name") != std::string::npos)
-    measured.samples = read_collective_table(path);
-  else
-    measured = read_nccl_text(path, text, hints);
-  std::erase_if(measured.samples, [](const NcclSample& sample) { return sample.gpus < 2; });
-  if (measured.samples.empty())
-    throw InputError(
-        "{}: has no measured collective of several GPUs; expected nccl-tests' text or -J JSON, NCCL "
-        "Inspector's JSON, or CSV with op_name, num_gpus, bytes, latency_us{}",
-        path, measured.ignored.empty() ? "" : "; " + measured.ignored.front());
-  return measured;
+NcclMeasurements read_nccl_samples(const std::vector<std::string>& paths, const NcclHints& hints) {
+  NcclMeasurements all;
+  std::map<InspectorCall, NcclSample> calls;  // whose ranks write a file each
+  for (const std::string& path : paths) {
+    const std::string text = read_file(path);
+    const auto first = text.find_first_not_of(" \t\r\n");
+    if (first == std::string::npos) throw InputError("{}: is empty", path);
+    if (!hints.kind.empty()) kind_at("--collective", hints.kind);
+    const std::string line = text.substr(first, text.find('\n', first) - first);
+    const bool is_json = text[first] == '{' || (text[first] == '[' && line.find(">:") == std::string::npos);
+    NcclMeasurements measured;
+    if (is_json)
+      measured = read_json(path, calls);
+    else if (line.find("op_name") != std::string::npos)
+      measured.samples = read_collective_table(path);
+    else
+      measured = read_nccl_text(path, text, hints);
+    std::erase_if(measured.samples, [](const NcclSample& sample) { return sample.gpus < 2; });
+    if (measured.samples.empty() && calls.empty())
+      throw InputError(
+          "{}: has no measured collective of several GPUs; expected nccl-tests' text or -J JSON, NCCL "
+          "Inspector's JSON, or CSV with op_name, num_gpus, bytes, latency_us{}",
+          path, measured.ignored.empty() ? "" : "; " + measured.ignored.front());
+    std::ranges::move(measured.samples, std::back_inserter(all.samples));
+    for (const std::string& note : measured.assumed) all.assumed.push_back(path + ": " + note);
+    for (const std::string& note : measured.ignored) all.ignored.push_back(path + ": " + note);
+  }
+  add_medians(calls, all.samples);
+  return all;
 }
 
 }  // namespace stepcast

@@ -21,6 +21,7 @@ constexpr double kMostGpus = 65'536;
 struct BandwidthRatio {
   double least = 0.0, most = 1e9;
   [[nodiscard]] bool known() const { return least > 0.0 && least <= most; }
+  [[nodiscard]] double middle() const { return (least + most) / 2.0; }
 };
 
 /// A number of GPUs from first to last; none if first > last.
@@ -210,7 +211,13 @@ class NcclTextReader {
 
   /// Kind of the run's collective; none if it is not forecast.
   std::optional<CollectiveKind> kind_of_run(BandwidthRatio ratio, int stated) {
-    if (!hints_.kind.empty() && run_.test.empty()) return nccl_kind(hints_.kind);
+    if (!hints_.kind.empty() && run_.test.empty()) {
+      const GpuRange range = gpus_of(*nccl_kind(hints_.kind), ratio);
+      if (range.first > range.last)
+        throw InputError("{}: --collective {}: busbw / algbw = {:.4g} is that of no number of GPUs",
+                         where(run_.rows.front().line), hints_.kind, ratio.middle());
+      return nccl_kind(hints_.kind);
+    }
     if (!run_.test.empty()) {
       const auto kind = nccl_kind(run_.test);
       if (!kind)
@@ -229,8 +236,7 @@ class NcclTextReader {
     }
     if (fitting.size() == 1) {
       result_.assumed.push_back(fmt::format("line {}: busbw / algbw = {:.4g} is that of {}",
-                                            run_.rows.front().line, (ratio.least + ratio.most) / 2.0,
-                                            names[0]));
+                                            run_.rows.front().line, ratio.middle(), names[0]));
       return fitting.front();
     }
     throw InputError("{}: the file does not name its test; --collective does: {}",
@@ -239,15 +245,18 @@ class NcclTextReader {
 
   int gpus_of_run(CollectiveKind kind, BandwidthRatio ratio, int stated) {
     const std::string place = where(run_.rows.front().line);
-    if (hints_.gpus > 0 && stated == 0) return hints_.gpus;
     const GpuRange range = gpus_of(kind, ratio);
     const bool known = ratio.known() && range.first <= range.last && kind != CollectiveKind::kBroadcast;
+    if (hints_.gpus > 0 && stated == 0) {
+      if (!known || range.contains(hints_.gpus)) return hints_.gpus;
+      throw InputError("{}: --gpus {}: busbw / algbw = {:.4g} is that of {} to {} GPUs", place, hints_.gpus,
+                       ratio.middle(), range.first, range.last);
+    }
     if (stated > 0 && (!known || range.contains(stated))) return stated;
     if (known && range.first == range.last) {
       result_.assumed.push_back(
           fmt::format("line {}: {} GPUs, from busbw / algbw = {:.4g}{}", run_.rows.front().line, range.first,
-                      (ratio.least + ratio.most) / 2.0,
-                      stated > 0 ? fmt::format("; the lines above list {}", stated) : ""));
+                      ratio.middle(), stated > 0 ? fmt::format("; the lines above list {}", stated) : ""));
       return range.first;
     }
     if (known)

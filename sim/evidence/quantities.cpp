@@ -39,11 +39,15 @@ Values peaks(const Result& result, const RowScope&) {
 /// The value, if the forecast has memory.
 Values of_memory(const Result& result, double value) { return only_if(!result.memory.empty(), value); }
 
-/// Of the ranks, if it is known.
-Values largest(const Result& result, double MemoryUse::*bytes) {
+/// Of the ranks; 0 if it is not known.
+double most_of(const Result& result, double MemoryUse::*bytes) {
   double most = 0.0;
   for (const MemoryUse& rank : result.memory) most = std::max(most, rank.*bytes);
-  return only_if(most > 0.0, most);
+  return most;
+}
+
+Values largest(const Result& result, double MemoryUse::*bytes) {
+  return only_if(most_of(result, bytes) > 0.0, most_of(result, bytes));
 }
 
 }  // namespace
@@ -117,11 +121,7 @@ nlohmann::json json_of(const RowValues& values) {
   return json;
 }
 
-double highest_peak_bytes(const Result& result) {
-  double highest = 0.0;
-  for (const MemoryUse& rank : result.memory) highest = std::max(highest, rank.peak_bytes);
-  return highest;
-}
+double highest_peak_bytes(const Result& result) { return most_of(result, &MemoryUse::peak_bytes); }
 
 std::optional<double> mean_part(const Result& result, double Breakdown::*part) {
   if (result.breakdown.empty()) return std::nullopt;

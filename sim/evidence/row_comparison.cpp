@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/evidence/set_summary.hpp"
 #include "sim/evidence/trivial.hpp"
@@ -41,11 +43,11 @@ std::string place_in_range(const Case& row) {
                      short_number(high));
 }
 
-/// Ranks that share the samples of an epoch; 0 if the row trains nothing or has none.
+/// Ranks of a training; 0 if the row trains nothing or computes their number.
 int ranks_of(const RowSet& set, const Row& row) {
   if (!strategies().find(*set.option(row, "strategy")).trains) return 0;
   const std::string* ranks = set.option(row, "world-size");
-  return ranks == nullptr ? 0 : number_in<int>(*ranks).value_or(0);
+  return ranks == nullptr ? 1 : number_in<int>(*ranks).value_or(0);
 }
 
 /// Per rank a list, else a number.
@@ -87,7 +89,11 @@ std::vector<Case> compare_rows(const RowSet& set, const SetForecast& forecast) {
     one.configuration.strategy = *set.option(row, "strategy");
     one.configuration.world_size = ranks_of(set, row);
     if (const auto measured = row.agreed(one.quantity)) one.measured = estimate_of({*measured});
-    const auto& [central, low, high] = forecast.rows[i].values.at(one.quantity);
+    const auto found = forecast.rows[i].values.find(one.quantity);
+    if (found == forecast.rows[i].values.end())
+      throw InputError("{}: the forecast has no '{}' to compare with; it has {}", row.where, one.quantity,
+                       joined(names_of(forecast.rows[i].values)));
+    const auto& [central, low, high] = found->second;
     one.predicted = {mean_of(central), mean_of(low), mean_of(high)};
     if (row.blind.contains(one.quantity)) {
       const double value = row.blind[one.quantity].get<double>();

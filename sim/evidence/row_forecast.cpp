@@ -204,8 +204,14 @@ class SetFit {
 
   void cross_validate(const Rows& rows, SetForecast& result) {
     const auto folds = static_cast<std::size_t>(set_.folds);
-    if (rows.size() < 2 * folds)
-      throw InputError("{}: {} rows are too few for {} folds", set_.path, rows.size(), folds);
+    if (rows.size() < 2 * folds) {
+      const auto first = std::ranges::find_if(result.rows, [](auto& row) { return !row.refusal.empty(); });
+      throw InputError("{}: {} rows are too few for {} folds{}", set_.path, rows.size(), folds,
+                       first == result.rows.end()
+                           ? ""
+                           : fmt::format("; {} is refused: {}", set_.rows[first - result.rows.begin()].where,
+                                         first->refusal));
+    }
     Rows drawn = rows;
     std::mt19937 random(options_.seed);
     for (std::size_t i = drawn.size() - 1; i > 0; --i) std::swap(drawn[i], drawn[random() % (i + 1)]);
@@ -348,8 +354,8 @@ class SetFit {
     for (const auto& [value, combinations] : with) {
       text += "; with " + open.values[value] + ":";
       for (std::size_t row = 0; row < set_.rows.size(); ++row) {
-        if (set_.rows[row].role == RowRole::kFit) continue;
         const std::string quantity = set_.rows[row].leading();
+        if (set_.rows[row].role == RowRole::kFit || !each.front()[row].contains(quantity)) continue;
         double low = INFINITY, high = 0.0;
         for (const std::size_t i : combinations) {
           low = std::min(low, mean_of(each[i][row].at(quantity).low));

@@ -12,19 +12,12 @@ namespace {
 
 constexpr double kImpossible = 3.0;  // residual, as a logarithm, of a row that parameters make impossible
 
-double word(const std::vector<std::string>& words, const std::string& option, double otherwise) {
-  const auto found = std::ranges::find(words, "--" + option);
-  return found == words.end()
-             ? otherwise
-             : number_with_unit(*std::next(found)).value_or(NumberWithUnit{otherwise, ""}).number;
-}
-
-/// Steps of a rank, as DistributedSampler assigns samples: epochs ceil(ceil(samples / ranks) / batch).
-double steps_of(const RowSet& set, const Row& row, const std::vector<std::string>& words) {
+/// Steps, as DistributedSampler assigns samples to replicas: epochs ceil(ceil(samples / replicas) / batch).
+double steps_of(const RowSet& set, const Row& row, const Configuration& run) {
   if (row.steps) return *row.steps;
   if (!set.epoch.samples) return 0.0;
-  const double ranks = word(words, "world-size", 1.0), batch = word(words, "batch", 1.0);
-  return set.epoch.epochs * std::ceil(std::ceil(*set.epoch.samples / ranks) / batch);
+  const double replicas = std::max(1, run.data_parallel), batch = std::max(1, run.batch);
+  return set.epoch.epochs * std::ceil(std::ceil(*set.epoch.samples / replicas) / batch);
 }
 
 }  // namespace
@@ -51,9 +44,8 @@ Result RowModel::result_of(std::size_t row, const Words& words, bool brief) cons
   }
 }
 
-RowScope RowModel::scope_of(std::size_t row, const Words& words) const {
-  RowScope scope{steps_of(set_, set_.rows[row], words), 0.0,
-                 static_cast<int>(word(words, "world-size", 1.0))};
+RowScope RowModel::scope_of(std::size_t row, const Configuration& run) const {
+  RowScope scope{steps_of(set_, set_.rows[row], run), 0.0, run.world_size};
   for (const Row& other : set_.rows)
     for (const char* quantity : {"total_time_s", "epoch_time_s"})
       if (const std::string* strategy = set_.option(other, "strategy");
@@ -63,7 +55,8 @@ RowScope RowModel::scope_of(std::size_t row, const Words& words) const {
 }
 
 RowValues RowModel::values_of(std::size_t row, const Words& words) const {
-  return row_values(result_of(row, words, true), scope_of(row, words));
+  const Result result = result_of(row, words, true);
+  return row_values(result, scope_of(row, result.configuration));
 }
 
 const RowValues& RowModel::at(std::size_t row, const Assignment& parameters) {
@@ -107,7 +100,8 @@ double RowModel::alpha_beta(std::size_t row, const Assignment& parameters) {
   Result baseline;
   baseline.configuration = result.configuration;
   baseline.step_time_s = {{found->second}};
-  const auto values = quantity_named(set_.rows[row].leading()).value(baseline, scope_of(row, words));
+  const auto values =
+      quantity_named(set_.rows[row].leading()).value(baseline, scope_of(row, result.configuration));
   return values.empty() ? 0.0 : mean_of(values);
 }
 

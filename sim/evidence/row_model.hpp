@@ -34,7 +34,7 @@ class RowModel {
   using Words = std::vector<std::string>;
   [[nodiscard]] Result result_of(std::size_t row, const Words& words, bool brief) const;
   [[nodiscard]] RowValues values_of(std::size_t row, const Words& words) const;
-  [[nodiscard]] RowScope scope_of(std::size_t row, const Words& words) const;
+  [[nodiscard]] RowScope scope_of(std::size_t row, const Configuration& run) const;
 
   const RowSet& set_;
   const AskPrediction& ask_;

@@ -16,8 +16,6 @@ void sort(std::vector<StepDifference>& rows) {
   std::ranges::stable_sort(rows, std::greater(), [](const auto& row) { return std::abs(row.seconds()); });
 }
 
-std::string without_micro_batch(const std::string& name) { return name.substr(0, name.rfind("/mb")); }
-
 /// Name of the row that a span adds to; "": none.
 using Key = std::function<std::string(const Span&)>;
 
@@ -26,13 +24,13 @@ std::string kind_key(const Span& span) {
 }
 
 std::string layer_key(const Span& span) {
-  const std::size_t slash = span.name.find('/');
-  if (span.kind != SpanKind::kCompute || slash == std::string::npos) return "";
-  return without_micro_batch(span.name).substr(slash + 1);
+  const std::string name = split_micro_batch(span.name).first;
+  const std::size_t slash = name.find('/');
+  return span.kind != SpanKind::kCompute || slash == std::string::npos ? "" : name.substr(slash + 1);
 }
 
 std::string collective_key(const Span& span) {
-  return span.kind == SpanKind::kCommunication ? without_micro_batch(span.name) : "";
+  return span.kind == SpanKind::kCommunication ? split_micro_batch(span.name).first : "";
 }
 
 std::vector<StepDifference> by(const Result& measured, const Result& forecast, const std::set<int>& ranks,
@@ -58,10 +56,12 @@ std::set<int> ranks_of(const Result& result) {
   return ranks;
 }
 
-double mean(const Result& result, double Breakdown::*part) {
-  return sum_of(result.breakdown, [&](const Breakdown& each) {
-    return each.*part / static_cast<double>(result.breakdown.size());
-  });
+/// Mean of a part over `ranks`. Entries of the breakdown are of the ranks of those of the memory.
+double mean(const Result& result, const std::set<int>& ranks, double Breakdown::*part) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < std::min(result.breakdown.size(), result.memory.size()); ++i)
+    if (ranks.contains(result.memory[i].rank)) sum += result.breakdown[i].*part;
+  return sum / static_cast<double>(ranks.size());
 }
 
 void check_same_case(const Configuration& measured, const Configuration& forecast) {
@@ -85,11 +85,15 @@ StepDifferences step_differences(const Result& measured, const Result& forecast)
   std::set<int> ranks;
   std::ranges::set_intersection(ranks_of(measured), ranks_of(forecast), std::inserter(ranks, ranks.end()));
   if (ranks.empty()) throw InputError("the files have no rank with operations in common");
-  StepDifferences result{forecast.median_step_time_s(), measured.median_step_time_s(), {}, {}, {}, {}};
+  StepDifferences result{forecast.median_step_time_s(), measured.median_step_time_s(), {}, {}, {}, {}, {}};
+  const Configuration &run = measured.configuration, &asked = forecast.configuration;
+  if (run.options != asked.options || run.compute != asked.compute)
+    result.note = fmt::format("Measured was '{}' with {} compute, forecast is '{}' with {} compute.",
+                              run.label, run.compute, asked.label, asked.compute);
   StepDifference rest{"other steps", result.forecast_s, result.measured_s};
   for (const auto& [name, part] : breakdown_parts()) {
     if (part == &Breakdown::overlapped_communication_s) continue;
-    result.parts.push_back({name, mean(forecast, part), mean(measured, part)});
+    result.parts.push_back({name, mean(forecast, ranks, part), mean(measured, ranks, part)});
     rest.forecast_s -= result.parts.back().forecast_s;
     rest.measured_s -= result.parts.back().measured_s;
   }

@@ -25,6 +25,7 @@ struct StepDifferences {
   std::vector<StepDifference> kinds;   ///< by the name's part before the first `/`; kinds may overlap in time
   std::vector<StepDifference> layers;  ///< compute by layer
   std::vector<StepDifference> collectives;  ///< one by one, from the rank's call
+  std::string note;  ///< how options or real and replayed compute differ; "": they do not
 };
 
 /// \throws InputError if no rank is in both files, or if the second is not a forecast of the first: the

@@ -81,7 +81,7 @@ Explanation explain(const PredictionRequest& request, double more) {
     const ResourceScales scales = scales_of(resource, more);
     changed.scale.insert(changed.scale.end(), scales.begin(), scales.end());
     if (const auto step = step_of(changed))
-      result.gains.push_back({resource, "--scale " + to_text(scales), *step});
+      result.gains.push_back({resource, "--scale " + to_text(changed.scale), *step});
   }
   if (auto gain = more_micro_batches(again, more)) result.gains.push_back(std::move(*gain));
   std::ranges::stable_sort(result.gains, {}, &Gain::step_s);

@@ -221,9 +221,10 @@ std::string differences_text(const StepDifferences& d) {
   };
   return fmt::format(
              "The measured step takes {}, {} than the forecast's {}. Most of the difference is in '{}': it "
-             "took {} than forecast.\n\n",
+             "took {} than forecast.\n{}\n",
              to_text(Seconds(d.measured_s)), change(d.measured_s - d.forecast_s),
-             to_text(Seconds(d.forecast_s)), d.parts.front().name, change(d.parts.front().seconds())) +
+             to_text(Seconds(d.forecast_s)), d.parts.front().name, change(d.parts.front().seconds()),
+             d.note.empty() ? "" : d.note + "\n") +
          differences_table("part of the step", d.parts) + differences_table("operations", d.kinds) +
          differences_table("layers", d.layers) + differences_table("collectives", d.collectives);
 }
@@ -231,6 +232,7 @@ std::string differences_text(const StepDifferences& d) {
 nlohmann::json differences_json(const StepDifferences& d) {
   return {{"forecast_step_time_s", d.forecast_s},
           {"measured_step_time_s", d.measured_s},
+          {"note", d.note},
           {"parts", json_of(d.parts)},
           {"operations", json_of(d.kinds)},
           {"layers", json_of(d.layers)},

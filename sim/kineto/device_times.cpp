@@ -71,15 +71,12 @@ class DeviceTimes {
     Place place{};
     double launched = 0.0;
   };
-  [[nodiscard]] const KinetoEvent& event_of(const Placed& placed) const {
-    return file_.events[static_cast<std::size_t>(placed.event)];
-  }
+  [[nodiscard]] const KinetoEvent& event_of(const Placed& placed) const { return file_.events[placed.event]; }
 
   /// Kind of collective of a kernel; "": another kernel, or a copy.
   [[nodiscard]] const std::string& collective_of(const KinetoEvent& event) const {
     static const std::string kNone;
-    return event.category == KinetoCategory::kKernel ? collectives_[static_cast<std::size_t>(event.name)]
-                                                     : kNone;
+    return event.category == KinetoCategory::kKernel ? collectives_[event.name] : kNone;
   }
 
   void place_events() {
@@ -88,7 +85,7 @@ class DeviceTimes {
     std::vector<Placed> unlinked;
     bool linked = false;
     for (int i = 0; i < static_cast<int>(file_.events.size()); ++i) {
-      const KinetoEvent& event = file_.events[static_cast<std::size_t>(i)];
+      const KinetoEvent& event = file_.events[i];
       if (!event.on_device()) continue;
       Placed placed{.event = i};
       const bool collective = !collective_of(event).empty();
@@ -103,8 +100,7 @@ class DeviceTimes {
       if (placed.place.step < 0) continue;
       if (!collective) {
         busy[event.track] += event.duration();
-        if (event.category == KinetoCategory::kKernel)
-          devices_.insert(file_.tracks[static_cast<std::size_t>(event.track)].process);
+        if (event.category == KinetoCategory::kKernel) devices_.insert(file_.tracks[event.track].process);
       }
       linked = linked || collective;
       events_.push_back(placed);
@@ -116,10 +112,10 @@ class DeviceTimes {
     std::ranges::sort(events_, {}, [](const Placed& each) { return std::pair(each.place.step, each.event); });
     if (busy.empty()) return;
     busiest_ = std::ranges::max_element(busy, {}, [](const auto& each) { return each.second; })->first;
-    const int process = file_.tracks[static_cast<std::size_t>(busiest_)].process;
+    const int process = file_.tracks[busiest_].process;
     const auto number = number_in<int>(file_.texts[process]);
     if (number && *number >= 0 && *number < static_cast<int>(file_.metadata.devices.size()))
-      report_.name = file_.metadata.devices[static_cast<std::size_t>(*number)];
+      report_.name = file_.metadata.devices[*number];
     else if (!file_.metadata.devices.empty())
       report_.name = file_.metadata.devices.front();
   }
@@ -128,11 +124,11 @@ class DeviceTimes {
     double last_end = 0.0;
     for (const Placed& placed : events_) {
       const KinetoEvent& event = event_of(placed);
-      ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
+      ProfiledStep& step = steps_[placed.place.step];
       step.device_end = std::max(step.device_end, event.end);
       if (const std::string& kind = collective_of(event); !kind.empty()) {
         if (placed.place.call >= 0) {
-          ProfiledCollective& call = step.collectives[static_cast<std::size_t>(placed.place.call)];
+          ProfiledCollective& call = step.collectives[placed.place.call];
           call.begin = call.end > 0.0 ? std::min(call.begin, event.begin) : event.begin;
           call.end = std::max(call.end, event.end);
         } else if (placed.place.owner != Owner::kCollective) {
@@ -153,7 +149,7 @@ class DeviceTimes {
 
   void add(const Placed& placed, double duration) {
     const KinetoEvent& event = event_of(placed);
-    ProfiledStep& step = steps_[static_cast<std::size_t>(placed.place.step)];
+    ProfiledStep& step = steps_[placed.place.step];
     StepPart part = placed.place.part;
     if (placed.place.owner == Owner::kCopies || placed.place.owner == Owner::kCollective) {
       step.strategy.device += duration;
@@ -162,7 +158,7 @@ class DeviceTimes {
     const bool from_host = file_.name(event).find("HtoD") != std::string::npos;
     if (from_host && part == StepPart::kForward) part = StepPart::kInput;
     if (step.has(placed.place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
-      ProfiledOperation& operation = step.operations[static_cast<std::size_t>(placed.place.operation)];
+      ProfiledOperation& operation = step.operations[placed.place.operation];
       (part == StepPart::kForward ? operation.forward : operation.backward).device += duration;
       if (part == StepPart::kBackward) operation.launched.emplace_back(placed.launched, duration);
       if (operation.is_loss) part = StepPart::kLoss;
@@ -209,7 +205,7 @@ class DeviceTimes {
       const KinetoEvent& event = event_of(placed);
       if (event.track == busiest_ && event.category == KinetoCategory::kKernel &&
           collective_of(event).empty())
-        kernels[static_cast<std::size_t>(placed.place.step)].push_back(&event);
+        kernels[placed.place.step].push_back(&event);
     }
     for (std::size_t i = 0; i + 1 < steps_.size(); ++i) {
       const auto &first = kernels[i], &second = kernels[i + 1];

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/iostreams/filter/gzip.hpp>
 #include <boost/iostreams/filtering_stream.hpp>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,7 +11,7 @@
 #include <tuple>
 
 #include "core/error.hpp"
-#include "core/file.hpp"
+#include "core/importer.hpp"
 #include "core/number.hpp"
 
 namespace stepcast {
@@ -199,15 +197,10 @@ int TextTable::add(std::string_view text) {
 }
 
 KinetoFile read_kineto(const std::string& path) {
-  std::ifstream raw(path, std::ios::binary);
-  if (!raw) throw InputError("{}: cannot be read", path);
-  const bool zipped = raw.get() == 0x1f && raw.get() == 0x8b;
-  raw.clear();
-  raw.seekg(0);
+  const std::unique_ptr<std::istream> raw = open_text(path);
   io::filtering_istream text;
   text.push(PlainCharacters());
-  if (zipped) text.push(io::gzip_decompressor());
-  text.push(raw);
+  text.push(*raw);
   KinetoFile file;
   file.path = path;
   KinetoReader reader(file);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -20,8 +21,7 @@ std::string in_parentheses(const std::string& name) {
 }
 
 double elements(const std::vector<std::int64_t>& extents) {
-  return std::accumulate(extents.begin(), extents.end(), 1.0,
-                         [](double a, std::int64_t b) { return a * static_cast<double>(b); });
+  return std::accumulate(extents.begin(), extents.end(), 1.0, std::multiplies<double>());
 }
 
 class HostSweep {
@@ -34,10 +34,9 @@ class HostSweep {
     find_nodes();
     sweep(main_track_);
     std::vector<char> done(file_.tracks.size(), 0);
-    done[static_cast<std::size_t>(main_track_)] = 1;
+    done[main_track_] = 1;
     for (const KinetoEvent& event : file_.events)
-      if (!event.on_device() && std::exchange(done[static_cast<std::size_t>(event.track)], 1) == 0)
-        sweep(event.track);
+      if (!event.on_device() && std::exchange(done[event.track], 1) == 0) sweep(event.track);
     return std::move(launches_);
   }
 
@@ -74,7 +73,7 @@ class HostSweep {
       has_sequences_ = has_sequences_ || (event.sequence() >= 0 && !event.backward);
       for (std::size_t i = 0; i < has.size(); ++i)
         has[i] = has[i] || (file_.name(event).starts_with(kPrefixes[i]) && (i > 0 || call_of(file_, event)));
-      if (kinds_[static_cast<std::size_t>(event.name)] != NameKind::kNode) continue;
+      if (kinds_[event.name] != NameKind::kNode) continue;
       nodes_.push_back({event.begin, event.end});
       if (event.track != main_track_) engines.insert(event.track);
     }
@@ -108,8 +107,8 @@ class HostSweep {
   }
 
   void enter(Track& track, int index) {
-    const KinetoEvent& event = file_.events[static_cast<std::size_t>(index)];
-    NameKind kind = kinds_[static_cast<std::size_t>(event.name)];
+    const KinetoEvent& event = file_.events[index];
+    NameKind kind = kinds_[event.name];
     if (kind == NameKind::kOptimizer && has_nodes(event.begin, event.end))
       kind = NameKind::kOther;  // around a closure
     leave(track, event.begin + kTolerance);
@@ -131,7 +130,7 @@ class HostSweep {
     if (kind == NameKind::kStep || kind == NameKind::kReplica || kind == NameKind::kModule)
       frame.definite = false;
     if (frame.place.step >= 0) {
-      ProfiledStep& step = steps_[static_cast<std::size_t>(frame.place.step)];
+      ProfiledStep& step = steps_[frame.place.step];
       ++step.events;
       if (kind == NameKind::kNode) ++step.nodes;
       if (parent_definite) {
@@ -160,10 +159,8 @@ class HostSweep {
       for (auto node = first; node != other_nodes_.end() && node->begin < until; ++node)
         last = std::max(last, node->end);
       windows_.push_back({first->begin, std::min(last, until)});
-      if (first->begin > from) {
-        Place place{.step = step_at(steps_, from), .part = StepPart::kLoss};
-        if (place.step >= 0) add(place, first->begin - from, false);
-      }
+      if (first->begin > from)
+        add({.step = step_at(steps_, from), .part = StepPart::kLoss}, first->begin - from, false);
       return std::min(last, until);
     }
     auto window = std::ranges::upper_bound(windows_, until, {}, &NodeTime::begin);
@@ -196,17 +193,17 @@ class HostSweep {
 
   void add(const Place& place, double duration, bool gap) {
     if (place.step < 0) return;
-    ProfiledStep& step = steps_[static_cast<std::size_t>(place.step)];
+    ProfiledStep& step = steps_[place.step];
     if (place.owner == Owner::kBlocked) {
       step.blocked += duration;
     } else if (place.owner != Owner::kModel) {
       (gap ? step.waited : step.strategy.host) += duration;
       if (place.part == StepPart::kBackward && step.has(place.operation))
-        step.operations[static_cast<std::size_t>(place.operation)].strategy += duration;
+        step.operations[place.operation].strategy += duration;
     } else {
       StepPart part = place.part;
       if (step.has(place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
-        ProfiledOperation& operation = step.operations[static_cast<std::size_t>(place.operation)];
+        ProfiledOperation& operation = step.operations[place.operation];
         (part == StepPart::kForward ? operation.forward : operation.backward).host += duration;
         if (operation.is_loss) part = StepPart::kLoss;
       }
@@ -225,12 +222,12 @@ class HostSweep {
   void note_gradient(const Track& track, const KinetoEvent& event) {
     const int step = step_at(steps_, event.begin);
     if (step < 0) return;
-    ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    ProfiledStep& own = steps_[step];
     ++own.gradients;
     if (!own.has(track.current)) return;
     ReadyGradient ready{.at = event.begin, .dtype = type_of(file_, event)};
     if (const auto dims = dims_of(file_, event); !dims.empty()) ready.elements = elements(dims.front());
-    ProfiledOperation& operation = own.operations[static_cast<std::size_t>(track.current)];
+    ProfiledOperation& operation = own.operations[track.current];
     ready.host_s = operation.backward.host + std::max(0.0, event.begin - track.cursor);
     operation.gradients.push_back(ready);
   }
@@ -256,7 +253,7 @@ class HostSweep {
     }
     if (call.kind.empty()) return -1;
     call.bytes *= element_bytes(call.dtype);
-    ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    ProfiledStep& own = steps_[step];
     call.in_forward =
         !own.operations.empty() && has_nodes(event.begin, own.end) && !nodes_since(own, event.begin);
     own.collectives.push_back(call);
@@ -267,13 +264,12 @@ class HostSweep {
   [[nodiscard]] bool nodes_since(const ProfiledStep& step, double time) const {
     const auto next = std::ranges::lower_bound(nodes_, time, {}, &NodeTime::begin);
     return next != nodes_.begin() &&
-           std::prev(next)->begin >
-               file_.events[static_cast<std::size_t>(step.operations.back().event)].begin;
+           std::prev(next)->begin > file_.events[step.operations.back().event].begin;
   }
 
   /// True if operations inside have numbers of autograd nodes.
   [[nodiscard]] bool holds_sequences(int index) const {
-    const KinetoEvent& outer = file_.events[static_cast<std::size_t>(index)];
+    const KinetoEvent& outer = file_.events[index];
     for (auto i = static_cast<std::size_t>(index) + 1; i < file_.events.size(); ++i) {
       const KinetoEvent& inner = file_.events[i];
       if (inner.track != outer.track || inner.begin >= outer.end) return false;
@@ -284,7 +280,7 @@ class HostSweep {
 
   /// An outermost differentiable operation of the main thread.
   void begin_operation(const KinetoEvent& event, int index, NameKind kind, int step, Place& place) {
-    ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    ProfiledStep& own = steps_[step];
     main_.in_loss = main_.in_loss || kind == NameKind::kLoss;
     const bool after_nodes = !own.operations.empty() && nodes_since(own, event.begin);
     if (after_nodes) main_.in_loss = kind == NameKind::kLoss;
@@ -304,7 +300,7 @@ class HostSweep {
   Place main_place(const KinetoEvent& event, int index, NameKind kind, int step, int current) {
     Place place{.step = step};
     if (event.category == KinetoCategory::kAnnotation || kind == NameKind::kScript) return place;
-    ProfiledStep& own = steps_[static_cast<std::size_t>(step)];
+    ProfiledStep& own = steps_[step];
     const bool ahead = has_nodes(event.begin, own.end);
     const bool differentiable =
         (event.sequence() >= 0 && !event.backward) || !has_sequences_ || holds_sequences(index);
@@ -327,7 +323,7 @@ class HostSweep {
 
   Place place_of(const Track& track, const KinetoEvent& event, int index, NameKind kind) {
     const int step = step_at(steps_, event.begin);
-    if (step < 0 || event.begin > steps_[static_cast<std::size_t>(step)].end) return {};
+    if (step < 0 || event.begin > steps_[step].end) return {};
     Place place = track.frames.empty() ? Place{} : track.frames.back().place;
     if (place.step != step) place = {.step = step};
     const std::string& name = file_.name(event);
@@ -357,8 +353,7 @@ class HostSweep {
       return place;
     }
     const bool replica = inside(track, NameKind::kReplica) && event.sequence() < 0 && has_sequences_ &&
-                         steps_[static_cast<std::size_t>(step)].operations.empty() &&
-                         event.category != KinetoCategory::kAnnotation;
+                         steps_[step].operations.empty() && event.category != KinetoCategory::kAnnotation;
     if (replica) return {.step = step, .owner = Owner::kCopies};  // buffers that DDP broadcasts
     place = main_place(event, index, kind, step, track.current);
     if (differentiable && place.part == StepPart::kForward)

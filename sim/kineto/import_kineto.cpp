@@ -113,8 +113,9 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
                    kMost = 1.4e-6;  // s per event, as measured for torch 1.13 to 2.15 on CPUs
   if (const double plain = any.metadata.plain_step_s; plain > 0.0)
     imported.understood.push_back(
-        fmt::format("profiler overhead: {} without the profiler, {}; host times are scaled",
-                    milliseconds(plain), signed_percent_text(plain / summary.at("host_step") - 1.0)));
+        fmt::format("profiler overhead: {} without the profiler, {} with it{}", milliseconds(plain),
+                    signed_percent_text(summary.at("host_step") / plain - 1.0),
+                    summary.at("host_step") > plain ? "; host times are scaled" : ""));
   else
     imported.assumed.push_back(fmt::format(
         "profiler overhead of about {} to {} per step ({:.0f} events) stays in host times; the file has no "
@@ -200,14 +201,16 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
 int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& imported) {
   if (const std::string given = option_or(options, "batch"); !given.empty()) {
     const auto batch = number_in<int>(given);
-    if (!batch || *batch < 1)
-      throw UsageError("--batch: found '{}', expected a whole number of at least 1", given);
-    return std::max(1, *batch / run.micro_batches);
+    if (!batch || *batch < 1 || *batch % run.micro_batches != 0)
+      throw UsageError("--batch: found '{}', expected a multiple of {}, the number of micro-batches", given,
+                       run.micro_batches);
+    return *batch / run.micro_batches;
   }
   const int found = run.ranks.front().metadata.batch;
   imported.assumed.push_back(
-      found > 0 ? fmt::format("batch {}, the first extent of the first layer's input; --batch sets it", found)
-                : "batch 1: the file contains no shapes; --batch sets it");
+      found > 0
+          ? fmt::format("batch {}, of the file's metadata or the first layer's input; --batch sets it", found)
+          : "batch 1: the file contains no shapes; --batch sets it");
   return std::max(1, found);
 }
 
@@ -246,7 +249,7 @@ Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts&
   trace.entries.push_back(traced_entry(run, batch));
   for (const RankProfile& rank : run.ranks)
     trace.lineage.push_back(
-        {"profile", std::filesystem::path(rank.path).filename().string(), sha1(file_head(rank.path)), {}});
+        {"profile", std::filesystem::path(rank.path).filename().string(), sha1(read_file(rank.path)), {}});
   imported.text = nlohmann::json(trace).dump();
   imported.assumed.push_back("memory of activations is not in the profile; forecasts of memory lack it");
   return imported;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 #include <set>
 
 #include "core/importer.hpp"
@@ -53,20 +52,14 @@ std::vector<Span> spans_of(const ProfiledRun& run, const RankProfile& rank, cons
   const auto add_part = [&](const char* name, SpanKind kind, StepPart part) {
     add(name, kind, lasting(rank, step.part(part)));
   };
-  const auto add_segment = [&](const ProfiledSegment& segment, const char* phase,
-                               PartTime ProfiledOperation::*part) {
-    double duration = 0.0;
-    for (std::size_t i = segment.begin; i < std::min(segment.end, step.operations.size()); ++i)
-      if (!step.operations[i].is_loss) duration += lasting(rank, step.operations[i].*part);
-    add(std::string(phase) + "/" + segment.name, SpanKind::kCompute, duration);
-  };
+  const std::vector<ProfiledOperation> sums = segment_sums(run, rank, step);
   add_part("load_input", SpanKind::kInputAndHost, StepPart::kInput);
   add_part("zero_grad", SpanKind::kOptimizerAndCopies, StepPart::kZeroGrad);
-  for (const ProfiledSegment& segment : run.segments)
-    add_segment(segment, "forward", &ProfiledOperation::forward);
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    add("forward/" + run.segments[i].name, SpanKind::kCompute, lasting(rank, sums[i].forward));
   add_part("loss", SpanKind::kCompute, StepPart::kLoss);
-  for (const ProfiledSegment& segment : run.segments | std::views::reverse)
-    add_segment(segment, "backward", &ProfiledOperation::backward);
+  for (std::size_t i = sums.size(); i-- > 0;)
+    add("backward/" + run.segments[i].name, SpanKind::kCompute, lasting(rank, sums[i].backward));
   add_part("optimizer", SpanKind::kOptimizerAndCopies, StepPart::kOptimizer);
   add_collectives(step, number, spans);
   return spans;
@@ -101,7 +94,7 @@ Configuration configuration_of(const ProfiledRun& run, const Result& forecast) {
   Configuration result = forecast.configuration;
   const RankProfile& any = run.ranks.front();
   std::set<std::string> forecast_names;
-  for (const Span& span : forecast.spans) forecast_names.insert(span.name.substr(0, span.name.rfind("/mb")));
+  for (const Span& span : forecast.spans) forecast_names.insert(split_micro_batch(span.name).first);
   for (const ProfiledSegment& segment : run.segments)
     if (!forecast_names.contains("forward/" + segment.name))
       result.model = fmt::format("a profile of {} with segment '{}'", counted(run.segments.size(), "segment"),
@@ -134,6 +127,7 @@ Result profiled_result(const std::vector<std::string>& paths, const Result& fore
     const ProfiledStep& shown = median_step(rank);
     std::ranges::move(spans_of(run, rank, shown, number), std::back_inserter(result.spans));
     result.breakdown.push_back(breakdown_of(rank, shown));
+    result.memory.emplace_back().rank = number;
   }
   return result;
 }

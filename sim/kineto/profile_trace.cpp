@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
+#include <ranges>
 #include <set>
 #include <tuple>
 
@@ -122,26 +122,30 @@ std::string precision_of(const ProfiledRun& run) {
 }
 
 /// Without shapes: gradients that became ready since the last all-reduce share the elements of its bucket.
+/// All micro-batches have those of the last one, which reduces even if the others do not (`no_sync`).
 void share_buckets(ProfiledStep& step) {
-  std::vector<ReadyGradient*> gradients;
+  std::map<int, std::vector<ReadyGradient*>> gradients;  // by micro-batch
   for (ProfiledOperation& operation : step.operations)
-    for (ReadyGradient& ready : operation.gradients) gradients.push_back(&ready);
-  std::ranges::stable_sort(gradients, {}, &ReadyGradient::at);
+    for (ReadyGradient& ready : operation.gradients) gradients[operation.micro_batch].push_back(&ready);
+  if (gradients.empty()) return;
+  for (auto& [micro_batch, own] : gradients) std::ranges::stable_sort(own, {}, &ReadyGradient::at);
+  const std::vector<ReadyGradient*>& last = gradients.rbegin()->second;
   std::vector<const ProfiledCollective*> calls;
   for (const ProfiledCollective& call : step.collectives)
     if (call.kind == "all_reduce" && call.bytes > 0.0) calls.push_back(&call);
   std::ranges::stable_sort(calls, {}, &ProfiledCollective::called);
-  auto first = gradients.begin();
+  auto first = last.begin();
   for (const ProfiledCollective* call : calls) {
     const auto end =
-        std::find_if(first, gradients.end(), [&](const auto* each) { return each->at > call->called; });
+        std::find_if(first, last.end(), [&](const auto* each) { return each->at > call->called; });
     double left = call->bytes / element_bytes(call->dtype);
-    for (auto each = first; each != end; ++each) {
-      (*each)->elements = std::floor(left / static_cast<double>(end - each));
-      left -= (*each)->elements;
+    for (; first != end; ++first) {
+      (*first)->elements = std::floor(left / static_cast<double>(end - first));
+      left -= (*first)->elements;
     }
-    first = end;
   }
+  for (auto& [micro_batch, own] : gradients)
+    for (std::size_t i = 0; i < std::min(own.size(), last.size()); ++i) own[i]->elements = last[i]->elements;
 }
 
 /// Leaves out steps that another rank lacks: collectives of several ranks are compared within a step.
@@ -200,57 +204,51 @@ class StepTimes {
   }
 
   void add() {
-    for (int i = 0; i < run_.micro_batches; ++i) {
-      operations_.push_back(operations_of(step_, i));
-      segments_.push_back(segments_in(operations_.back(), run_.model, rank_.path));
-    }
-    put_per_micro_batch(step_.part(StepPart::kInput), entry_.input_s, entry_.input_issue_s);
-    put_per_micro_batch(step_.part(StepPart::kLoss), entry_.loss_s, entry_.loss_issue_s);
-    for (std::size_t i = 0; i < run_.segments.size(); ++i) add_segment(i);
-    entry_.step_s.push_back(step_s());
-    const double worked =
-        std::max(issue_sum_, device_sum_ + (step_.use.exposed + step_.strategy.device) / kSecond);
+    put(step_.part(StepPart::kInput), micro_batch_, entry_.input_s, entry_.input_issue_s);
+    put(step_.part(StepPart::kLoss), micro_batch_, entry_.loss_s, entry_.loss_issue_s);
+    const std::vector<ProfiledOperation> sums = segment_sums(run_, rank_, step_);
+    for (std::size_t i = 0; i < sums.size(); ++i) add_segment(i, sums[i]);
+    const double own = (rank_.is_device_step ? rank_.step_us : step_.duration()) / kSecond;
+    const double plain = rank_.metadata.plain_step_s;
+    entry_.step_s.push_back(plain > 0.0 ? std::min(plain, own) : own);
     const double rest = host_scale_ * step_.part(StepPart::kRest).host / kSecond;
-    entry_.host_s.push_back(device_ ? std::max(0.0, entry_.step_s.back() - worked) : rest);
+    entry_.host_s.push_back(device_ ? std::max(0.0, entry_.step_s.back() - worked_s()) : rest);
   }
 
  private:
-  [[nodiscard]] double step_s() const {
-    const double own = rank_.is_device_step ? rank_.step_us : step_.duration();
-    return (device_ ? own : host_scale_ * own) / kSecond;
-  }
-
-  /// \param times that a step takes the sample
-  void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues,
-           int times = 1) {
-    samples.push_back(part * (device_ ? time.device : host_scale_ * time.host) / kSecond);
-    if (!device_) return;
-    issues.push_back(part * host_scale_ * time.host / kSecond);
-    device_sum_ += samples.back() * times;
-    issue_sum_ += issues.back() * times;
-  }
-  void put_per_micro_batch(const PartTime& time, std::vector<double>& samples, std::vector<double>& issues) {
-    put(time, 1.0 / run_.micro_batches, samples, issues, run_.micro_batches);
-  }
-
-  void add_segment(std::size_t index) {
-    SegmentTrace& trace = entry_.segments[index];
-    PartTime forward, backward;
-    double strategy = 0.0;
-    for (std::size_t micro = 0; micro < segments_.size(); ++micro) {
-      if (index >= segments_[micro].size()) continue;
-      for (std::size_t i = segments_[micro][index].begin; i < segments_[micro][index].end; ++i) {
-        const ProfiledOperation& operation = operations_[micro][i];
-        if (operation.is_loss) continue;
-        forward += operation.forward;
-        backward += operation.backward;
-        strategy += operation.strategy;
-      }
+  /// End of the last phase, as the replay adds them up: a phase of device time d ends at max(end + d, l). l
+  /// is the sum of the launch overheads up to it, and end that of the phase before. Exposed communication
+  /// follows the backward.
+  [[nodiscard]] double worked_s() const {
+    double launched = 0.0, end = 0.0;
+    const auto add = [&](const auto& device, const auto& issue, double times = 1.0) {
+      launched += times * issue.back();
+      end = std::max(end + times * device.back(), launched);
+    };
+    const std::vector<SegmentTrace>& all = entry_.segments;
+    add(entry_.input_s, entry_.input_issue_s, run_.micro_batches);
+    for (const SegmentTrace& each : all) add(each.zero_grad_s, each.zero_grad_issue_s);
+    for (int i = 0; i < run_.micro_batches; ++i) {
+      for (const SegmentTrace& each : all) add(each.forward_s, each.forward_issue_s);
+      add(entry_.loss_s, entry_.loss_issue_s);
+      for (const SegmentTrace& each : all | std::views::reverse) add(each.backward_s, each.backward_issue_s);
     }
-    if (device_) backward.host += strategy;  // calls of collectives and launches of copies
-    if (device_ && index == 0) forward.host += strategy_before();
-    put_per_micro_batch(forward, trace.forward_s, trace.forward_issue_s);
-    put_per_micro_batch(backward, trace.backward_s, trace.backward_issue_s);
+    end += (step_.use.exposed + step_.strategy.device) / kSecond;
+    for (const SegmentTrace& each : all) add(each.optimizer_s, each.optimizer_issue_s, 1.0 / run_.shards);
+    return end;
+  }
+
+  void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues) {
+    samples.push_back(part * (device_ ? time.device : host_scale_ * time.host) / kSecond);
+    if (device_) issues.push_back(part * host_scale_ * time.host / kSecond);
+  }
+
+  void add_segment(std::size_t index, ProfiledOperation sum) {
+    SegmentTrace& trace = entry_.segments[index];
+    if (device_) sum.backward.host += sum.strategy;  // calls of collectives and launches of copies
+    if (device_ && index == 0) sum.forward.host += strategy_before();
+    put(sum.forward, micro_batch_, trace.forward_s, trace.forward_issue_s);
+    put(sum.backward, micro_batch_, trace.backward_s, trace.backward_issue_s);
     const double part = run_.parameters > 0.0 ? run_.segments[index].total() / run_.parameters
                                               : 1.0 / static_cast<double>(run_.segments.size());
     put(step_.part(StepPart::kZeroGrad), part, trace.zero_grad_s, trace.zero_grad_issue_s);
@@ -271,9 +269,8 @@ class StepTimes {
   const ProfiledStep& step_;
   TraceEntry& entry_;
   const bool device_;
-  std::vector<std::vector<ProfiledOperation>> operations_;  ///< by micro-batch
-  std::vector<std::vector<ProfiledSegment>> segments_;
-  double host_scale_ = 1.0, device_sum_ = 0.0, issue_sum_ = 0.0;
+  const double micro_batch_ = 1.0 / run_.micro_batches;  ///< part of the step
+  double host_scale_ = 1.0;
 };
 
 /// Parts of a segment's backward after which its gradients are ready, in that order.
@@ -336,6 +333,23 @@ ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::
   run.compute_dtype = any.compute_dtype.empty() ? "fp32" : any.compute_dtype;
   run.precision = precision_of(run);
   return run;
+}
+
+std::vector<ProfiledOperation> segment_sums(const ProfiledRun& run, const RankProfile& rank,
+                                            const ProfiledStep& step) {
+  std::vector<ProfiledOperation> sums(run.segments.size());
+  for (int micro_batch = 0; micro_batch < run.micro_batches; ++micro_batch) {
+    const std::vector<ProfiledOperation> operations = operations_of(step, micro_batch);
+    const std::vector<ProfiledSegment> segments = segments_in(operations, run.model, rank.path);
+    for (std::size_t index = 0; index < std::min(segments.size(), sums.size()); ++index)
+      for (std::size_t i = segments[index].begin; i < segments[index].end; ++i) {
+        if (operations[i].is_loss) continue;
+        sums[index].forward += operations[i].forward;
+        sums[index].backward += operations[i].backward;
+        sums[index].strategy += operations[i].strategy;
+      }
+  }
+  return sums;
 }
 
 TraceEntry traced_entry(const ProfiledRun& run, int batch) {

@@ -31,6 +31,11 @@ struct ProfiledRun {
 /// stages of a pipeline, or one rank twice
 ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::string& model = "");
 
+/// By segment of the run, the times of its operations in one step as one: sums over all micro-batches,
+/// without the loss.
+std::vector<ProfiledOperation> segment_sums(const ProfiledRun& run, const RankProfile& rank,
+                                            const ProfiledStep& step);
+
 /// One entry, whose steps are those of all ranks. \param batch samples of a micro-batch
 TraceEntry traced_entry(const ProfiledRun& run, int batch);
 

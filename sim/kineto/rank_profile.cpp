@@ -24,12 +24,11 @@ std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file
                                                           const std::vector<NameKind>& kinds, NameKind kind) {
   std::map<int, std::vector<ProfiledStep>> by_track;
   for (const KinetoEvent& event : file.events)
-    if (event.category == KinetoCategory::kAnnotation && kinds[static_cast<std::size_t>(event.name)] == kind)
+    if (event.category == KinetoCategory::kAnnotation && kinds[event.name] == kind)
       by_track[event.track].push_back({.name = file.name(event), .begin = event.begin, .end = event.end});
   if (by_track.empty()) return {-1, {}};
   std::set<int> processes;
-  for (const auto& [track, steps] : by_track)
-    processes.insert(file.tracks[static_cast<std::size_t>(track)].process);
+  for (const auto& [track, steps] : by_track) processes.insert(file.tracks[track].process);
   if (processes.size() > 1)
     throw InputError("{}: contains steps of {} processes; give the file of each rank", file.path,
                      processes.size());
@@ -46,8 +45,7 @@ void join_micro_batches(const KinetoFile& file, const std::vector<NameKind>& kin
                         std::vector<ProfiledStep>& steps, std::vector<std::string>& notes) {
   std::map<NameKind, std::vector<double>> begins;
   for (const KinetoEvent& event : file.events)
-    if (const NameKind kind = kinds[static_cast<std::size_t>(event.name)];
-        kind == NameKind::kNode || kind == NameKind::kOptimizer)
+    if (const NameKind kind = kinds[event.name]; kind == NameKind::kNode || kind == NameKind::kOptimizer)
       begins[kind].push_back(event.begin);
   for (auto& [kind, all] : begins) std::ranges::sort(all);
   const auto has = [&](NameKind kind, const ProfiledStep& step) {
@@ -95,7 +93,7 @@ std::pair<int, std::vector<ProfiledStep>> steps_of(const KinetoFile& file, const
   for (const KinetoEvent& event : file.events) {
     if (event.track != track) continue;
     first = std::min(first, event.begin);
-    if (kinds[static_cast<std::size_t>(event.name)] == NameKind::kOptimizer) ends.push_back(event.end);
+    if (kinds[event.name] == NameKind::kOptimizer) ends.push_back(event.end);
   }
   if (ends.empty()) return {-1, {}};
   if (ends.size() == 1) ends.insert(ends.begin(), first);
@@ -118,7 +116,7 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
     end = std::max(end, event.end);
     operations += event.category == KinetoCategory::kOperation ? 1 : 0;
     kernels += event.category == KinetoCategory::kKernel ? 1 : 0;
-    nodes += kinds[static_cast<std::size_t>(event.name)] == NameKind::kNode ? 1 : 0;
+    nodes += kinds[event.name] == NameKind::kNode ? 1 : 0;
     compiled += file.name(event).starts_with("## Call CompiledFxGraph") ? 1 : 0;
     graphs += file.name(event).ends_with("GraphLaunch") ? 1 : 0;
     collectives +=
@@ -167,7 +165,7 @@ void count_buffers(const KinetoFile& file, const ProfiledStep& step, RankProfile
   if (profile.buffers > 0) return;
   for (const ProfiledOperation& operation : step.operations) {
     if (operation.name.find("batch_norm") == std::string::npos) continue;
-    const auto dims = dims_of(file, file.events[static_cast<std::size_t>(operation.event)]);
+    const auto dims = dims_of(file, file.events[operation.event]);
     if (dims.size() < 5 || dims[3].size() != 1 || dims[4].size() != 1) continue;
     profile.buffers += static_cast<std::size_t>(dims[3][0] + dims[4][0]);
     ++profile.counters;
@@ -177,7 +175,7 @@ void count_buffers(const KinetoFile& file, const ProfiledStep& step, RankProfile
 /// Samples of a step, elements of one, and the dtype of its first GEMM.
 void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfile& profile) {
   for (const ProfiledOperation& operation : step.operations) {
-    const KinetoEvent& event = file.events[static_cast<std::size_t>(operation.event)];
+    const KinetoEvent& event = file.events[operation.event];
     const auto dims = dims_of(file, event);
     const std::size_t which = operation.name == "aten::embedding" ? 1 : 0;
     const bool product =
@@ -239,10 +237,6 @@ void choose_step(const DeviceReport& device, RankProfile& profile) {
   profile.is_device_step = true;
   profile.step_us = period;
 }
-
-}  // namespace
-
-namespace {
 
 /// Bytes of an element, and how precisions name it; PyTorch's and NCCL's names.
 const std::map<std::string, std::pair<double, const char*>>& element_types() {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "core/error.hpp"
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
 
@@ -61,8 +63,7 @@ std::vector<ProfiledSegment> joined_blocks(const std::vector<ProfiledSegment>& f
 std::vector<ProfiledSegment> with_blocks(const std::vector<ProfiledSegment>& fine,
                                          const std::vector<ProfiledOperation>& operations) {
   constexpr std::size_t kLeastBlocks = 3, kMostPeriod = 40;
-  std::vector<std::string> signs;
-  for (const ProfiledSegment& segment : fine) signs.push_back(signature(segment, operations));
+  const auto signs = transformed(fine, [&](const auto& each) { return signature(each, operations); });
   std::size_t best = 0, best_first = 0, best_period = 0;
   for (std::size_t period = 2; period <= std::min(kMostPeriod, fine.size() / kLeastBlocks); ++period) {
     std::size_t equal = 0;  // consecutive segments that equal the one `period` later
@@ -100,27 +101,20 @@ std::vector<ProfiledSegment> with_units(const std::vector<ProfiledSegment>& fine
 
 }  // namespace
 
-double ProfiledSegment::total() const {
-  double sum = 0.0;
-  for (const double count : elements) sum += count;
-  return sum;
-}
+double ProfiledSegment::total() const { return std::accumulate(elements.begin(), elements.end(), 0.0); }
 
 std::vector<ProfiledSegment> segments_of(const std::vector<ProfiledOperation>& operations) {
   std::vector<ProfiledSegment> fine;
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const ProfiledOperation& operation = operations[i];
     if (operation.is_loss) continue;
-    const bool first = fine.empty() || (!operation.gradients.empty() && !fine.back().elements.empty());
-    if (first)
-      fine.push_back(
-          {.name = short_name(operation.module.empty() ? operation.name : operation.module), .begin = i});
-    if (!operation.gradients.empty() && fine.back().elements.empty())
+    const bool has_parameters = !operation.gradients.empty();
+    if (fine.empty() || (has_parameters && !fine.back().elements.empty())) fine.push_back({.begin = i});
+    if (has_parameters || fine.back().end == 0)  // the first, or the first with parameters
       fine.back().name = short_name(operation.module.empty() ? operation.name : operation.module);
     fine.back().end = i + 1;
     // The backward runs the other way: gradients of the later operations are ready first.
-    std::vector<double> own;
-    for (const ReadyGradient& gradient : operation.gradients) own.push_back(gradient.elements);
+    const std::vector<double> own = transformed(operation.gradients, &ReadyGradient::elements);
     fine.back().elements.insert(fine.back().elements.begin(), own.begin(), own.end());
   }
   if (fine.empty()) fine.push_back({.name = "model", .end = operations.size()});

@@ -16,7 +16,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kAtOnce = 4;  ///< plans that are replayed before the threshold is updated
+constexpr std::size_t kAtOnce = 8;  ///< plans that are replayed before the threshold is updated
 constexpr char kReplayed = 'a', kFailed = 'r';
 
 using Clock = std::chrono::steady_clock;

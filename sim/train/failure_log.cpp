@@ -82,10 +82,12 @@ FailureSet failures_of_log(const Specification& log) {
   if (begin > rows.front().start_s || end < rows.back().end_s)
     throw InputError("{}: begin and end exclude a part of the log", log.file);
   double exposure = (end - rows.back().end_s) * rows.back().devices, before = begin;
+  std::size_t events = 0;
   std::map<std::string, FailureComponent> causes;
   for (const LogRow& row : rows) {
     exposure += (row.start_s - before) * row.devices;
     if (before < row.start_s || &row != &rows.front()) {
+      ++events;
       causes[row.cause].count += 1.0;
       causes[row.cause].outage += Seconds(row.end_s - row.start_s);
     }
@@ -96,7 +98,7 @@ FailureSet failures_of_log(const Specification& log) {
                      log.file, log.file);
   FailureSet set{
       .name = log.file,
-      .source = fmt::format("{} interruptions in {:.4g} GPU-days", rows.size(), exposure / 86400.0),
+      .source = fmt::format("{} in {:.4g} GPU-days", counted(events, "interruption"), exposure / 86400.0),
       .assumes = {"causes of a log need a restart alone, and scale with the number of GPUs"}};
   for (auto& [name, cause] : causes) {
     cause.name = name;

@@ -98,6 +98,20 @@ TrainingRequest training_request(const OptionTexts& options) {
       throw UsageError(message.starts_with("--") ? message : "--" + option.name + ": " + message);
     }
   }
+  const auto refuse = [&](bool when, std::initializer_list<const char*> names, const char* why) {
+    for (const char* name : names)
+      if (when && options.contains(name)) throw UsageError("--{} has no effect {}", name, why);
+  };
+  const bool blocking = request.checkpoint.method == "blocking";
+  refuse(request.epochs <= 0.0, {"epoch-samples"}, "without --epochs");
+  refuse(request.spares < 0, {"repair"}, "without --spares");
+  refuse(request.checkpoint.method == "none",
+         {"interval", "checkpoint-to", "checkpoint-size", "storage-rate", "checkpoint-stop",
+          "checkpoint-slowdown"},
+         "with --checkpoints none");
+  refuse(blocking, {"checkpoint-stop"}, "with --checkpoints blocking");
+  refuse(blocking && request.checkpoint.target == "storage", {"checkpoint-slowdown"},
+         "with --checkpoints blocking to the storage");
   return request;
 }
 

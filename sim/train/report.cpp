@@ -52,8 +52,9 @@ std::string tables(const TrainingOutcome& outcome) {
     if (quantity.value(outcome, 1.0) > 0.0) all.add(cells);
   }
   for (const auto& row : kTrainingParts)
-    if (const double seconds = outcome.part_s(row.value); seconds > 0.0)
-      parts.add({row.name, short_number(seconds / kDay), percent_text(seconds / outcome.mean_wall_s(), 2)});
+    if (const double part = outcome.part_s(row.value) / outcome.mean_wall_s();
+        part > 1e-9)  // no rounding error
+      parts.add({row.name, short_number(part * outcome.mean_wall_s() / kDay), percent_text(part, 2)});
   return all.text() + "\n" + parts.text();
 }
 
@@ -93,7 +94,7 @@ std::string checkpoints_text(const TrainingOutcome& outcome) {
   const CheckpointRequest& checkpoint = outcome.plan.checkpoint;
   const TrainingCase& training = outcome.plan.training;
   const CheckpointCost& cost = training.checkpoint;
-  if (checkpoint.method == "none") return "checkpoints: none\n";
+  if (!cost.exists) return "checkpoints: none\n";
   std::string text = fmt::format("checkpoints: {} to {}, {}, stop {}", checkpoint.method, checkpoint.target,
                                  to_text(checkpoint.size), to_text(Seconds(cost.stall_s)));
   if (cost.write_s > 0.0) text += ", write " + long_time(cost.write_s);
@@ -151,7 +152,7 @@ nlohmann::json training_json(const TrainingOutcome& outcome) {
         json[quantity.key][fmt::format("p{:.0f}", 100.0 * q)] = value;
   json["days"]["mean"] = outcome.mean_wall_s() / kDay;
   for (const auto& row : kTrainingParts) json["parts_days"][row.name] = outcome.part_s(row.value) / kDay;
-  if (outcome.plan.checkpoint.method != "none")
+  if (training.checkpoint.exists)
     json["checkpoints"] = {{"method", outcome.plan.checkpoint.method},
                            {"target", outcome.plan.checkpoint.target},
                            {"bytes", outcome.plan.checkpoint.size.count()},
@@ -159,7 +160,7 @@ nlohmann::json training_json(const TrainingOutcome& outcome) {
                            {"interval_s", training.interval * training.step_s},
                            {"stop_s", training.checkpoint.stall_s},
                            {"write_s", training.checkpoint.write_s}};
-  if (outcome.failures_per_day() > 0.0)
+  if (outcome.failures_per_day() > 0.0 && training.checkpoint.exists)
     json["intervals_s"] = {{"young", young_interval_s(training)}, {"daly", daly_interval_s(training)}};
   if (outcome.renewal.obstacle.empty()) json["closed_form_days"] = outcome.renewal.wall_s / kDay;
   return json;

@@ -132,8 +132,9 @@ class Simulation {
     if (every > 0.0) stored_ += std::max(0.0, std::floor((kept - stored_) / every + 1e-9)) * every;
   }
 
-  /// Saves all progress before a stop: in memory, if checkpoints are there.
+  /// Saves all progress before a stop: in memory, if checkpoints are there. Without any it is lost.
   void save() {
+    if (!case_.checkpoint.exists) return roll_back(false);
     store(saved_);
     keep_all();
     spend(TrainingPart::kCheckpoints, case_.checkpoint.stall_s + case_.checkpoint.write_s);

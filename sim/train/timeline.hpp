@@ -51,6 +51,7 @@ struct CheckpointCost {
   /// Of two levels, every n-th checkpoint of the hosts' memory also goes to the storage; 0: one level.
   int storage_every = 0;
   double storage_write_s = 0.0;
+  bool exists = true;  ///< false: nothing is saved, before planned stops neither
 };
 
 enum class Elasticity : std::uint8_t {

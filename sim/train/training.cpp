@@ -14,12 +14,14 @@ namespace stepcast {
 namespace {
 
 /// Steps of `100` or `30min`.
-double interval_of(const std::string& option, const std::string& text, double step_s) {
+double interval_of(const std::string& text, double step_s) {
   if (const auto steps = number_in<int>(text); steps && *steps >= 1) return *steps;
-  const double seconds = parse_seconds(text, "--" + option).count();
-  if (seconds <= 0.0)
-    throw UsageError("--{}: '{}' must be above 0; write for example 100 or 30min", option, text);
-  return std::max(1.0, std::round(seconds / step_s));
+  try {
+    if (const double seconds = parse_seconds(text, "--interval").count(); seconds > 0.0)
+      return std::max(1.0, std::round(seconds / step_s));
+  } catch (const InputError&) {  // of a unit; the message below says more
+  }
+  throw UsageError("--interval: '{}' must be above 0, steps or a time; write for example 100 or 30min", text);
 }
 
 /// Makes the plan of a training from a forecast and the request.
@@ -51,10 +53,15 @@ class Planner {
       else
         case_.interruptions.push_back(interruption_of(component, rate));
     }
+    const auto waits_for_it = [&](auto& one) { return one.repair_s == request_.repair.count(); };
+    if (!case_.interruptions.empty() && request_.repair > Seconds(0) &&
+        std::ranges::none_of(case_.interruptions, waits_for_it))
+      throw UsageError("--repair has no effect: no failure of '{}' needs it", plan_.failures.name);
     set_elasticity();
     check_spares();
     case_.interval = case_.steps;
-    if (wish_.method != "none") set_checkpoints();
+    case_.checkpoint.exists = wish_.method != "none";
+    if (case_.checkpoint.exists) set_checkpoints();
     add_assumptions();
     const double rate = renewal_of(case_).useful_rate;
     if (case_.elasticity == Elasticity::kNone && !(rate > 0.01))
@@ -203,9 +210,8 @@ class Planner {
       TrainingCase one = case_;
       one.checkpoint = cost_of(method);
       const double least = std::ceil((1.0 - one.checkpoint.slowdown) * one.checkpoint.write_s / one.step_s);
-      one.interval = plan_.best_interval
-                         ? best_interval(one)
-                         : std::min(one.steps, interval_of("interval", wish_.interval, one.step_s));
+      one.interval = plan_.best_interval ? best_interval(one)
+                                         : std::min(one.steps, interval_of(wish_.interval, one.step_s));
       if (one.interval < std::min(least, one.steps))
         throw UsageError("--interval {}: the write of a checkpoint takes {}; set at least {:.0f} steps",
                          wish_.interval, to_text(Seconds(one.checkpoint.write_s)), least);
@@ -236,8 +242,13 @@ class Planner {
     if (request_.spares < 0 &&
         std::ranges::any_of(case_.interruptions, [](auto& one) { return one.hosts > 0; }))
       assumed.emplace_back("a spare host is always ready (--spares)");
-    if (request_.recovery.empty() && !case_.interruptions.empty())
-      assumed.emplace_back("times of detection and restart (--recovery); no measurement is behind them");
+    const bool whole = std::ranges::all_of(plan_.failures.components, [](const FailureComponent& one) {
+      return one.effect == FailureEffect::kSlow || one.per_s <= 0.0 || one.outage > Seconds(0);
+    });
+    if (!case_.interruptions.empty() && request_.recovery.empty() != whole)
+      assumed.emplace_back(
+          whole ? "outages are those of the failures, which --recovery only divides"
+                : "times of detection and restart (--recovery); no measurement is behind them");
     if (case_.checkpoint.write_s > 0.0)
       assumed.push_back("training is " + percent_text(case_.checkpoint.slowdown, 0) +
                         " slower during a write, as torchtitan once (--checkpoint-slowdown)");

@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "tests/collectives/nccl_reference.hpp"
+#include "tests/topologies/cluster_files.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/nccl_tables.hpp"
 
@@ -90,11 +91,27 @@ TEST_CASE("a ring passes host after host, every rank once, and no link carries m
 }
 
 TEST_CASE("the host with a degraded adapter sets the pace of all") {
-  Cluster cluster = cluster_named("h100x8-hgx:nodes=3");
-  const double whole = graph_of(cluster).bandwidth.count();
-  for (Link& link : cluster.links)
-    if (link.name == "node2/nic3-switch") link.bandwidth = 0.5 * link.bandwidth;
-  CHECK(graph_of(cluster).bandwidth.count() == Approx(0.5 * whole));
+  const Cluster whole = cluster_named("h100x8-hgx:nodes=3");
+  for (const char* name : {"node0/nic0-switch", "node2/nic3-switch"}) {
+    INFO(name);
+    Cluster cluster = whole;
+    for (Link& link : cluster.links)
+      if (link.name == name) {
+        link.remaining = 0.5;
+        link.bandwidth = 0.5 * link.bandwidth;
+      }
+    CHECK(graph_of(cluster).bandwidth.count() == Approx(0.5 * graph_of(whole).bandwidth.count()));
+    CHECK(graph_of(cluster).channels == graph_of(whole).channels);
+  }
+}
+
+TEST_CASE("rails that meet inside hosts alone: every adapter has its ring") {
+  const Cluster cluster = cluster_files::cluster_of(
+      "name: t\nhosts: {count: 4, sockets: 2, devices: {model: h100-sxm, count: 8}, nvlink: {switch: true}, "
+      "pcie: {switches: 4}, nics: {count: 8}}\n"
+      "network: {kind: rails, protocol: infiniband, rate: 400Gb/s}\n");
+  const NcclGraph graph = graph_of(cluster);
+  CHECK(graph.channels * graph.bandwidth.count() >= 8 * 48e9 * (1.0 - 1e-9));
 }
 
 TEST_CASE("ways between GPUs: NVLink, PCIe through one socket takes 6/5, through two not") {
@@ -112,11 +129,13 @@ TEST_CASE("ways between GPUs: NVLink, PCIe through one socket takes 6/5, through
 
 TEST_CASE("rings enter a host with fewer GPUs by all of its adapters") {
   const auto bus = [](std::size_t ranks) {
-    const NcclGraph graph = graph_of(cluster_named("h100x8-hgx:nodes=2"), ranks);
+    const NcclGraph graph = graph_of(cluster_named("h100x8-hgx:nodes=3"), ranks);
     return graph.bandwidth.count() * graph.channels;
   };
   CHECK(bus(12) >= 0.5 * bus(16));  // four of eight
   CHECK(bus(10) >= 0.25 * bus(16));
+  CHECK(bus(20) == Approx(bus(12)));  // as many adapters of the smallest host
+  CHECK(bus(18) == Approx(bus(10)));
 }
 
 TEST_CASE("RCCL has rings over pairs of links, without LL128 and NVLink SHARP") {

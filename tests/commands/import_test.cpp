@@ -80,6 +80,43 @@ TEST_CASE("import refuses kinds and options that do not belong together", "[comm
     CHECK_THAT(help, Catch::Contains(kind));
 }
 
+TEST_CASE("an imported file does not name the importing machine", "[commands]") {
+  const Shell shell;
+  shell.write("slow.csv", kSlow);
+  REQUIRE(shell.run("stepcast import slow.csv -o a.calibration.json").exit_code == 0);
+  const auto context = nlohmann::json::parse(shell.read("a.calibration.json"))["context"];
+  CHECK(context["cores"] == 0);
+  CHECK(context["cpu_model"] == "");
+  CHECK(context["host_name"] == "");
+  CHECK(context["command_line"].get<std::string>().find("import slow.csv") != std::string::npos);
+}
+
+TEST_CASE("import: GPUs that no data sheet knows need --device, runs on other numbers of hosts are apart",
+          "[commands]") {
+  const Shell shell;
+  const auto log = [](int hosts, const std::string& gpu) {
+    std::string text = "# Collective test starting: all_reduce_perf\n";
+    for (int rank = 0; rank < 4; ++rank)
+      text += "#  Rank  " + std::to_string(rank) + " Group  0 Pid 1 on node-" + std::to_string(rank % hosts) +
+              " device  0 [0000:1b:00] " + gpu + "\n";
+    return text + "# size count type redop root time algbw busbw #wrong\n 4096 1024 float sum -1 " +
+           std::to_string(20 + hosts) + ".0 0 0 0\n";
+  };
+  shell.write("new.txt", log(1, "NVIDIA H999"));
+  const Outcome unknown = shell.run("stepcast import new.txt -o a.calibration.json");
+  CHECK(unknown.exit_code == 3);
+  CHECK_THAT(unknown.err, Catch::Contains("'NVIDIA H999'") && Catch::Contains("--device"));
+  const Outcome taken = shell.run("stepcast import new.txt --device h100-sxm -o a.calibration.json");
+  CHECK(taken.exit_code == 0);
+  CHECK_THAT(taken.out, Catch::Contains("assumed: 'NVIDIA H999' is taken for h100-sxm") &&
+                            Catch::Contains("assumed: GPUs of a host are connected by NVSwitches"));
+  shell.write("two.txt", log(2, "NVIDIA H100 80GB HBM3"));
+  shell.write("four.txt", log(4, "NVIDIA H100 80GB HBM3"));
+  const Outcome mixed = shell.run("stepcast import two.txt four.txt -o x.bench.json");
+  CHECK(mixed.exit_code == 3);
+  CHECK_THAT(mixed.err, Catch::Contains("4 GPUs on 2 hosts and 4 GPUs on 4 hosts"));
+}
+
 TEST_CASE("collectives between hosts become a bench file that compare takes", "[commands]") {
   const Shell shell;
   const std::string cases = std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/";

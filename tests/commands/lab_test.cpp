@@ -185,7 +185,12 @@ TEST_CASE("the lab's own mistakes are explained", "[commands][lab]") {
            {"lab up --cluster lab-star --name a-b", "1 to 16 letters and digits, got 'a-b'"},
            {"lab run --cluster lab-star", "the command for the ranks is missing"},
            {"lab run --cluster lab-star -- measure --model simple-cnn", "unknown command 'measure'"},
-           {"lab status more", "takes no further words, got 'more'"}}) {
+           {"lab status more", "takes no further words, got 'more'"},
+           {"lab validate --dry-run --cluster x", "--cluster has no effect with lab validate"},
+           {"lab validate --dry-run --ranks-per-host 7", "--ranks-per-host has no effect with lab validate"},
+           {"lab down --quick", "--quick has no effect with lab down"},
+           {"lab status --seed 3", "--seed has no effect with lab status"},
+           {"lab down --cluster x", "--cluster has no effect with lab down"}}) {
     const Outcome outcome = shell.run("stepcast " + line);
     INFO(line << ": " << outcome.err);
     CHECK(outcome.exit_code == 2);

@@ -37,12 +37,11 @@ TEST_CASE("import writes a cluster that show, topology show and generate take", 
           .exit_code == 0);
 }
 
-TEST_CASE("topology show draws a graph, and export writes a platform", "[commands]") {
+TEST_CASE("topology show draws a tree, and export writes a platform", "[commands]") {
   const Shell shell;
-  const Outcome shown = shell.run("stepcast topology show h100x8-hgx:nodes=2 --graphviz graph.dot");
+  const Outcome shown = shell.run("stepcast topology show h100x8-hgx:nodes=2");
   REQUIRE(shown.exit_code == 0);
   CHECK_THAT(shown.out, Contains("node0 .. node1 (2 hosts like this)"));
-  CHECK_THAT(shell.read("graph.dot"), Catch::StartsWith("graph "));
   REQUIRE(shell.run("stepcast topology export star:hosts=4 --format simgrid -o star.xml").exit_code == 0);
   CHECK_THAT(shell.read("star.xml"), Contains("<platform version=\"4.1\">"));
   CHECK(shell.run("stepcast topology export p100x4-pcie --format simgrid | grep -c '<route '").out == "12\n");

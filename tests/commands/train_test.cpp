@@ -52,6 +52,10 @@ TEST_CASE("train without failures and checkpoints takes steps times step time", 
       "--json");
   REQUIRE(outcome.exit_code == 0);
   CHECK(nlohmann::json::parse(outcome.out)["days"]["p50"].get<double>() == Approx(1.0).epsilon(1e-12));
+  const std::string failing =
+      "stepcast train --step-time 8.64s --world-size 8 --steps 10k --failures mtbf=20h --checkpoints none ";
+  CHECK_THAT(shell.run(failing).out, !Catch::Contains("\ncheckpoints "));
+  CHECK(!nlohmann::json::parse(shell.run(failing + "--json").out).contains("intervals_s"));
 }
 
 TEST_CASE("train names what is wrong in one line", "[commands]") {

@@ -110,6 +110,15 @@ rows:
   const nlohmann::json written = nlohmann::json::parse(shell.read("v.json"));
   CHECK(written["cases"][0]["fitted"][0]["value"].get<double>() == Approx(20.0).epsilon(0.02));
   CHECK(shell.run("stepcast validate --cases absent.yaml").exit_code == 3);
+  std::string other = shell.read("mine.yaml");
+  const std::string step = "measured: {step_time_s: 0.022}";
+  shell.write("mine.yaml",
+              other.replace(other.find(step), step.size(), "measured: {reserved_memory_bytes: 1}"));
+  const Outcome lacking = shell.run("stepcast validate --cases mine.yaml --case mine");
+  CHECK(lacking.exit_code == 3);
+  CHECK_THAT(lacking.err,
+             Catch::Contains("row 'all_reduce x2': the forecast has no 'reserved_memory_bytes'") &&
+                 Catch::Contains("step_time_s"));
   shell.write("bad.yaml",
               "study: x\nsource: x\nsigma: {value: 1%, because: x}\nrows: [{name: a, use: maybe}]\n");
   const Outcome bad = shell.run("stepcast validate --cases bad.yaml");
@@ -119,6 +128,48 @@ rows:
   const Outcome unknown = shell.run("stepcast validate --case bert-base-pipeline");
   CHECK(unknown.exit_code == 2);
   CHECK_THAT(unknown.err, Catch::Contains("bert-base-pipeline-h100x4"));
+}
+
+TEST_CASE("validate and compare refuse options of another mode, and name the sets that there are",
+          "[commands]") {
+  const Shell shell;
+  shell.write("b.json", R"({"context": {"schema": "stepcast.bench/2"}})");
+  for (const auto& [line, message] : std::vector<std::pair<std::string, std::string>>{
+           {"validate --case bert-base-pipeline-h100x4 --check", "--check has no effect without --measured"},
+           {"validate --rows nosuch.csv", "--rows has no effect without --measured"},
+           {"validate --seed 2", "--seed has no effect without --measured"},
+           {"validate --measured nccl_collectives --details", "--details has no effect with --measured"},
+           {"validate --tables x.md --case x", "--case has no effect with --tables"},
+           {"validate --measured nosuch", "unknown set 'nosuch'"},
+           {"compare b.json b.json --baseline nosuch.json", "--baseline has no effect with bench files"}}) {
+    const Outcome outcome = shell.run("stepcast " + line);
+    INFO(line << ": " << outcome.err);
+    CHECK(outcome.exit_code == 2);
+    CHECK_THAT(outcome.err, Catch::Contains(message));
+  }
+  const std::string sets = shell.run("stepcast validate --measured nosuch").err;
+  CHECK_THAT(sets, Catch::Contains("nccl_collectives") && !Catch::Contains("blind"));
+}
+
+TEST_CASE("fit refuses rows with parameters or a device of their own, and says why rows are refused",
+          "[commands]") {
+  const Shell shell;
+  const std::string head = "study: x\nsource: x\nrows: own.csv\nmeasured: {step: \"{t}\"}\n";
+  shell.write("own.csv", "t,m\n40ms,no-model\n41ms,no-model\n70ms,no-model\n38ms,no-model\n");
+  shell.write("free.yaml", head +
+                               "predict: {model: \"{m}\", strategy: single}\nfit: {folds: 2}\n"
+                               "free: {x: {range: [1, 2], source: x}}\n");
+  shell.write("device.yaml", head + "predict: {model: \"{m}\", strategy: single, device: h100-sxm}\n");
+  shell.write("rows.yaml", head + "predict: {model: \"{m}\", strategy: single}\n");
+  for (const auto& [file, message] : std::vector<std::pair<std::string, std::string>>{
+           {"free.yaml", "free.yaml: 'free': stated by --free"},
+           {"device.yaml", "device.yaml: 'predict: device': stated by --device"},
+           {"rows.yaml", "0 rows are too few for 2 folds; own.csv:2 is refused: "}}) {
+    const Outcome outcome = shell.run("stepcast fit --device h100-sxm --folds 2 -o d.yaml --rows " + file);
+    CHECK(outcome.exit_code == 3);
+    CHECK_THAT(outcome.err, Catch::Contains(message));
+  }
+  CHECK(!shell.files().contains("d.yaml"));
 }
 
 }  // namespace stepcast::tests::validate_test

@@ -20,7 +20,7 @@ using Catch::Contains;
 /// Reads a file of that content.
 std::vector<NcclSample> read(const std::string& content, const std::string& kind = "") {
   const TemporaryFolder folder;
-  return read_nccl_samples(folder.write("measured", content), {.kind = kind}).samples;
+  return read_nccl_samples({folder.write("measured", content)}, {.kind = kind}).samples;
 }
 
 const std::string kText = R"(# Collective test starting: reduce_scatter_perf
@@ -47,7 +47,7 @@ TEST_CASE("nccl-tests' table contains collective, GPUs, dtype, size and the time
 }
 
 NcclMeasurements read_case(const std::string& name, const NcclHints& hints = {}) {
-  return read_nccl_samples(std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/" + name, hints);
+  return read_nccl_samples({std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/" + name}, hints);
 }
 
 TEST_CASE("a table that does not name its test is recognised by busbw / algbw, redop and root") {
@@ -73,6 +73,10 @@ TEST_CASE("columns alone: the ratio 1.75 is an all-reduce of 8 GPUs") {
     CHECK(sample.device.empty());
   }
   CHECK(measured.assumed.size() == 2);
+  CHECK_THROWS_WITH(read_case("columns_alone.txt", {.gpus = 4}),
+                    Contains("--gpus 4: busbw / algbw = 1.75 is that of 8 to 8 GPUs"));
+  CHECK_THROWS_WITH(read_case("columns_alone.txt", {.kind = "all_gather"}),
+                    Contains("--collective all_gather: busbw / algbw = 1.75"));
 }
 
 TEST_CASE("tags of mpirun are removed, and lines of other ranks and of standard error") {
@@ -107,7 +111,7 @@ TEST_CASE("a list of ranks with lines left out: the highest rank and the ratio w
       read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/ranks_elided.txt");
   const TemporaryFolder folder;
   const std::string fewer = std::regex_replace(cut, std::regex("#  Rank 15[^\n]*\n"), "");
-  const NcclMeasurements without = read_nccl_samples(folder.write("cut.txt", fewer));
+  const NcclMeasurements without = read_nccl_samples({folder.write("cut.txt", fewer)});
   CHECK(without.samples.at(0).gpus == 16);
   CHECK_THAT(without.assumed.at(0), Contains("16 GPUs") && Contains("list 8"));
 }
@@ -160,6 +164,36 @@ TEST_CASE(
   CHECK(samples[0].message == Bytes(4e6));  // 100 GB/s x 40 us
   CHECK(samples[0].time.count() == Approx(50e-6));
   CHECK(samples[0].gpus == 4);
+}
+
+TEST_CASE("nccl-tests' JSON: rows with wrong elements, as number or text, are left out and noted") {
+  const TemporaryFolder folder;
+  const auto result = [](int size, const std::string& wrong) {
+    return "{\"size\": " + std::to_string(size) +
+           R"(, "type": "half", "out_of_place": {"time": 9, "nwrong": )" + wrong + "}}";
+  };
+  const NcclMeasurements measured = read_nccl_samples({folder.write(
+      "a.json", R"({"args": ["all_reduce_perf"], "config": {"nthreads": 1, "ngpus": 4}, "results": [)" +
+                    result(1024, "512") + "," + result(2048, R"("12")") + "," + result(4096, R"("N/A")") +
+                    "," + result(8192, "0") + "]}")});
+  CHECK(measured.samples.size() == 2);
+  REQUIRE(measured.ignored.size() == 2);
+  CHECK_THAT(measured.ignored[0], Contains("a.json: results[0]: 512 wrong elements"));
+}
+
+TEST_CASE("Inspector: ranks write a file each, and the shortest time of a call is over all of them") {
+  const TemporaryFolder folder;
+  const NcclMeasurements measured =
+      read_nccl_samples({folder.write("0.json", inspector(0, 1, 1e6, 90, 44.4)),
+                         folder.write("1.json", inspector(1, 1, 1e6, 40, 100))});
+  REQUIRE(measured.samples.size() == 1);
+  CHECK(measured.samples[0].time.count() == Approx(40e-6));
+}
+
+TEST_CASE("GPUs with bridges of two are not taken to have NVSwitches, and the assumption is stated") {
+  CHECK_THAT(assumed_connection("h100-sxm"), Contains("by NVSwitches"));
+  CHECK_THAT(assumed_connection("v100-sxm"), Contains("by NVSwitches, as in cluster"));
+  CHECK_THAT(assumed_connection("h100-pcie"), Contains("by PCIe switches in pairs"));
 }
 
 TEST_CASE("tables: missing columns and bad cells are named, files of nothing refused") {

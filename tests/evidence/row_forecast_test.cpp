@@ -36,6 +36,10 @@ double option(const std::vector<std::string>& words, const std::string& name) {
 Result machine(const std::vector<std::string>& words, bool brief) {
   const double ranks = std::max(1.0, option(words, "world-size"));
   Result result;
+  result.configuration.world_size = static_cast<int>(ranks);
+  result.configuration.batch = static_cast<int>(option(words, "batch"));
+  result.configuration.data_parallel =
+      static_cast<int>(ranks / std::max(1.0, option(words, "ranks-per-replica")));
   result.step_time_s = {{option(words, "compute") / ranks + (ranks - 1.0) * option(words, "exchange") +
                          0.01 * option(words, "parts")}};
   if (!brief) result.forecast.baseline_step_time_s["alpha_beta"] = option(words, "compute");
@@ -121,6 +125,28 @@ TEST_CASE("a case file is fitted on its fit rows, and the row to predict is met 
   for (std::size_t row = 0; row < 3; ++row)
     CHECK(*relative_error(published.rows[row], "step_time_s",
                           prediction.rows[row].values.at("step_time_s")) == Approx(0.0).margin(0.005));
+}
+
+TEST_CASE("steps of an epoch are of the samples that replicas share, not ranks") {
+  std::string text = two_parts(50.0);
+  const std::string options = "options: {world-size: 8, batch: 10}";
+  text.replace(text.find(options), options.size(),
+               "options: {world-size: 8, batch: 10, ranks-per-replica: 4}");
+  const CaseFile all(two_parts(50.0)), few(text);
+  const auto total = [](const CaseFile& file) {
+    return forecast(read_rows(file.path), milliseconds).rows[3].central("total_time_s");
+  };
+  CHECK(total(few) == Approx(total(all) * 50.0 / 13.0));  // 1,000 samples of 8 or 2 replicas, 10 a step
+}
+
+TEST_CASE("a training without a stated world size has one rank, from which ideal scaling begins") {
+  std::string text = two_parts(50.0);
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"single, world-size: 1", "single"}, {"{total_time_s: 50.000000}", "{step_time_s: 4}"}})
+    text.replace(text.find(from), from.size(), to);
+  const CaseFile file(text);
+  const RowSet set = read_rows(file.path);
+  CHECK(compare_rows(set, forecast(set, milliseconds))[3].trivial.at("ideal_scaling") == Approx(12.08));
 }
 
 TEST_CASE("rows to fit that a model does not explain, and rows of less certainty, make the range wider") {

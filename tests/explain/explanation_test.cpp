@@ -140,6 +140,16 @@ TEST_CASE("resources that a prediction lacks are left out, and rejected in --sca
   CHECK(to_text(parse_scales("compute=1.1,network1=0.5")) == "compute=1.1,network1=0.5");
 }
 
+TEST_CASE("the option of a gain contains the scale that a forecast has", "[explain]") {
+  PredictionRequest request;
+  request.strategy = "single";
+  request.costs.model = "synthetic:layers=2,forward=10ms,backward=20ms";
+  request.scale = parse_scales("compute=0.5");
+  const Explanation explanation = explain(request, kMore);
+  CHECK(explanation.gains.front().option == "--scale compute=0.5,compute=1.1");
+  check_gains(request, explanation);
+}
+
 TEST_CASE("more micro-batches are tried if they divide the batch", "[explain]") {
   PredictionRequest request;
   request.strategy = "pipeline";
@@ -179,8 +189,40 @@ TEST_CASE("parts of the difference between a run and its forecast add up to it, 
   CHECK(std::is_sorted(found.collectives.begin(), found.collectives.end(), [](const auto& a, const auto& b) {
     return std::abs(a.seconds()) > std::abs(b.seconds());
   }));
+  CHECK(found.note.empty());
+  measured.configuration.add_option("bucket-cap", "1MiB");
+  CHECK_THAT(step_differences(measured, forecast).note, Catch::Contains("bucket-cap 1MiB"));
+  measured.configuration.compute = "replayed";
+  CHECK_THAT(step_differences(measured, forecast).note, Catch::Contains("with replayed compute"));
   measured.configuration.batch = 2;
   CHECK_THROWS_WITH(step_differences(measured, forecast), Catch::Contains("batch '1', measured was '2'"));
+}
+
+TEST_CASE("micro-batches of a layer add up, and parts are those of the ranks in both files", "[explain]") {
+  PredictionRequest request;
+  request.strategy = "pipeline";
+  request.costs.model = "synthetic:layers=4,forward=10ms,backward=20ms,output=1KiB";
+  request.training.options["split"] = "3-1";
+  request.training.micro_batches = 2;
+  request.costs.batch = 2;
+  request.environment.cluster = "star:hosts=2";
+  request.training.world_size = 2;
+  Result forecast = predict(request);
+  forecast.spans.push_back({.rank = 1, .name = "loss/mb0", .start_s = 0.0, .end_s = 0.001});
+  Result measured = forecast;  // of rank 1 alone
+  measured.origin = Origin::kMeasured;
+  std::erase_if(measured.spans, [](const Span& span) { return span.rank != 1; });
+  measured.memory.erase(measured.memory.begin());
+  measured.breakdown.erase(measured.breakdown.begin());
+  const StepDifferences found = step_differences(measured, forecast);
+  for (const StepDifference& part : found.parts) {
+    INFO(part.name);
+    CHECK(part.seconds() == Approx(0.0).margin(1e-12));
+    if (part.name == "compute") CHECK(part.measured_s == Approx(2 * 0.030));
+  }
+  REQUIRE(found.layers.size() == 1);
+  CHECK(found.layers.front().name == "layer3");
+  CHECK(found.layers.front().forecast_s == Approx(2 * 0.030));
 }
 
 }  // namespace stepcast::explanation_test

@@ -198,6 +198,10 @@ TEST_CASE("a written trace describes its model, and contains no name of a host, 
   for (const char* name : {"secret-host", "somebody", "stepcast-test"})
     CHECK(imported.text.find(name) == std::string::npos);
   const Trace trace = imported_trace({path});
+  REQUIRE(trace.lineage.size() == 1);
+  CHECK(trace.lineage.front().path == "gpu.json");
+  const std::string zipped = fixture("cnn-2.15.0");
+  CHECK(imported_trace({zipped}).lineage.front().sha1 == make_ancestor("profile", zipped).sha1);
   const Model model = model_of(trace, "x.trace.json");
   CHECK(model.parameter_count() == 32 * 16 + 8 * 32);
   CHECK(model.specification == trace.model);
@@ -349,6 +353,16 @@ TEST_CASE("a cut file gives the steps before the cut, and control characters do 
   const ProfiledRun part = read_profiled_run({cut});
   CHECK(part.parameters == whole.parameters);
   CHECK_THAT(part.ranks.front().notes.front(), Catch::Contains("ends early or is damaged at byte"));
+  // The same of a compressed file: its end, and a byte in the middle.
+  std::ifstream raw(fixture("cnn-1.13.1"), std::ios::binary);
+  const std::string zipped{std::istreambuf_iterator<char>(raw), {}};
+  const ProfiledRun begin =
+      read_profiled_run({folder.write("cut.json.gz", zipped.substr(0, zipped.size() - 300))});
+  CHECK(begin.parameters == whole.parameters);
+  CHECK_THAT(begin.ranks.front().notes.front(), Catch::Contains("ends early or is damaged at byte"));
+  CHECK(importer_of(folder.file("cut.json.gz"), "").name == "kineto");
+  CHECK_THROWS_WITH(read_kineto(folder.write("bad.json.gz", zipped.substr(0, 3) + "x")),
+                    Catch::Contains("bad.json.gz: has no key 'traceEvents'"));
 }
 
 TEST_CASE("a large profile is read in a fraction of its size") {

@@ -2,12 +2,108 @@
 #include <nlohmann/json.hpp>
 
 #include "core/table.hpp"
+#include "sim/kineto/profile_result.hpp"
 #include "sim/kineto/profile_trace.hpp"
+#include "sim/replay/prediction.hpp"
 #include "tests/kineto/imported.hpp"
 #include "tests/temporary_folder.hpp"
 
-/// Where the steps of a profile begin and end, and which of them count.
+/// Where the steps of a profile begin and end, which of them count, and that a forecast repeats them.
 namespace stepcast::tests::kineto_steps_test {
+namespace {
+
+/// The imported trace, as a forecast of one GPU.
+Result forecast_of(const TemporaryFolder& folder, const std::string& profile, int micro_batches) {
+  nlohmann::json json = nlohmann::json::parse(import_files({profile}).text);
+  json["context"]["schema"] = kTraceSchema;
+  PredictionRequest request;
+  request.strategy = "single";
+  request.costs.trace = folder.write("mine.trace.json", json.dump());
+  request.training.micro_batches = micro_batches;
+  return predict(request);
+}
+
+/// Kernels are shorter than their launches, except for the optimizer's.
+WrittenProfile bound_by_launches(int accumulate) {
+  WrittenProfile profile = two_layers();
+  for (WrittenLayer& layer : profile.layers) layer.forward = layer.backward = 20.0;
+  profile.launch = 400.0;
+  profile.optimizer = 1500.0;
+  profile.accumulate = accumulate;
+  profile.steps = 4 * accumulate;
+  return profile;
+}
+
+}  // namespace
+
+TEST_CASE("the forecast of a profiled step on the same GPU takes as long", "[kineto]") {
+  const TemporaryFolder folder;
+  for (const int accumulate : {1, 2}) {
+    INFO(accumulate);
+    const std::string path = folder.write("own.json", bound_by_launches(accumulate).json().dump());
+    const Trace trace = imported_trace({path});
+    CHECK(forecast_of(folder, path, accumulate).median_step_time_s() ==
+          Approx(trace.profile.at("step")).epsilon(1e-3));
+    const double tail = trace.entries.front().host_s.front();
+    CHECK(tail < 0.1 * trace.profile.at("step"));
+  }
+}
+
+TEST_CASE("profiler overhead that the file states is neither launch nor host time", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = bound_by_launches(1).json();
+  const auto with_plain = [&](double plain_s) {
+    json["stepcast"] = {{"plain_step_s", plain_s}, {"batch", 16}};
+    return folder.write("plain.json", json.dump());
+  };
+  const std::string path = with_plain(0.0025);
+  const Imported imported = import_files({path});
+  CHECK_THAT(joined(imported.understood, "\n"),
+             Catch::Contains("2.50 ms without the profiler, +24.") && Catch::Contains("are scaled"));
+  CHECK_THAT(joined(imported.assumed), Catch::Contains("batch 16, of the file's metadata"));
+  CHECK(forecast_of(folder, path, 1).median_step_time_s() <= 1.2 * 0.0025);
+  const Imported slower = import_files({with_plain(0.005)});
+  CHECK_THAT(joined(slower.understood, "\n"),
+             Catch::Contains("without the profiler, -3") && !Catch::Contains("are scaled"));
+}
+
+TEST_CASE("a profile of several micro-batches shows the time of all of them", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.accumulate = 2;
+  profile.steps = 8;
+  const std::string path = folder.write("parts.json", profile.json().dump());
+  const Result shown = profiled_result({path}, forecast_of(folder, path, 2));
+  std::map<std::string, double> times;
+  for (const Span& span : shown.spans) times[span.name] += span.end_s - span.start_s;
+  CHECK(times.at("forward/linear") == Approx(2 * 100e-6));
+  CHECK(times.at("backward/linear-2") == Approx(2 * 400e-6));
+  CHECK(shown.memory.size() == shown.breakdown.size());
+  CHECK_THROWS_WITH(import_files({path}, {{"batch", "31"}}), Catch::Contains("a multiple of 2"));
+  CHECK(imported_trace({path}, {{"batch", "32"}}).entries.front().batch == 16);
+}
+
+TEST_CASE("without shapes the gradients of all micro-batches are as large as their bucket", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.accumulate = 2;
+  profile.steps = 8;
+  profile.all_reduce = 80.0;
+  profile.ranks = 2;
+  nlohmann::json json = profile.json();
+  for (nlohmann::json& event : json["traceEvents"]) event["args"].erase("Input Dims");
+  json["traceEvents"].push_back({{"ph", "X"},
+                                 {"cat", "cpu_op"},
+                                 {"name", "torch::distributed::reducer::mul_out"},  // DDP's sign
+                                 {"pid", 100},
+                                 {"tid", 100},
+                                 {"ts", 1.0},
+                                 {"dur", 0.5}});
+  const ProfiledRun run = read_profiled_run({folder.write("parts.json", json.dump())});
+  REQUIRE(run.shared_buckets);
+  CHECK(run.micro_batches == 2);
+  CHECK(run.parameters == 32 * 16 + 8 * 32);
+}
 
 TEST_CASE("without ProfilerStep# steps last from one optimizer to the next") {
   const TemporaryFolder folder;

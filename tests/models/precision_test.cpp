@@ -119,6 +119,41 @@ TEST_CASE("activations, boundaries and traffic halve with compute; updates move 
   CHECK(model_in("tf32").segments[1].saved.size == full.segments[1].saved.size);
 }
 
+TEST_CASE("autocast casts each weight once in a forward, its gradient back, and norms' outputs for each GEMM",
+          "[models]") {
+  const Model half = model_in("bf16"), mixed = model_in("fp32,compute=bf16");
+  const Segment &before = half.segments[1], &after = mixed.segments[1];
+  double gemms = 0.0, weights = 0.0, norms = 0.0, traffic_before = 0.0, traffic_after = 0.0;
+  for (std::size_t i = 0; i < before.work.size(); ++i) {
+    before.work[i].for_each_gemm([&](const Gemm& one) {
+      if (!one.has_weight()) return;
+      gemms += 1.0;
+      weights += one.columns * one.depth;
+      if (one.depth == 64.0 && one.columns != 64.0) norms += 1.0;  // gate and up: q, k, v and out are square
+    });
+    traffic_before += (before.work[i].forward_weights + before.work[i].backward_weights).count();
+    traffic_after += (after.work[i].forward_weights + after.work[i].backward_weights).count();
+  }
+  REQUIRE(gemms == 7);
+  CHECK(traffic_after - traffic_before == Approx(2 * 6 * weights));  // read 4 and write 2, and back
+  double launches = 0.0, cast_bytes = 0.0;
+  for (const LayerWork& work : after.work)
+    for (const Kernel& kernel : work.kernels) {
+      if (kernel.gemm() != nullptr || kernel.attention() != nullptr) continue;
+      if (kernel.forward.count() == 6.0 * 32 * 64) cast_bytes += kernel.forward.count();
+    }
+  for (std::size_t i = 0; i < before.work.size(); ++i)
+    launches += after.work[i].launches(true) - before.work[i].launches(true);
+  CHECK(launches == gemms + 3 + norms);  // weights; inputs of q, k, v, gate and up
+  CHECK(cast_bytes == Approx((3 + norms) * 6.0 * 32 * 64));
+  double copies = 0.0;
+  for (const int index : after.parameters) copies += mixed.parameters[index].copies.count();
+  CHECK(copies == Approx(2 * weights));
+  CHECK(after.saved.size.count() > before.saved.size.count());
+  CHECK(bytes_of_messages("fp32,compute=bf16", "ddp", CollectiveKind::kAllReduce) ==
+        bytes_of_messages("fp32", "ddp", CollectiveKind::kAllReduce));
+}
+
 TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multiplies") {
   const std::string name = "gpt:layers=2,hidden=64,heads=4,vocabulary=128,sequence=32,biases=0,dropout=0";
   const Model whole = load_model(name);

@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "records/result.hpp"
+#include "sim/cli/option.hpp"
 
 /// Laws of timelines: every arrow has two ends inside slices, counters never fall below 0 and end where they
 /// began.
@@ -123,6 +124,34 @@ TEST_CASE("a span's message survives a file, and absent members are not written"
   CHECK(again[5].from == 1);
   CHECK(again[5].bytes == 100.0);
   CHECK_FALSE(json[7].contains("to"));
+}
+
+TEST_CASE("HTA's rule for communication holds for collectives inside a forward") {
+  Result result;
+  result.spans = {{0, Stream::kCompute, SpanKind::kCompute, "forward/a", 0.0, 3.0},
+                  {0, Stream::kCompute, SpanKind::kCommunication, "tensor/a", 1.0, 2.0, 8.0},
+                  {0, Stream::kComm, SpanKind::kCommunication, "all_reduce/bucket0", 3.0, 4.0, 8.0}};
+  std::set<std::string> names;
+  const Json timeline = Json::parse(hta_timelines(result).at(0));
+  for (const Json& event : timeline.at("traceEvents"))
+    if (event["cat"] == "kernel") names.insert(event["name"]);
+  CHECK(names ==
+        std::set<std::string>{"forward/a", "ncclDevKernel_all_reduce/bucket0", "ncclDevKernel_tensor/a"});
+}
+
+TEST_CASE("steps of a timeline need one, in a file or in a folder") {
+  po::options_description options;
+  options.add_options()("timeline", po::value<std::string>())("timeline-ranks", po::value<std::string>())(
+      "timeline-steps", po::value<std::string>())("steps", po::value<int>()->default_value(5))(
+      "force", po::bool_switch());
+  const auto check = [&](std::vector<std::string> words) {
+    po::variables_map values;
+    po::store(po::command_line_parser(std::move(words)).options(options).run(), values);
+    check_timeline(values);
+  };
+  CHECK_NOTHROW(check({"--timeline", "folder/", "--timeline-steps", "2-3", "--timeline-ranks", "0"}));
+  for (const char* name : {"--timeline-steps", "--timeline-ranks"})
+    CHECK_THROWS_WITH(check({name, "2"}), Catch::Contains("requires --timeline"));
 }
 
 }  // namespace stepcast::perfetto_test

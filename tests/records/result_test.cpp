@@ -72,6 +72,14 @@ TEST_CASE("the exclusive parts of a breakdown sum to the step, waits count as wh
   CHECK(b.idle_s == Approx(0.5));
 }
 
+TEST_CASE("a micro-batch ends a name as /mb and digits") {
+  using Parts = std::pair<std::string, int>;
+  CHECK(split_micro_batch("forward/layer1/mb12") == Parts{"forward/layer1", 12});
+  CHECK(split_micro_batch("loss/mb0") == Parts{"loss", 0});
+  for (const char* name : {"loss", "forward/mbconv", "forward/mb", "forward/mb-1", "forward/mb1x", ""})
+    CHECK(split_micro_batch(name) == Parts{name, -1});
+}
+
 TEST_CASE("the step time of a result is the median over steps of the slowest rank") {
   Result result;
   result.step_time_s = {{1, 5, 3}, {2, 1, 4}};

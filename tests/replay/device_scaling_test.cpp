@@ -125,6 +125,13 @@ TEST_CASE("a step waits for the slowest of GPUs that are alike but for the sprea
         slowest_of(gpu, 10000).estimate.compute_efficiency);
 }
 
+TEST_CASE("a driver's name of a GPU is not that of another one that begins alike") {
+  REQUIRE(reported_device("NVIDIA A10") != nullptr);
+  CHECK(reported_device("NVIDIA A10")->name == "a10");
+  CHECK(reported_device("NVIDIA A100 80GB PCIe") == nullptr);
+  CHECK(reported_device("NVIDIA A100-PCIE-40GB") == nullptr);
+}
+
 TEST_CASE("eight GPUs wait for the slowest of them, one for none, and CPUs have no spread") {
   PredictionRequest request = estimate_of("gpt:layers=4,hidden=2048,heads=16,sequence=1024", "h100-sxm", 8);
   request.strategy = "ddp";

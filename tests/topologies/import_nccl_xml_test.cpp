@@ -72,6 +72,12 @@ TEST_CASE("C2C links between a CPU and its GPU are a link of their rate to the s
   for (const Link& link : cluster.links)
     if (link.kind == LinkKind::kNvLink && link.bandwidth.count() == Approx(447.12e9)) ++found;
   CHECK(found == 1);
+  const std::string beside = replaced(reference_text("volta-direct.xml"),
+                                      R"(<nvlink target="0000:1c:00.0" count="2" tclass="0x030200"/>)",
+                                      R"(<nvlink target="0000:1c:00.0" count="2" tclass="0x030200"/>)"
+                                      R"(<c2c bw="44712" count="10"/>)");
+  CHECK(import_text(beside, {"v100-sxm"}).cluster.links.size() ==
+        import_text(reference_text("volta-direct.xml"), {"v100-sxm"}).cluster.links.size() + 1);
 }
 
 TEST_CASE("a guess needs exactly one known GPU that fits") {

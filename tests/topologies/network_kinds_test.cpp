@@ -196,6 +196,18 @@ TEST_CASE("a shift permutation over a full network loads no link above its bandw
   });
 }
 
+TEST_CASE("a pod of fewer hosts than it has room for keeps its uplinks") {
+  const Cluster few = load_cluster("h100-rails:nodes=4"), pod = load_cluster("h100-rails:nodes=32");
+  const auto widest = [](const Cluster& cluster) {
+    double most = 0.0;
+    for (const Link& link : cluster.links)
+      if (cluster.node(link.a).host < 0 && cluster.node(link.b).host < 0)
+        most = std::max(most, link.bandwidth.count());
+    return most;
+  };
+  CHECK(widest(few) == Approx(widest(pod)));
+}
+
 TEST_CASE(
     "rails that are not oversubscribed carry every shift by whole hosts without a link above its bandwidth") {
   int used = 0;

@@ -76,24 +76,5 @@ TEST_CASE("two leaves of two hosts with one uplink each are oversubscribed 2:1")
                "  tier 2: 1 switch (spine), 2 links (Ethernet 10.0 GB/s) down\n"));
 }
 
-TEST_CASE("the graph has a box per host, every node and every link once, and quotes what needs it") {
-  const Cluster cluster = load_cluster("h100x8-hgx:nodes=2");
-  const std::string text = to_graphviz(cluster);
-  const auto count = [&](const std::string& what) {
-    std::size_t found = 0;
-    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
-    return found;
-  };
-  CHECK(count(" -- ") == cluster.links.size());
-  CHECK(count("shape=") == cluster.nodes.size());
-  CHECK(count("subgraph") == 2);
-  CHECK(count("{") == count("}"));
-  CHECK_THAT(text, Contains("\"node0/gpu0\" -- \"node0/nvswitch\" [label=\"NVLink\\n371 GB/s\""));
-  Cluster odd;
-  odd.name = R"(a "b" \c)";
-  odd.add_host({"h"});
-  CHECK_THAT(to_graphviz(odd), Contains(R"(graph "a \"b\" \\c" {)"));
-}
-
 }  // namespace
 }  // namespace stepcast::tests::show_test

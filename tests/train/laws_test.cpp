@@ -101,6 +101,16 @@ TEST_CASE("one kind of failure and blocking checkpoints give Daly's expected tim
   CHECK(mean_wall(training, 20'000, 3) == Approx(expected).epsilon(2e-3));
 }
 
+TEST_CASE("without checkpoints a planned stop loses all work", "[train]") {
+  TrainingCase training{.step_s = 1.0,
+                        .steps = 3600.0,
+                        .interval = 3600.0,
+                        .interruptions = {{.rate = 1.0 / 3600.0, .planned = true, .stop_s = 600.0}}};
+  CHECK(mean_wall(training, 2000, 3) == Approx(3600.0 + 600.0).epsilon(0.05));  // with checkpoints: one stop
+  training.checkpoint.exists = false;
+  CHECK(mean_wall(training, 20'000, 3) == Approx((3600.0 + 600.0) * std::expm1(1.0)).epsilon(0.02));
+}
+
 TEST_CASE("progress and its inverse agree, and checkpoints count after their write", "[train]") {
   const CheckpointCycle cycle({.step_s = 1.0,
                                .steps = 1e6,

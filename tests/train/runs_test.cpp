@@ -170,6 +170,43 @@ TEST_CASE("a log is fitted by causes, with intervals and outages", "[train]") {
   CHECK(load_failures(dates.path + ":begin=2026-02-01T00:00:00").components[0].count == 2.0);
 }
 
+TEST_CASE("a log's interruptions are counted as its rates count them; whole outages need no recovery",
+          "[train]") {
+  const TemporaryFile log("start,end,cause,GPUs\n0h,25h,GPU,8\n80h,81h,GPU,8\n200h,201h,GPU,8\n", ".csv");
+  CHECK_THAT(load_failures(log.path).source, Contains("2 interruptions in"));
+  const auto assumed = [&](const std::string& failures, const std::string& recovery) {
+    OptionTexts options{{"failures", failures}, {"steps", "1k"}};
+    if (!recovery.empty()) options["recovery"] = recovery;
+    std::string all;
+    for (const std::string& line :
+         plan_training(facts_of(8, 1.0, Bytes(1e9)), training_request(options)).assumed)
+      all += line + "\n";
+    return all;
+  };
+  CHECK_THAT(assumed("meta-rsc", ""), Contains("no measurement is behind them"));
+  CHECK_THAT(assumed(log.path, ""), !Contains("no measurement is behind them"));
+  CHECK_THAT(assumed(log.path, "detection=5min"), Contains("outages are those of the failures"));
+}
+
+TEST_CASE("options of a training that others make useless are refused", "[train]") {
+  const auto error = [](OptionTexts options) {
+    options.insert({{"failures", "mtbf=3h"}, {"steps", "1k"}});
+    return error_of<UsageError>([&] { trained(facts_of(8, 1.0, Bytes(1e9)), options); });
+  };
+  CHECK_THAT(error({{"epoch-samples", "1k"}}), Contains("--epoch-samples has no effect without --epochs"));
+  CHECK_THAT(error({{"repair", "1h"}}), Contains("--repair has no effect without --spares"));
+  CHECK_THAT(error({{"repair", "1h"}, {"spares", "2"}}), Contains("no failure of 'mtbf=3h' needs it"));
+  for (const auto& [name, value] : OptionTexts{{"interval", "10"},
+                                               {"checkpoint-size", "1GB"},
+                                               {"storage-rate", "1GB/s"},
+                                               {"checkpoint-stop", "1s"}})
+    CHECK_THAT(error({{"checkpoints", "none"}, {name, value}}), Contains(name + " has no effect with"));
+  CHECK_THAT(error({{"checkpoints", "blocking"}, {"checkpoint-stop", "1s"}}), Contains("blocking"));
+  CHECK_THAT(error({{"checkpoints", "blocking"}, {"checkpoint-slowdown", "10%"}}),
+             Contains("to the storage"));
+  CHECK_THAT(error({{"interval", "100k"}}), Contains("'100k'") && Contains("100 or 30min"));
+}
+
 TEST_CASE("logs and failure files that make no sense are refused", "[train]") {
   CHECK_THAT(log_error("1h,2h,GPU,8\n1.5h,3h,GPU,8\n"), Contains(":3: overlaps with line 2"));
   CHECK_THAT(log_error("2h,1h,GPU,8\n"), Contains("end 1h is before start 2h"));
