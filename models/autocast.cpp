@@ -6,87 +6,136 @@
 namespace stepcast {
 namespace {
 
-using Products = std::vector<std::pair<double, double>>;  // columns and depth of GEMMs with weights
-
-/// Walks the kernels of a segment in their order, and what they keep.
+/// Walks the kernels of a model in their order, and changes what each segment keeps.
 class Autocast {
  public:
-  Autocast(Products& products, SavedBytes& saved) : products_(products), saved_(saved) {}
+  explicit Autocast(const Model& model) : recomputed_(model.recomputed_part) {}
 
+  /// \param again they are recomputed, so that their bytes are kept
+  void cast(std::vector<LayerWork>& works, SavedBytes& saved, bool again) {
+    saved_ = &saved;
+    again_ = again;
+    for (LayerWork& work : works) cast(work);
+    saved.float32 = std::min(saved.float32, saved.size);
+  }
+  /// The latest output is in fp32.
+  [[nodiscard]] bool is_wide() const { return wide_; }
+
+ private:
   void cast(LayerWork& work) {
     const bool norm = work.any([](const Kernel& one) { return one.is(KernelRole::kNorm); });
+    const bool drops = work.any([](const Kernel& one) { return one.kept.masks > Bytes(0); });
     std::vector<Kernel> casts;
     for (Kernel& kernel : work.kernels) {
       if (const Gemm* gemm = kernel.gemm()) {
         if (gemm->has_weight())
           casts.push_back(operands(*gemm, work));
         else
-          last_ = {};
+          read_ = {};
         wide_ = false;
       } else if (kernel.moved == Moved::kCast) {
         if (norm) kernel.forward = kernel.backward = Bytes(0);  // it is in fp32 already
-      } else if (kernel.is(KernelRole::kNorm) || kernel.is(KernelRole::kPromoted)) {
-        if (kernel.is(KernelRole::kNorm)) saved_.float32 += 0.5 * kernel.forward;  // its input
-        promote(kernel);
-        wide_ = true;
-        last_ = {};
       } else if (kernel.is(KernelRole::kCoreAttention)) {
-        if (kernel.moved == Moved::kCompute && kernel.attention() == nullptr) promote(kernel);
+        if (kernel.moved == Moved::kCompute && kernel.attention() == nullptr)
+          casts.push_back(probabilities(kernel, drops));
+        read_ = {};
         wide_ = false;
-        last_ = {};
+      } else if (kernel.is(KernelRole::kNorm) || kernel.is(KernelRole::kPromoted) ||
+                 (kernel.is(KernelRole::kResidual) && stream_)) {
+        if (keeps(false)) saved_->float32 += kernel.kept.size - kernel.kept.float32;
+        if (keeps(false) && kernel.is(KernelRole::kNorm))
+          saved_->float32 += 0.5 * kernel.forward;  // its input
+        kernel.moved = Moved::kFloat32;
+        wide_ = stream_ = true;
+        activated_ = false;
+        read_ = {};
       } else if (kernel.forward > Bytes(0) && kernel.moved == Moved::kCompute) {
         wide_ = false;
+        activated_ = activated_ || kernel.is(KernelRole::kExpertActivation);
       }
     }
     work.kernels.insert(work.kernels.end(), casts.begin(), casts.end());
-    saved_.float32 = std::min(saved_.float32, saved_.size);
   }
 
- private:
-  void promote(Kernel& kernel) {
+  /// Whether the segment keeps what these kernels keep, and not only their recomputation.
+  [[nodiscard]] bool keeps(bool core_attention) const {
+    return again_ || !(recomputed_ == RecomputedPart::kOperations ||
+                       (core_attention && contains(recomputed_, RecomputedPart::kCoreAttention)));
+  }
+
+  /// Softmax in fp32 keeps its output, and the product with the values a cast of it, or of what dropout left.
+  Kernel probabilities(Kernel& kernel, bool drops) {
+    const Bytes kept = (drops ? 0.5 : 1.0) * (kernel.kept.size - kernel.kept.masks);
     kernel.moved = Moved::kFloat32;
-    saved_.float32 += kernel.kept.size - kernel.kept.float32 - kernel.kept.masks;
+    if (keeps(true)) saved_->float32 += kept;
+    if (keeps(true) && !drops) saved_->size += kept;
+    const double p = kept / float32_bytes(1.0);
+    return with_backward(moves(p, p, p > 0.0 ? 1 : 0, Moved::kCast));
   }
 
-  /// Casts of a GEMM's input, whose gradient is cast back, and of its weight, whatever the batch.
+  /// Casts of a GEMM's input, whose gradient is cast back, and of its weight, whatever the batch. Each GEMM
+  /// that reads a norm's output casts it: q, k and v; gate and up, which have as many columns; experts'.
   Kernel operands(const Gemm& gemm, LayerWork& work) {
     constexpr double kCast = 12.0;  // a weight's 4 + 2 B, of work whose bytes in 16 bit are half of these
-    const bool again = last_ == std::pair(gemm.rows, gemm.depth);  // each GEMM that reads a norm casts it
-    const bool wide = wide_ || again;
-    if (wide) last_ = {gemm.rows, gemm.depth};
+    const bool same = gemm.shares_input ? gemm.depth == read_.depth
+                                        : gemm.columns == read_.columns && gemm.depth == read_.depth &&
+                                              gemm.rows == read_.rows;
+    const bool another =
+        read_.depth > 0.0 && (same || (gemm.times > 1.0 && !activated_ && gemm.depth == read_.depth));
+    const bool wide = wide_ || another;
+    if (wide) read_ = gemm;
     const double inputs = wide ? gemm.rows * gemm.depth * gemm.times : 0.0;
     const double weights = kCast * gemm.columns * gemm.depth * gemm.times;
     work.forward_weights += Bytes(weights);
     if (!gemm.frozen) work.backward_weights += Bytes(weights);
-    if (again) saved_.size += float32_bytes(inputs);
-    products_.emplace_back(gemm.columns, gemm.depth);
-    Kernel casts = moves(inputs, inputs, static_cast<int>((wide ? 2.0 : 1.0) * gemm.times), Moved::kCast);
-    casts.backward_launches = casts.launches;
-    return casts;
+    if (another && gemm.times == 1.0 && keeps(false)) saved_->size += float32_bytes(inputs);
+    return with_backward(
+        moves(inputs, inputs, static_cast<int>((wide ? 2.0 : 1.0) * gemm.times), Moved::kCast));
   }
 
-  Products& products_;
-  SavedBytes& saved_;
-  bool wide_ = false;                 ///< the latest output is in fp32
-  std::pair<double, double> last_{};  ///< rows and depth of the input in fp32 that a GEMM cast
+  static Kernel with_backward(Kernel kernel) {
+    kernel.backward_launches = kernel.launches;
+    return kernel;
+  }
+
+  const RecomputedPart recomputed_;
+  SavedBytes* saved_ = nullptr;
+  bool again_ = false;
+  bool wide_ = false;
+  bool stream_ = false;     ///< residual sums are in fp32, since an embedding or a norm is
+  bool activated_ = false;  ///< between the products of routed experts
+  Gemm read_{};             ///< the latest one that cast its input; depth 0: none since the norm
 };
+
+/// Marks the weights that the segment's GEMMs cast, those of other segments that it shares too.
+void add_copies(const Segment& segment, Model& model) {
+  std::vector<int> read = segment.all_parameters();
+  read.insert(read.end(), segment.tied.begin(), segment.tied.end());
+  for (const int index : read) {
+    Parameter& one = model.parameters[index];
+    const auto rows = static_cast<double>(one.shape.front()), count = static_cast<double>(one.numel());
+    const auto reads = [&](const LayerWork& work) {
+      return work.any([&](const Kernel& kernel) {
+        const Gemm* gemm = kernel.gemm();
+        return gemm != nullptr && gemm->has_weight() && rows <= gemm->columns && count / rows == gemm->depth;
+      });
+    };
+    if (one.shape.size() > 1 && std::ranges::any_of(segment.work, reads))
+      one.copies = Bytes(bytes_of(model.precision.compute) * count);
+  }
+}
 
 }  // namespace
 
 void autocast(Model& model) {
-  Products products;
+  Autocast walk(model);
+  const double part = bytes_of(model.precision.compute) / bytes_of("fp32");
   for (Segment& segment : model.segments) {
-    Autocast own(products, segment.saved), again(products, segment.recomputed.saved);
-    for (LayerWork& work : segment.work) own.cast(work);
-    for (LayerWork& work : segment.recomputed.work) again.cast(work);
-  }
-  for (Parameter& one : model.parameters) {
-    const auto reads = [&](const auto& product) {
-      return static_cast<double>(one.shape.front()) <= product.first &&
-             static_cast<double>(one.shape.back()) == product.second;
-    };
-    if (one.shape.size() == 2 && std::ranges::any_of(products, reads))
-      one.copies = Bytes(bytes_of(model.precision.compute) * static_cast<double>(one.numel()));
+    Autocast again = walk;
+    again.cast(segment.recomputed.work, segment.recomputed.saved, true);
+    walk.cast(segment.work, segment.saved, false);
+    add_copies(segment, model);
+    if (walk.is_wide()) segment.output_size = (1.0 / part) * segment.output_size;
   }
 }
 

@@ -38,7 +38,7 @@ void add_fused_gate(const Layer& layer, LayerCost& cost) {
   cost.workspace.backward = float32_bytes(2.0 * out(layer));
 }
 
-void promote(const Layer& /*layer*/, LayerCost& cost) { cost.kernels.front().role = KernelRole::kPromoted; }
+void mark_sum(const Layer& /*layer*/, LayerCost& cost) { cost.kernels.front().role = KernelRole::kResidual; }
 
 Shape linear_output(const Layer& layer) {
   Shape output = layer.input;
@@ -72,7 +72,7 @@ std::vector<LayerKind> general_kinds() {
        .output = output_of_branches,
        .forward = {0, 3},
        .backward = {3, 0},
-       .adjust = promote},
+       .adjust = mark_sum},
       // Element by element: the gate of a gated feed-forward layer. Backward reads dy and both factors,
       // writes the gradients of both, and adds what the branches return.
       {.name = "product",

@@ -75,7 +75,8 @@ enum class KernelRole : std::uint8_t {
   kScan,              ///< of state-space layers, over chunks of the sequence
   kBatchFirst,  ///< copies between sequence-first and batch-first arrays, which equal those of one sample
   kExpertBias,  ///< added to the outputs of experts, weighted
-  kPromoted     ///< one that autocast computes in fp32 from inputs in 16 bit: sums with a residual, powers
+  kPromoted,    ///< one that autocast computes in fp32: embeddings, powers
+  kResidual     ///< a sum, which autocast computes in the dtype of its widest input
 };
 
 /// A kernel of the forward, or several similar ones, with its gradients in the backward. Flop and bytes are

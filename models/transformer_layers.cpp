@@ -48,6 +48,7 @@ void add_embedding(const Layer& layer, LayerCost& cost) {
                  static_cast<int>(2.0 * count - 1.0));
   kernel.forward += indices;
   kernel.backward += indices;
+  kernel.role = KernelRole::kPromoted;
 }
 
 Shape tied_output(const Layer& layer) {
@@ -68,8 +69,8 @@ void add_rms_norm(const Layer& layer, LayerCost& cost) {
   keep_in_float32(static_cast<double>(layer.input[0]), cost.kernels.front());
   cost.kernels.front().role = KernelRole::kNorm;
   if (!flag(layer, "eager")) return;
-  cost.kernels.front() = {
-      .flop = cost.kernels.front().flop, .launches = 0, .kept = cost.kernels.front().kept};
+  cost.kernels.front().forward = cost.kernels.front().backward = Bytes(0);
+  cost.kernels.front().launches = 0;
   cost.saves_input = false;
   add_eager(kEagerRmsNorm, out(layer), cost);
 }

@@ -222,7 +222,7 @@ NcclMeasurements read_nccl_samples(const std::vector<std::string>& paths, const 
     else
       measured = read_nccl_text(path, text, hints);
     std::erase_if(measured.samples, [](const NcclSample& sample) { return sample.gpus < 2; });
-    if (measured.samples.empty() && calls.empty())
+    if (measured.samples.empty() && !(is_json && !calls.empty()))
       throw InputError(
           "{}: has no measured collective of several GPUs; expected nccl-tests' text or -J JSON, NCCL "
           "Inspector's JSON, or CSV with op_name, num_gpus, bytes, latency_us{}",

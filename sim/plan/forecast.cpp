@@ -42,7 +42,7 @@ std::vector<double> numbers_of(const Result& result, std::size_t stages, int str
 
 }  // namespace
 
-double PlanForecast::bubble() const { return mean.idle_s / own_time_s(mean); }
+double PlanForecast::bubble() const { return std::max(0.0, mean.idle_s / own_time_s(mean)); }
 
 std::vector<double> PlanReplays::numbers(const Plan& plan) {
   constexpr int kFew = 4, kMany = 12;

@@ -45,6 +45,7 @@ void add_precision(const Precision& precision, Assignment& values) {
   values.set("precision", to_text(precision));
   values.set("precision-preset", precision == preset ? "yes" : "no");
   values.set("compute-dtype", precision.compute);
+  values.set("parameter-dtype", precision.parameters);
   values.set("gemm-dtype", precision.products);
   values.set("gather-dtype", precision.gather);
   values.set("gradient-dtype", precision.gradients);

@@ -154,6 +154,60 @@ TEST_CASE("autocast casts each weight once in a forward, its gradient back, and 
         bytes_of_messages("fp32", "ddp", CollectiveKind::kAllReduce));
 }
 
+TEST_CASE("autocast: who reads fp32 casts it, sums are as wide as their inputs, and stages send fp32",
+          "[models]") {
+  const auto both = [](const std::string& name) {
+    const Model whole = load_model(name);
+    return std::pair(in_precision(whole, Precision::parse("bf16"), true),
+                     in_precision(whole, Precision::parse("fp32,compute=bf16"), true));
+  };
+  const auto added = [&](const std::string& name, std::size_t segment) {
+    const auto [half, mixed] = both(name);
+    int launches = 0;
+    for (std::size_t i = 0; i < half.segments[segment].work.size(); ++i)
+      launches +=
+          mixed.segments[segment].work[i].launches(true) - half.segments[segment].work[i].launches(true);
+    return launches;
+  };
+  const std::string llama = "llama:layers=2,hidden=64,heads=4,feed_forward=160,vocabulary=128,sequence=32";
+  CHECK(added(llama, 2) == 12);
+  CHECK(added(llama + ",eager=1", 2) == 12);
+  CHECK(added(llama + ",eager=1", 3) == 2);                 // the head, after a norm
+  CHECK(added("bert-base:layers=2,sequence=32", 2) == 11);  // 6 weights, q, k, v and fc1; probabilities
+  CHECK(added("moe:hidden=64,heads=4,vocabulary=128,sequence=32,layers=2,active=2,experts=4", 2) ==
+        4 + 3 + 2 + 3 * 4 + 2 * 4);  // attention, its inputs, the router with its input, experts, gate and up
+  const auto [half, mixed] = both(llama);
+  CHECK(mixed.segments[1].output_size.count() == 2 * half.segments[1].output_size.count());
+  CHECK(mixed.segments[3].output_size.count() == half.segments[3].output_size.count());  // logits
+  double copies = 0.0, matrices = 0.0;
+  for (const Parameter& one : mixed.parameters) {
+    copies += one.copies.count();
+    matrices += one.shape.size() == 2 ? 2.0 * static_cast<double>(one.numel()) : 0.0;
+  }
+  CHECK(copies == matrices - 2 * 128 * 64);  // none of the embedding's table, which no GEMM reads
+  const auto [net, mixed_net] = both("resnet18-cifar");
+  for (const Segment& segment : mixed_net.segments)
+    for (const LayerWork& work : segment.work)
+      for (const Kernel& kernel : work.kernels) CHECK(kernel.moved != Moved::kFloat32);
+}
+
+TEST_CASE("autocast: recomputed probabilities are not kept", "[models]") {
+  const auto saved = [](const std::string& precision, RecomputedPart part) {
+    const Model whole = load_model("gpt2-small:layers=2,flash=0,sequence=64,dropout=0");
+    const Model model = in_precision(recomputing(whole, part), Precision::parse(precision), true);
+    return std::pair(model.segments[1].saved.size.count(), model.segments[1].recomputed.saved.size.count());
+  };
+  const double p = 12 * 64 * 64;
+  const auto [kept, none] = saved("fp32,compute=bf16", RecomputedPart::kNothing);
+  const auto [left, again] = saved("fp32,compute=bf16", RecomputedPart::kCoreAttention);
+  CHECK(none == 0.0);
+  CHECK(kept - left == Approx(6 * p));  // in fp32, and in 16 bit for the product with the values
+  CHECK(again == Approx(6 * p));
+  const auto halved = saved("bf16", RecomputedPart::kNothing),
+             halved_left = saved("bf16", RecomputedPart::kCoreAttention);
+  CHECK(halved.first - halved_left.first == Approx(2 * p));
+}
+
 TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multiplies") {
   const std::string name = "gpt:layers=2,hidden=64,heads=4,vocabulary=128,sequence=32,biases=0,dropout=0";
   const Model whole = load_model(name);
