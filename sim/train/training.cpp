@@ -19,7 +19,7 @@ double interval_of(const std::string& text, double step_s) {
   try {
     if (const double seconds = parse_seconds(text, "--interval").count(); seconds > 0.0)
       return std::max(1.0, std::round(seconds / step_s));
-  } catch (const InputError&) {  // of a unit; the message below says more
+  } catch (const InputError&) {  // of a unit; the message below names both forms
   }
   throw UsageError("--interval: '{}' must be above 0, steps or a time; write for example 100 or 30min", text);
 }

@@ -151,7 +151,7 @@ TEST_CASE("validate and compare refuse options of another mode, and name the set
   CHECK_THAT(sets, Catch::Contains("nccl_collectives") && !Catch::Contains("blind"));
 }
 
-TEST_CASE("fit refuses rows with parameters or a device of their own, and says why rows are refused",
+TEST_CASE("fit refuses rows with parameters or a device of their own, and reports why rows are refused",
           "[commands]") {
   const Shell shell;
   const std::string head = "study: x\nsource: x\nrows: own.csv\nmeasured: {step: \"{t}\"}\n";
