@@ -78,8 +78,9 @@ class SegmentAccount {
     }
     ready_ = std::move(order);
     note_collectives(layer);
-    const bool exchanges = shares_experts(layer);
+    const bool exchanges = shares_experts(layer), needed = needs_gradient_;
     if (exchanges) note_experts(layer, "dispatch", needs_gradient_, 1);  // after the router
+    if (layer.kind == "latent_attention") walk_inside(layer, input, needed || !trained(layer).empty());
     const int output = charge(layer, from_body);
     if (splits_heads(layer)) {
       const auto count = static_cast<int>(trained(layer).size());
@@ -96,10 +97,29 @@ class SegmentAccount {
       note_experts(layer, "combine", true, count - of_all_tokens);
       for (int i = count - of_all_tokens; i < count; ++i) note_sum(layer, own[i], count);
     }
+    if (layer.kind == "experts") walk_inside(layer, input, needed);
     if (!kind.branches.empty() && kind.saves_input && needs_gradient_)
       activations_[from_shortcut].kept = true;
     register_tensors(layer);
     return output;
+  }
+
+  /// Walks the collectives inside a layer, see place_collectives(). \param needed true if the first one has a
+  /// gradient to pass on
+  void walk_inside(const Layer& layer, int input, bool needed) {
+    const std::vector<LayerTensor> own = trained(layer);
+    const auto divided = std::ranges::find_if(own, [&](const LayerTensor& one) {
+      return !one.expert && shared_dimension(layer, one) >= 0;  // has its gradient before the first of these
+    });
+    const int registered = std::exchange(registered_, registered_ + static_cast<int>(divided - own.begin()));
+    const bool before = std::exchange(needs_gradient_, needed);
+    for (const Layer& border : layer.body) {
+      input = walk(border, input);
+      activations_[input].multiplied = border.kind == "tensor_enter" && !layer.frozen;
+      registered_ = registered + static_cast<int>(own.size());
+    }
+    registered_ = registered;
+    needs_gradient_ = before;
   }
 
   /// Parameters of a layer that have gradients.
@@ -333,7 +353,7 @@ class SegmentAccount {
   /// sequence.
   [[nodiscard]] bool is_summed(const Layer& layer, const LayerTensor& tensor) const {
     if (layer.texts.contains(kShared)) return shared_dimension(layer, tensor) < 0;
-    if (tensor.expert) return false;  // averaged by the ranks that have the same experts
+    if (tensor.expert || tensor.divided >= 0) return false;  // averaged by the ranks that have the same part
     return model_.parallel.tensor > 1 && model_.parallel.sequence_parallel;
   }
 
@@ -400,32 +420,12 @@ class SegmentAccount {
   int registered_ = 0;  ///< parameters
 };
 
-/// Megatron's vocabulary-parallel cross entropy: of every position the largest output, that of the target,
-/// and the sum of the exponentials.
-void add_loss_collectives(Model& model) {
-  const Bytes each = float32_bytes(static_cast<double>(model.segments.back().output.front()));
-  model.collectives.push_back({"loss.maximum", Kind::kMaximum, -1, false, each});
-  for (const char* name : {"loss.target", "loss.sum"})
-    model.collectives.push_back({name, Kind::kAllReduce, -1, false, each});
-}
-
-/// While the backward of the head runs, the whole gradient of its input is there, and of a sequence in parts
-/// also the own part of its sum.
-void add_head_workspace(Model& model) {
-  Segment& head = model.segments.back();
-  for (const LayerWork& work : head.work)
-    work.for_each_gemm([&](const Gemm& gemm) {
-      const double whole = gemm.rows * gemm.depth;
-      const double part = model.parallel.sequence_parallel ? whole / model.parallel.tensor : 0.0;
-      head.saved.workspace.backward = std::max(head.saved.workspace.backward, float32_bytes(whole + part));
-    });
-}
-
 }  // namespace
 
 std::string complete(Model& model) {
   bool needs_gradient = false;
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    place_collectives(model, model.segments[i].layers);
     const bool only_frozen = !needs_gradient && std::ranges::any_of(model.parameters, &Parameter::frozen);
     model.segments[i].frozen.all_before = i == 0 || only_frozen;
     needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();

@@ -264,6 +264,13 @@ void add_attention(const Layer& layer, LayerCost& cost) {
              cost);
 }
 
+/// True for a part that makes latents. Ranks with parts of the sequence gather these after it.
+bool is_before_gather(const AttentionPart& part) {
+  return part.norm || part.name.find("_a_proj") != std::string::npos;
+}
+
+/// In the order of registration: of Hugging Face, or those before a gather first, since their gradients are
+/// ready last.
 std::vector<AttentionPart> latent_parts(const Layer& layer) {
   const std::int64_t h = layer.input[1], rank = size(layer, "kv_rank"), q_rank = size(layer, "q_rank");
   const std::int64_t heads = size(layer, "heads"), nope = size(layer, "nope"), rope = size(layer, "rope");
@@ -273,9 +280,11 @@ std::vector<AttentionPart> latent_parts(const Layer& layer) {
                                    {"kv_a_proj_with_mqa", h, rank + rope},
                                    {"kv_a_layernorm", rank, rank, true},
                                    {"kv_b_proj", rank, heads * (nope + size(layer, "value"))}};
-  if (q_rank > 0) return parts;
-  parts.erase(parts.begin(), parts.begin() + 2);
-  parts.front() = {"q_proj", h, heads * (nope + rope)};
+  if (q_rank == 0) {
+    parts.erase(parts.begin(), parts.begin() + 2);
+    parts.front() = {"q_proj", h, heads * (nope + rope)};
+  }
+  if (!layer.body.empty()) std::ranges::stable_partition(parts, is_before_gather);
   return parts;
 }
 
@@ -309,8 +318,12 @@ std::vector<LayerTensor> latent_parameters(const Layer& layer) {
 /// before and after their norms, q, k, and the array with v and k_n, of which Transformer Engine keeps v;
 /// with `flash` a number per head and position, else the probabilities and, but in Transformer Engine, copies
 /// of q, k and v by head.
+///
+/// Tensor-parallel ranks with parts of the sequence make and norm the latents of their own positions alone,
+/// s/t rows, and gather them (megatron/core/transformer/multi_latent_attention.py), with q_rank 0 beside x.
 void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
+  const double own = layer.body.empty() ? s : static_cast<double>(layer.body.front().input[0]);
   const double heads = number(layer, "heads"), n = number(layer, "nope"), r = number(layer, "rope");
   const double w = number(layer, "value"), d = n + r;
   const double latents = number(layer, "q_rank") + number(layer, "kv_rank");
@@ -322,21 +335,21 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   for (const AttentionPart& part : latent_parts(layer)) {
     const auto from = static_cast<double>(part.in), to = static_cast<double>(part.out);
     if (part.norm) {
-      cost.kernels.push_back(moves(s * (from + to), 2.0 * s * (from + to)));
-      cost.kernels.back().flop = Flop(4.0 * s * to);
+      cost.kernels.push_back(moves(own * (from + to), 2.0 * own * (from + to)));
+      cost.kernels.back().flop = Flop(4.0 * own * to);
     } else {
-      cost.kernels.push_back(multiplies({s, to, from}));
+      cost.kernels.push_back(multiplies({is_before_gather(part) ? own : s, to, from}));
     }
     if (part.name.find("_a_proj") == std::string::npos) cost.kernels.back().role = KernelRole::kUpProjection;
   }
   const double norms = number(layer, "q_rank") > 0.0 ? 2.0 : 1.0;
   const bool engine = flag(layer, kTransformerEngine);
   const double values = engine ? heads * w : heads * (n + w);
-  const double sharers = engine && layer.sizes.contains("sharers") ? number(layer, "sharers") : 1.0;
   Kernel& down = *std::ranges::find(cost.kernels, KernelRole::kOther, &Kernel::role);
-  keep(s * (latents + r) / sharers, down);
-  keep_in_float32(s * norms / sharers, down);
-  keep(s * (latents / sharers + 2.0 * heads * d + values), up);
+  keep(own * (latents + r), down);
+  keep_in_float32(own * norms, down);
+  const bool saves_gathered = !layer.body.empty() && !flag(layer.body.front(), "regather");
+  keep((saves_gathered ? 0.0 : own * latents) + s * (2.0 * heads * d + values), up);
   const FusedAttention form{heads, heads, s, s, d, w, flash};
   cost.kernels.push_back(up);
   if (flash) return add_flash(form, 0.0, cost);
@@ -353,6 +366,14 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
 }
 
 }  // namespace
+
+void gather_latents(Layer enter, Layer& attention) {
+  const std::int64_t queries = size(attention, "q_rank");
+  enter.input[1] =
+      (queries > 0 ? queries : enter.input[1]) + size(attention, "kv_rank") + size(attention, "rope");
+  enter.output[1] = enter.input[1];
+  attention.body = {std::move(enter)};
+}
 
 std::vector<LayerKind> attention_kinds() {
   return {

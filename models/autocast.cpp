@@ -63,13 +63,22 @@ class Autocast {
                        (core_attention && contains(recomputed_, RecomputedPart::kCoreAttention)));
   }
 
-  /// Softmax in fp32 keeps its output, and the product with the values a cast of it, or of what dropout left.
+  /// Bytes of scale, mask and softmax per probability, unless one kernel does all three. Forward: 4 scale
+  /// scores in 16 bit, 6 add a mask in fp32 or cast, 8 are softmax's. Backward: 12 softmax's, 6 cast, 4
+  /// scale, and those of a mask in 16 bit. Softmax in fp32 keeps its output, and the product with the values
+  /// a cast of it, or of what dropout left (pytorch.org/docs/stable/amp.html: ops that autocast to float32,
+  /// or to the widest input type).
   Kernel probabilities(Kernel& kernel, bool drops) {
     const Bytes kept = (drops ? 0.5 : 1.0) * (kernel.kept.size - kernel.kept.masks);
+    const double p = kept / float32_bytes(1.0);
+    constexpr double kUnmasked = 8.0;  // elements that the backward moves without autocast
     kernel.moved = Moved::kFloat32;
+    if (p > 0.0 && kernel.launches > 1) {
+      kernel.forward = Bytes(18.0 * p);
+      kernel.backward = Bytes(22.0 * p) + 0.5 * (kernel.backward - float32_bytes(kUnmasked * p));
+    }
     if (keeps(true)) saved_->float32 += kept;
     if (keeps(true) && !drops) saved_->size += kept;
-    const double p = kept / float32_bytes(1.0);
     return with_backward(moves(p, p, p > 0.0 ? 1 : 0, Moved::kCast));
   }
 

@@ -83,6 +83,8 @@ namespace {
 /// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these. Its
 /// kernels' time is known inside one domain alone; between domains the network decides.
 void dispatch_flexibly(int domain, Model& model) {
+  if (!model.has_experts())
+    throw InputError("--dispatch flex{}: '{}' has no experts; leave it out", domain, model.specification);
   const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
   const double reached = domains > 1.0 ? domains : ranks;
   const auto copies = static_cast<double>(model.settings.at("active"));

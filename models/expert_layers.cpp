@@ -47,18 +47,20 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
   const auto add_feed_forward = [&](const std::string& prefix, std::int64_t width, bool expert) {
     for (const char* part : expert_parts(layer)) {
       const bool down = std::string_view(part) == "down";
-      const std::int64_t outer = prefix.starts_with("shared") ? hidden : expert_width(layer);
+      const bool shared = prefix.starts_with("shared");
+      const bool divided = shared ? !layer.body.empty() : tensor > 1;
+      const std::int64_t outer = shared ? hidden : expert_width(layer);
       result.push_back({.suffix = prefix + layer.texts.at(part) + ".weight",
                         .shape = down ? Shape{outer, width} : Shape{width, outer},
                         .expert = expert,
-                        .divided = !expert || tensor == 1 ? -1
-                                   : down                 ? 1
-                                                          : 0});
+                        .divided = !divided ? -1
+                                   : down   ? 1
+                                            : 0});
       if (expert_bias)
         result.push_back({.suffix = prefix + layer.texts.at(part) + ".bias",
                           .shape = {down ? outer : width},
                           .expert = expert,
-                          .divided = expert && tensor > 1 && !down ? 0 : -1});
+                          .divided = divided && !down ? 0 : -1});
     }
   };
   for (std::int64_t i = 0; i < size(layer, "experts") / ranks; ++i)
@@ -150,21 +152,24 @@ void add_permutation(const Layer& layer, double active, LayerCost& cost) {
 /// which are gathered before (and saved) and summed after: x and these 4 h count t times. Frozen experts do
 /// not save the inputs of their GEMMs.
 ///
+/// Tensor-parallel ranks divide the shared expert (megatron/core/transformer/moe/shared_experts.py): each
+/// computes f_s/t for the positions of all t, which Layer::body gathers before and sums after.
+///
 /// With a latent of width l, h is l in all terms of the K experts, and two projections of every token add
 /// 4 s h l flop; both their inputs are saved.
 ///
 /// With `imbalance` the costs are those of the rank with the most tokens: rows, messages and saved bytes are
 /// multiplied by imbalance / 100. Flop of tokens beyond the mean do not count in MFU.
 void add_experts(const Layer& layer, LayerCost& cost) {
-  const auto s = static_cast<double>(layer.input[0]);
+  const auto s = static_cast<double>(layer.input[0]), hidden = static_cast<double>(layer.input[1]);
   const auto h = static_cast<double>(expert_width(layer));  // of what is dispatched
-  const auto hidden = static_cast<double>(layer.input[1]);
   const double experts = number(layer, "experts"), own = experts / number(layer, "ranks");
   const double active = static_cast<double>(expert_rows(layer)) / s;
   const double routed = number(layer, "feed_forward"), shared = number(layer, "shared");
   const double tensor = number(layer, "tensor");
+  const double sharers = layer.body.empty() ? 1.0 : number(layer.body.front(), "ranks");
   const bool sigmoid = flag(layer, "sigmoid"), groups = size(layer, "groups") > 1;
-  const double wide = active * routed + shared;
+  const double wide = active * routed + sharers * shared;
   const double routes = (sigmoid ? 4.0 : 0.0) + (groups ? 4.0 : 0.0);
   const double useful = size(layer, "capacity") == 0 ? number(layer, "active") / active : 1.0;
   cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = hidden, .chooses = true});
@@ -193,8 +198,8 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   add_activation(s * active * routed, parts * each, KernelRole::kExpertActivation);
   if (engine && gated && flag(layer, "bias")) add_clamps(s * active * routed, cost);
   if (shared > 0.0) {
-    add_feed_forward(s, shared, 1.0, KernelRole::kSharedExpert);
-    add_activation(s * shared, gated ? 3 : 1, KernelRole::kSharedExpert);
+    add_feed_forward(sharers * s, shared, 1.0, KernelRole::kSharedExpert);
+    add_activation(sharers * s * shared, gated ? 3 : 1, KernelRole::kSharedExpert);
   }
   if (flag(layer, "latent")) {
     cost.kernels.push_back(multiplies({s, h, hidden}));
@@ -218,6 +223,26 @@ void add_experts(const Layer& layer, LayerCost& cost) {
 }
 
 }  // namespace
+
+void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Layer& experts) {
+  const std::int64_t ranks = parallel.tensor;
+  expect_divisible(experts.name + ": shared", size(experts, "shared"), ranks);
+  experts.sizes.at("shared") /= ranks;
+  Layer enter{.kind = "tensor_enter",
+              .name = full_name(experts, "shared_experts.") + experts.texts.at(expert_parts(experts).front()),
+              .sizes = {{"ranks", ranks},
+                        {"sequence", 1},
+                        {"regather", gathers_again ? 1 : 0},
+                        {"batch_first", parallel.batch_first ? 1 : 0},
+                        {"bias", 0}},
+              .input = experts.input};
+  enter.output = output_of(enter);
+  Layer leave = enter;
+  leave.kind = "tensor_leave";
+  leave.name = full_name(experts, "shared_experts.") + experts.texts.at("down");
+  std::swap(leave.input, leave.output);
+  experts.body = {std::move(enter), std::move(leave)};
+}
 
 std::int64_t expert_width(const Layer& layer) {
   return flag(layer, "latent") ? size(layer, "latent") : layer.input[1];

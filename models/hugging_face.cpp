@@ -23,6 +23,10 @@ constexpr std::int64_t kMaxBlocks = 5'000;
 
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
+std::string text_model_without(const std::vector<std::string>& parts) {
+  return "the text model alone; left out: " + (parts.empty() ? "all other fields" : joined(parts));
+}
+
 /// Fields of nested objects as `attn_config.kv_n_heads`, besides the object itself.
 void add_flat(const Json& object, const std::string& prefix, Json& result) {
   for (const auto& [name, value] : object.items()) {
@@ -59,7 +63,7 @@ class ConfigurationReader {
     for (const auto& [setting, fields] : rules_.percent) add(setting, percent(fields));
     for (const auto& [setting, value] : rules_.fixed) add(setting, evaluated(value));
     for (const auto& [setting, value] : rules_.defaults)
-      if (!is_set(setting)) add(setting, evaluated(value));
+      if (is_missing(setting)) add(setting, evaluated(value));
     auto& overrides = model_.specification.overrides;
     overrides.insert(overrides.end(), given_.overrides.begin(), given_.overrides.end());
     add_sparse_blocks();
@@ -74,6 +78,11 @@ class ConfigurationReader {
 
   [[nodiscard]] bool is_given(const std::string& field) const {
     return fields_.contains(field) && !fields_[field].is_null();
+  }
+  /// True if the file has none of the setting's optional fields, not even as null.
+  [[nodiscard]] bool is_missing(const std::string& setting) {
+    return std::ranges::none_of(rules_.optional[setting],
+                                [&](const std::string& field) { return fields_.contains(field); });
   }
   [[nodiscard]] bool is_set(const std::string& setting) const {
     return find_setting(model_.specification.overrides, setting) != nullptr;
@@ -94,7 +103,7 @@ class ConfigurationReader {
   void check_known() {
     const std::set<std::string> known = rules_.known_fields();
     const FieldEffects& effects = field_effects();
-    std::vector<std::string> passed;
+    std::vector<std::string> passed, parts;
     for (const auto& [field, value] : fields_.items()) {
       const std::string outer = field.substr(0, field.find('.'));
       if (known.contains(field) || (field != outer && (known.contains(outer) || !effects.may_matter(outer))))
@@ -108,8 +117,10 @@ class ConfigurationReader {
       if (!off && effects.may_matter(field))
         fail("field '" + field + "' (" + value.dump().substr(0, 80) + ") is not known for " + model_.type +
              ", and may have an effect; remove it if it has none");
-      if (!off && field == outer && !effects.usual(field)) passed.push_back(field);
+      if (!off && field == outer && !effects.usual(field))
+        (value.is_object() && effects.is_part(field) ? parts : passed).push_back(field);
     }
+    if (!parts.empty()) model_.assumed.push_back(text_model_without(parts));
     if (!passed.empty()) model_.ignored.push_back("fields without effect: " + joined(passed));
   }
 
@@ -151,9 +162,10 @@ class ConfigurationReader {
   /// n if every n-th block sees all keys, 0 if none does; -1: another pattern.
   [[nodiscard]] int full_blocks() const {
     const Json types = fields_.value("layer_types", Json());
-    const std::string& every = rules_.full_every;
-    if (!types.is_array() || types.empty())
-      return every.empty() ? -1 : number_in<int>(is_given(every) ? whole(every) : every).value_or(-1);
+    if (!types.is_array() || types.empty()) {
+      const int every = number_in<int>(number(rules_.full_every, false)).value_or(-1);
+      return every < 1 && rules_.full_every.size() > 1 ? -1 : every;
+    }
     std::size_t first = 0;
     while (first < types.size() && types[first] != "full_attention") ++first;
     if (first == types.size()) return 0;
@@ -162,11 +174,13 @@ class ConfigurationReader {
     return static_cast<int>(first) + 1;
   }
 
-  /// The number of the first field that is given, or of an expression over fields; "" without one.
+  /// The number of the first field that is given, or of an expression over fields, or a number; "" without
+  /// one.
   [[nodiscard]] std::string number(const std::vector<std::string>& fields, bool required) const {
     for (const std::string& field : fields) {
       if (field.find('{') != std::string::npos) return evaluated(field);
       if (is_given(field)) return whole(field);
+      if (number_in<int>(field)) return field;
     }
     if (required) fail("field '" + fields.front() + "' is missing");
     return "";
@@ -242,11 +256,10 @@ class ConfigurationReader {
     const int first = count(sparse.first, 0), step = std::max(1, count(sparse.step, 1));
     const std::set<std::int64_t> dense = numbers(sparse.dense_layers), only = numbers(sparse.sparse_layers);
     BlockSettings settings;
-    for (const auto& [setting, fields] : sparse.dense)
-      settings.emplace_back(setting, number_in<int>(fields.front()) ? fields.front() : number(fields, true));
+    for (const auto& [setting, fields] : sparse.dense) settings.emplace_back(setting, number(fields, true));
     add_blocks([&](int layer) {
-      const bool has_experts = layer >= first && (layer + 1) % step == 0 && !dense.contains(layer) &&
-                               (only.empty() || only.contains(layer));
+      const bool chosen = is_given(sparse.sparse_layers) ? only.contains(layer) : (layer + 1) % step == 0;
+      const bool has_experts = layer >= first && chosen && !dense.contains(layer);
       return has_experts ? BlockSettings{} : settings;
     });
   }
@@ -350,13 +363,12 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
     throw InputError("{}: expected an object of fields, as in config.json", path.string());
   std::vector<std::string> assumed, ignored;
   if (const Json text = fields.value("text_config", Json()); text.is_object() && !text.empty()) {
-    for (const char* outer : {"tie_word_embeddings", "vocab_size"})
-      if (!text.contains(outer) && fields.contains(outer)) fields["text_config"][outer] = fields[outer];
+    if (!text.contains("vocab_size") && fields.contains("vocab_size"))
+      fields["text_config"]["vocab_size"] = fields["vocab_size"];
     std::vector<std::string> parts;
     for (const auto& [name, value] : fields.items())
-      if (name != "text_config" && name.ends_with("_config") && value.is_object()) parts.push_back(name);
-    assumed.push_back("the text model alone; left out: " +
-                      (parts.empty() ? "all other fields" : joined(parts)));
+      if (name != "text_config" && value.is_object() && field_effects().is_part(name)) parts.push_back(name);
+    assumed.push_back(text_model_without(parts));
     fields = Json(fields["text_config"]);
   }
   const bool named = fields.contains("model_type") && fields["model_type"].is_string();

@@ -36,7 +36,6 @@ void add_rules(const YamlNode& node, ConfigurationRules& rules) {
   rules.refused = node.text_or("refused", rules.refused);
   rules.block_configs = node.text_or("block_configs", rules.block_configs);
   rules.pattern = node.text_or("pattern", rules.pattern);
-  rules.full_every = node.text_or("full_every", rules.full_every);
   const auto forget = [&](const std::string& setting) {
     for (const auto* table : {&rules.settings, &rules.optional, &rules.percent})
       if (const auto found = table->find(setting); found != table->end())
@@ -59,6 +58,7 @@ void add_rules(const YamlNode& node, ConfigurationRules& rules) {
   each("defaults",
        [&](const std::string& setting, const YamlNode& value) { rules.defaults[setting] = value.text(); });
   each("only", [&](const std::string& field, const YamlNode& values) { rules.only[field] = texts(values); });
+  if (node.has("full_every")) rules.full_every = texts(node.at("full_every"));
   if (node.has("windows"))
     for (const std::string& field : texts(node.at("windows"))) rules.windows.push_back(field);
   if (node.has("ignored"))
@@ -116,8 +116,9 @@ std::set<std::string> ConfigurationRules::known_fields() const {
     for (const auto& [setting, field] : *table) add(field);
   for (const auto& [field, values] : only) known.insert(field);
   known.insert(windows.begin(), windows.end());
+  known.insert(full_every.begin(), full_every.end());
   known.insert({sparse.first, sparse.step, sparse.dense_layers, sparse.sparse_layers, block_configs, pattern,
-                full_every, "layer_types"});
+                "layer_types"});
   return known;
 }
 
@@ -150,6 +151,10 @@ ConfigurationRules rules_of(const std::string& type, const Assignment& fields) {
 
 bool FieldEffects::may_matter(const std::string& field) const {
   return !matches_any(without, field) && !usual(field) && matches_any(with, field);
+}
+
+bool FieldEffects::is_part(const std::string& field) const {
+  return field.ends_with("_config") && !usual(field) && !matches_any(without, field);
 }
 
 bool FieldEffects::usual(const std::string& field) const { return matches_any(of_every_file, field); }

@@ -12,7 +12,8 @@ namespace stepcast {
 
 /// Which blocks have experts, and what the others have instead.
 struct SparseRules {
-  std::string first, step;                  ///< fields: first block with experts; every n-th has them
+  std::string first, step;                  ///< fields: first block with experts; every n-th has them, unless
+                                            ///< `sparse_layers` lists them
   std::string dense_layers, sparse_layers;  ///< fields: lists of blocks, or of their kinds
   std::map<std::string, std::vector<std::string>> dense;  ///< setting of other blocks: fields, or a number
 };
@@ -29,7 +30,7 @@ struct SparseRules {
 /// defaults: {tied: 1}                       # settings of models whose field is missing
 /// only: {hidden_act: [silu]}                # values that are modelled; a missing field has the first one
 /// windows: [sliding_window]                 # fields with the number of keys that a position sees
-/// full_every: 2                             # or a field: each n-th block sees all, unless `layer_types`
+/// full_every: [sliding_window_pattern, 6]   # each n-th block sees all, 0: none; unless `layer_types`
 /// ignored: [rope_theta]                     # without effect on time and memory
 /// sparse: {first: first_k_dense_replace, dense: {experts: 0}}  # see SparseRules
 /// block_configs: block_configs              # the field with a list of blocks (Nemotron-NAS)
@@ -42,10 +43,10 @@ struct SparseRules {
 /// A file has the `model`, `common` rules and the `types` with theirs; a later rule for a setting replaces an
 /// earlier one.
 struct ConfigurationRules {
-  std::string model, refused, block_configs, pattern, full_every;
+  std::string model, refused, block_configs, pattern;
   std::map<std::string, std::vector<std::string>> settings, optional, percent, only;
   std::map<std::string, std::string> or_null, fixed, defaults;
-  std::vector<std::string> windows;
+  std::vector<std::string> windows, full_every;
   std::set<std::string> ignored;
   SparseRules sparse;
 
@@ -65,6 +66,8 @@ struct FieldEffects {
   std::vector<std::string> without, with, of_every_file;
   /// True if a field of this name may change time or memory.
   [[nodiscard]] bool may_matter(const std::string& field) const;
+  /// True for names such as `vision_config`: objects that describe a part beside the text model.
+  [[nodiscard]] bool is_part(const std::string& field) const;
   /// True for fields of tokenizers, generation and storage, which no note lists.
   [[nodiscard]] bool usual(const std::string& field) const;
 };

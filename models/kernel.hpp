@@ -108,7 +108,6 @@ struct LayerWork {
   /// GEMMs with frozen weights have one gradient less.
   double gradients = 0.0;
   Bytes forward_weights{}, backward_weights{};  ///< weights read, gradients written; whatever the batch
-  Bytes weight_casts{};                         ///< moved by casts of weights, once per step
 
   [[nodiscard]] Flop forward() const;
   [[nodiscard]] Flop backward() const;

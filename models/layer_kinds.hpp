@@ -21,6 +21,20 @@ std::vector<LayerKind> state_space_kinds();
 std::vector<LayerKind> parallel_kinds();
 std::vector<LayerKind> given_kinds();
 
+/// Moves collectives of tensor-parallel ranks with parts of the sequence into the layers that need them
+/// inside (Layer::body): the gather of latents, and the gather and the sum around a shared expert, which they
+/// divide.
+void place_collectives(const Model& model, std::vector<Layer>& layers);
+/// Moves the gather before latent attention behind the projections that make latents. The layer's own input
+/// stays that of the whole sequence.
+void gather_latents(Layer enter, Layer& attention);
+/// Divides a shared expert among tensor-parallel ranks.
+void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Layer& experts);
+
+/// Notes the collectives of the loss and the workspace of the head.
+void add_loss_collectives(Model& model);
+void add_head_workspace(Model& model);
+
 inline constexpr double kInt64 = 8.0;  // bytes
 
 inline double in(const Layer& layer) { return static_cast<double>(numel(layer.input)); }

@@ -336,6 +336,11 @@ struct Model {
   [[nodiscard]] Bytes buffer_bytes(int dtype_group) const;
   /// True if layers have the kernels and buffers of Transformer Engine, as Megatron calls it.
   [[nodiscard]] bool transformer_engine() const;
+  /// True for sums of gradients over ranks that Megatron makes once per step: those of replicated weights
+  /// (megatron/core/distributed/finalize_model_grads.py).
+  [[nodiscard]] bool sums_in_last_micro_batch(const LayerCollective& collective) const {
+    return transformer_engine() && collective.backward && collective.per_sample == Bytes(0);
+  }
   /// True if a router chooses among experts.
   [[nodiscard]] bool has_experts() const;
   /// True if the YAML declares times, so that a prediction needs no trace.

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/number.hpp"
 #include "core/table.hpp"
 #include "models/given_layer.hpp"
 #include "models/layer_kinds.hpp"
@@ -144,7 +145,7 @@ class ModelReader {
     node.allow_only({"name", "repeat", "from", "frozen", "layers", "when", "unless"});
     if (!is_wanted(node)) return;
     const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMaxRepetitions) : 1;
-    const std::int64_t from = node.has("from") ? read_count(node.at("from"), 0, repeat - 1) : 0;
+    const std::int64_t from = node.has("from") ? read_count(node.at("from"), 0, repeat) : 0;
     const std::int64_t frozen = node.has("frozen") ? read_count(node.at("frozen"), 0, kMaxRepetitions) : 0;
     most_frozen_ = std::max(most_frozen_, frozen);
     for (repetition_ = from; repetition_ < repeat; ++repetition_) {
@@ -284,7 +285,7 @@ class ModelReader {
       if (parallel_.expert > 1) expect_as_before(place.at("ranks"), parallel_.expert, ranks);
       parallel_.expert = ranks;
       parallel_.expert_tensor = static_cast<int>(size(layer, "tensor"));
-      if (parallel_.expert_ranks() > 1 && parallel_.tensor > 1 && !parallel_.sequence_parallel)
+      if (parallel_.tensor > 1 && !parallel_.sequence_parallel)
         place.fail("experts need sequence_parallel=1 where {} ranks share layers", parallel_.tensor);
     }
     layer.frozen = layer.frozen || frozen_;
@@ -406,7 +407,8 @@ class ModelReader {
   [[nodiscard]] std::int64_t read_count(const YamlNode& node, std::int64_t least, std::int64_t most) const {
     const std::int64_t value = settings_.evaluate(node, Unit::kCount);
     if (value < least || value > most)
-      node.fail("must be at least {} and at most {}, found {}", least, most, value);
+      node.fail("must be at least {} and at most {}, found {}{}", least, most, value,
+                number_in<std::int64_t>(node.text()) ? "" : " (" + node.text() + ")");
     return value;
   }
   [[nodiscard]] int read_int(const YamlNode& node, std::int64_t least) const {

@@ -52,8 +52,6 @@ class Casts {
       if (weights_ && recipe_.casts_weights_each_time) {
         work.forward_weights += Bytes(weights);
         casts.push_back(cast(0.0, 0.0, times, true));
-      } else if (weights_) {
-        work.weight_casts += Bytes(weights);
       }
       casts.push_back(cast(bytes(gemm->columns), gemm->rows * gemm->columns * gemm->times, times, false));
       if (of_experts == 1) casts.back().role = KernelRole::kExpertActivation;

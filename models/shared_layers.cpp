@@ -36,7 +36,6 @@ void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
   } else if (kind == "latent_attention") {
     by = "heads";
     divide("heads", "heads");
-    layer.sizes["sharers"] = ranks;
   } else if (kind == "mamba") {
     by = "channels";
     divide("heads", "heads");

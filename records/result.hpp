@@ -107,8 +107,9 @@ struct Configuration {
   std::string cluster{};  ///< name with settings: `star:hosts=8`; "" for a measured run on this machine
   std::string device{};   ///< target of a prediction for another device: `h100-sxm`; "": the measured one
   int steps = 0;
-  std::map<std::string, std::string> options{};  ///< options of the strategy that apply, resolved
-  std::string label{};                           ///< text of `strategy` and `options`, see Schedule::label
+  /// Options of the strategy that apply, resolved.
+  std::map<std::string, std::string, std::less<>> options{};
+  std::string label{};  ///< text of `strategy` and `options`, see Schedule::label
   /// `real`, or `replayed`: ranks wait for the compute times of a trace.
   std::string compute = "real";
   /// Of a run: `schedule`, or `reference`: PyTorch's own parts instead of a Schedule.

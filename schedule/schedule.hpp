@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <variant>
@@ -36,7 +37,7 @@ struct Compute {
   /// follows
   bool checkpointed = false;
   bool keeps_input = false;
-  double part = 1.0;  ///< optimizer only: share of the parameters; the host updates the others
+  double part = 1.0;  ///< zero_grad and optimizer only: share of the segment's parameters that it acts on
 };
 
 /// Copies the gradient of parameter `tensor` into `bucket`, multiplied by `scale` and converted to the
@@ -271,7 +272,7 @@ struct FsdpUnit {
 struct Schedule {
   std::string strategy;
   /// Resolved options of the strategy: {"split", "3-3-3-3"}.
-  std::map<std::string, std::string> options;
+  std::map<std::string, std::string, std::less<>> options;
   /// Strategy and options that differ from their defaults, for tables and figures: `pipeline, split 3-3-3-3`.
   std::string label;
   int world_size = 1;

@@ -121,17 +121,18 @@ LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
 
 /// Multi-head latent attention as in transformers: per head [k_n, k_r], with the rotary part k_r shared by
 /// all heads. Queries are computed before keys and values, so that gradients of those become ready first.
+/// Tensor-parallel ranks with parts of the sequence gather the latents (Layer::body).
 LayerFunction build_latent_attention(LayerBuilder& builder, const Layer& layer) {
   const auto size = [&](const char* key) { return layer.sizes.at(key); };
   const std::int64_t sequence = layer.input.at(0), heads = size("heads");
   const std::int64_t nope = size("nope"), rope = size("rope"), value = size("value"), rank = size("kv_rank");
   const auto part = [&](const char* name) { return builder.projection(full_name(layer, name)); };
   const auto norm = [&](const char* name) { return builder.rms_norm(full_name(layer, name)); };
+  const std::vector<LayerFunction> gather = builder.chain(layer.body);
   std::vector<LayerFunction> queries;
-  if (size("q_rank") > 0)
-    queries = {part("q_a_proj"), norm("q_a_layernorm"), part("q_b_proj")};
-  else
-    queries = {part("q_proj")};
+  if (size("q_rank") > 0) queries = {part("q_a_proj"), norm("q_a_layernorm")};
+  const LayerFunction up_queries = part(queries.empty() ? "q_proj" : "q_b_proj");
+  if (gather.empty()) queries.push_back(up_queries);
   const LayerFunction down = part("kv_a_proj_with_mqa"), latent_norm = norm("kv_a_layernorm"),
                       up = part("kv_b_proj");
   const LayerFunction rotate = rotation(builder.model().positions(0, sequence), rope, builder.options());
@@ -140,13 +141,21 @@ LayerFunction build_latent_attention(LayerBuilder& builder, const Layer& layer) 
       size("dropout"));
   return [=](const torch::Tensor& x) {
     const auto by_head = [&](const torch::Tensor& all) {
-      return all.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+      return all.view({x.size(0), sequence, heads, -1}).transpose(1, 2);
     };
-    const std::vector<torch::Tensor> q = by_head(run(queries, x)).split_with_sizes({nope, rope}, -1);
-    const std::vector<torch::Tensor> latent = down(x).split_with_sizes({rank, rope}, -1);
+    torch::Tensor wanted = run(queries, x);
+    std::vector<torch::Tensor> latent = down(x).split_with_sizes({rank, rope}, -1);
+    latent[0] = latent_norm(latent[0]);
+    if (!gather.empty()) {
+      const std::int64_t width = wanted.size(-1);
+      latent = run(gather, torch::cat({wanted, latent[0], latent[1]}, -1))
+                   .split_with_sizes({width, rank, rope}, -1);
+      wanted = up_queries(latent.front());
+      latent.erase(latent.begin());
+    }
     const torch::Tensor turned = rotate(latent[1].unsqueeze(1)).expand({-1, heads, -1, -1});
-    const std::vector<torch::Tensor> kv =
-        by_head(up(latent_norm(latent[0]))).split_with_sizes({nope, value}, -1);
+    const std::vector<torch::Tensor> q = by_head(wanted).split_with_sizes({nope, rope}, -1);
+    const std::vector<torch::Tensor> kv = by_head(up(latent[0])).split_with_sizes({nope, value}, -1);
     return weigh(torch::cat({q[0], rotate(q[1])}, -1), torch::cat({kv[0], turned}, -1), kv[1]);
   };
 }

@@ -200,7 +200,8 @@ class CompiledProgram final : public ProgramRunner {
       case Phase::kZeroGrad:
         return [this, updated] { model_.zero_grad(updated); };
       case Phase::kOptimizer:
-        if (action.part < 1.0)
+        if (const std::vector<int>& own = schedule_.program(rank_).segments;
+            action.part < 1.0 && (!updated || std::ranges::find(own, action.segment) != own.end()))
           throw CapabilityError("--zero whole: updates of some whole parameters are forecast, not trained");
         return [this, updated] { model_.optimizer_step(updated); };
       case Phase::kForward:

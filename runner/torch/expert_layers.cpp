@@ -92,8 +92,8 @@ LayerFunction of_all_experts(LayerBuilder& builder, const Layer& layer,
 /// The same with `expert_capacity` places for tokens of each sequence in every expert, taken in the order of
 /// positions: sizes do not depend on the choice of tokens.
 LayerFunction fill_places(LayerBuilder& builder, const Layer& layer, const Router& router,
-                          const std::vector<LayerFunction>& own, const LayerFunction& shared) {
-  return [router, shared, compute = of_all_experts(builder, layer, own), experts = layer.sizes.at("experts"),
+                          const std::vector<LayerFunction>& own) {
+  return [router, compute = of_all_experts(builder, layer, own), experts = layer.sizes.at("experts"),
           places = expert_capacity(layer)](const torch::Tensor& input) {
     const std::int64_t samples = input.size(0), tokens = input.size(1);
     const torch::Tensor x = input.flatten(0, 1);
@@ -112,23 +112,16 @@ LayerFunction fill_places(LayerBuilder& builder, const Layer& layer, const Route
                                    .index_add(0, slot, x.index_select(0, token));
     const torch::Tensor results = compute(rows.view({experts, samples * places, -1})).flatten(0, 1);
     const torch::Tensor weights = share.flatten().index_select(0, taken).unsqueeze(1);
-    torch::Tensor y = torch::zeros_like(x).index_add(0, token, weights * results.index_select(0, slot));
-    if (shared) y = y + shared(x);
-    return y.view_as(input);
+    return torch::zeros_like(x).index_add(0, token, weights * results.index_select(0, slot)).view_as(input);
   };
 }
 
 /// Weighted sum of the chosen experts. Experts that no token chose compute on no rows, so that all their
 /// gradients become ready.
-LayerFunction build_experts(LayerBuilder& builder, const Layer& layer) {
-  for (const char* attribute : {"bias", "shared_gate", "latent"})
-    if (layer.sizes.at(attribute) != 0)
-      throw CapabilityError("experts with {} are forecast, not trained", attribute);
+LayerFunction build_routed(LayerBuilder& builder, const Layer& layer) {
   const Router router = route(builder, layer);
   const std::vector<LayerFunction> experts = own_experts(builder, layer);
-  const LayerFunction shared =
-      layer.sizes.at("shared") > 0 ? feed_forward(builder, layer, "shared_experts.") : LayerFunction();
-  if (expert_capacity(layer) > 0) return fill_places(builder, layer, router, experts, shared);
+  if (expert_capacity(layer) > 0) return fill_places(builder, layer, router, experts);
   if (layer.sizes.at("ranks") * layer.sizes.at("tensor") > 1)
     throw CapabilityError(builder.model().specification +
                           ": which experts tokens choose decides what ranks that share them send, and is "
@@ -143,8 +136,23 @@ LayerFunction build_experts(LayerBuilder& builder, const Layer& layer) {
       const torch::Tensor share = weights.index({rows, places.select(1, 1)}).unsqueeze(1);
       y = y.index_add(0, rows, share * experts[i](x.index_select(0, rows)));
     }
-    if (shared) y = y + shared(x);
     return y.view_as(input);
+  };
+}
+
+/// Adds the shared expert, which comes after the others. Tensor-parallel ranks that divide it gather its
+/// input and sum its outputs (Layer::body).
+LayerFunction build_experts(LayerBuilder& builder, const Layer& layer) {
+  for (const char* attribute : {"bias", "shared_gate", "latent"})
+    if (layer.sizes.at(attribute) != 0)
+      throw CapabilityError("experts with {} are forecast, not trained", attribute);
+  const LayerFunction routed = build_routed(builder, layer);
+  if (layer.sizes.at("shared") == 0) return routed;
+  std::vector<LayerFunction> shared = builder.chain(layer.body);
+  shared.insert(shared.begin() + (shared.empty() ? 0 : 1), feed_forward(builder, layer, "shared_experts."));
+  return [routed, shared](const torch::Tensor& input) {
+    const torch::Tensor y = routed(input);
+    return y + run(shared, input);
   };
 }
 

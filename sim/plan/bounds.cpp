@@ -158,6 +158,7 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
                                       int first_rank) {
   if (collective.kind == LayerCollectiveKind::kShift || collective.kind == LayerCollectiveKind::kWait)
     return 0.0;  // concurrent with compute
+  if (view.model.sums_in_last_micro_batch(collective)) return 0.0;
   StridedRanks ranks{first_rank, view.tensor, 1};
   if (collective.group == LayerCollectiveGroup::kContext)
     ranks = {first_rank, view.context, view.batch_stride};
@@ -292,7 +293,8 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
   // A segment that reduces nothing ends its backward after the gradients of the others.
   const double tail =
       std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas), reduced - backward_s);
-  if (view.zero == 0 || view.zero == 3) return tail + updates_s;  // gathered before the forward, or not
+  if (view.zero == 0 || view.zero == 3 || view.plan.text("gather-parameters") == "forward")
+    return tail + updates_s;  // gathered before the forward, or not
   // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
   // not.
   const double last_gather =

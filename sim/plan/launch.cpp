@@ -88,7 +88,8 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
     values.set(flag, is_set ? "yes" : "no");
   }
   values.set("frozen", std::ranges::any_of(model.parameters, &Parameter::frozen) ? "yes" : "no");
-  for (const char* option : {"messages", "backward-prefetch"}) values.set(option, plan.text(option));
+  for (const char* option : {"messages", "backward-prefetch", "gather-parameters"})
+    values.set(option, plan.text(option));
   add_stages(plan, values);
   add_precision(precision, values);
   return values;
@@ -114,7 +115,8 @@ std::string unexpressed(const LaunchText& launch, const std::string& name, const
     for (const auto& [setting, value] : Specification::parse("model", found).overrides)
       if (std::ranges::find(target.overrides, setting, &std::pair<std::string, std::string>::first) ==
           target.overrides.end())
-        given["model"] = with_setting(given["model"], setting, "0");
+        given["model"] =
+            with_setting(given["model"], setting, plan.text(setting).empty() ? "0" : plan.text(setting));
     read = read_launch_text(launch.lines, launch.file, name, given).options;
   }
   std::string words;
@@ -124,7 +126,7 @@ std::string unexpressed(const LaunchText& launch, const std::string& name, const
   add("model", given["model"]);
   for (const auto& [option, value] : wanted)
     if (option != "model" && !same_value(read[option], value) &&
-        !(option == "precision" && !read[option].empty() &&
+        !(option == "precision" && problem.like.empty() && !read[option].empty() &&
           Precision::parse(read[option]) == Precision::parse(value)))
       add(option, value);
   for (const auto& [option, value] : read)

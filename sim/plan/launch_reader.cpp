@@ -23,8 +23,6 @@
 namespace stepcast {
 namespace {
 
-constexpr const char* kNotLiteral = "\x01";
-
 /// Programs whose files can be read, those with the most specific signs first.
 const std::vector<std::string>& readable_programs() {
   static const std::vector<std::string> kPrograms{"deepspeed", "hf", "torchtitan", "nemo", "megatron"};
@@ -66,6 +64,7 @@ std::string program_of(const std::string& text) {
 ///   lists: [recompute-modules]   # keys with several such values, which `+` joins
 ///   refused: {fp4-format: why}   # keys that change the step and are not modelled
 ///   cannot: [{data: why, if: {tensor: "> 1"}}]  # keys with a combination that is not modelled
+///   assumed: [{data: "1, as it has none", if: {data: ""}}]      # keys and what is assumed of them
 ///   ignored: [log-*]             # patterns of keys without effect
 ///   set: [{data: "{world-size/tensor}", if: {tensor: "> 1"}}]     # further values, in order
 ///   settings: [{sequence_parallel: 1, if: {sequence-parallel: yes}}]  # of the model
@@ -76,7 +75,7 @@ class TableReader {
   TableReader(const std::string& program, std::string name, const OptionTexts& given)
       : table_(table_of(program)), read_(table_.at("read")), name_(std::move(name)), given_(given) {
     read_.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "lists", "refused",
-                      "cannot", "ignored", "set", "settings", "options"});
+                      "cannot", "assumed", "ignored", "set", "settings", "options"});
     result_.program = table_.at("name").text();
   }
 
@@ -96,6 +95,9 @@ class TableReader {
       if (const auto entry = entries_.find(key); entry != entries_.end()) fail(entry->second, why);
       throw InputError("{}: {}: {}", name_, key, why);
     });
+    evaluate("assumed", [&](const std::string& key, const std::string& what) {
+      result_.assumed.push_back(key + ": " + what);
+    });
     add_domain();
     values_.set("mesh", mesh());
     OptionTexts& options = result_.options;
@@ -110,10 +112,9 @@ class TableReader {
 
  private:
   [[noreturn]] void fail(const LaunchEntry& entry, const std::string& message) const {
-    throw InputError(
-        "{}:{}: {}{}: {}", name_, entry.line, entry.key,
-        entry.value.empty() ? "" : " " + printable(entry.value == kNotLiteral ? "..." : entry.value),
-        message);
+    const bool literal = !entry.value.starts_with(kNotLiteral);
+    throw InputError("{}:{}: {}{}: {}", name_, entry.line, entry.key,
+                     entry.value.empty() ? "" : " " + printable(literal ? entry.value : "..."), message);
   }
 
   using Reader = LaunchFile (*)(const std::string& text, const std::string& name);
@@ -165,24 +166,20 @@ class TableReader {
       return;
     }
     const bool known = of_model || read_.at("keys").has(key);
-    if (read_.has("only") && read_.at("only").has(key)) {
+    const bool call = !known && entry.value == kExpression;
+    if (!call && read_.has("only") && read_.at("only").has(key)) {
       const auto modelled = transformed(read_.at("only").at(key).one_or_more(), &YamlNode::text);
       for (const std::string& part : parts)
         if (!absent && std::ranges::find(modelled, part) == modelled.end())
           fail(entry, "this value is not modelled; known: " + joined(modelled));
       if (!known) return;
     }
-    if (!known && matches("ignored", key)) {
-      ignored_.push_back(entry.key);
-      return;
-    }
+    if (!known) return take_other(entry, key, value);
     if (absent) return;
-    if (!known) refuse(entry, key, value);
-    if (known && entry.value.find(kNotLiteral) != std::string::npos)
+    if (entry.value.find(kNotLiteral) != std::string::npos)
       fail(entry,
            "the value is not literal; only literal assignments, arrays and variables of these are read");
-    if (known)
-      values_.set((of_model ? read_.at("model") : read_.at("keys")).at(key).text(), joined(parts, "+"));
+    values_.set((of_model ? read_.at("model") : read_.at("keys")).at(key).text(), joined(parts, "+"));
   }
 
   /// Values of `a b`, `a,b` and `[a, "b"]`.
@@ -198,14 +195,19 @@ class TableReader {
     });
   }
 
-  void refuse(const LaunchEntry& entry, const std::string& key, const std::string& value) const {
-    std::vector<std::string> known = read_.at("keys").keys();
+  /// A key without a value of its own: refused, without effect or unknown.
+  void take_other(const LaunchEntry& entry, const std::string& key, const std::string& value) {
+    static const std::set<std::string> kOff{"no", "0", "none", "null", "None", "[]"};
     if (read_.has("refused"))
       for (const std::string& pattern : read_.at("refused").keys())
         if (fnmatch(pattern.c_str(), key.c_str(), 0) == 0) {
-          if (value == "no" || value == "0" || value == "none") return;
+          if (kOff.contains(value)) return;
           fail(entry, "is not modelled: " + read_.at("refused").at(pattern).text());
         }
+    if (entry.value == kExpression) return ignored_.push_back(entry.key + " (not literal)");
+    if (matches("ignored", key)) return ignored_.push_back(entry.key);
+    if (value == "null" || value == "None") return;
+    std::vector<std::string> known = read_.at("keys").keys();
     for (const char* list : {"model", "only"})
       if (read_.has(list))
         for (const std::string& one : read_.at(list).keys()) known.push_back(one);
@@ -353,7 +355,8 @@ class TableReader {
       text += (text.empty() ? "" : ",") + (name == "copies" ? std::string("data") : name) + "=" + size;
     }
     const bool in_one = text.find(',') == std::string::npos && !text.starts_with("tensor") &&
-                        !text.starts_with("context") && !text.starts_with("expert");
+                        !text.starts_with("context") && !text.starts_with("expert") &&
+                        text.ends_with("=" + values_.value_or("world-size", ""));
     return in_one ? "" : text;
   }
 

@@ -1,10 +1,11 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <regex>
+#include <utility>
 
 #include "core/error.hpp"
-#include "core/expression.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "sim/plan/launch_syntax.hpp"
@@ -18,47 +19,60 @@ struct ShellWord {
   int line = 0;
 };
 
-/// A logical line, with continuations joined.
-struct ShellLine {
-  std::string text;
-  int line = 0;
-};
-
-constexpr std::size_t kLongestScriptLine = 100'000;
-
-std::vector<ShellLine> logical_lines(const std::string& text) {
-  std::vector<ShellLine> lines;
-  int number = 0, open = 0;
-  bool continues = false;
-  for (std::string line : split(text)) {
-    ++number;
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ' || line.back() == '\t'))
-      line.pop_back();
-    const bool inside = continues || open > 0;
-    if (!inside) lines.push_back({"", number});
-    if (const auto comment = line.find(" #"); inside && line.starts_with("#"))
-      line.clear();
-    else if (comment != std::string::npos && std::ranges::count(line.substr(0, comment), '"') % 2 == 0 &&
-             std::ranges::count(line.substr(0, comment), '\'') % 2 == 0)
-      line.erase(comment);
-    continues = line.ends_with('\\');
-    if (continues) line.pop_back();
-    static const std::regex kOpens(R"(^\s*(export\s+)?\w+\+?=\()");
-    if (open == 0 && line.size() < 1'000 && std::regex_search(line, kOpens)) open = 1;
-    if (open > 0 && line.find(')') != std::string::npos) open = 0;
-    lines.back().text += (inside ? " " : "") + line;
-    if (lines.back().text.size() > kLongestScriptLine) lines.back().text.resize(kLongestScriptLine);
+/// Commands, in one line each, and comments. Ends of lines, `;`, `&` and `|` separate them outside of quotes
+/// and parentheses.
+std::vector<ShellWord> commands_in(const std::string& text) {
+  constexpr std::size_t kLongest = 100'000;
+  std::vector<ShellWord> commands{{"", 1}};
+  char quote = 0, before = '\n';
+  int depth = 0, number = 1;
+  for (std::size_t at = 0; at < text.size(); before = text[at++]) {
+    const char c = text[at], next = at + 1 < text.size() ? text[at + 1] : '\n';
+    std::string& command = commands.back().text;
+    number += c == '\n' ? 1 : 0;
+    if (c == '#' && quote == 0 && std::isspace(static_cast<unsigned char>(before)) != 0) {
+      const std::size_t end = std::min(text.find('\n', at), text.size());
+      if (before == '\n' && depth == 0) commands.push_back({text.substr(at, end - at), number});
+      at = end - 1;
+      continue;
+    }
+    if (c == '\\' && quote != '\'') {
+      const std::size_t more = std::min(text.find_first_not_of(" \t", at + 1), text.size());
+      const bool continues = more == text.size() || text[more] == '\n';
+      command += continues ? " " : text.substr(at, 2);
+      number += continues ? 1 : 0;
+      at = continues ? more : at + 1;
+      continue;
+    }
+    if (quote != 0)
+      quote = c == quote ? '\0' : quote;
+    else if (c == '"' || c == '\'')
+      quote = c;
+    else if (c == '(' || (c == '{' && before == '$'))
+      ++depth;
+    else if ((c == ')' || c == '}') && depth > 0)
+      --depth;
+    const bool redirects = before == '>' || (c == '&' && next == '>');  // 2>&1, &>
+    const bool ends = c == '\n' || c == ';' || ((c == '&' || c == '|') && !redirects);
+    if (ends && quote == 0 && depth == 0)
+      commands.push_back({"", number});
+    else if (command.size() < kLongest)
+      command += c == '\n' ? ' ' : c;
   }
-  return lines;
+  return commands;
 }
 
 class ScriptReader {
  public:
-  ScriptReader(const std::string& text, std::string name)
-      : name_(std::move(name)), lines_(logical_lines(text)) {}
+  explicit ScriptReader(std::string name) : name_(std::move(name)) {}
 
-  LaunchFile read() {
-    for (const ShellLine& line : lines_) read_line(line);
+  LaunchFile read(std::string text) {
+    std::erase(text, '\r');
+    for (const ShellWord& command : commands_in(text)) {
+      const bool comment = command.text.starts_with('#');
+      comment ? read_comment(command.text, command.line, file_) : read_command(command.text, command.line);
+      if (command.text.starts_with("#SBATCH")) read_slurm(command.text.substr(0, 1'000), command.line);
+    }
     return std::move(file_);
   }
 
@@ -67,25 +81,24 @@ class ScriptReader {
     throw InputError("{}:{}: {}", name_, line, message);
   }
 
-  void read_line(const ShellLine& line) {
-    const auto first = line.text.find_first_not_of(" \t");
-    if (first == std::string::npos) return;
-    const std::string text = line.text.substr(first);
-    static const std::regex kSlurm(R"(^#SBATCH\s+--([a-z-]+)[= ]([^\s]+))");
-    std::smatch found;
-    read_comment(text, line.line, file_);
-    if (text.size() < 1'000 && std::regex_search(text, found, kSlurm))
-      file_.entries.push_back({"sbatch-" + found[1].str(), found[2], line.line});
-    if (text.front() == '#') return;
-    if (assignment(text, line.line)) return;
-    const std::vector<ShellWord> words = words_of(text, line.line);
+  void read_slurm(const std::string& text, int line) {
+    static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]|-(N)\s*)(\S+))");
+    for (std::sregex_iterator at(text.begin(), text.end(), kOption), end; at != end; ++at)
+      file_.entries.push_back({"sbatch-" + ((*at)[2].matched ? "nodes" : (*at)[1].str()), (*at)[3], line});
+  }
+
+  /// Assignments and a command.
+  void read_command(std::string text, int line) {
+    do text.erase(0, text.find_first_not_of(" \t{})"));
+    while (assignment(text, line));
+    const std::vector<ShellWord> words = words_of(text, line);
     if (words.empty()) return;
     if (words.front().text.starts_with("--")) return add_arguments(words, 0);
     command(words);
   }
 
-  /// `NAME=value`, `NAME=( ... )`, `export NAME=value`.
-  bool assignment(std::string text, int line) {
+  /// Takes `NAME=value`, `NAME=( ... )` or `export NAME=value` from the text, which may go on.
+  bool assignment(std::string& text, int line) {
     constexpr std::string_view kExport = "export ";
     if (text.starts_with(kExport)) text.erase(0, kExport.size());
     const auto equals = text.find('=');
@@ -97,43 +110,43 @@ class ScriptReader {
         !std::ranges::all_of(variable, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }) ||
         std::isdigit(static_cast<unsigned char>(variable.front())) != 0)
       return false;
-    std::string value = text.substr(equals + 1);
-    const bool list = value.starts_with('(');
-    if (list) {
-      const auto end = value.rfind(')');
-      if (end == std::string::npos) fail(line, "'" + variable + "': the list is not closed");
-      value = value.substr(1, end - 1);
-    }
-    std::vector<ShellWord> words = words_of(value, line);
-    if (!list && words.size() > 1) {  // `NAME=value command ...`
-      const auto rest = value.find(words[1].text);
-      variables_[variable] = {words.front()};
-      if (rest != std::string::npos) read_line({value.substr(rest), line});
-      return true;
-    }
+    const bool list = text.substr(equals + 1, 1) == "(";
+    std::size_t end = list ? text.rfind(')') : std::string::npos;
+    if (list && end == std::string::npos) fail(line, "'" + variable + "': the list is not closed");
+    const auto words = list ? words_of(text.substr(equals + 2, end - equals - 2), line)
+                            : words_of(text.erase(0, equals + 1), line, &end);
     std::vector<ShellWord>& known = variables_[variable];
     if (!appends) known.clear();
     known.insert(known.end(), words.begin(), words.end());
+    text.erase(0, end);
     return true;
   }
 
-  /// Words with variables replaced. A value that is not literal is `\x01` and the reason.
-  std::vector<ShellWord> words_of(const std::string& text, int line) const {
+  /// Words with variables replaced, without redirections. A value that is not literal is `\x01`.
+  /// \param end if not null, the first word alone is read, and this becomes its end
+  std::vector<ShellWord> words_of(const std::string& text, int line, std::size_t* end = nullptr) const {
     std::vector<ShellWord> words;
     std::string word;
-    bool has_word = false;
+    bool has_word = false, redirects = false;
     char quote = 0;
     const auto finish = [&] {
-      if (has_word) words.push_back({word, line});
+      if (has_word && !std::exchange(redirects, false)) words.push_back({word, line});
       word.clear();
       has_word = false;
     };
-    for (std::size_t at = 0; at < text.size(); ++at) {
+    for (std::size_t at = 0; at < text.size() && (end == nullptr || *end > at); ++at) {
       const char c = text[at];
       if (quote == 0 && (c == ' ' || c == '\t')) {
+        if (end != nullptr) *end = at;
         finish();
       } else if (quote == 0 && c == '#' && !has_word) {
         break;
+      } else if (quote == 0 && (c == '<' || c == '>')) {
+        if (word.find_first_not_of("0123456789&") != std::string::npos) finish();
+        word.clear();  // `2` of `2>`
+        has_word = false;
+        redirects = text.compare(at + 1, 1, "(") != 0;
+        if (!redirects) at = std::min(text.find(')', at), text.size());
       } else if (c == quote) {
         quote = 0;
       } else if (quote == 0 && (c == '"' || c == '\'')) {
@@ -159,10 +172,12 @@ class ScriptReader {
         has_word = true;
         break;
       } else {
-        word += c;
+        const bool escapes = c == '\\' && quote != '\'' && at + 1 < text.size();
+        word += escapes ? text[++at] : c;
         has_word = true;
       }
     }
+    if (quote != 0) fail(line, "a quotation is not closed");
     finish();
     return words;
   }
@@ -203,30 +218,33 @@ class ScriptReader {
     at = end - 1;
     const auto found = variables_.find(name);
     if (found != variables_.end()) return found->second;
-    if (has_default) return {{otherwise, 0}};
-    return {unknown};
+    return {has_default ? ShellWord{otherwise, 0} : unknown};
   }
 
-  std::string computed(const std::string& inner) const {
-    Assignment values;
-    for (const auto& [name, words] : variables_)
-      if (words.size() == 1 && number_in<double>(words.front().text)) values.set(name, words.front().text);
-    std::string plain;
-    for (const char c : inner)
-      if (c != '$' && c != '{' && c != '}' && c != ' ') plain += c;
-    if (plain.empty() || plain.find_first_of("()-%<>!&|?") != std::string::npos) return "\x01";
-    try {
-      const auto value = evaluate(plain, values);
-      return value ? std::to_string(static_cast<long long>(*value)) : "\x01";
-    } catch (const Error&) {
-      return "\x01";
+  /// Integers with + - * / %, from left to right as in bash; `\x01` for anything else.
+  std::string computed(std::string rest) const {
+    static const std::regex kTerm(R"(^\s*([-+*/%]?)\s*\$?\{?(\w+)\}?\s*)");
+    double sum = 0.0, product = 0.0;
+    std::smatch found;
+    for (bool first = true; !rest.empty(); rest = found.suffix().str(), first = false) {
+      if (rest.size() > 1'000 || !std::regex_search(rest, found, kTerm)) return "\x01";
+      const auto variable = variables_.find(found[2]);
+      const bool one = variable != variables_.end() && variable->second.size() == 1;
+      const auto value = number_in<int>(one ? variable->second.front().text : found[2].str());
+      const char sign = found[1].length() > 0 ? *found[1].first : first ? '+' : '\0';
+      if (!value || sign == '\0' || (*value == 0 && (sign == '/' || sign == '%'))) return "\x01";
+      if (sign == '+' || sign == '-') sum += std::exchange(product, sign == '+' ? *value : -1.0 * *value);
+      if (sign == '*') product *= *value;
+      if (sign == '/') product = std::trunc(product / *value);
+      if (sign == '%') product = std::fmod(product, *value);
     }
+    return fmt::format("{:.0f}", sum + product);
   }
 
   void command(const std::vector<ShellWord>& words) {
     static const std::vector<std::string> kHarmless{
         "set",   "cd",     "mkdir", "echo", "ulimit",     "module",   "wait", "exit", "sleep",
-        "unset", "export", "pwd",   "date", "nvidia-smi", "hostname", "ls",   "}",    "{"};
+        "unset", "export", "pwd",   "date", "nvidia-smi", "hostname", "ls",   "tee",  "grep"};
     static const std::vector<std::string> kStarters{
         "torchrun", "python", "python3", "srun", "mpirun", "deepspeed", "accelerate", "bash",
         "exec",     "time",   "nohup",   "uv",   "sudo",   "megatron",  "nsys"};
@@ -236,17 +254,23 @@ class ScriptReader {
     if (std::ranges::find(kStarters, program) == kStarters.end())
       fail(line, "'" + printable(program) +
                      "': only literal assignments, arrays, and a command that starts python, torchrun, srun "
-                     "or mpirun "
-                     "are read");
+                     "or mpirun are read");
+    static const std::regex kString("-[a-z]*c");
+    for (std::size_t i = 1; i < words.size(); ++i)
+      if (words[i - 1].text.ends_with("sh") && std::regex_match(words[i].text.substr(0, 9), kString))
+        fail(line, words[i].text + ": a command in a string is not read; write it on a line of its own");
     add_arguments(words, 1);
   }
 
   void add_arguments(const std::vector<ShellWord>& words, std::size_t first) {
     static const std::regex kOverride(R"(^\+{0,2}[A-Za-z_][\w.]*=.*)");
+    bool started = false;  // the program, which overrides follow
     for (std::size_t i = first; i < words.size(); ++i) {
       const std::string& word = words[i].text;
       if (!word.starts_with("--") || word == "--") {
-        if (word.size() < 1'000 && word.find('.') != std::string::npos && std::regex_match(word, kOverride)) {
+        started |= word.ends_with(".py") || (i > 0 && words[i - 1].text == "-m");
+        if (word.size() < 1'000 && (started || word.find('.') != std::string::npos) &&
+            std::regex_match(word, kOverride)) {
           const auto equals = word.find('=');
           file_.entries.push_back(
               {word.substr(word.find_first_not_of('+'), equals - word.find_first_not_of('+')),
@@ -264,7 +288,7 @@ class ScriptReader {
       while (value.empty() && i + 1 < words.size() && !words[i + 1].text.starts_with("--") &&
              key.find('\x01') == std::string::npos) {
         value = words[++i].text;
-        while (i + 1 < words.size() && !words[i + 1].text.starts_with("--") &&
+        while (i + 1 < words.size() && !words[i + 1].text.starts_with("--") && words[i + 1].text != "-m" &&
                !words[i + 1].text.ends_with(".py") && words[i + 1].text.find('=') == std::string::npos)
           value += " " + words[++i].text;
         break;
@@ -274,7 +298,6 @@ class ScriptReader {
   }
 
   const std::string name_;
-  const std::vector<ShellLine> lines_;
   std::map<std::string, std::vector<ShellWord>> variables_{};
   LaunchFile file_{};
 };
@@ -282,7 +305,7 @@ class ScriptReader {
 }  // namespace
 
 LaunchFile read_script(const std::string& text, const std::string& name) {
-  return ScriptReader(text, name).read();
+  return ScriptReader(name).read(text);
 }
 
 }  // namespace stepcast

@@ -17,6 +17,7 @@ namespace stepcast {
 namespace {
 
 constexpr std::size_t kLongestLine = 2'000;  // std::regex recurses
+constexpr std::string_view kDocumentation = "\"\"\"";
 
 std::string trimmed(const std::string& text) {
   const auto first = text.find_first_not_of(" \t\r"), last = text.find_last_not_of(" \t\r");
@@ -52,7 +53,7 @@ std::optional<std::string> literal(const std::string& text,
       if (!item) return {};
       items += (items.empty() ? "" : ",") + *item;
     }
-    return items;
+    return items.empty() ? "[]" : items;
   }
   const auto variable = variables.find(value);
   return variable == variables.end() ? std::nullopt : std::optional(variable->second);
@@ -90,7 +91,7 @@ void add_yaml(const YamlNode& node, const std::string& prefix, const std::string
     }
     std::vector<std::string> items;
     for (const YamlNode& item : value.one_or_more()) items.push_back(item.is_scalar() ? item.text() : "null");
-    file.entries.push_back({prefix + key, joined(items, ","), line_of(text, at)});
+    file.entries.push_back({prefix + key, items.empty() ? "[]" : joined(items, ","), line_of(text, at)});
   }
 }
 
@@ -115,13 +116,18 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       R"(^(for|while|if|elif|else|with|try|except|class|lambda|async|match)\b.*)");
   static const std::regex kAssignment(R"(^([A-Za-z_][\w.]*)\s*(?::\s*[\w.\[\]]+\s*)?=\s*([^=].*)$)");
   static const std::regex kKeyword(
-      R"(([A-Za-z_]\w*)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|[-+]?[\w.]+)\s*(?=[,)]|$))");
+      R"(([A-Za-z_]\w*)\s*=(?!=)\s*((?:"[^"]*"|'[^']*'|\[[^\]]*\])(?=\s*(?:[,)]|$))|[^,()]*))");
   LaunchFile file;
   std::map<std::string, std::string> variables;
   int number = 0;
+  bool documents = false;  // within """ and """ of several lines
   for (const std::string& line : split(text)) {
     read_comment(line, ++number, file);
-    const std::string plain = trimmed(without_comment(line));
+    const auto quotation = line.find(kDocumentation);
+    if (quotation != std::string::npos && quotation == line.rfind(kDocumentation)) documents = !documents;
+    if (documents) continue;
+    std::string plain = trimmed(without_comment(line));
+    if (plain.starts_with("return ")) plain.erase(0, plain.find(' ') + 1);
     if (plain.empty() || plain.size() > kLongestLine) continue;
     std::smatch found;
     if (plain.starts_with("if __name__")) continue;
@@ -129,7 +135,7 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       throw InputError("{}:{}: '{}': only literal values 'key = value' and 'key=value' are read", name,
                        number, found[1].str());
     if (plain.starts_with("import ") || plain.starts_with("from ") || plain.starts_with("def ") ||
-        plain.starts_with("return") || plain.starts_with("@") || plain.starts_with("\"\"\""))
+        plain.starts_with("@") || quotation != std::string::npos)
       continue;
     std::string rest = plain;
     if (std::regex_match(plain, found, kAssignment)) {
@@ -137,18 +143,17 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       rest = found[2];
       const auto value = literal(rest.ends_with(',') ? rest.substr(0, rest.size() - 1) : rest, variables);
       const bool call = rest.find('(') != std::string::npos;
-      const bool plain_name =
-          key.find('.') == std::string::npos && !line.starts_with(' ') && !line.starts_with('\t');
+      const bool plain_key = key.find('.') == std::string::npos;
+      const bool plain_name = plain_key && !line.starts_with(' ') && !line.starts_with('\t');
+      if (plain_name) variables.erase(key);
       if (value && plain_name) variables[key] = *value;
       if (value && (!plain_name || key.find('_') != std::string::npos))
         file.entries.push_back({key, *value, number});
-      if (!value && !call && key.find('.') != std::string::npos)
-        file.entries.push_back({key, "\x01", number});
+      if (!value) file.entries.push_back({key, call || plain_key ? kExpression : kNotLiteral, number});
       if (value || !call) continue;
     }
-    for (auto at = std::sregex_iterator(rest.begin(), rest.end(), kKeyword); at != std::sregex_iterator();
-         ++at)
-      file.entries.push_back({(*at)[1], literal((*at)[2], variables).value_or("\x01"), number});
+    for (std::sregex_iterator at(rest.begin(), rest.end(), kKeyword), end; at != end; ++at)
+      file.entries.push_back({(*at)[1], literal((*at)[2], variables).value_or(kExpression), number});
   }
   return file;
 }

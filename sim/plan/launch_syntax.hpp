@@ -6,6 +6,9 @@
 /// Keys and values of files that start a training, without running them.
 namespace stepcast {
 
+/// Values that are not literal. Keywords of an expression or call are entries of their own.
+inline constexpr const char *kNotLiteral = "\x01", *kExpression = "\x01()";
+
 /// A literal value of a launch file.
 struct LaunchEntry {
   std::string key;    ///< as written, without leading dashes; nested as `zero_optimization.stage`

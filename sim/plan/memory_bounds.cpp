@@ -138,7 +138,7 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   const bool in_place = model.transformer_engine();  // no array for reduced gradients
   const auto add_shared = [&](const SegmentBytes::Shared& shared, int shards) {
     if (shards > 1) {
-      const double copy = model.precision.master == "none" ? shared.gathered.of(range) : 0.0;
+      const double copy = model.precision.master == "none" && !in_place ? shared.gathered.of(range) : 0.0;
       bytes += (copy + (in_place ? 0.0 : reduced_gradients(held, shared, range))) / shards;
     } else if (view.zero == 0 && view.replicas() > 1 && !view.is_sharded() && !in_place) {
       bytes += shared.reduced.of(range);

@@ -23,14 +23,14 @@ constexpr std::array kCommon{"model",     "strategy", "batch",   "micro-batches"
 
 }  // namespace
 
-const std::string& Plan::text(const std::string& name) const {
+const std::string& Plan::text(std::string_view name) const {
   static const std::string kNothing;
   if (const auto found = values.find(name); found != values.end()) return found->second;
   const auto found = added.find(name);
   return found == added.end() ? kNothing : found->second;
 }
 
-int Plan::number(const std::string& name) const {
+int Plan::number(std::string_view name) const {
   const std::string& value = text(name);
   return value.empty() ? 1 : std::stoi(value);
 }

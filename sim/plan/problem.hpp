@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -45,9 +46,9 @@ struct Plan {
   OptionTexts values;
   OptionTexts added{};  ///< by the problem's convention: options, settings, and `model` with these
 
-  [[nodiscard]] const std::string& text(const std::string& name) const;  ///< "" if it is missing
-  [[nodiscard]] int number(const std::string& name) const;               ///< 1 if it is missing
-  [[nodiscard]] int micro_batch(const PlanProblem& problem) const;       ///< samples
+  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< "" if it is missing
+  [[nodiscard]] int number(std::string_view name) const;               ///< 1 if it is missing
+  [[nodiscard]] int micro_batch(const PlanProblem& problem) const;     ///< samples
   /// Replicas of FSDP's shards; 1 if all data-parallel ranks share one copy.
   [[nodiscard]] int copies() const;
   /// Ranks with all experts together.

@@ -41,19 +41,19 @@ Values choices_of(const std::string& strategy, const std::string& name) {
   return kDoesNotApply;
 }
 
-/// All ranks; if the objective is not time, also a half, a quarter, ...
+/// All ranks; if the objective is not time, also the divisors of their number.
 Values world_sizes(PlanModels& models, const Plan&) {
-  Values sizes;
-  for (int ranks = models.problem().ranks; ranks >= 1; ranks = ranks % 2 == 0 ? ranks / 2 : 0) {
-    sizes.push_back(std::to_string(ranks));
-    if (models.problem().objective == PlanObjective::kTime) break;
-  }
+  Values sizes = divisors(models.problem().ranks);
+  std::ranges::reverse(sizes);
+  if (models.problem().objective == PlanObjective::kTime) sizes.resize(1);
   return sizes;
 }
 
 /// Divisors of `ranks` over which the model can be shared; 1 alone if it has no such setting.
 Values shares(PlanModels& models, Plan plan, const std::string& name, int ranks) {
   Values all = divisors(ranks);
+  if (name == "tensor" && models.whole().has_experts())
+    plan.values["sequence_parallel"] = "1";  // they need it
   std::erase_if(all, [&](const std::string& value) {
     plan.values[name] = value;
     return models.part(plan) == nullptr;
@@ -66,7 +66,8 @@ Values sequence_parallel(PlanModels& models, const Plan& plan) {
     return kDoesNotApply;
   Plan parallel = plan;
   parallel.values["sequence_parallel"] = "1";
-  return models.part(parallel) == nullptr ? Values{"0"} : Values{"1", "0"};
+  if (models.part(parallel) == nullptr) return {"0"};
+  return models.whole().has_experts() ? Values{"1"} : Values{"1", "0"};
 }
 
 /// Whether sequence parallelism gathers inputs again in the backward instead of saving them.

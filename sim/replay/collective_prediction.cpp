@@ -77,10 +77,15 @@ std::vector<double> slowest_rank(const Result& result) {
 void check(const CollectiveRequest& request) {
   if (request.world_size < 2) throw UsageError("--world-size must be at least 2 for collectives");
   if (request.world_size > 65'536) throw UsageError("--world-size must be at most 65536");
-  if (request.smallest.count() <= 0.0 || request.largest < request.smallest || !(request.factor >= 1.01))
+  if (request.sizes.smallest.count() <= 0.0 || request.sizes.largest < request.sizes.smallest ||
+      !(request.sizes.factor >= 1.01))
     throw UsageError("--min must be above 0 B and at most --max, --factor at least 1.01");
   for (const std::string& name : request.collectives)
     named<UsageError>(bench_names(), std::identity(), "collective", name);
+  for (const ResourceScale& one : request.scales)
+    if (one.resource == "pageable" || (one.resource == "compute" && request.calibration.empty()) ||
+        !rank_speeds({one}, make_schedule("bench", {.world_size = request.world_size})).empty())
+      throw UsageError("--scale {} has no effect on collectives", one.resource);
 }
 
 }  // namespace
@@ -90,7 +95,8 @@ std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::st
   const bool whole = !kind || traits(*kind).whole_array;
   const double unit = kElementBytes * (whole ? 1 : request.world_size);
   std::vector<Bytes> sizes;
-  for (Bytes size = request.smallest; size <= request.largest; size = size * request.factor) {
+  for (Bytes size = request.sizes.smallest; size <= request.sizes.largest;
+       size = size * request.sizes.factor) {
     const Bytes rounded(unit * std::ceil(size.count() / unit));
     if (sizes.empty() || sizes.back() != rounded) sizes.push_back(rounded);
   }
@@ -99,7 +105,7 @@ std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::st
 
 Bench predict_collectives(const CollectiveRequest& request) {
   check(request);
-  const auto environment = resolve_environment(request, {.world_size = request.world_size});
+  const auto environment = resolve_environment(request, {.world_size = request.world_size}, request.scales);
   PredictionEnvironment& place = *environment;
   Bench bench;
   if (!place.cluster.path.empty()) bench.lineage.push_back(make_ancestor("cluster", place.cluster.path));

@@ -28,7 +28,7 @@ Assignment conditions_of(const OptionTexts& options) {
   Assignment values{{"strategy", ""},       {"precision", "fp32"}, {"schedule", "1f1b"},
                     {"micro-batches", "1"}, {"recompute", "none"}, {"sharding", "full_shard"},
                     {"forward-only", "no"}, {"ulysses", "0"},      {"trace", "none"},
-                    {"device", "none"},     {"muon", "0"}};
+                    {"device", "none"},     {"muon", "0"},         {"zero", ""}};
   for (const auto& [name, value] : options) values.set(name, value);
   if (const std::string device = values.value_or("device", ""); device != "none")
     values.set("device", device_model(device).hardware);  // without its settings
@@ -43,6 +43,7 @@ Assignment conditions_of(const OptionTexts& options) {
   }
   for (const char* name : {"pipeline", "data", "shard", "context", "tensor", "expert", "expert_tensor"})
     values.set(name, std::to_string(config.mesh.size(name)));
+  if (!config.mesh.has("expert_tensor")) values.set("expert_tensor", "0");
   values.set("replicas", std::to_string(world / config.mesh.size("tensor") / config.mesh.size("pipeline")));
   return values;
 }
@@ -146,7 +147,9 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
                    given.end()) {
       auto& settings = settings_[options.at("model")];
       if (settings.empty()) settings = load_model(options.at("model")).settings;
-      if (!settings.contains(entry.name)) continue;
+      const auto experts = settings.find("experts");
+      const bool without = experts != settings.end() && experts->second == 0 && entry.name == "expert_tensor";
+      if (!settings.contains(entry.name) || without) continue;
       const std::string text = multiple_of(settings.at(entry.name), value.text);
       model->second = with_setting(model->second, entry.name, text);
       added[entry.name] = entry.name + "=" + text;

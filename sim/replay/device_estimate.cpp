@@ -259,6 +259,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     to.forward = cost(index, Phase::kForward);
     to.backward = cost(index, Phase::kBackward);
     to.optimizer = cost(index, Phase::kOptimizer);
+    if (model.transformer_engine()) to.zero_grad = cost(index, Phase::kZeroGrad);  // arrays that stay
     to.optimizer_peak_bytes = muon_workspace(model, segment).count();
     to.saved_bytes = activations * segment.saved.size.count();
     to.forward_peak_bytes = to.saved_bytes + activations * segment.saved.workspace.forward.count();

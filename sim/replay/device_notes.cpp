@@ -126,8 +126,9 @@ std::string memory_warning(const Result& result, const DeviceModel& device) {
   return fmt::format(
       "rank {} needs {} and reserves about {}, {} holds {}{}", largest->rank,
       to_text(Bytes(largest->peak_bytes)), percent_text(reserved, 0), device.name, to_text(device.memory),
-      allocated > 1.0
-          ? ": the step does not fit"
+      allocated > 1.0 ? ": the step does not fit"
+      : reserved > 1.0
+          ? ": the step fits only if PyTorch's allocator frees what it caches, which is slow"
           : ": the step fits barely, NCCL and CUDA's context need about " + percent_text(1.0 - kBarely, 0));
 }
 

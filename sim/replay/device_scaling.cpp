@@ -133,7 +133,7 @@ Seconds optimizer_time(const Model& model, const Segment& segment, BytesPerSecon
 }
 
 double kernels_of(const Model& model, int segment, Phase phase) {
-  if (phase == Phase::kLoss) return kLossKernels;
+  if (phase == Phase::kLoss) return model.execution.graph == "full" ? 0 : kLossKernels;
   if (phase == Phase::kZeroGrad) return 0;
   const Segment& all = model.segments[segment];
   if (phase == Phase::kOptimizer) return optimizer_kernels(model, all);
@@ -145,7 +145,7 @@ double kernels_of(const Model& model, int segment, Phase phase) {
 const DeviceModel& traced_device(const Trace& trace, const std::string& path, const std::string& named) {
   if (!named.empty()) {
     const DeviceModel& device = device_model(named);
-    if (device.gpu && trace.device.find("NVIDIA") == std::string::npos)
+    if (device.gpu && !trace.device.empty() && trace.device.find("NVIDIA") == std::string::npos)
       throw UsageError("--trace-device {}: {} was measured on '{}', which is no GPU", named, path,
                        trace.device);
     return device;
@@ -162,13 +162,15 @@ TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string&
   check_describes_work(model);
   const DeviceRates from = rates_of(traced, dtype, entry.threads);
   const DeviceRates to = rates_of(device, dtype, entry.threads);
+  const bool launches = device.gpu && entry.loss_issue_s.empty();
   const auto move = [&](std::vector<double>& samples, int segment, Phase phase) {
     const Seconds before = roofline_time(model, segment, phase, entry.batch, from);
     const Seconds after = roofline_time(model, segment, phase, entry.batch, to);
     // Where the layers do nothing that is counted, what was measured is taken for moving memory.
     const double factor = before > Seconds(0) ? after / before : from.memory / to.memory;
-    const double floor = kernels_of(model, segment, phase) * to.kernel_launch.count();
-    for (double& time : samples) time = std::max(factor * time, floor);
+    const double floor = launches ? kernels_of(model, segment, phase) * to.kernel_launch.count() : 0.0;
+    // What a GPU measured shows that its launches took no longer.
+    for (double& time : samples) time = std::max(factor * time, traced.gpu ? std::min(floor, time) : floor);
   };
   TraceEntry result = entry;
   move(result.loss_s, -1, Phase::kLoss);

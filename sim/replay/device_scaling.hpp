@@ -76,14 +76,14 @@ void check_describes_work(const Model& model);
 const DeviceModel& traced_device(const Trace& trace, const std::string& path, const std::string& named);
 
 /// The entry as another device would have measured it. Every phase of every segment keeps its measured
-/// distance from the roofline, and takes no less than launching its kernels:
+/// distance from the roofline, and on a GPU takes no less than launching its kernels:
 ///
 ///     t(new) = max(t(measured) * roofline(new) / roofline(traced), kernels * kernel_launch(new))
 ///
-/// Host and input times stay, because the host takes them; so do bytes. Left out: that devices reach
-/// different parts of their roofline, and copies of the input to the device. Holds: the same device gives the
-/// same times, unless launches take longer than what was measured. \throws InputError if a device lacks the
-/// dtype, or the model declares its times
+/// Launches of a traced GPU take at most t(measured), and none if they were measured apart. Host and input
+/// times stay, because the host takes them; so do bytes. Left out: that devices reach different parts of
+/// their roofline, and copies of the input to the device. Holds: the same device gives the same times.
+/// \throws InputError if a device lacks the dtype, or the model declares its times
 TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,
                  const DeviceModel& traced, const DeviceModel& device);
 

@@ -34,7 +34,7 @@ void scale(PhaseCosts& costs, PhaseCost SegmentCosts::*phase, const std::optiona
   const double sum =
       sum_of(costs.segments, [&](const SegmentCosts& segment) { return (segment.*phase).device_s; });
   const double factor = sum > 0.0 ? known.value_or(Seconds(0)).count() / sum : 0.0;
-  for (SegmentCosts& segment : costs.segments) (segment.*phase).device_s *= factor;
+  for (SegmentCosts& each : costs.segments) each.*phase = {.device_s = factor * (each.*phase).device_s};
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::string to_text(const PhaseTimes& times);
 /// `apply` turns them into times. Gradients are ready at the end of their segment's backward.
 PhaseCosts flop_shares(const Model& model, int samples);
 
-/// Scales every known phase so that its segments add up to the known time.
+/// Scales every known phase so that its segments add up to the known time, which contains launches.
 /// \param shares the costs are shares, so that unknown phases take 0 s
 void apply(const PhaseTimes& times, PhaseCosts& costs, bool shares);
 

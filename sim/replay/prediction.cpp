@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -114,16 +115,17 @@ Result replay_replicas(ReplayInput input, const DeviceModel* device, int replica
   return pooled;
 }
 
-/// Step time that `single` takes on one rank, without any communication.
+/// Step time of one rank alone, without communication: of `single`, or of a pipeline's options in one stage.
 double single_step_time_s(const PredictionRequest& request, const Workload& workload,
                           PredictionEnvironment& environment, TrainingConfig alone) {
   alone.world_size = 1;
   alone.mesh = {};
   alone.offload = {};
-  alone.options.clear();
+  std::erase_if(alone.options,
+                [](const auto& one) { return one.first != "checkpoint" && one.first != "forward-only"; });
   Model part = workload.model;  // of ranks that share layers: one rank's part
   part.parallel.tensor = part.parallel.context = part.parallel.expert = part.parallel.expert_tensor = 1;
-  const Schedule schedule = build_schedule("single", part, alone);
+  const Schedule schedule = build_schedule(alone.options.empty() ? "single" : "pipeline", part, alone);
   ReplayInput input = replay_input(request, workload, environment, schedule);
   if (workload.nominal) input.compute.phases = &*workload.nominal;
   input.run.record_spans = false;
@@ -262,20 +264,18 @@ void add_offload(const Offload& offload, const EnvironmentRequest& asked, const 
     most = out + back;
     sent = out;
   }
-  const Host& host = cluster.hosts.front();
-  const int ranks = std::min(schedule.world_size, static_cast<int>(host.devices.size()));
   result.notes["offload"] = fmt::format("{} to the host and {} back per step; {} of its memory per rank",
                                         to_text(sent), to_text(most - sent), to_text(held));
-  Bytes fullest;  // of hosts whose ranks are neighbours
-  for (int first = 0; first < schedule.world_size; first += ranks) {
-    Bytes all;
-    for (int rank = first; rank < std::min(first + ranks, schedule.world_size); ++rank)
-      all += schedule.program(rank).host_memory;
-    fullest = std::max(fullest, all);
-  }
-  if (host.memory > Bytes(0) && fullest > host.memory)
+  std::map<const Host*, Bytes> of_host;
+  const std::vector<int> places = place_ranks(cluster, schedule.world_size);
+  for (int rank = 0; rank < schedule.world_size; ++rank)
+    of_host[&cluster.host_of(places[rank])] += schedule.program(rank).host_memory;
+  const auto full = std::ranges::find_if(of_host, [](const auto& one) {
+    return one.first->memory > Bytes(0) && one.second > one.first->memory;
+  });
+  if (full != of_host.end())
     result.notes["offload"] += fmt::format(", together {} of a host with {}: the step does not fit",
-                                           to_text(fullest), to_text(host.memory));
+                                           to_text(full->second), to_text(full->first->memory));
   std::string& assumed = result.notes["assumed"];
   assumed += (assumed.empty() ? "" : "; ") +
              std::string("copies run at the rate of links in both directions at once");

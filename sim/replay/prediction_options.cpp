@@ -1,11 +1,12 @@
 #include "sim/replay/prediction_options.hpp"
 
 #include <algorithm>
-#include <iterator>
+#include <set>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/chakra.hpp"
 #include "sim/collectives/algorithm.hpp"
@@ -55,12 +56,6 @@ unsigned seed_of(const Text& value) {
 BytesPerSecond rate(const std::string& option, const Text& value) {
   const auto parsed = usage("", [&] { return parse_bytes_per_second(value, "--" + option); });
   if (parsed <= BytesPerSecond(0)) throw UsageError("--{} must be above 0 B/s", option);
-  return parsed;
-}
-
-Seconds launch_time(const Text& value) {
-  const auto parsed = usage("", [&] { return parse_seconds(value, "--copy-launch"); });
-  if (parsed < Seconds(0)) throw UsageError("--copy-launch must be at least 0s");
   return parsed;
 }
 
@@ -169,7 +164,9 @@ std::vector<PredictionOption> replay_options() {
       {"host-memory-rate", kForecast,
        [](Request& r, const Text& v) { r.environment.copies.host_memory = rate("host-memory-rate", v); }},
       {"copy-launch", kForecast,
-       [](Request& r, const Text& v) { r.environment.copies.launch = launch_time(v); }},
+       [](Request& r, const Text& v) {
+         r.environment.copies.launch = usage("", [&] { return parse_seconds(v, "--copy-launch"); });
+       }},
   };
 }
 
@@ -205,28 +202,33 @@ PredictionRequest prediction_request(const OptionTexts& given) {
   PredictionRequest request;
   request.costs.convention = all.note;
   request.training = training_config(options);
-  std::vector<std::string> known;
-  for (const PredictionOption& option : prediction_options()) {
-    known.push_back(option.name);
-    const auto set = options.find(option.name);
-    if (set != options.end() && option.set) option.set(request, set->second);
-  }
+  for (const PredictionOption& option : prediction_options())
+    if (const auto set = options.find(option.name); set != options.end() && option.set)
+      option.set(request, set->second);
   if (given.contains("host-memory-rate") && request.training.offload.optimizer == 0.0)
     throw UsageError("--host-memory-rate has no effect without --offload optimizer or parameters");
-  for (const auto& [name, value] : options) {
-    if (request.training.options.contains(name) || name == kMeshOption) continue;
-    if (std::ranges::find(known, name) == known.end())
+  for (const auto& [name, copies] :
+       {std::pair{"pageable-rate", false}, {"copy-launch", request.training.offload != Offload{}}})
+    if (!copies && given.contains(name) && strategies().find(request.strategy).trains)
+      throw UsageError("--{} has no effect with strategy '{}', which makes no such copies", name,
+                       request.strategy);
+  const std::vector<std::string> known = transformed(prediction_options(), &PredictionOption::name);
+  for (const auto& [name, value] : options)
+    if (!request.training.options.contains(name) && name != kMeshOption &&
+        std::ranges::find(known, name) == known.end())
       throw UsageError(unknown_choice("option", name, known));
-  }
   return request;
 }
 
-EnvironmentRequest environment_request(const OptionTexts& options) {
+CollectiveRequest environment_request(const OptionTexts& options) {
+  static const std::set<Text> kParts{"algorithm", "backend",     "calibration", "cluster", "exact",
+                                     "fidelity",  "nvlink-rate", "pcie-rate",   "scale",   "world-size"};
   PredictionRequest request;
-  for (const PredictionOption& option : prediction_options())
-    if (const auto given = options.find(option.name); given != options.end() && option.set)
-      option.set(request, given->second);
-  return request.environment;
+  for (const auto& [name, value] : options) {
+    if (!kParts.contains(name)) throw UsageError("--collectives cannot be combined with --{}", name);
+    std::ranges::find(prediction_options(), name, &PredictionOption::name)->set(request, value);
+  }
+  return {request.environment, request.scale};
 }
 
 }  // namespace stepcast

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/replay/collective_prediction.hpp"
 #include "sim/replay/prediction.hpp"
 #include "sim/strategies/options.hpp"
 
@@ -34,7 +35,7 @@ const std::vector<PredictionOption>& prediction_options();
 /// \throws UsageError for an unknown option, with the nearest, or a value that is not valid
 PredictionRequest prediction_request(const OptionTexts& options);
 
-/// Environment that the given options name; others are skipped. \throws UsageError
-EnvironmentRequest environment_request(const OptionTexts& options);
+/// Environment of collectives, and its scales. \throws UsageError for options of anything else, and as above
+CollectiveRequest environment_request(const OptionTexts& options);
 
 }  // namespace stepcast

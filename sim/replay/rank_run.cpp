@@ -293,7 +293,10 @@ void RankRun::perform_collective(int index, const Collective& collective) {
   const auto join = [this, index, &collective] {
     world_.collectives.join(rank_, collective, [this, index] { finish(index); });
   };
-  if (world_.input.compute.launch) spend(world_.input.compute.launch->collective.count(), world_.clock.now());
+  const auto& launch = world_.input.compute.launch;
+  const bool captured = world_.input.model->execution.graph == "full" &&
+                        std::holds_alternative<ExchangeArray>(collective.payload);
+  if (launch && !captured) spend(launch->collective.count(), world_.clock.now());
   if (const double overhead = call_overhead_s(); overhead > 0.0)
     world_.clock.at(world_.clock.now() + overhead, join);
   else

@@ -57,11 +57,10 @@ class WorkloadResolver {
       result_.model = in_documents(
           recomputing(known_model(shared_by(request_.model, training_.mesh)), training_.recomputed_part),
           request_.documents);
-    if (!request_.trace.empty()) {
+    if (!request_.trace.empty())
       read_trace();
-      return std::move(result_);
-    }
-    if (result_.device != nullptr) estimate();
+    else if (result_.device != nullptr)
+      estimate();
     if (!request_.phases.empty()) apply_phases();
     if (result_.costs) return std::move(result_);
     if (!result_.model.has_fixed_times())
@@ -101,10 +100,12 @@ class WorkloadResolver {
   void choose_device() {
     if (request_.device.empty()) return;
     result_.device = &device_model(request_.device);
-    if (!request_.trace.empty() && result_.device->estimate.is_set)
+    const auto sets = [&](const char* name) { return request_.device.find(name) != std::string::npos; };
+    if (!request_.trace.empty() &&
+        (result_.device->estimate.is_set || sets("module_issue=") || sets("operation_issue=")))
       throw UsageError(
-          "--device {}: efficiencies, activations and rate_spread apply to estimates, and cannot be combined "
-          "with --trace",
+          "--device {}: efficiencies, activations, rate_spread, module_issue and operation_issue apply to "
+          "estimates, and cannot be combined with --trace",
           request_.device);
     if (!request_.phases.empty() || scales_.empty()) return;
     result_.scaled =
@@ -240,10 +241,10 @@ class WorkloadResolver {
     result_.continuous = traced_costs(result_.model, alone, following);
   }
 
-  /// The device that the trace is moved from. A profile does not name its device: it is the requested one,
-  /// unscaled.
+  /// The device that the trace is moved from. A profile does not name its device: without --trace-device it
+  /// is the requested one, unscaled.
   const DeviceModel* device_of(const Trace& trace) {
-    const bool profile = trace.device.empty();
+    const bool profile = trace.device.empty() && request_.trace_device.empty();
     const DeviceModel& traced =
         profile ? device_model(request_.device) : traced_device(trace, request_.trace, request_.trace_device);
     result_.notes["device"] =

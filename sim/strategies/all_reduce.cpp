@@ -7,7 +7,7 @@ namespace {
 /// One blocking all-reduce per parameter tensor after the backward, in the order of parameters(), each
 /// followed by the division by world_size: the simplest loop.
 ///
-/// A rank sends 2 (n - 1)/n of the parameter bytes per step. Nothing overlaps: every operation waits for the
+/// A rank sends 2 (n - 1)/n of the gradient bytes per step. Nothing overlaps: every operation waits for the
 /// one before. At world size 1 there is neither communication nor division. Experts of a single rank are only
 /// divided.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
@@ -17,14 +17,15 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     for (const int tensor : model.trained()) {
       const Parameter& parameter = model.parameters[tensor];
       if (model.replicas(parameter, config.world_size) > 1)
-        step.add_collective(
-            "all_reduce/" + parameter.name,
-            {.kind = CollectiveKind::kAllReduce, .message = parameter.size, .payload = GradientArray{tensor}},
-            step.latest());
+        step.add_collective("all_reduce/" + parameter.name,
+                            {.kind = CollectiveKind::kAllReduce,
+                             .message = parameter.gradient,
+                             .payload = GradientArray{tensor}},
+                            step.latest());
       step.add({.name = "divide/" + parameter.name,
                 .action = Combine{.tensor = tensor, .inputs = 1, .scale = 1.0 / config.world_size},
                 .after = step.latest(),
-                .memory_traffic = 2.0 * parameter.size});
+                .memory_traffic = 2.0 * parameter.gradient});
     }
   }
   step.optimizer(step.latest());

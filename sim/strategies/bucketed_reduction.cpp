@@ -13,16 +13,16 @@ constexpr const char* kFirstBucketCap = "1MiB";
 
 bool contains(const std::vector<int>& all, int one) { return std::ranges::find(all, one) != all.end(); }
 
-/// Tensors with gradients that a rank reduces, in gradient-ready order.
-std::vector<int> reduced_tensors(const Model& model, const std::vector<int>& segments,
-                                 const std::vector<int>& copies) {
-  std::vector<int> order;
+/// Tensors with gradients that a rank reduces, in gradient-ready order, and the segments that use them.
+std::vector<std::pair<int, int>> reduced_tensors(const Model& model, const std::vector<int>& segments,
+                                                 const std::vector<int>& copies) {
+  std::vector<std::pair<int, int>> order;
   std::vector<int> left = copies;
   const auto add_copies = [&](int from_segment) {
     std::erase_if(left, [&](int tensor) {
       for (const int user : segments)
         if (user >= from_segment && contains(model.segments[user].tied, tensor)) {
-          order.push_back(tensor);
+          order.emplace_back(tensor, user);
           return true;
         }
       return false;
@@ -32,7 +32,7 @@ std::vector<int> reduced_tensors(const Model& model, const std::vector<int>& seg
     const int segment = model.parameters[tensor].segment;
     if (!contains(segments, segment)) continue;
     add_copies(segment);
-    order.push_back(tensor);
+    order.emplace_back(tensor, segment);
   }
   add_copies(0);
   return order;
@@ -69,8 +69,21 @@ std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& s
     Bucket bucket;
     bool is_first = true;
   } open[2];  // of experts' gradients, and of all others
-  for (const int tensor : reduced_tensors(model, segments, copies)) {
+  const auto close = [&] {
+    for (auto& [bucket, is_first] : open)  // the embedding's gradient comes last
+      if (!bucket.tensors.empty()) buckets.push_back(std::exchange(bucket, {}));
+  };
+  const auto begin_of_chunk = [&](int segment) {
+    while (contains(segments, segment - 1)) --segment;
+    return segment;
+  };
+  int chunk = 0;
+  for (const auto& [tensor, segment] : reduced_tensors(model, segments, copies)) {
     const Parameter& parameter = model.parameters[tensor];
+    if (const int own = begin_of_chunk(segment); model.transformer_engine() && own != chunk) {
+      close();
+      chunk = own;
+    }
     if (contains(separate, tensor)) {
       buckets.push_back({{tensor}, parameter.reduced});
       continue;
@@ -78,12 +91,11 @@ std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& s
     auto& [bucket, is_first] = open[parameter.expert ? 0 : 1];
     bucket.tensors.push_back(tensor);
     bucket.size += parameter.reduced;
-    if (bucket.size < (is_first ? first_cap : cap)) continue;
+    if (chunk > 0 || bucket.size < (is_first ? first_cap : cap)) continue;
     buckets.push_back(std::exchange(bucket, {}));
     is_first = false;
   }
-  for (auto& [bucket, is_first] : open)  // the embedding's gradient comes last
-    if (!bucket.tensors.empty()) buckets.push_back(std::move(bucket));
+  close();
   return buckets;
 }
 
@@ -93,6 +105,8 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
       schedule_(schedule),
       group_(group),
       ranks_(ranks),
+      in_place_(step.model().transformer_engine() &&
+                step.model().precision.gradients == step.model().precision.reduction),
       first_(schedule.buckets.size()),
       bucket_of_(step.model().parameters.size()) {
   const std::string& reduction = step.model().precision.reduction;
@@ -104,10 +118,7 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
        assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap, step.copies())) {
     bucket.half = limits.half;
     for (const int tensor : bucket.tensors) bucket_of_[tensor] = schedule.buckets.size();
-    const Precision& precision = step.model().precision;
-    const bool in_place = step.model().transformer_engine() && precision.gradients == precision.reduction;
-    if (!in_place)
-      step.hold(MemoryCategory::kCommunication, bucket.message());  // Megatron's gradients are the buckets
+    if (!in_place_) step.hold(MemoryCategory::kCommunication, bucket.message());
     schedule.buckets.push_back(std::move(bucket));
   }
   pending_.resize(schedule.buckets.size() - first_);
@@ -127,12 +138,13 @@ void BucketedReduction::copy_in(int tensor, int backward, bool hook) {
   std::vector<int>& pending = pending_[number - first_];
   const Bucket& bucket = schedule_.buckets[number];
   const auto index = static_cast<int>(number);
-  pending.push_back(
-      step_.add({.name = "copy_in/" + parameter.name,
-                 .action = CopyIn{.bucket = index, .tensor = tensor, .scale = 1.0 / ranks_},
-                 .within = hook ? backward : -1,
-                 .ready_tensor = hook ? tensor : -1,
-                 .memory_traffic = parameter.gradient + (bucket.half ? 0.5 : 1.0) * parameter.reduced}));
+  Bytes traffic = parameter.gradient + (bucket.half ? 0.5 : 1.0) * parameter.reduced;
+  if (in_place_ && ranks_ == 1) traffic = {};
+  pending.push_back(step_.add({.name = "copy_in/" + parameter.name,
+                               .action = CopyIn{.bucket = index, .tensor = tensor, .scale = 1.0 / ranks_},
+                               .within = hook ? backward : -1,
+                               .ready_tensor = hook ? tensor : -1,
+                               .memory_traffic = traffic}));
   if (pending.size() < bucket.tensors.size() || step_.model().replicas(parameter, ranks_) == 1) return;
   const Collective call{CollectiveKind::kAllReduce, bucket.message(), group_, 0, BucketArray{index}};
   pending = {step_.add_collective("all_reduce/bucket" + std::to_string(number), call, pending)};
@@ -145,7 +157,7 @@ void BucketedReduction::copy_out() {
     step_.add({.name = "copy_out/bucket" + std::to_string(number),
                .action = CopyOut{.bucket = static_cast<int>(number)},
                .after = pending_[own],
-               .memory_traffic = (bucket.half ? 1.5 : 2.0) * bucket.size});
+               .memory_traffic = in_place_ ? Bytes(0) : (bucket.half ? 1.5 : 2.0) * bucket.size});
   }
 }
 

@@ -33,6 +33,9 @@ BucketLimits bucket_limits(StrategyOptions& options);
 /// torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size, with order and limits of
 /// rebuild_buckets(), which is the layout from the second step on. Holds: every tensor is in exactly one
 /// bucket; only the last bucket may be smaller than its limit.
+///
+/// In Megatron each chunk of a pipeline, a run of adjacent segments, has buckets of its own, and all chunks
+/// but the first of the model have one. Source: distributed_data_parallel.py, disable_bucketing.
 std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
                                    Bytes cap, const std::vector<int>& copies = {},
                                    const std::vector<int>& separate = {});
@@ -67,6 +70,7 @@ class BucketedReduction {
   Schedule& schedule_;
   int group_;
   int ranks_;
+  bool in_place_;                       ///< Megatron's gradients are the buckets, which are scaled
   std::size_t first_;                   // of its buckets in the Schedule
   std::vector<std::size_t> bucket_of_;  // by parameter
   /// By bucket: its copies so far; if it is full, the operations that its copy back waits for.

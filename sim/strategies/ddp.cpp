@@ -30,10 +30,12 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
 /// Backward and optimizer with `--zero`.
 Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
   step.load_input();
+  zero.gather();
   zero.zero_grad();
   std::vector<int> ready = broadcast_buffers(step);
   for (int i = 0; i <= step.last_micro_batch(); ++i) {
-    step.forward_all(i, std::exchange(ready, {}));
+    for (const int segment : step.segments()) zero.forward(segment, i, std::exchange(ready, {}));
+    step.loss(i);
     for (std::size_t segment = step.segments().size(); segment-- > 0;)
       if (step.has(Phase::kBackward, step.segments()[segment]))
         zero.backward(step.segments()[segment], i, i == step.last_micro_batch());
@@ -58,7 +60,10 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   const int stage = zero_stage(options, model, config.world_size);
   const BucketLimits limits = bucket_limits(options);
   if (stage > 0) {
-    ZeroReduction zero(step, schedule, limits, stage, {.group = 0, .shards = config.world_size});
+    ZeroReduction zero(step, schedule, limits, stage,
+                       {.group = 0,
+                        .shards = config.world_size,
+                        .gathers_in_forward = options.text("gather-parameters") == "forward"});
     schedule.programs.push_back(share_optimizer(step, zero));
     return schedule;
   }
@@ -81,7 +86,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
 
 std::vector<StrategyOption> options() {
   std::vector<StrategyOption> all = bucket_options();
-  all.push_back(zero_option());
+  for (StrategyOption& option : zero_options()) all.push_back(std::move(option));
   return all;
 }
 

@@ -72,10 +72,15 @@ std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& uni
   if (offload.parameters && !unit.alone()) return {};
   const double own = static_cast<double>(unit.elements) / unit.shards;
   std::vector<MemoryChange> held;
-  // In mixed precision the shard is the master copy; an all-gather casts it to the precision of compute. Of a
-  // master copy on the host the device keeps parameters to gather.
-  const bool whole = model.precision.master == "none" || unit.alone() || !unit.trains();
-  if (const double part = whole ? 1.0 : gathers ? offload.optimizer : 0.0; part > 0.0)
+  // In mixed precision the shard is the master copy; an all-gather casts it to the precision of compute.
+  // Megatron FSDP keeps both. Of a master copy on the host the device keeps parameters to gather. Megatron
+  // updates whole fp32 parameters in place.
+  const bool engine = model.transformer_engine();
+  const double part = unit.alone() || !unit.trains()     ? 1.0
+                      : model.precision.master == "none" ? (engine && !gathers ? 0.0 : 1.0)
+                      : gathers                          ? (engine ? 1.0 : offload.optimizer)
+                                                         : 0.0;
+  if (part > 0.0)
     held.push_back({.category = MemoryCategory::kParameters, .size = Bytes(part * unit.parameter * own)});
   if (!unit.trains()) return held;
   held.push_back({.category = MemoryCategory::kGradients,

@@ -29,7 +29,7 @@ Program build_program(const Model& model, const TrainingConfig& config, int rank
       step.add({.name = "mean/" + parameter.name,
                 .action = Combine{.tensor = tensor, .inputs = ranks, .scale = 1.0 / config.world_size},
                 .after = step.latest(),
-                .memory_traffic = message + parameter.size});
+                .memory_traffic = message + parameter.gradient});
     }
     exchange(CollectiveKind::kScatter);
   }
@@ -40,7 +40,7 @@ Program build_program(const Model& model, const TrainingConfig& config, int rank
 /// After the backward, for each parameter tensor in the order of parameters(): rank 0 gathers the gradients
 /// of all ranks, takes the mean, and scatters it. Every operation waits for the one before.
 ///
-/// Rank 0 receives and sends (n - 1) times the parameter bytes per step, every other rank once, so that it
+/// Rank 0 receives and sends (n - 1) times the gradient bytes per step, every other rank once, so that it
 /// does not scale. At world size 1 there is neither communication nor mean. For an expert on m ranks the
 /// first of those is the root, and the sum is divided by all n; an expert on a single rank is only divided.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {

@@ -58,15 +58,18 @@ void LocalStep::hold_model() {
   for (const int index : segments())
     for (const int tensor : segment(index).parameters) add(tensor);
   for (const int tensor : tied_) add(tensor);
-  parameters += frozen_bytes();
-  Bytes buffers;
-  for (const Buffer& buffer : model_.buffers)
-    if (holds(buffer.segment)) buffers += buffer.size;
-  hold(MemoryCategory::kParameters, parameters + buffers);
+  forget_resident();
+  hold(MemoryCategory::kParameters, parameters + frozen_bytes());
   if (model_.optimizer.kind == "none" || forward_only_) return;
   hold(MemoryCategory::kGradients, gradients);
   hold(MemoryCategory::kOptimizerState,
        (1.0 - offload().optimizer) * model_.optimizer_bytes(count, muon_count));
+}
+
+void LocalStep::forget_resident() {
+  program_.resident.clear();
+  for (const Buffer& buffer : model_.buffers)
+    if (holds(buffer.segment)) hold(MemoryCategory::kParameters, buffer.size);
 }
 
 Bytes LocalStep::frozen_bytes() const {
@@ -175,15 +178,20 @@ void LocalStep::update(Phase phase, std::vector<int> after) {
   const auto traffic = [&](const Segment& one) {
     return phase == Phase::kZeroGrad ? model_.gradient_bytes(one) : (1.0 - host) * model_.update_traffic(one);
   };
-  std::vector<int> updated = segments();
-  for (const int tensor : tied_) updated.push_back(model_.parameters[tensor].segment);
+  std::vector<std::pair<int, double>> updated;  // segments, and the part of their parameters that is here
+  for (const int index : segments()) updated.emplace_back(index, 1.0);
+  for (const int tensor : tied_) {
+    const Parameter& copy = model_.parameters[tensor];
+    updated.emplace_back(copy.segment, static_cast<double>(copy.numel()) /
+                                           static_cast<double>(model_.trained_count(segment(copy.segment))));
+  }
   if (host > 0.0) {
     Bytes gradients, parameters;
     double count = 0.0;
-    for (const int index : updated) {
-      gradients += model_.gradient_bytes(segment(index));
-      parameters += model_.trained_bytes(segment(index));
-      count += static_cast<double>(model_.trained_count(segment(index)));
+    for (const auto& [index, part] : updated) {
+      gradients += part * model_.gradient_bytes(segment(index));
+      parameters += part * model_.trained_bytes(segment(index));
+      count += part * static_cast<double>(model_.trained_count(segment(index)));
     }
     update_on_host("", {host * count, host * gradients, host * parameters}, after);
     if (host == 1.0) return;
@@ -194,10 +202,10 @@ void LocalStep::update(Phase phase, std::vector<int> after) {
     add_compute({.phase = phase, .part = 1.0 - host}, all, std::move(after));
     return;
   }
-  for (const int index : updated)
+  for (const auto& [index, part] : updated)
     if (!segment(index).parameters.empty())
-      add_compute({.phase = phase, .segment = index, .part = 1.0 - host}, traffic(segment(index)),
-                  std::exchange(after, {}));
+      add_compute({.phase = phase, .segment = index, .part = (1.0 - host) * part},
+                  part * traffic(segment(index)), std::exchange(after, {}));
 }
 
 int LocalStep::add_copy(const std::string& name, bool to_host, Bytes message, std::vector<int> after,

@@ -110,8 +110,8 @@ class LocalStep {
   [[nodiscard]] std::vector<int> frozen(int segment) const;
   /// Size of all of them, whole.
   [[nodiscard]] Bytes frozen_bytes() const;
-  /// Drops the memory held so far, for a strategy that shards it.
-  void forget_resident() { program_.resident.clear(); }
+  /// Drops the memory held so far but for buffers, for a strategy that shards it.
+  void forget_resident();
 
   /// Index of the latest operation, copies to and from the host left out; empty if there is none.
   [[nodiscard]] std::vector<int> latest() const;

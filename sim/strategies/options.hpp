@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -15,7 +16,7 @@
 namespace stepcast {
 
 /// Values by name without dashes, as users write them: {"bucket-cap", "5MiB"}.
-using OptionTexts = std::map<std::string, std::string>;
+using OptionTexts = std::map<std::string, std::string, std::less<>>;
 
 /// Shortest text of exactly this size: `25MiB`, `1GB`, `3kB`.
 std::string exact_text(Bytes size);

@@ -78,21 +78,25 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
   if (pipeline.waited && (pipeline.shape.schedule == "interleaved" || pipeline.shape.schedule == "zb-h1"))
     throw UsageError("--messages waited requires --schedule 1f1b or gpipe; {} receives ahead",
                      pipeline.shape.schedule);
+  const std::vector<std::string> reductions{
+      "zero", "gather-parameters", "bucket-cap", "first-bucket-cap", "framework", "compress"};
   if (pipeline.shards > 1) {
     const std::string given = "--mesh " + pipeline.config.mesh.text();
     if (pipeline.forward_only)
       throw UsageError("{}: --forward-only is not supported with shard; take data", given);
     require_sharing(pipeline.model, given, pipeline.shards, "leave shard out");
-    options.refuse({"zero", "bucket-cap", "first-bucket-cap", "framework", "compress"},
+    options.refuse(reductions,
                    "with --mesh shard, where parameters, gradients and optimizer are sharded by blocks");
     pipeline.zero = 3;
     pipeline.buckets.emplace();
   } else if (pipeline.peers() > 1 && !pipeline.forward_only) {
     pipeline.zero = zero_stage(options, pipeline.model, pipeline.peers());
+    pipeline.gathers_in_forward =
+        pipeline.zero > 0 && pipeline.zero != kWholeStage && options.text("gather-parameters") == "forward";
     pipeline.buckets = bucket_limits(options);
   } else {
     options.refuse(
-        {"zero", "bucket-cap", "first-bucket-cap", "framework", "compress"},
+        reductions,
         "in a pipeline that averages no gradients; --mesh pipeline=P,data=D makes replicas that do");
   }
 }
@@ -177,7 +181,7 @@ std::vector<StrategyOption> options() {
           "for in turn with computing, as in Megatron's 1F1B"),
       StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference")};
   for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
-  all.push_back(zero_option());
+  for (StrategyOption& option : zero_options()) all.push_back(std::move(option));
   return all;
 }
 

@@ -55,7 +55,9 @@ class StageProgram {
 
  private:
   static Sharing sharing(const Pipeline& pipeline, const Schedule& schedule, int stage) {
-    if (!pipeline.hybrid()) return {.group = 1 + stage, .shards = pipeline.peers()};
+    if (!pipeline.hybrid())
+      return {
+          .group = 1 + stage, .shards = pipeline.peers(), .gathers_in_forward = pipeline.gathers_in_forward};
     const int family = static_cast<int>(schedule.groups.size()) + pipeline.first_shard_family + 2 * stage;
     return {
         .group = family, .shards = pipeline.shards, .replica_group = family + 1, .replicas = pipeline.copies};
@@ -171,9 +173,8 @@ class StageProgram {
     std::vector<int> after = messages({action.chunk - 1, action.micro_batch, false});
     int first = -1, latest = -1;
     for (const int segment : pipeline_.segments(action.chunk)) {
-      if (zero_)
-        for (const int call : zero_->needed(segment)) after.push_back(call);
-      latest = step_.forward(segment, action.micro_batch, std::exchange(after, {}), keeps_nothing);
+      latest = zero_ ? zero_->forward(segment, action.micro_batch, std::exchange(after, {}), keeps_nothing)
+                     : step_.forward(segment, action.micro_batch, std::exchange(after, {}), keeps_nothing);
       if (first < 0) first = latest;
       if (pipeline_.forward_only && segment == pipeline_.segments(action.chunk).front())
         release_input(action.chunk, latest);
@@ -240,8 +241,9 @@ class StageProgram {
                      .payload = GradientArray{tensor}};
       if (zero_) {
         const int unit = zero_->unit_of(tensor);
-        sum.message = schedule_.units[unit].gradient_shard();
-        sum.payload = UnitGradients{unit, true};
+        const bool whole = pipeline_.model.transformer_engine();  // Megatron's array of all gradients
+        sum.message = whole ? schedule_.units[unit].message() : schedule_.units[unit].gradient_shard();
+        sum.payload = UnitGradients{unit, !whole};
       }
       calls.push_back(step_.add_collective("all_reduce/" + parameter.name, sum, after));
     }

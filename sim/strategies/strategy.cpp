@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/table.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
@@ -28,9 +29,42 @@ std::string divisors(int number) {
 /// The resolved mesh; the loaded model has its own part of it.
 Mesh mesh_of_ranks(const Strategy& strategy, const Model& model, const TrainingConfig& config) {
   Mesh mesh = config.mesh;
-  for (const auto& [dimension, size] : model.parallel.degrees())
-    if (size > 1) mesh.set(dimension, size);
+  for (const auto& [dimension, size] : model.parallel.degrees()) {
+    if (size > 1)
+      mesh.set(dimension, size);
+    else if (mesh.size(dimension) > 1)
+      throw UsageError("--mesh {}: '{}' has no effect with '{}', no layer of which it divides",
+                       config.mesh.text(), dimension, model.specification);
+  }
   return mesh.resolved(config.world_size, strategy.open);
+}
+
+/// \throws UsageError for sizes and settings without meaning
+void check(const std::string& strategy, const Model& model, const TrainingConfig& config,
+           const Recomputation& recomputation) {
+  const auto check_size = [](const char* what, int value) {
+    if (value < 1) throw UsageError("{} must be at least 1, found {}", what, value);
+  };
+  check_size("world size", config.world_size);
+  check_size("batch", config.batch);
+  check_size("micro-batches", config.micro_batches);
+  if (config.batch % config.micro_batches != 0)
+    throw UsageError("--micro-batches {} do not divide the batch of {} samples; possible are {}",
+                     config.micro_batches, config.batch, divisors(config.batch));
+  if (strategy == "gather_scatter" && model.parallel.expert_ranks() > 1 && model.parallel.tensor > 1)
+    throw UsageError("--mesh: gather_scatter supports expert without tensor; use ddp, fsdp or pipeline");
+  if (const int blocks = static_cast<int>(blocks_of(model).size());
+      config.recomputed_each > 1 && config.recomputed_each > blocks)
+    throw UsageError("--recompute {} has no effect: '{}' has {} blocks", to_text(recomputation),
+                     model.specification, blocks);
+  if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) &&
+      !strategies().find(strategy).trains)
+    throw UsageError("--recompute has no effect with strategy '{}', which trains no model", strategy);
+  if (config.offload != Offload{} && !strategies().find(strategy).trains)
+    throw UsageError("--offload has no effect with strategy '{}', which trains no model", strategy);
+  if (config.offload.parameters && strategy != "fsdp")
+    throw UsageError("--offload parameters requires --strategy fsdp; {} takes activations and optimizer",
+                     strategy);
 }
 
 }  // namespace
@@ -114,26 +148,9 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
 
 Schedule build_schedule(const std::string& strategy, const Model& model, const TrainingConfig& config) {
   const Strategy& found = strategies().find(strategy);
-  const auto check = [](const char* what, int value) {
-    if (value < 1) throw UsageError("{} must be at least 1, found {}", what, value);
-  };
-  check("world size", config.world_size);
-  check("batch", config.batch);
-  check("micro-batches", config.micro_batches);
-  if (config.batch % config.micro_batches != 0)
-    throw UsageError("--micro-batches {} do not divide the batch of {} samples; possible are {}",
-                     config.micro_batches, config.batch, divisors(config.batch));
-  if (strategy == "gather_scatter" && model.parallel.expert_ranks() > 1 && model.parallel.tensor > 1)
-    throw UsageError("--mesh: gather_scatter supports expert without tensor; use ddp, fsdp or pipeline");
   const Recomputation recomputation{config.recompute, model.recomputed_part, config.recomputed_first,
                                     config.recomputed_each};
-  if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) && !found.trains)
-    throw UsageError("--recompute has no effect with strategy '{}', which trains no model", strategy);
-  if (config.offload != Offload{} && !found.trains)
-    throw UsageError("--offload has no effect with strategy '{}', which trains no model", strategy);
-  if (config.offload.parameters && strategy != "fsdp")
-    throw UsageError("--offload parameters requires --strategy fsdp; {} takes activations and optimizer",
-                     strategy);
+  check(strategy, model, config, recomputation);
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
   part.mesh = mesh_of_ranks(found, model, config);

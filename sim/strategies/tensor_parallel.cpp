@@ -57,10 +57,10 @@ bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model
 /// Copies one program and inserts the model's collectives.
 class SharedProgram {
  public:
-  /// \param groups family of each LayerCollectiveGroup
+  /// \param groups family of each LayerCollectiveGroup \param last micro-batch
   SharedProgram(const Program& base, const Model& model, double samples,
-                const std::map<LayerCollectiveGroup, int>& groups)
-      : base_(base), model_(model), samples_(samples), groups_(groups) {}
+                const std::map<LayerCollectiveGroup, int>& groups, int last)
+      : base_(base), model_(model), samples_(samples), groups_(groups), last_(last) {}
 
   Program build() {
     result_.segments = base_.segments;
@@ -108,7 +108,10 @@ class SharedProgram {
         if (model_.collectives[i].segment < 0) pending_.push_back(static_cast<int>(i));
     } else if (backward || compute->phase == Phase::kForward || compute->phase == Phase::kRecompute) {
       for (const int exchange : model_.segments[compute->segment].collectives)
-        if (model_.collectives[exchange].backward == backward) pending_.push_back(exchange);
+        if (const LayerCollective& one = model_.collectives[exchange];
+            one.backward == backward &&
+            (compute->micro_batch == last_ || !model_.sums_in_last_micro_batch(one)))
+          pending_.push_back(exchange);
     }
     bool hooked = false;
     for (std::size_t i = index + 1; i < base_.ops.size() && !hooked; ++i) {
@@ -164,6 +167,7 @@ class SharedProgram {
   const Model& model_;
   double samples_;
   const std::map<LayerCollectiveGroup, int>& groups_;
+  int last_;
   Program result_;
   std::vector<int> place_;    ///< by operation of the base
   std::vector<int> pending_;  ///< collectives of `host_` that are not added yet
@@ -309,7 +313,7 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
   for (auto& [group, family] : exchanging) family += named;
   const double samples = static_cast<double>(batch) / base.micro_batches;
   for (Program& program : result.programs)
-    program = SharedProgram(program, model, samples, exchanging).build();
+    program = SharedProgram(program, model, samples, exchanging, base.micro_batches - 1).build();
   return result;
 }
 

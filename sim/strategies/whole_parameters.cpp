@@ -109,8 +109,9 @@ void share_whole_parameters(Program& program, Schedule& schedule, const Model& m
     if (held.category == MemoryCategory::kOptimizerState) held.size = Bytes(states.most);
   for (Op& op : program.ops)
     if (auto* compute = std::get_if<Compute>(&op.action); compute && compute->phase == Phase::kOptimizer) {
-      compute->part = work.all > 0.0 ? work.most / work.all : 1.0;
-      op.memory_traffic = compute->part * op.memory_traffic;
+      const double most = work.all > 0.0 ? work.most / work.all : 1.0;
+      compute->part *= most;
+      op.memory_traffic = most * op.memory_traffic;
     }
   for (const std::vector<int>& tensors : gathered) gather(program, schedule, model, tensors, group);
 }

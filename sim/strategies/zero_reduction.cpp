@@ -63,11 +63,16 @@ std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<in
 
 }  // namespace
 
-StrategyOption zero_option() {
-  return StrategyOption::choice(
-      "zero", {"0", "1", "2", kWholeParameters},
-      "what replicas share: nothing, the optimizer (ZeRO 1), gradients too (ZeRO 2), or the optimizer by "
-      "whole parameters (Megatron's dist_muon)");
+std::vector<StrategyOption> zero_options() {
+  return {
+      StrategyOption::choice(
+          "zero", {"0", "1", "2", kWholeParameters},
+          "what replicas share: nothing, the optimizer (ZeRO 1), gradients too (ZeRO 2), or the optimizer "
+          "by whole parameters (Megatron's dist_muon)"),
+      StrategyOption::choice(
+          "gather-parameters", {"update", "forward"},
+          "when replicas with --zero 1 or 2 gather parameters: after their update, or beside the next "
+          "forward (Megatron's --overlap-param-gather)")};
 }
 
 void require_sharing(const Model& model, const std::string& given, int replicas, const std::string& instead) {
@@ -82,6 +87,8 @@ void require_sharing(const Model& model, const std::string& given, int replicas,
 
 int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   const std::string stage = options.text("zero");
+  if (stage == "0" || stage == kWholeParameters)
+    options.refuse({"gather-parameters"}, "without --zero 1 or 2");
   if (stage == "0") {
     options.drop({"zero"});
     return 0;
@@ -108,9 +115,6 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
       bucket_of_(step.model().parameters.size()) {
   const Model& model = step.model();
   step.forget_resident();
-  for (const Buffer& buffer : model.buffers)
-    if (std::ranges::find(step.segments(), buffer.segment) != step.segments().end())
-      step.hold(MemoryCategory::kParameters, buffer.size);
   if (stage < 3) step.hold(MemoryCategory::kParameters, step.frozen_bytes());
   for (const UnitPart& one :
        stage == 3 ? parts_in_units(step, tied) : parts_in_buckets(step, limits, tied, first_)) {
@@ -160,15 +164,16 @@ int ZeroReduction::gather(std::size_t bucket, std::vector<int> after) {
 }
 
 void ZeroReduction::gather() {
-  for (std::size_t bucket = 0; stage_ == 3 && bucket < states_.size(); ++bucket)
+  for (std::size_t i = 0; gathers_before() && i < states_.size(); ++i) {
+    const std::size_t bucket = stage_ == 3 ? i : states_.size() - 1 - i;  // buckets begin at the last segment
     states_[bucket].gathered = gather(bucket, {});
+  }
 }
 
-std::vector<int> ZeroReduction::needed(int segment) {
-  std::vector<int> calls;
+int ZeroReduction::forward(int segment, int micro_batch, std::vector<int> after, bool keeps_nothing) {
   for (const std::size_t bucket : buckets_of(segment))
-    if (const int call = std::exchange(states_[bucket].gathered, -1); call >= 0) calls.push_back(call);
-  return calls;
+    if (const int call = std::exchange(states_[bucket].gathered, -1); call >= 0) after.push_back(call);
+  return step_.forward(segment, micro_batch, std::move(after), keeps_nothing);
 }
 
 void ZeroReduction::take_gradients(std::size_t bucket) {
@@ -227,7 +232,7 @@ void ZeroReduction::update(std::vector<int> after) {
       units_.free_parameters(first_ + bucket);  // no backward used it
     if (!unit(bucket).trains()) continue;
     const std::vector<int> updated = units_.update(first_ + bucket, std::exchange(after, {}));
-    if (stage_ < 3) gather(bucket, updated);
+    if (!gathers_before()) gather(bucket, updated);
   }
 }
 

@@ -11,8 +11,8 @@
 
 namespace stepcast {
 
-/// Option `--zero` of every strategy whose replicas can share their optimizer.
-StrategyOption zero_option();
+/// Options `--zero` and `--gather-parameters` of every strategy whose replicas can share their optimizer.
+std::vector<StrategyOption> zero_options();
 
 /// \param given option that shares the optimizer, as written \param instead advice
 /// \throws UsageError for a model without an optimizer, and replicas that experts do not divide
@@ -29,6 +29,7 @@ struct Sharing {
   int shards = 1;
   int replica_group = -1;
   int replicas = 1;
+  bool gathers_in_forward = false;  ///< --gather-parameters forward, of stages 1 and 2
 };
 
 /// Gradients and optimizer state sharded over n replicas that keep all parameters: ZeRO 1 and 2 (Rajbhandari
@@ -39,9 +40,10 @@ struct Sharing {
 /// i owns part i: the master copy (in unmixed precision a second copy), the reduced gradients and the
 /// optimizer state, 1/n of each. In the last micro-batch a bucket is divided by n and reduce-scattered after
 /// the backward of the segment that completes it. After the backward every rank updates its parts; each is
-/// all-gathered while the next is updated. The step ends with the last all-gather (Megatron without
-/// --overlap-param-gather). A rank sends (n - 1)/n of the gradients and of the parameters per step: as much
-/// as one all-reduce in equal precision.
+/// all-gathered while the next is updated. The step ends with the last all-gather. With `gathers_in_forward`
+/// the all-gathers begin the next step instead, from the bucket of the first forward on, and each forward
+/// waits for those of its own parameters (Megatron's --overlap-param-gather). A rank sends (n - 1)/n of the
+/// gradients and of the parameters per step: as much as one all-reduce in equal precision.
 ///
 /// Experts have buckets of their own, sharded over the replicas that have the same ones; experts of a single
 /// replica stay there, and their gradients are divided alone (Megatron's expert data parallelism).
@@ -69,10 +71,11 @@ class ZeroReduction {
                 const Sharing& sharing, const std::vector<int>& tied = {});
 
   void zero_grad();
-  /// Gathers the parameters of all units (stage 3).
+  /// Gathers all parameters that are gathered before forwards (stage 3, or gathers_in_forward).
   void gather();
-  /// All-gathers that the forward of a segment waits for, except those that an earlier forward waited for.
-  [[nodiscard]] std::vector<int> needed(int segment);
+  /// Adds the forward of one segment behind its all-gathers, unless an earlier forward waited for them;
+  /// returns its index.
+  int forward(int segment, int micro_batch, std::vector<int> after, bool keeps_nothing = false);
   /// Adds the backward of one segment, or its weight half; returns its index. \param reduces the last of the
   /// step
   int backward(int segment, int micro_batch, bool reduces, std::vector<int> after = {},
@@ -92,6 +95,7 @@ class ZeroReduction {
   };
 
   [[nodiscard]] const FsdpUnit& unit(std::size_t bucket) const;
+  [[nodiscard]] bool gathers_before() const { return stage_ == 3 || sharing_.gathers_in_forward; }
   [[nodiscard]] std::vector<int> frozen_of(int segment) const;
   /// Buckets of the parameters that a segment uses.
   [[nodiscard]] std::vector<std::size_t> buckets_of(int segment) const;

@@ -186,6 +186,7 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
   if (node.has("of")) {
     static const std::map<std::string, double> kOf{{"median", 0.5}, {"p90", 0.9}, {"worst", 1.0}};
     one.quantile = node.at("of").named("statistic", kOf);
+    if (study_column(one.column).better == Better::kMore) one.quantile = 1.0 - *one.quantile;
     one.text = node.at("of").text() + " " + one.text;
   }
   if (node.has("below")) one.text += " below " + (one.below = node.at("below").one_of("column", columns));

@@ -106,7 +106,6 @@ TEST_CASE("a latent of queries may be missing, fields that matter are refused", 
   CHECK_THAT(refusal({{"index_topk", 2'048}}), Catch::Contains("'index_topk' (2048) is not known"));
   CHECK_THAT(refusal({{"topk_group", 9}}), Catch::Contains("9 of 8 groups"));
   CHECK_THAT(refusal({{"n_group", 7}}), Catch::Contains("experts 256 cannot be divided into 7 groups"));
-  CHECK_THAT(refusal({{"first_k_dense_replace", 61}}), Catch::Contains("at most 60"));
 }
 
 TEST_CASE("a block of latent attention costs its GEMMs and half of the scores, and keeps what grows as s",
@@ -136,7 +135,44 @@ TEST_CASE("a block of latent attention costs its GEMMs and half of the scores, a
   CHECK(fused->recomputed() == Flop(s * s * a * (n + r)));
 }
 
-TEST_CASE("blocks before the first experts are dense, and none need be", "[models]") {
+TEST_CASE("ranks with parts of the sequence make latents of their own positions, and gather these",
+          "[models]") {
+  const double s = 64, h = 256, c = 48, r = 16, t = 4;
+  for (const double q : {96.0, 0.0}) {
+    const std::string sizes =
+        "deepseek:layers=2,hidden=256,heads=4,kv_rank=48,nope=32,rope=16,value=24,vocabulary=100,sequence=64,"
+        "dense_feed_forward=128,experts=4,active=2,feed_forward=8,q_rank=" +
+        std::to_string(static_cast<int>(q));
+    const Model whole = load_model(sizes),
+                again = load_model(sizes + ",tensor=4,sequence_parallel=1,gather_again=1"),
+                part = load_model(sizes + ",tensor=4,sequence_parallel=1");
+    CHECK(t * part.segments[1].flop.forward.count() == Approx(whole.segments[1].flop.forward.count()));
+    CHECK(part.parameter_count() == again.parameter_count());
+    const double gathered = 4.0 * s * ((q > 0.0 ? q : h) + c + r);
+    const auto sent = [&](const Model& model, const std::string& name, bool backward) {
+      for (const LayerCollective& one : model.collectives)
+        if (one.name == "model.layers.0." + name && one.backward == backward) return one.per_sample.count();
+      return 0.0;
+    };
+    CHECK(sent(part, "self_attn", false) == gathered);
+    CHECK(sent(part, "self_attn", true) == gathered);
+    CHECK(sent(part, "self_attn.o_proj.regather", true) == 0.0);
+    CHECK(sent(again, "self_attn.o_proj.regather", true) == gathered);
+    // With the latents gathered again those of the own positions stay in place of all.
+    const double mlp = 4.0 * s * h * (1.0 - 1.0 / t);
+    CHECK((part.segments[1].saved.size - again.segments[1].saved.size).count() ==
+          Approx(mlp + gathered - 4.0 * s / t * (q + c)));
+    // Ranks sum the gradients of what they have whole. Gradients of these come last.
+    const std::vector<int>& ready = part.segments[1].parameters;
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < ready.size(); ++i)
+      if (part.parameters[static_cast<std::size_t>(ready[i])].name.ends_with("kv_a_layernorm.weight"))
+        first = i;
+    CHECK(ready.size() - first == (q > 0.0 ? 5 : 3));
+  }
+}
+
+TEST_CASE("blocks before the first experts are dense; none need be, and all may be", "[models]") {
   const std::string model =
       "deepseek:layers=3,hidden=128,vocabulary=100,sequence=16,experts=4,active=2,feed_forward=8,dense=";
   const auto kinds = [](const Model& of) {
@@ -148,7 +184,12 @@ TEST_CASE("blocks before the first experts are dense, and none need be", "[model
   CHECK(kinds(load_model(model + "0")) == "-eee-");
   CHECK(kinds(load_model(model + "2")) == "-lle-");
   CHECK(load_model(model + "2").segments.at(3).name == "layer2");
-  CHECK_THROWS_WITH(load_model(model + "3"), Catch::Contains("at most 2"));
+  CHECK(kinds(load_model(model + "3")) == "-lll-");
+  CHECK_FALSE(load_model(model + "3").has_experts());
+  CHECK(load_model(model + "3,mtp=1").segments.size() == 6);
+  CHECK_THROWS_WITH(load_model(model + "4"), Catch::Contains("at most 3, found 4 (dense)"));
+  CHECK(refusal({{"first_k_dense_replace", 61}}).empty());
+  CHECK_THAT(refusal({{"first_k_dense_replace", 62}}), Catch::Contains("at most 61, found 62 (dense)"));
 }
 
 /// The checkpoint has 671 and 14 billion; its module has copies of embedding and head, 2 x 927 million.

@@ -191,6 +191,23 @@ TEST_CASE("autocast: who reads fp32 casts it, sums are as wide as their inputs, 
       for (const Kernel& kernel : work.kernels) CHECK(kernel.moved != Moved::kFloat32);
 }
 
+TEST_CASE("autocast: scores are scaled in 16 bit, and masked and normalised in fp32", "[models]") {
+  const auto moved = [](const std::string& name, std::int64_t heads) {
+    const Model model =
+        in_precision(load_model(name + ":layers=2,sequence=64"), Precision::parse("fp32,compute=fp16"), true);
+    const double p = static_cast<double>(heads) * 64 * 64;
+    std::vector<std::pair<double, double>> bytes;
+    for (const LayerWork& work : model.segments[2].work)
+      for (const Kernel& kernel : work.kernels)
+        if (kernel.moved == Moved::kFloat32 && kernel.is(KernelRole::kCoreAttention) && kernel.launches > 1)
+          bytes.emplace_back(kernel.forward.count() / p, kernel.backward.count() / p);
+    REQUIRE(bytes.size() == 1);
+    return bytes.front();
+  };
+  CHECK(moved("bert-base", 12) == std::pair(4.0 + 6 + 8, 12.0 + 6 + 4));
+  CHECK(moved("gpt2-small", 12) == std::pair(4.0 + 6 + 8, 12.0 + 6 + 4 + 8));
+}
+
 TEST_CASE("autocast: recomputed probabilities are not kept", "[models]") {
   const auto saved = [](const std::string& precision, RecomputedPart part) {
     const Model whole = load_model("gpt2-small:layers=2,flash=0,sequence=64,dropout=0");

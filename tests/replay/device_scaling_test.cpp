@@ -248,6 +248,24 @@ TEST_CASE("a step of tiny kernels on a P100 is bound by its host, however fast t
   CHECK(same.host_s[0] == 1.0);
 }
 
+TEST_CASE("launches of a traced GPU take no longer than what it measured, and CPUs launch nothing") {
+  const Model model = load_model("netflix-mlp");
+  const TraceEntry measured = entry_of(model, 64, 5.0 * kMicro);  // fc1's forward alone has two launches
+  const DeviceModel& p100 = device_model("p100-pcie-12gb");
+  const DeviceModel& h100 = device_model("h100-sxm");
+  const auto forward_s = [&](const TraceEntry& entry, const DeviceModel& from, const DeviceModel& to) {
+    return moved(entry, model, "float32", from, to).segments[0].forward_s[0];
+  };
+  CHECK(forward_s(measured, h100, h100) == Approx(5.0 * kMicro));
+  CHECK(forward_s(measured, p100, h100) == Approx(5.0 * kMicro));  // its launches did not become shorter
+  CHECK(forward_s(measured, h100, p100) > 5.0 * kMicro);
+  const DeviceModel slow = device_model("xeon-gold-6148:kernel_launch=10ms");
+  CHECK(forward_s(measured, slow, slow) == Approx(5.0 * kMicro));
+  TraceEntry apart = measured;  // launches that were measured apart
+  apart.loss_issue_s = {kMicro};
+  CHECK(forward_s(apart, p100, h100) < 4.0 * kMicro);
+}
+
 TEST_CASE("of a CPU, threads take their part of the cores") {
   const DeviceModel& cpu = device_model("xeon-gold-6148");
   const DeviceRates one = rates_of(cpu, "float32", 1);

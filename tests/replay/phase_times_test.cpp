@@ -62,6 +62,14 @@ TEST_CASE("with a device, a phase that is known is scaled and the others are est
   CHECK(known < 1.0 + estimated);
 }
 
+TEST_CASE("a known time of a phase contains its launches") {
+  PredictionRequest asked = request("h100-sxm", "forward=1ms,backward=2ms,optimizer=1ms");
+  asked.costs.model = "bert-base";
+  asked.costs.batch = 1;
+  asked.costs.precision = Precision::parse("bf16");
+  CHECK(predict(asked).median_step_time_s() == Approx(4e-3).epsilon(1e-3));
+}
+
 TEST_CASE("a stage's own time is added once to the segment that opens it") {
   const Model model = load_model("bert-base");
   TrainingConfig config;

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "sim/replay/collective_prediction.hpp"
+#include "sim/replay/prediction_options.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/topologies/cluster_files.hpp"
 
@@ -193,10 +195,71 @@ TEST_CASE("a predicted collective has one sample where no calibration makes its 
   request.cluster = "h100x4-nvlink";
   request.world_size = 4;
   request.collectives = {"all_reduce", "send_recv"};
-  request.smallest = request.largest = Bytes(1e6);
+  request.sizes.smallest = request.sizes.largest = Bytes(1e6);
   const Bench bench = predict_collectives(request);
   REQUIRE(bench.rows.size() == 2);
   for (const BenchRow& row : bench.rows) CHECK(row.time_s.size() == 1);
+}
+
+TEST_CASE("a scale of links changes predicted collectives, and options of anything else are refused") {
+  const auto time_s = [](const OptionTexts& more) {
+    OptionTexts options{{"cluster", "h100x4-nvlink"}, {"world-size", "4"}};
+    options.insert(more.begin(), more.end());
+    CollectiveRequest request = environment_request(options);
+    request.world_size = 4;
+    request.collectives = {"all_reduce"};
+    request.sizes.smallest = request.sizes.largest = Bytes(1e9);
+    return predict_collectives(request).rows.front().time_s.front();
+  };
+  CHECK(time_s({{"scale", "nvlink=0.5"}}) > 1.5 * time_s({}));
+  CHECK_THROWS_WITH(time_s({{"scale", "bogus=2"}}), Catch::Contains("'bogus'"));
+  for (const char* resource : {"compute", "pageable", "rank1"})
+    CHECK_THROWS_WITH(time_s({{"scale", std::string(resource) + "=2"}}),
+                      Catch::Contains(resource) && Catch::Contains("no effect on collectives"));
+  for (const char* name : {"model", "steps", "offload", "gradient-passes", "like", "batch", "zero"})
+    CHECK_THROWS_WITH(time_s({{name, "1"}}),
+                      Catch::Contains(std::string("cannot be combined with --") + name));
+}
+
+TEST_CASE("one rank, the base of a pipeline's speed-ups, recomputes and has a backward as the stages do") {
+  PredictionRequest request;
+  request.strategy = "pipeline";
+  request.costs.model = "bert-base";
+  request.costs.device = "h100-sxm";
+  request.environment.cluster = "h100x4-nvlink";
+  request.costs.batch = request.training.micro_batches = 4;
+  const auto ideal_s = [&](const OptionTexts& options, int stages) {
+    request.training.options = options;
+    request.training.world_size = stages;
+    return stages * predict(request).forecast.baseline_step_time_s.at("ideal_scaling");
+  };
+  const double whole = ideal_s({}, 4);
+  for (const OptionTexts& options : {OptionTexts{{"forward-only", "yes"}}, {{"checkpoint", "always"}}}) {
+    const double alone = ideal_s(options, 1);
+    CHECK(predict(request).median_step_time_s() == Approx(alone).epsilon(1e-6));
+    CHECK(ideal_s(options, 4) == Approx(alone).epsilon(1e-6));
+    CHECK((options.contains("checkpoint") ? alone > 1.2 * whole : alone < 0.6 * whole));
+  }
+}
+
+TEST_CASE("costs of copies are refused with strategies that make none, and issue times with a trace") {
+  OptionTexts options{{"strategy", "ddp"}, {"model", "netflix-mlp"}};
+  for (const char* name : {"pageable-rate", "copy-launch"}) {
+    OptionTexts given = options;
+    given[name] = name[0] == 'p' ? "1kB/s" : "1s";
+    CHECK_THROWS_WITH(prediction_request(given),
+                      Catch::Contains(std::string("--") + name + " has no effect"));
+    given["strategy"] = "broadcast";
+    given.erase("model");
+    CHECK_NOTHROW(prediction_request(given));
+  }
+  options = {{"strategy", "single"},
+             {"trace", STEPCAST_SOURCE_DIR "/tests/replay/h100/llama-1b.bf16.trace.json"}};
+  for (const char* setting : {"module_issue", "operation_issue"}) {
+    options["device"] = std::string("h100-sxm:") + setting + "=1s";
+    CHECK_THROWS_WITH(predict(prediction_request(options)),
+                      Catch::Contains(setting) && Catch::Contains("with --trace"));
+  }
 }
 
 }  // namespace

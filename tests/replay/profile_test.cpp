@@ -40,6 +40,16 @@ TEST_CASE("a step of profiled layers is their sum, exchanges of tensors included
   CHECK(predict(request(path, 2)).median_step_time_s() == Approx((2.0 * 0.140 + 0.203) / 3.0));
 }
 
+TEST_CASE("a profile is of the requested device, or of the one that --trace-device names") {
+  const TemporaryFolder folder;
+  PredictionRequest asked = request(folder.write("profile.json", kProfile), 4);
+  const double measured = predict(asked).median_step_time_s();
+  asked.costs.device = "gh200";
+  CHECK(predict(asked).median_step_time_s() == Approx(measured));
+  asked.costs.trace_device = "a100-sxm";
+  CHECK(predict(asked).median_step_time_s() < 0.8 * measured);
+}
+
 TEST_CASE("a profile that does not fit the model is an error that lists what it has") {
   const TemporaryFolder folder;
   const std::string path = folder.write("profile.json", kProfile);

@@ -42,7 +42,7 @@ TEST_CASE("alpha-beta of a ring all-reduce of 4 B over 4 ranks at 1 B/s and 1 s 
 
 TEST_CASE("sizes grow by the factor and are whole elements per rank where parts move", "[trivial]") {
   CollectiveRequest request;
-  request.largest = Bytes(64.0);
+  request.sizes.largest = Bytes(64.0);
   CHECK(message_sizes(request, "all_reduce") == std::vector<Bytes>{Bytes(4), Bytes(16), Bytes(64)});
   CHECK(message_sizes(request, "gather") == std::vector<Bytes>{Bytes(8), Bytes(16), Bytes(64)});
   request.world_size = 8;

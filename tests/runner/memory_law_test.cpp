@@ -34,6 +34,13 @@ const std::string kMoe = "moe:" + kSizes + ",kv_heads=2,feed_forward=96,experts=
 /// Every expert has places for all tokens: with fewer, memory depends on the choice of the router.
 const std::string kPlaces = "moe:" + kSizes + ",kv_heads=2,feed_forward=96,experts=4,active=2,capacity=200";
 
+/// Both have a shared expert, the first latent attention too.
+const std::string kDeepseek =
+    "deepseek:layers=4,dense=2,hidden=64,heads=4,q_rank=48,kv_rank=32,nope=12,rope=4,value=16,sequence=64,"
+    "vocabulary=512,dense_feed_forward=192,feed_forward=96,experts=4,active=2,capacity=200,sequence_parallel="
+    "1";
+const std::string kShared = kPlaces + ",shared=96,sequence_parallel=1";
+
 /// One training of two ranks (of one, for the strategy `single`).
 struct LawCase {
   std::string strategy;
@@ -86,6 +93,10 @@ std::vector<LawCase> cases() {
       {"context=2", kLlama + ",ulysses=1"},
       {"tensor=2", kPlaces + ",sequence_parallel=1"},
       {"tensor=2,expert=2", kPlaces + ",sequence_parallel=1"},
+      {"tensor=2", kShared},
+      {"tensor=2", kShared + ",gather_again=1"},
+      {"tensor=2", kDeepseek},
+      {"tensor=2", kDeepseek + ",gather_again=1"},
       {"expert_tensor=2", kPlaces},
       {"expert=2", kMoe}};
   std::vector<LawCase> all;

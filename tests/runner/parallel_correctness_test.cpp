@@ -31,17 +31,19 @@ TEST_CASE("replicas that share their optimizer, or gradients too, train as one p
     const Values expected = train_natively(model, 8);
     for (const char* zero : {"1", "2"})
       for (const int micro_batches : {1, 2}) {
-        INFO(optimizer << " zero " << zero << ", micro-batches " << micro_batches);
+        const char* gathers = micro_batches == 1 ? "update" : "forward";
+        INFO(optimizer << " zero " << zero << ", micro-batches " << micro_batches << ", gathers " << gathers);
         TrainingConfig config;
         config.world_size = 2;
         config.batch = 4;
         config.micro_batches = micro_batches;
-        config.options = {{"zero", zero}, {"bucket-cap", "4KiB"}};
+        config.options = {{"zero", zero}, {"bucket-cap", "4KiB"}, {"gather-parameters", gathers}};
         check_equal(model, train_on_ranks("ddp", model, config), expected);
         config = pipeline(4, "2-2", "1f1b", micro_batches);
         config.batch = 4;
         config.mesh = Mesh::parse("pipeline=2,data=2");
         config.options["zero"] = zero;
+        config.options["gather-parameters"] = gathers;
         check_equal(model, train_on_ranks("pipeline", model, config), expected);
       }
   }
@@ -186,7 +188,7 @@ TEST_CASE("in bf16 two ranks train as one process does in bf16, up to its roundi
   CHECK((expected_losses != losses_in_fp32) == is_bf16);
   struct Way {
     const char* strategy;
-    std::map<std::string, std::string> options;
+    OptionTexts options;
   };
   for (const Way& way : {Way{"ddp", {}}, Way{"ddp", {{"zero", "1"}}}, Way{"ddp", {{"zero", "2"}}},
                          Way{"fsdp", {}}, Way{"fsdp", {{"sharding", "shard_grad_op"}}}}) {

@@ -305,8 +305,9 @@ TEST_CASE("experts divide the ranks of data, context and tensor parallelism toge
   check_training(with_four, ",tensor=4,sequence_parallel=1,expert=2", "fsdp", 16, kSamples / 4,
                  {{"mesh", "data=2,shard=2,tensor=4,expert=2"}});
   check_training(with_four, ",tensor=4,sequence_parallel=1,expert=2", "ddp", 4, kSamples);
-  for (const char* sequence : {"0", "1"})
-    check_training(whole, std::string(",tensor=2,sequence_parallel=") + sequence, "ddp", 4, kSamples / 2);
+  for (const char* again : {"0", "1"})
+    check_training(whole, std::string(",tensor=2,sequence_parallel=1,gather_again=") + again, "ddp", 4,
+                   kSamples / 2, {{"bucket-cap", "3000B"}});
   const std::string all = ",tensor=2,sequence_parallel=1,expert=4";
   check_training(whole, all, "ddp", 8, kSamples / 4, {{"zero", "1"}}, 2);
   check_training(whole, all, "fsdp", 8, kSamples / 4, {{"mesh", "data=2,shard=2,tensor=2,expert=4"}}, 2);
@@ -363,11 +364,31 @@ TEST_CASE("ranks that share the experts of a small DeepSeek-V3 train as one proc
                  {{"split", "1-1"}, {"mesh", "pipeline=2,data=2"}}, 2);
 }
 
+TEST_CASE("ranks that divide shared experts train as one process does, their input gathered again or saved") {
+  for (const std::string& whole : {kMoe + ",capacity=200", kDeepseek + ",capacity=200"})
+    for (const char* again : {"0", "1"}) {
+      const std::string shared = std::string(",tensor=2,sequence_parallel=1,gather_again=") + again;
+      const Model part = load_model(whole + shared);
+      int divided = 0;
+      for (const Parameter& one : part.parameters)
+        if (one.name.find(".shared_experts.") != std::string::npos && one.shared_dimension >= 0) ++divided;
+      CHECK(divided == (whole.starts_with("moe") ? 6 : 3));
+      check_training(whole, shared + ",expert=2,expert_tensor=2", "ddp", 4, kSamples / 2,
+                     {{"bucket-cap", "3000B"}}, 2);
+      check_training(whole, shared + ",expert_tensor=2", "ddp", 2, kSamples, {}, 2, {.blocks = 1});
+      for (const char* schedule : {"1f1b", "zb-h1"})
+        check_training(whole, shared, "pipeline", 4, kSamples,
+                       {{"split", "1-1"}, {"mesh", "pipeline=2,tensor=2"}, {"schedule", schedule}}, 2);
+    }
+}
+
 TEST_CASE("ranks that share heads of latent attention train as one process does") {
   const std::string whole = kDeepseek + ",capacity=200";
+  const std::string direct = std::regex_replace(whole, std::regex("q_rank=12"), "q_rank=0");
   for (const char* tensor :
        {",tensor=2,sequence_parallel=1", ",tensor=2,sequence_parallel=1,gather_again=1"}) {
     check_training(whole, tensor, "ddp", 2, kSamples);
+    check_training(direct, tensor, "ddp", 4, kSamples / 2, {{"bucket-cap", "1000B"}}, 2, {.blocks = 1});
     check_training(whole, std::string(tensor) + ",expert=2", "fsdp", 4, kSamples / 2, {}, 2);
   }
   check_training(whole, ",tensor=2,sequence_parallel=1,expert=4", "pipeline", 8, kSamples / 2,

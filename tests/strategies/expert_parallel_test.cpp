@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/replay/convention.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
@@ -261,6 +262,69 @@ TEST_CASE("adjacent ranks divide each expert, gather what arrives at all of them
                      {"all_to_all", 2 * rows}, {"all_gather", 2 * rows}, {"reduce_scatter", 2 * rows}});
 }
 
+TEST_CASE("tensor-parallel ranks divide the shared expert, gather its input and sum its outputs") {
+  const Model whole = load_model(moe("")),
+              part = load_model(moe(",tensor=2,sequence_parallel=1,gather_again=1"));
+  CHECK(2.0 * part.forward_flop().count() == Approx(whole.forward_flop().count()));
+  const std::string layer = "model.layers.0.mlp.";
+  std::map<std::string, Parameter> found;
+  for (const Parameter& one : part.parameters) found.emplace(one.name, one);
+  for (const auto& [name, dimension] : {std::pair{"gate_proj", 0}, {"up_proj", 0}, {"down_proj", 1}}) {
+    const Parameter& one = found.at(layer + "shared_experts." + name + ".weight");
+    CHECK(one.shape == (dimension == 0 ? Shape{16, 64} : Shape{64, 16}));
+    CHECK(one.shared_dimension == dimension);
+    CHECK_FALSE(one.summed);
+  }
+  CHECK(found.at(layer + "gate.weight").summed);
+  const auto sent = [](const Model& model) {
+    std::string text;
+    for (const int index : model.segments[1].collectives) {
+      const LayerCollective& one = model.collectives[static_cast<std::size_t>(index)];
+      if (one.name.find("shared_experts") == std::string::npos) continue;
+      CHECK(one.group == LayerCollectiveGroup::kTensor);
+      CHECK(one.per_sample == Bytes(4.0 * kSequence * kHidden));
+      text += one.backward ? " backward " : " forward ";
+      text += one.kind == LayerCollectiveKind::kAllGather ? "gather" : "scatter";
+    }
+    return text;
+  };
+  const std::string forward = " forward gather forward scatter";
+  CHECK(sent(part) == forward + " backward gather backward gather backward scatter");
+  CHECK(sent(load_model(moe(",tensor=2,sequence_parallel=1,expert=2"))) ==
+        forward + " backward gather backward scatter");
+  CHECK(sent(whole).empty());
+  CHECK_THROWS_WITH(load_model("moe:layers=1,hidden=64,heads=4,sequence=32,vocabulary=512,shared=30,tensor=4,"
+                               "sequence_parallel=1"),
+                    Catch::Contains("model.layers.0.mlp: shared 30 cannot be divided among 4 ranks"));
+}
+
+TEST_CASE("experts whose layers ranks share need parts of the sequence, also if nobody divides the experts") {
+  for (const char* settings : {",tensor=2", ",tensor=2,expert=2"})
+    CHECK_THROWS_WITH(load_model(moe(settings)), Catch::Contains("experts need sequence_parallel=1"));
+  CHECK_NOTHROW(load_model(moe(",tensor=2,sequence_parallel=1")));
+}
+
+TEST_CASE("in Megatron's conventions tensor-parallel ranks divide experts, unless expert_tensor is given") {
+  const auto model = [](const std::string& convention, const std::string& settings, const std::string& mesh,
+                        const OptionTexts& more = {}) {
+    OptionTexts options{{"model", moe(settings)}, {"strategy", "ddp"}, {"world-size", "8"}, {"mesh", mesh}};
+    for (const auto& [option, value] : more) options[option] = value;
+    return Convention(convention).added_to(options).options.at("model");
+  };
+  for (const char* name : {"megatron", "megatron-defaults"}) {
+    CHECK_THAT(model(name, "", "data=4,tensor=2"), Catch::EndsWith(",expert_tensor=2"));
+    CHECK_THAT(model(name, ",expert_tensor=1", "data=4,tensor=2"), !Catch::Contains("expert_tensor=2"));
+    for (const char* mesh : {"data=8", "data=4,tensor=2,expert_tensor=2", "data=4,tensor=2,expert_tensor=1"})
+      CHECK_THAT(model(name, "", mesh), !Catch::Contains("expert_tensor"));
+    for (const char* other : {"gpt:layers=2", "decoder:layers=2", "llama3-8b"})
+      CHECK_THAT(model(name, "", "data=4,tensor=2", {{"model", other}}), !Catch::Contains("expert_tensor"));
+    CHECK_THAT(model(name, "", "data=4,tensor=2", {{"model", "gpt:layers=2,experts=4"}}),
+               Catch::Contains("expert_tensor=2"));
+    CHECK_THAT(model(name, "", "data=4,tensor=2", {{"trace", "part.trace.json"}}),
+               !Catch::Contains("expert_tensor"));
+  }
+}
+
 TEST_CASE("--mesh expert=N sets the model; what cannot be shared is refused") {
   CHECK(shared_by("mixtral-8x7b", mesh_of("fsdp", "shard=4,expert=2")) == "mixtral-8x7b:expert=2");
   const auto refused = [](const std::string& settings, int ranks, const std::string& words) {
@@ -273,6 +337,11 @@ TEST_CASE("--mesh expert=N sets the model; what cannot be shared is refused") {
   CHECK_THROWS_WITH(shared(",expert=2", "pipeline", 2, {{"split", "2-1"}}),
                     Catch::Contains("expert 2 does not divide the 1"));
   CHECK_THROWS_WITH(load_model("llama:expert=2"), Catch::Contains("expert"));
+  TrainingConfig config;
+  config.world_size = 4;
+  config.mesh = Mesh::parse("data=4,expert=2");
+  CHECK_THROWS_WITH(build_schedule("ddp", load_model("gpt:layers=2,hidden=64,heads=2,expert=2"), config),
+                    Catch::Contains("'expert' has no effect with 'gpt:"));
 }
 
 }  // namespace stepcast::expert_parallel_test

@@ -303,6 +303,50 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the copy of a tied tensor is a part of its segment's update") {
+  const Model model = load_model("gpt2-small:layers=2,hidden=64,heads=2");
+  const Schedule schedule = build_schedule("pipeline", model, training(2, 4, {{"split", "1-1"}}));
+  const Segment& embedding = model.segments[0];
+  const double table =
+      static_cast<double>(model.parameters[0].numel()) / static_cast<double>(model.trained_count(embedding));
+  CHECK(table < 0.99);
+  for (const char* name : {"optimizer/", "zero_grad/"}) {
+    const Program &first = schedule.program(0), &last = schedule.program(1);
+    const Op& whole = first.ops[static_cast<std::size_t>(find(first, name + embedding.name))];
+    const Op& copy = last.ops[static_cast<std::size_t>(find(last, name + embedding.name))];
+    CHECK(std::get<Compute>(whole.action).part == 1.0);
+    CHECK(std::get<Compute>(copy.action).part == Approx(table));
+    CHECK(copy.memory_traffic.count() == Approx(table * whole.memory_traffic.count()));
+  }
+}
+
+TEST_CASE("Megatron cuts the gradients of the first chunk alone, and adds up whole arrays of tied tensors") {
+  const std::string name = "gpt:layers=8,hidden=64,heads=2,sequence=32,vocabulary=128,dropout=0,tied=1";
+  for (const char* zero : {"0", "1"})
+    for (const char* engine : {"0", "1"}) {
+      const Model model = load_model(name + ",transformer_engine=" + engine);
+      TrainingConfig config = training(4, 16, {{"schedule", "interleaved"}, {"virtual-stages", "2"}}, 4);
+      config.mesh = Mesh::parse("pipeline=2,data=2");
+      config.options["zero"] = zero;
+      config.options["bucket-cap"] = "100kB";
+      const Schedule schedule = build_schedule("pipeline", model, config);
+      const char* verb = *zero == '0' ? "all_reduce/bucket" : "reduce_scatter/bucket";
+      std::vector<std::ptrdiff_t> buckets;
+      for (const Program& program : schedule.programs)
+        buckets.push_back(
+            std::ranges::count_if(program.ops, [&](const Op& op) { return op.name.starts_with(verb); }));
+      INFO("ZeRO " << zero << ", Megatron " << engine << ": " << buckets[0] << " and " << buckets[1]);
+      CHECK(buckets[0] > 3);
+      const std::ptrdiff_t tied = *zero == '0' ? 0 : 1;  // an array of its own
+      CHECK((buckets[1] == 2 + tied) == (*engine == '1'));
+      const Program& last = schedule.program(2);
+      const auto& sum =
+          std::get<Collective>(last.ops[static_cast<std::size_t>(find(last, "all_reduce/word"))].action);
+      const double part = *zero == '1' && *engine == '0' ? 0.5 : 1.0;
+      CHECK(sum.message.count() == Approx(part * model.parameters[0].size.count()).epsilon(1e-3));
+    }
+}
+
 TEST_CASE("replicas of a stage heed the bucket cap, and different caps are different steps") {
   const Model model = load_model("bert-base:layers=4,hidden=64");
   TrainingConfig config = training(4, 16, {{"split", "2-2"}}, 2);

@@ -47,6 +47,15 @@ Activations activations(const Schedule& schedule, const Model& model) {
 
 }  // namespace
 
+TEST_CASE("every Nth block of fewer than N is refused") {
+  TrainingConfig config;
+  config.batch = kRecomputeBatch;
+  config.recompute = 1;
+  config.recomputed_each = 9;
+  CHECK_THROWS_WITH(build_schedule("single", load_model("bert-base:layers=4"), config),
+                    "--recompute each:9 has no effect: 'bert-base:layers=4' has 4 blocks");
+}
+
 TEST_CASE("the first blocks of a stage, or every Nth block, are recomputed alone") {
   const Model model = load_model("gpt:layers=6,hidden=64,heads=4,sequence=32,vocabulary=64");
   const auto again = [&](const std::string& text, const std::string& strategy, int ranks) {

@@ -331,6 +331,17 @@ TEST_CASE("DDP at world size 1 still copies every gradient into its bucket and b
   CHECK(find(schedule.programs.at(0), "copy_out/bucket1") > 0);
 }
 
+TEST_CASE("loops over tensors send gradients, in the dtype of gradients") {
+  const Model model =
+      in_precision(load_model("llama:layers=2,hidden=64,heads=2,feed_forward=96,vocabulary=64"),
+                   Precision::parse("bf16,gradients=fp32"), true);
+  const double all = 4.0 * static_cast<double>(model.parameter_count());
+  CHECK(messages(build_schedule("all_reduce", model, training(4, 8)).program(0))
+            .at(CollectiveKind::kAllReduce) == all);
+  CHECK(messages(build_schedule("gather_scatter", model, training(4, 8)).program(0))
+            .at(CollectiveKind::kGather) == 4 * all);
+}
+
 TEST_CASE("gather_scatter moves each tensor through rank 0, one operation after the other") {
   const Schedule schedule = build_schedule("gather_scatter", load_model("netflix-mlp"), training(4, 32));
   REQUIRE(schedule.programs.size() == 2);

@@ -101,6 +101,15 @@ TEST_CASE("gathered again in the backward, inputs do not stay, and a layer's mes
   CHECK_THROWS_WITH(load_model(llama(4, 0) + ",gather_again=1"), Catch::Contains("sequence_parallel=1"));
 }
 
+TEST_CASE("gradients of whole norms are summed in every micro-batch, or once as in Megatron") {
+  for (const auto& [engine, times] : {std::pair("0", kMicroBatches), {"1", 1}}) {
+    const auto sums = calls(shared(llama(4, 1) + ",transformer_engine=" + engine, "single", 4), "norm");
+    REQUIRE(sums.contains(CollectiveKind::kAllReduce));
+    CHECK(sums.at(CollectiveKind::kAllReduce).first == times * (2 * kLayers + 1));
+    CHECK(sums.at(CollectiveKind::kAllReduce).second == 4.0 * times * kHidden * (2 * kLayers + 1));
+  }
+}
+
 TEST_CASE("recomputing a layer puts its forward together again") {
   const OptionTexts always{{"checkpoint", "always"}, {"split", "2-1"}};
   const Schedule schedule = shared(llama(2, 0), "pipeline", 4, always);

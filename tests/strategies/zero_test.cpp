@@ -56,6 +56,67 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("parameters that the forward gathers begin the step, and each forward waits for its own alone") {
+  const Model model = load_model("bert-base");
+  OptionTexts options{{"zero", "1"}, {"bucket-cap", "50MB"}};
+  const auto after_update = messages(build_schedule("ddp", model, training(kRanks, 8, options)).program(0));
+  options["gather-parameters"] = "forward";
+  TrainingConfig config = training(kRanks, 8, options, 2);
+  const Schedule schedule = build_schedule("ddp", model, config);
+  const Program& program = schedule.program(0);
+  CHECK(messages(program) == after_update);
+  CHECK(schedule.label.ends_with("gather-parameters forward"));
+  const int gathers = find(program, "all_gather/"), first = find(program, "forward/embeddings");
+  CHECK(gathers < first);
+  std::size_t waited = 0, waiting = 0;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    if (op.name.starts_with("all_gather/")) CHECK(static_cast<int>(i) < first);
+    std::size_t here = 0;
+    if (op.name.starts_with("forward/"))
+      for (const int before : op.after)
+        here += program.ops[static_cast<std::size_t>(before)].name.starts_with("all_gather/") ? 1 : 0;
+    waited += here;
+    waiting += here > 0 ? 1 : 0;
+  }
+  CHECK(waited == schedule.units.size());  // by the first micro-batch alone
+  CHECK(waiting > 3);
+  // The bucket of the embedding, which is the last one, is gathered first.
+  CHECK(program.ops[static_cast<std::size_t>(gathers)].name == "all_gather/" + schedule.units.back().name);
+  for (const OptionTexts& given : {OptionTexts{{"gather-parameters", "forward"}},
+                                   OptionTexts{{"gather-parameters", "forward"}, {"zero", "0"}},
+                                   OptionTexts{{"gather-parameters", "forward"}, {"zero", "whole"}}})
+    CHECK_THROWS_WITH(build_schedule("ddp", model, training(kRanks, 8, given)),
+                      "--gather-parameters has no effect without --zero 1 or 2");
+}
+
+TEST_CASE("Megatron updates fp32 parameters in place, and its FSDP keeps shards beside master copies") {
+  const std::string gpt = "gpt:layers=4,hidden=64,heads=4,sequence=32,vocabulary=512,dropout=0";
+  const auto parameters = [&](const std::string& engine, const std::string& precision,
+                              const std::string& strategy, const OptionTexts& options) {
+    const Model model = in_precision(load_model(gpt + engine), Precision::parse(precision), true);
+    const Schedule schedule = build_schedule(strategy, model, training(kRanks, 8, options));
+    return held(schedule.program(0), MemoryCategory::kParameters) /
+           static_cast<double>(model.parameter_count());
+  };
+  const std::string engine = ",transformer_engine=1";
+  CHECK(parameters("", "fp32", "ddp", {{"zero", "1"}}) == Approx(4.0 + 4.0 / kRanks).epsilon(1e-3));
+  CHECK(parameters(engine, "fp32", "ddp", {{"zero", "1"}}) == Approx(4.0).epsilon(1e-3));
+  CHECK(parameters("", "bf16", "fsdp", {}) == 0.0);
+  CHECK(parameters(engine, "bf16", "fsdp", {}) == Approx(2.0 / kRanks).epsilon(1e-3));
+}
+
+TEST_CASE("shards of FSDP leave buffers whole") {
+  const Model model = load_model("resnet18-cifar");
+  const double whole =
+      held(build_schedule("single", model, training(1, 8)).program(0), MemoryCategory::kParameters);
+  double buffers = 0.0;
+  for (const Buffer& buffer : model.buffers) buffers += buffer.size.count();
+  CHECK(buffers > 0.0);
+  CHECK(held(build_schedule("fsdp", model, training(kRanks, 8)).program(0), MemoryCategory::kParameters) ==
+        Approx(buffers + (whole - buffers) / kRanks).epsilon(1e-3));
+}
+
 TEST_CASE("a replica keeps all parameters, one part of the optimizer, and the gradients of its stage") {
   const Model model = load_model("bert-base");
   const double parameters = model.parameter_bytes().count();

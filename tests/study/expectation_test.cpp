@@ -8,8 +8,9 @@
 namespace stepcast::expectation_test {
 namespace {
 
-const std::vector<std::string> kColumns{"step_time_s",    "measured_s",    "measured_low_s",
-                                        "absolute_error", "overlap_error", "measured_high_s"};
+const std::vector<std::string> kColumns{
+    "step_time_s",   "measured_s",      "measured_low_s",          "absolute_error",
+    "overlap_error", "measured_high_s", "throughput_samples_per_s"};
 
 struct Answers {
   std::vector<StudyPoint> points;
@@ -61,6 +62,16 @@ TEST_CASE("expectations test each point, a statistic, another column, or the ord
         "met: 4 of 5 pairs; first not c before d");
   CHECK(all.verdict("{column: step_time_s, in_order_of: measured_s, at_least: 1}") ==
         "missed: 4 of 5 pairs; first not c before d");
+}
+
+TEST_CASE("the worst is the least of a column of which more is better", "[study]") {
+  Answers all;
+  all.add("a", {{"throughput_samples_per_s", 4.0}});
+  all.add("b", {{"throughput_samples_per_s", 2.0}});
+  CHECK(all.verdict("{column: throughput_samples_per_s, of: worst, at_least: 3}") ==
+        "missed: 2.000 of 2 points");
+  CHECK(all.verdict("{column: throughput_samples_per_s, of: worst, at_least: 2}") ==
+        "met: 2.000 of 2 points");
 }
 
 TEST_CASE("what has no answer meets no expectation", "[study]") {
