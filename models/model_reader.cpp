@@ -286,7 +286,7 @@ class ModelReader {
       parallel_.expert = ranks;
       parallel_.expert_tensor = static_cast<int>(size(layer, "tensor"));
       if (parallel_.tensor > 1 && !parallel_.sequence_parallel)
-        place.fail("experts need sequence_parallel=1 where {} ranks share layers", parallel_.tensor);
+        place.fail("experts where {} ranks share layers need sequence_parallel=1; set it", parallel_.tensor);
     }
     layer.frozen = layer.frozen || frozen_;
     if (adapter_rank(layer) > 0 && shared_.ranks > 1)

@@ -82,7 +82,7 @@ class ScriptReader {
   }
 
   void read_slurm(const std::string& text, int line) {
-    static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]|-(N)\s*)(\S+))");
+    static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]|-(N)\s*)(?!-)(\S+))");
     for (std::sregex_iterator at(text.begin(), text.end(), kOption), end; at != end; ++at)
       file_.entries.push_back({"sbatch-" + ((*at)[2].matched ? "nodes" : (*at)[1].str()), (*at)[3], line});
   }
@@ -100,10 +100,9 @@ class ScriptReader {
   /// Takes `NAME=value`, `NAME=( ... )` or `export NAME=value` from the text, which may go on.
   bool assignment(std::string& text, int line) {
     constexpr std::string_view kExport = "export ";
-    if (text.starts_with(kExport)) text.erase(0, kExport.size());
-    const auto equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) return false;
-    std::string variable = text.substr(0, equals);
+    const std::size_t start = text.starts_with(kExport) ? kExport.size() : 0, equals = text.find('=');
+    if (equals == std::string::npos || equals <= start) return false;
+    std::string variable = text.substr(start, equals - start);
     const bool appends = variable.ends_with('+');
     if (appends) variable.pop_back();
     if (variable.empty() ||

@@ -69,7 +69,9 @@ std::string multiple_of(std::int64_t setting, const std::string& value) {
 std::string condition_text(const YamlNode& conditions) {
   std::vector<std::string> all;
   for (const std::string& name : conditions.keys()) {
-    const auto values = transformed(conditions.at(name).one_or_more(), &YamlNode::text);
+    const auto values = transformed(conditions.at(name).one_or_more(), [](const YamlNode& value) {
+      return value.text().empty() ? "not given" : value.text();
+    });
     all.push_back(name + " " + joined(values, " or "));
   }
   return joined(all, ", ");

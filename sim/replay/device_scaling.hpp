@@ -80,9 +80,9 @@ const DeviceModel& traced_device(const Trace& trace, const std::string& path, co
 ///
 ///     t(new) = max(t(measured) * roofline(new) / roofline(traced), kernels * kernel_launch(new))
 ///
-/// Launches of a traced GPU take at most t(measured), and none if they were measured apart. Host and input
-/// times stay, because the host takes them; so do bytes. Left out: that devices reach different parts of
-/// their roofline, and copies of the input to the device. Holds: the same device gives the same times.
+/// Launches of a traced GPU take at most t(measured), and none if they were measured separately. Host and
+/// input times stay, because the host takes them; so do bytes. Left out: that devices reach different parts
+/// of their roofline, and copies of the input to the device. Holds: the same device gives the same times.
 /// \throws InputError if a device lacks the dtype, or the model declares its times
 TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,
                  const DeviceModel& traced, const DeviceModel& device);

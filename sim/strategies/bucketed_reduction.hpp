@@ -35,7 +35,8 @@ BucketLimits bucket_limits(StrategyOptions& options);
 /// bucket; only the last bucket may be smaller than its limit.
 ///
 /// In Megatron each chunk of a pipeline, a run of adjacent segments, has buckets of its own, and all chunks
-/// but the first of the model have one. Source: distributed_data_parallel.py, disable_bucketing.
+/// but the first of the model have one, whatever its size, and one of experts. Source:
+/// distributed_data_parallel.py, disable_bucketing.
 std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
                                    Bytes cap, const std::vector<int>& copies = {},
                                    const std::vector<int>& separate = {});

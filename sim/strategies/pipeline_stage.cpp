@@ -241,7 +241,8 @@ class StageProgram {
                      .payload = GradientArray{tensor}};
       if (zero_) {
         const int unit = zero_->unit_of(tensor);
-        const bool whole = pipeline_.model.transformer_engine();  // Megatron's array of all gradients
+        // Megatron's array of all gradients
+        const bool whole = pipeline_.model.transformer_engine() && pipeline_.zero == 1;
         sum.message = whole ? schedule_.units[unit].message() : schedule_.units[unit].gradient_shard();
         sum.payload = UnitGradients{unit, !whole};
       }

@@ -57,7 +57,7 @@ bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model
 /// Copies one program and inserts the model's collectives.
 class SharedProgram {
  public:
-  /// \param groups family of each LayerCollectiveGroup \param last micro-batch
+  /// \param groups family of each LayerCollectiveGroup \param last index of the last micro-batch
   SharedProgram(const Program& base, const Model& model, double samples,
                 const std::map<LayerCollectiveGroup, int>& groups, int last)
       : base_(base), model_(model), samples_(samples), groups_(groups), last_(last) {}

@@ -261,7 +261,7 @@ TEST_CASE("launches of a traced GPU take no longer than what it measured, and CP
   CHECK(forward_s(measured, h100, p100) > 5.0 * kMicro);
   const DeviceModel slow = device_model("xeon-gold-6148:kernel_launch=10ms");
   CHECK(forward_s(measured, slow, slow) == Approx(5.0 * kMicro));
-  TraceEntry apart = measured;  // launches that were measured apart
+  TraceEntry apart = measured;  // launches that were measured separately
   apart.loss_issue_s = {kMicro};
   CHECK(forward_s(apart, p100, h100) < 4.0 * kMicro);
 }

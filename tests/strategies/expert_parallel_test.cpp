@@ -300,7 +300,7 @@ TEST_CASE("tensor-parallel ranks divide the shared expert, gather its input and 
 
 TEST_CASE("experts whose layers ranks share need parts of the sequence, also if nobody divides the experts") {
   for (const char* settings : {",tensor=2", ",tensor=2,expert=2"})
-    CHECK_THROWS_WITH(load_model(moe(settings)), Catch::Contains("experts need sequence_parallel=1"));
+    CHECK_THROWS_WITH(load_model(moe(settings)), Catch::Contains("share layers need sequence_parallel=1"));
   CHECK_NOTHROW(load_model(moe(",tensor=2,sequence_parallel=1")));
 }
 
