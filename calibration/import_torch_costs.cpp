@@ -53,6 +53,8 @@ Imported import_torch_costs(const std::vector<std::string>& paths, const ImportT
   }
   fit_calibration(calibration);
   if (calibration.paths.empty()) throw InputError("{}: has no probe 'ping_pong'", path);
+  if (const std::string problem = calibration.problem(); !problem.empty())
+    throw InputError("{}: {}", path, problem);
   calibration.lineage.push_back(make_ancestor("costs of torch.distributed", std::filesystem::path(path)));
   Imported imported{.text = nlohmann::json(calibration).dump(), .schema = kCalibrationSchema};
   const PathCost& messages = calibration.paths.front();

@@ -108,9 +108,7 @@ std::string to_text(Bytes size) {
   const double value = size.count();
   for (const auto& [factor, unit] :
        {std::pair{kGibi * kKibi, "TiB"}, {kGibi, "GiB"}, {kMebi, "MiB"}, {kKibi, "KiB"}})
-    if (value >= factor)
-      return value == std::floor(value / factor) * factor ? format_si(value / factor, unit)
-                                                          : format(value / factor, unit);
+    if (value >= factor) return format(value / factor, unit);
   return fmt::format("{:.0f} B", value);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/file.hpp"
+#include "core/number.hpp"
 
 namespace stepcast {
 
@@ -11,7 +12,11 @@ YamlNode YamlNode::load(const std::string& path) { return parse(read_file(path),
 
 YamlNode YamlNode::parse(const std::string& text, const std::string& name) {
   try {
-    return {YAML::Load(text), name, ""};
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1)
+      throw InputError("{}: contains {} YAML documents, separated by '---'; one is valid", name,
+                       documents.size());
+    return {documents.empty() ? YAML::Node() : documents.front(), name, ""};
   } catch (const YAML::Exception& error) {
     throw InputError(name + ":" + std::to_string(error.mark.line + 1) + ":" +
                      std::to_string(error.mark.column + 1) + ": is not valid YAML: " + error.msg);
@@ -64,9 +69,9 @@ void YamlNode::fail_scalar(const std::string& expected) const {
 }
 
 long long YamlNode::integer() const {
-  long long value = 0;
-  if (!node_.IsScalar() || !YAML::convert<long long>::decode(node_, value)) fail_scalar("a whole number");
-  return value;
+  const auto value = node_.IsScalar() ? number_in<long long>(node_.Scalar(), 10) : std::nullopt;
+  if (!value) fail_scalar("a whole number");
+  return *value;
 }
 
 double YamlNode::number() const {

@@ -24,6 +24,7 @@ const std::vector<ExecutionOption>& execution_options() {
       {"dispatch-sms", &Execution::dispatch_sms, {"N"}},
       {"dispatch-overlap", &Execution::dispatch_overlap, {"none", "shared", "micro-batches"}},
       {"gradient-passes", &Execution::gradient_passes, {"none", "norm", "scale", "nan"}, true},
+      {"update", &Execution::update, {"fused", "foreach"}},
       {"gathered", &Execution::gathered, {"views", "copied"}},
       {"reserved", &Execution::reserved, {"N"}},
       {"communicators", &Execution::communicators, {"none", "N"}},

@@ -23,6 +23,7 @@ struct Execution {
   std::string dispatch_overlap = "none";  ///< what runs beside their all-to-alls
 
   std::string gradient_passes = "none";  ///< over the gradients before the optimizer
+  std::string update = "fused";          ///< of Adam and SGD: one kernel, or one for each operation
   std::string gathered = "views";  ///< arrays of FSDP's units: in the buffers of its collectives, or copied
 
   std::string reserved = "105";  ///< memory that PyTorch's allocator takes, percent of what it hands out

@@ -65,8 +65,9 @@ Bytes Model::update_traffic(double count) const {
   const double kept = bytes_of(precision.master);
   const double written = bytes_of(precision.parameters);
   const double weights = kept > 0.0 ? 2.0 * kept + written : 2.0 * written;
-  return Bytes((read_gradient() + weights + 2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
-               count);
+  const double more = execution.update == "fused" ? 0.0 : optimizer.states() == 2 ? 13.0 : 3.0;
+  const double states = (2.0 * optimizer.states() + (optimizer.states() > 0 ? more : 0.0));
+  return Bytes((read_gradient() + weights + states * bytes_of(precision.optimizer)) * count);
 }
 
 double Model::read_gradient() const {

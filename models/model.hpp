@@ -286,7 +286,8 @@ struct Model {
   [[nodiscard]] Bytes gradient_bytes(const Segment& segment) const;
   /// Bytes that an update of `count` parameters moves: the gradient read, the weights (the master copy's, if
   /// there is one) and each state read and written, the parameters written. fp32: SGD 12 B each, with
-  /// momentum 20, Adam 28. Clipping reads the gradient once more, and may read and write it.
+  /// momentum 20, Adam 28; with a kernel per operation (`foreach`) momentum 32, Adam with decay 80, as
+  /// measured (docs/research/own-h100.md). Clipping reads the gradient once more, and may read and write it.
   [[nodiscard]] Bytes update_traffic(double count) const;
   /// The same for the parameters of a segment, with those that Muon updates.
   [[nodiscard]] Bytes update_traffic(const Segment& segment) const;

@@ -71,7 +71,8 @@ Kernel scans(double forward, double backward, int launches, int backward_launche
 ///     scan          5 d + 4 G N + 2 S, and in fp32 2 S + 2 K + 6 H
 ///     backward      17 d + 11 G N + 5 S, and in fp32 6 S + 6 K + 4 G N + 12 H: scores and states are
 ///                   computed again
-///     norm          2 d, backward 3 d
+///     norm          2 d, backward 6.7 d: 3 d, for each of which it takes 1.8 to 2.8 times as long as most
+///                   kernels (docs/hybrids.md)
 ///
 /// Saved, as `mamba_split_conv1d_scan_combined` does: u, what in_proj returns, y before its gate, and the
 /// norm's input with a number per group. Several samples are copied before and after the scan, since
@@ -96,7 +97,7 @@ void add_mamba(const Layer& layer, LayerCost& cost) {
   const Kernel wide =
       scans(s * (2.0 * states + 2.0 * scores + 6.0 * heads),
             s * (6.0 * states + 6.0 * scores + 4.0 * b + 12.0 * heads), 0, 0, Moved::kFloat32);
-  Kernel norm = moves(2.0 * s * d, 3.0 * s * d);
+  Kernel norm = moves(2.0 * s * d, 6.7 * s * d);
   norm.flop = Flop(4.0 * s * d);
   norm.backward_launches = 2;
   keep(s * d, norm);

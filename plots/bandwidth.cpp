@@ -63,7 +63,12 @@ std::vector<std::string> rows_of(const std::vector<Bench>& benches, Origin origi
 
 Drawing draw(const FigureInput& input) {
   std::vector<BenchRow> all;
-  for (const Bench& bench : input.benches) all.insert(all.end(), bench.rows.begin(), bench.rows.end());
+  for (const Bench& bench : input.benches) {
+    if (bench.world_size != input.benches.front().world_size)
+      throw InputError("benches of {} and of {} ranks; give those of one world size",
+                       input.benches.front().world_size, bench.world_size);
+    all.insert(all.end(), bench.rows.begin(), bench.rows.end());
+  }
   const auto names = grouped(all, &BenchRow::collective);
   if (names.empty())
     throw InputError(

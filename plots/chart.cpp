@@ -110,17 +110,18 @@ std::string axes_of(const Chart& chart, PanelPoints& all, const style::PlaceTics
 void draw_front(const Chart& chart, const std::string& name, style::Panel& panel, FrontNumbers& numbers) {
   const std::vector<ChartPoint> front = front_of(chart, name);
   std::vector<std::string> line, texts;
+  std::string number;  // of the point, and of equal ones; empty beyond those that the legend names
   for (const ChartPoint& point : front) {
     line.push_back(style::row({point.x, *point.y}));
     const bool same = &point != &front.front() && (&point)[-1].x == point.x && (&point)[-1].y == point.y;
-    if (same && !texts.empty()) {
+    if (!same) {
+      number = numbers.labels.size() < kMaxNumbers ? std::to_string(numbers.labels.size() + 1) : "";
+      if (!number.empty()) numbers.labels.push_back((name.empty() ? "" : name + ": ") + point.label);
+      if (!number.empty()) texts.push_back(style::row({point.x, *point.y, style::cell(number)}));
+    } else if (!number.empty()) {
       numbers.labels.back() += "; " + point.label;
-    } else if (numbers.labels.size() < kMaxNumbers) {
-      numbers.labels.push_back((name.empty() ? "" : name + ": ") + point.label);
-      texts.push_back(style::row({point.x, *point.y, style::cell(std::to_string(numbers.labels.size()))}));
     }
-    numbers.table.push_back({std::to_string(numbers.table.size()), name, point.label, short_number(point.x),
-                             short_number(*point.y)});
+    numbers.table.push_back({number, name, point.label, short_number(point.x), short_number(*point.y)});
   }
   panel.draw_block(
       "front: x y", line,
@@ -174,11 +175,12 @@ style::Panel chart_panel(const Chart& chart, const std::string& name, const std:
   const auto values = [](double x, std::optional<double> y) {
     return y ? style::row({x, *y}) : std::string();
   };
-  draw(
-      ", " + chart.law + ": x y", [&](const ChartPoint& point) { return values(point.x, point.law); },
-      [](std::size_t s) {
-        return style::fill("using 1:2 with lines {} lc rgb {q}", {kLawDashes, style::series_colour(s)});
-      });
+  if (!chart.law.empty())
+    draw(
+        ", " + chart.law + ": x y", [&](const ChartPoint& point) { return values(point.x, point.law); },
+        [](std::size_t s) {
+          return style::fill("using 1:2 with lines {} lc rgb {q}", {kLawDashes, style::series_colour(s)});
+        });
   if (chart.places && !chart.curves) {
     draw_medians(all, panel);
     for (ChartPoint& point : all.points) {  // series side by side
@@ -215,7 +217,7 @@ std::vector<style::Entry> legend_of(const Chart& chart, const std::vector<std::s
   if (!chart.diagonal.empty()) legend.push_back({kDiagonalLook, chart.diagonal});
   if (!chart.law.empty())
     legend.push_back({style::fill("with lines lc rgb '#333333' {}", {kLawDashes}), chart.law});
-  if (!chart.markers.empty())
+  if (std::ranges::any_of(chart.points, [](const auto& point) { return point.marker.has_value(); }))
     legend.push_back({"with points pt 6 ps 1.5 lw 1.6 lc rgb '#333333'", chart.markers});
   if (chart.places && !chart.curves) legend.push_back({kMedianLook, "median"});
   if (!std::ranges::all_of(chart.points, &ChartPoint::fits)) legend.push_back({kCrossed, "does not fit"});

@@ -21,6 +21,8 @@ constexpr std::size_t kMemoryTitleCharacters = 60;
 constexpr int kWidthAlone = 760;  // points: room for the legend in two rows
 constexpr const char* kCapacityLine = "with lines dt 2 lw 2 lc rgb '#333333'";
 
+constexpr std::string_view kWorkspaces = "workspaces";  // of GEMMs
+
 std::vector<style::Part> categories() {
   EnumArray<kMemoryCategories, std::string_view> colour;
   colour[MemoryCategory::kParameters] = style::kBlue;
@@ -28,13 +30,15 @@ std::vector<style::Part> categories() {
   colour[MemoryCategory::kOptimizerState] = style::kGreen;
   colour[MemoryCategory::kActivations] = style::kYellow;
   colour[MemoryCategory::kCommunication] = style::kRed;
-  return transformed(kMemoryCategories, [&](const MemoryCategoryRow& row) {
+  auto parts = transformed(kMemoryCategories, [&](const MemoryCategoryRow& row) {
     return style::Part{row.label, colour[row.value]};
   });
+  parts.push_back({kWorkspaces, style::kGrey});
+  return parts;
 }
 
 double bytes_of(const MemoryUse& use, const style::Part& part) {
-  std::string key(part.name);
+  std::string key(part.name == kWorkspaces ? "process" : part.name);
   std::ranges::replace(key, ' ', '_');
   const auto bytes = use.at_peak_bytes.find(key);
   return bytes == use.at_peak_bytes.end() ? 0.0 : bytes->second;

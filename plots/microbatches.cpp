@@ -58,8 +58,9 @@ Drawing draw(const FigureInput& input) {
               .y_label = "",
               .places = true,
               .curves = true,
-              .law = "bubble (p-1)/(m+p-1)",
               .markers = "measured, range of the launches"};
+  if (cases.front().configuration.micro_batches < cases.back().configuration.micro_batches)
+    chart.law = "bubble (p-1)/(m+p-1)";  // one number makes no line
   const auto key = [](const Case& one) {
     const Configuration& c = one.configuration;
     return std::tuple(c.model, c.world_size, c.data_parallel, c.batch, c.threads, c.backend);

@@ -24,9 +24,8 @@ struct Forecast {
 };
 
 std::string training_of(const Configuration& c) {
-  return shortened(fmt::format("{}, {}, batch {} per rank{}", c.model, c.label, c.batch,
-                               c.device.empty() ? "" : ", " + c.device),
-                   kTitleCharacters);
+  return fmt::format("{}, {}, batch {} per rank{}", c.model, c.label, c.batch,
+                     c.device.empty() ? "" : ", " + c.device);
 }
 
 /// Predictions of several ranks, each with its own batch, that contain the step of one rank.
@@ -100,6 +99,9 @@ Drawing draw(const FigureInput& input) {
               .places = true,
               .curves = true,
               .law = "ideal"};
+  for (const Forecast& one : all)
+    if (one.training.size() > kTitleCharacters)  // the title is cut
+      chart.subtitles[one.training] = one.training.substr(one.training.rfind("batch "));
   const std::vector<std::string> clusters = clusters_of(all);
   for (const std::string& cluster : clusters)
     for (const Forecast& one : all)

@@ -13,12 +13,12 @@ Drawing draw(const FigureInput& input) {
   if (all.empty())
     throw InputError("nothing to draw: give results with several ranks and of 'single' with the same {}",
                      input.strong_scaling ? "global batch" : "batch per rank");
-  Chart chart{.title = fmt::format("Speed-up over one rank: lines predicted, markers measured; same {}",
+  Chart chart{.title = fmt::format("Speed-up over one rank, same {}",
                                    input.strong_scaling ? "global batch (strong)" : "batch per rank (weak)"),
               .x_label = "ranks",
               .y_label = "speed-up (throughput ratio)",
               .curves = true,
-              .markers = "measured, fastest to slowest launch",
+              .markers = "measured, fastest to slowest launch (lines: predicted)",
               .diagonal = "ideal"};
   std::set<std::pair<std::string, std::string>> begun;
   for (const Speedup& one : all) {

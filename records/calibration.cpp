@@ -60,11 +60,21 @@ bool PiecewiseCost::valid() const {
 
 std::string Calibration::problem() const {
   const std::string knots = ": expected knots with ascending bytes and times of at least 0";
+  if (job.backend != "gloo" && job.backend != "nccl")
+    return "key 'job.backend': " + unknown_name("backend", job.backend, {"gloo", "nccl"});
+  if (paths.empty() && job.backend != "nccl") return "key 'paths' is empty";
   if (job.ranks_on_machine < 1 || job.ranks_on_machine > job.world_size)
     return "key 'job.ranks_on_machine': expected at least 1, and at most world_size";
   if (job.collectives_in_flight < 1) return "key 'job.collectives_in_flight': expected at least 1";
   if (!(call_overhead_s >= 0.0)) return "key 'call_overhead_s': expected at least 0";
+  const std::vector<std::string> classes{kSameHost, kSameSwitch, kAcrossSwitches};
   for (const PathCost& path : paths) {
+    if (std::ranges::count(classes, path.path_class) == 0)
+      return "key 'paths': " + unknown_name("path class", path.path_class, classes);
+    if (std::ranges::count(paths, path.path_class, &PathCost::path_class) > 1)
+      return "key 'paths': path class '" + path.path_class + "' is repeated";
+    if (!(path.smallest_bytes >= 0.0 && path.largest_bytes >= path.smallest_bytes))
+      return "key 'paths." + path.path_class + "': expected 0 <= smallest_bytes <= largest_bytes";
     if (!path.latency.valid() || !path.gap.valid() || !path.cpu.valid())
       return "key 'paths." + path.path_class + "'" + knots;
     if (!none_negative({path.notice_s, path.wire_bandwidth_bytes_per_s, path.wake_cpu_s}))
@@ -72,9 +82,12 @@ std::string Calibration::problem() const {
              "': expected notice_s, wire_bandwidth and wake_cpu_s of at least 0";
   }
   if (!reduce.cost.valid() || !copy.cost.valid()) return "keys 'reduce' and 'copy'" + knots;
-  if (!(sharing.rate_beside_compute > 0.0 && sharing.rate_beside_communication > 0.0) ||
+  const auto is_rate = [](double rate) { return rate > 0.0 && rate <= 1.0; };
+  if (!is_rate(sharing.rate_beside_compute) || !is_rate(sharing.rate_beside_communication) ||
+      sharing.ranks_measured < 1 ||
       !none_negative({sharing.memory_bandwidth_one_bytes_per_s, sharing.memory_bandwidth_all_bytes_per_s}))
-    return "key 'sharing': expected rates above 0 and bandwidths of at least 0";
+    return "key 'sharing': expected rates above 0 and at most 1, bandwidths of at least 0 and at least 1 "
+           "rank";
   if (cluster.shared_cores < 0 || !(cluster.slowest_shaped_link_bytes_per_s >= 0.0))
     return "key 'cluster': expected at least 0";
   for (const auto& [name, value] : nccl.parameters)

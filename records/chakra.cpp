@@ -198,8 +198,10 @@ std::vector<std::string> chakra_traces(const Result& result) {
 
 void write_chakra(const std::string& prefix, const Result& result, bool force) {
   const std::vector<std::string> traces = chakra_traces(result);
-  for (std::size_t rank = 0; rank < traces.size(); ++rank)
-    write_file(fmt::format("{}.{}.et", prefix, rank), traces[rank], force);
+  const auto path = [&](std::size_t rank) { return fmt::format("{}.{}.et", prefix, rank); };
+  check_writable(prefix + ".groups.json", force);  // all or none
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) check_writable(path(rank), force);
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) write_file(path(rank), traces[rank], force);
   const Schedule& schedule = *result.forecast.schedule;
   nlohmann::json groups = nlohmann::json::object();
   for (std::size_t i = 0; i < schedule.groups.size(); ++i)

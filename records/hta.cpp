@@ -136,7 +136,9 @@ void write_hta_timelines(const std::filesystem::path& folder, const Result& resu
                          const std::set<int>& ranks, bool force) {
   const std::map<int, std::string> texts = hta_timelines(result, ranks);
   std::filesystem::create_directories(folder);
-  for (const auto& [rank, text] : texts) write_file(folder / fmt::format("rank{}.json", rank), text, force);
+  const auto name = [&](int rank) { return folder / fmt::format("rank{}.json", rank); };
+  for (const auto& [rank, text] : texts) check_writable(name(rank), force);  // all or none
+  for (const auto& [rank, text] : texts) write_file(name(rank), text, force);
 }
 
 }  // namespace stepcast

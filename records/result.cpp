@@ -23,7 +23,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s
 STEPCAST_JSON_REQUIRED(Configuration, model, strategy, world_size, batch, data_parallel, micro_batches,
                        threads, backend, cluster, steps, options, label, device, compute, engine)
 STEPCAST_JSON_REQUIRED(RunMachine, steps, log, slowdown, without_interference_s)
-STEPCAST_JSON_REQUIRED(ForecastNotes, baseline_step_time_s, input_speeds, request)
+STEPCAST_JSON_MEMBERS(ForecastNotes, (baseline_step_time_s, input_speeds, request), (balance))
 
 /// Omits members that do not apply, because files contain thousands of spans.
 void to_json(nlohmann::json& json, const Span& span) {
@@ -108,9 +108,14 @@ std::string Result::problem() const {
     if (rank.empty() || rank.size() != step_time_s.front().size() || !none_negative(rank))
       return "key 'step_time_s': expected as many times of at least 0 of every rank, and one at least";
   if (breakdown.size() > ranks) return "key 'breakdown': expected at most one per rank";
+  for (const Breakdown& rank : breakdown)
+    for (const auto& [name, part] : breakdown_parts())
+      if (!(rank.*part >= -1e-9))
+        return "key 'breakdown': expected times of at least 0, not of '" + name + "'";
   for (const MemoryUse& use : memory)
-    if (!is_rank(use.rank) || use.time_s.size() != use.live_bytes.size())
-      return "key 'memory': expected ranks of this world, and a time_s for every live_bytes";
+    if (!is_rank(use.rank) || !(use.peak_bytes >= 0.0) || use.time_s.size() != use.live_bytes.size())
+      return "key 'memory': expected ranks of this world, a peak of at least 0 and a time_s for every "
+             "live_bytes";
   for (const Span& span : spans)
     if (!is_rank(span.rank) || !(span.end_s >= span.start_s))
       return "key 'spans': expected ranks of this world, and no span that ends before it starts";
@@ -118,6 +123,10 @@ std::string Result::problem() const {
       (!machine.without_interference_s.empty() &&
        machine.without_interference_s.size() != step_time_s.front().size()))
     return "key 'machine': expected a step time without interference for every step";
+  for (const char* key :
+       {"bubble_fraction", "stage_time_cv", "memory_above_first_bytes", "memory_deviation_bytes"})
+    if (!forecast.balance.empty() && !forecast.balance.contains(key))
+      return "key 'forecast.balance': '" + std::string(key) + "' is missing";
   if (machine.slowdown < 0.0) return "key 'machine': expected a slowdown of at least 0";
   if (machine.steps < 0 || !machine.log.valid())
     return "key 'machine': expected a speed above 0 and fractions in [0, 1] for every block of steps";
@@ -136,12 +145,16 @@ std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_t
   return slowest;
 }
 
-double coefficient_of_variation(const std::vector<double>& values) {
+/// Mean and standard deviation; 0 without values.
+std::pair<double, double> moments(const std::vector<double>& values) {
   const auto count = static_cast<double>(values.size());
   const double mean = sum_of(values, [&](double value) { return value / count; });
-  const double variance =
-      sum_of(values, [&](double value) { return (value - mean) * (value - mean) / count; });
-  return mean > 0.0 ? std::sqrt(variance) / mean : 0.0;
+  return {mean,
+          std::sqrt(sum_of(values, [&](double value) { return (value - mean) * (value - mean) / count; }))};
+}
+
+double coefficient_of_variation(const std::pair<double, double>& moments) {
+  return moments.first > 0.0 ? moments.second / moments.first : 0.0;
 }
 
 /// An instant at which the set of running operations of one rank changes.
@@ -243,17 +256,31 @@ double Result::throughput_samples_per_s() const {
 }
 
 double Result::bubble_fraction() const {
+  if (!forecast.balance.empty()) return forecast.balance.at("bubble_fraction");
   const double whole = sum_of(breakdown, &Breakdown::step_s);
   return whole > 0.0 ? sum_of(breakdown, &Breakdown::idle_s) / whole : 0.0;
 }
 
 double Result::stage_time_cv() const {
-  return coefficient_of_variation(transformed(
-      breakdown, [](const Breakdown& rank) { return rank.compute_s + rank.optimizer_and_copies_s; }));
+  if (!forecast.balance.empty()) return forecast.balance.at("stage_time_cv");
+  return coefficient_of_variation(moments(transformed(
+      breakdown, [](const Breakdown& rank) { return rank.compute_s + rank.optimizer_and_copies_s; })));
 }
 
 double Result::memory_cv() const {
-  return coefficient_of_variation(transformed(memory, &MemoryUse::peak_bytes));
+  if (forecast.balance.empty() || memory.empty())
+    return coefficient_of_variation(moments(transformed(memory, &MemoryUse::peak_bytes)));
+  return coefficient_of_variation(
+      {memory.front().peak_bytes + forecast.balance.at("memory_above_first_bytes"),
+       forecast.balance.at("memory_deviation_bytes")});
+}
+
+std::map<std::string, double> Result::balance() const {
+  const auto [mean, deviation] = moments(transformed(memory, &MemoryUse::peak_bytes));
+  return {{"bubble_fraction", bubble_fraction()},
+          {"stage_time_cv", stage_time_cv()},
+          {"memory_above_first_bytes", mean - memory.front().peak_bytes},
+          {"memory_deviation_bytes", deviation}};
 }
 
 Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s) {
@@ -268,7 +295,11 @@ Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_t
     else
       running.erase(std::ranges::find(running, edge.span));
   }
-  charge(result, running, std::max(0.0, step_time_s - now), true);
+  double last = now;  // end of the last span, of waits too
+  for (const Span& span : spans)
+    if (span.rank == rank) last = std::max(last, std::min(span.end_s, step_time_s));
+  charge(result, running, last - now, false);
+  charge(result, running, std::max(0.0, step_time_s - last), true);
   return result;
 }
 

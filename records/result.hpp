@@ -135,6 +135,10 @@ struct ForecastNotes {
   std::map<std::string, double> baseline_step_time_s{};
   /// The machine while the inputs were measured: `measuring`, `calibrating`.
   std::map<std::string, MachineSpeed> input_speeds{};
+  /// Over all ranks of a world of more than 64; empty: `breakdown` and `memory` are of all ranks. Entries:
+  /// `bubble_fraction`, `stage_time_cv`, and of peak memory the mean less rank 0's,
+  /// `memory_above_first_bytes`, and the standard deviation, `memory_deviation_bytes`.
+  std::map<std::string, double> balance{};
   /// Options of `stepcast predict` that repeat this prediction; empty if another command made it.
   std::vector<std::string> request{};
   double operations = 0.0;                     ///< replayed, all ranks and steps; not in files
@@ -186,6 +190,8 @@ struct Result {
   /// Coefficient of variation over the ranks: of time that they compute and update, and of their peak memory.
   [[nodiscard]] double stage_time_cv() const;
   [[nodiscard]] double memory_cv() const;
+  /// ForecastNotes::balance. \pre `breakdown` and `memory` are of all ranks
+  [[nodiscard]] std::map<std::string, double> balance() const;
 };
 
 /// Names of the parts of a breakdown, with their members.

@@ -198,15 +198,29 @@ std::string Trace::problem() const {
     constexpr int kMostSegments = 1'000'000;
     check(entry.first_segment >= 0 && entry.first_segment <= kMostSegments, place + "first_segment",
           "at least 0 and at most 1000000");
-    if (i > 0 && entry.measured_like(entries[i - 1]))
-      check(entry.first_segment >= entries[i - 1].end_segment(), place + "first_segment",
-            "a segment behind those of the entry before, which has the same batch, threads and pace");
+    for (std::size_t before = 0; before < i; ++before)
+      check(!entry.measured_like(entries[before]) || entry.first_segment >= entries[before].end_segment(),
+            place + "first_segment",
+            "a segment behind those of every entry before with the same batch, threads and pace");
     check(entry.host_s.size() == entry.steps(), place + "host_s", "as many samples as step_s has");
     check(entry.machine.valid() && (entry.machine.empty() || entry.machine.size() == entry.steps()),
           place + "machine", "a speed above 0 and a part of [0, 1] for every step");
     samples(entry.step_s, "step_s");
     samples(entry.input_s, "input_s");
     samples(entry.loss_s, "loss_s");
+    check(none_negative(entry.native_step_s), place + "native_step_s", "times of at least 0");
+    const auto fractions = [&](const std::vector<double>& values, const std::string& key) {
+      check(none_negative(values) && std::ranges::all_of(values, [](double one) { return one <= 1.0; }),
+            place + key, "fractions in [0, 1]");
+    };
+    fractions(entry.exchange_fraction, "exchange_fraction");
+    for (const SegmentTrace& segment : entry.segments) {
+      const std::string where = "segments." + segment.name;
+      fractions(segment.grad_ready_fraction, where + ".grad_ready_fraction");
+      check(none_negative({segment.forward_peak_bytes, segment.backward_peak_bytes,
+                           segment.optimizer_peak_bytes, entry.loss_peak_bytes, workspace_bytes}),
+            place + where, "peaks of at least 0, as of loss_peak_bytes and workspace_bytes");
+    }
     const std::array keys{".forward_s",         ".backward_s",       ".zero_grad_s",
                           ".optimizer_s",       ".forward_issue_s",  ".backward_issue_s",
                           ".zero_grad_issue_s", ".optimizer_issue_s"};
@@ -268,7 +282,15 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace)
                      joined(measured), usable.size() < 2 ? "" : ", or extrapolate with --extrapolate");
   std::size_t high = 1;
   while (high + 1 < usable.size() && usable[high]->batch < batch) ++high;
-  return interpolate(*usable[high - 1], *usable[high], batch);
+  const TraceEntry result = interpolate(*usable[high - 1], *usable[high], batch);
+  for (const SegmentTrace& segment : result.segments)
+    for (const auto phase : {&SegmentTrace::forward_s, &SegmentTrace::backward_s})
+      if (outside && !(segment.*phase).empty() && median(segment.*phase) < 0.0)
+        throw InputError(
+            "trace of {}: batch {} lies too far outside the measured sizes {}: the extrapolated time of "
+            "segment '{}' is below 0; measure it",
+            model, batch, joined(measured), segment.name);
+  return result;
 }
 
 Trace of_whole_model(const Trace& trace, const Model& model) {

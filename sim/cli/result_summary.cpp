@@ -10,7 +10,8 @@ namespace stepcast {
 
 std::string describe_run(const Configuration& c) {
   const bool trains = c.data_parallel > 0;
-  std::string text = fmt::format("{}{}, world size {}", trains ? c.model + ", " : "", c.label, c.world_size);
+  const std::string model = c.model.empty() ? "" : c.model + ", ";
+  std::string text = fmt::format("{}{}, world size {}", model, c.label, c.world_size);
   if (trains)
     text += fmt::format(", batch {}{}{}, {} per rank", c.batch,
                         c.data_parallel == c.world_size ? " per rank" : "",

@@ -38,7 +38,7 @@ bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {
 void require_complete(const std::vector<Case>& cases, const std::vector<EnginePair>& pairs) {
   for (const Case& one : cases) {
     if (one.has_error() || is_paired(one, pairs)) continue;
-    const std::string of = describe(one.configuration);
+    const std::string of = describe(one.configuration) + ", backend " + one.configuration.backend;
     if (one.prediction) throw InputError("{}: no measured run of {} was given", one.prediction->path, of);
     throw InputError("{}: no {} of {} was given (--baseline takes runs that only serve for speed-ups)",
                      one.launches.front()->path,
@@ -99,8 +99,13 @@ ExitCode compare_benches(const po::variables_map& values) {
               << signed_percent_text(all.worst_row.relative) << '\n';
   }
   write_json_output(values, kCompareSchema, bench_comparison_json(pairs));
+  const std::size_t unpaired = benches[0].rows.size() + benches[1].rows.size() - 2 * pairs.size();
+  if (unpaired > 0)
+    std::cerr << fmt::format("stepcast: {} of {} and {} have no partner in the other file\n",
+                             counted(unpaired, "row"), paths[0], paths[1]);
   const auto limit = max_error(values);
-  return limit && all.geometric_mean() > *limit ? ExitCode::kOutOfTolerance : ExitCode::kDone;
+  return limit && (unpaired > 0 || all.geometric_mean() > *limit) ? ExitCode::kOutOfTolerance
+                                                                  : ExitCode::kDone;
 }
 
 ExitCode run(const po::variables_map& values) {

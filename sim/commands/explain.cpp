@@ -26,6 +26,10 @@ PredictionRequest request_of(const std::string& path, const Result& result) {
         "{}: key 'forecast.request' is empty; it contains the options of the forecast. Repeat 'stepcast "
         "predict -o'",
         path);
+  for (const Ancestor& each : result.lineage)
+    if (each.role == "device file" && sha1(read_file(each.path)) != each.sha1)
+      throw InputError("{}: device file '{}' has changed since the forecast; repeat 'stepcast predict'", path,
+                       each.path);
   return prediction_request(parse_words("predict", result.forecast.request));
 }
 
@@ -73,7 +77,11 @@ void draw(const po::variables_map& values, const WaterfallSheet& sheet, const st
     render(draw_waterfall(sheet), text_option(values, "figure"), caption, flag_option(values, "force"));
 }
 
-ExitCode explain_difference(const po::variables_map& values, const Result& measured) {
+ExitCode explain_difference(const po::variables_map& values, Result measured) {
+  // Runs with replayed compute have no memory, and a breakdown of every rank.
+  if (measured.memory.empty() && std::ssize(measured.breakdown) == measured.configuration.world_size)
+    for (int rank = 0; rank < measured.configuration.world_size; ++rank)
+      measured.memory.emplace_back().rank = rank;
   const StepDifferences found = step_differences(measured, load_result(text_option(values, "against")));
   if (!write_json_output(values, kExplainSchema, differences_json(found)))
     std::cout << describe_run(measured.configuration) << "\n\n" << differences_text(found);
@@ -84,7 +92,8 @@ ExitCode explain_difference(const po::variables_map& values, const Result& measu
 ExitCode run(const po::variables_map& values) {
   if (values.count("file") == 0) throw UsageError("RESULT is missing; see 'stepcast help explain'");
   const double more = 1.0 + percent_option(values, "more");
-  if (!(more > 1.0)) throw UsageError("--more must be above 0%");
+  if (!(more > 1.0 && more <= 11.0))
+    throw UsageError("--more {}: must be above 0% and at most 1000%", text_option(values, "more"));
   check_output(values);
   if (values.count("figure") != 0)
     check_renderable(text_option(values, "figure"), flag_option(values, "force"));

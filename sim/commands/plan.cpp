@@ -197,6 +197,10 @@ ExitCode run(const po::variables_map& values) {
   if (values.count("against") != 0)
     request.user_plans = load_user_plans(text_option(values, "against"), problem);
   const PlanOutcome outcome = search_plans(models, bounds, request);
+  if (problem.whole && outcome.ranked > 0) {
+    const double step_s = outcome.plans.front().forecast->step_s;
+    checked_progress(step_s / problem.whole->wall_s(outcome.plans.front().plan.number("world-size"), step_s));
+  }
   std::string text =
       fmt::format("{}, {} samples a step on {} ranks of {}, {} in {}\n\n{}\n{}", models.whole().specification,
                   problem.samples, problem.ranks, problem.cluster, problem.device, to_text(problem.precision),

@@ -82,6 +82,8 @@ ExitCode predict_step(const po::variables_map& values) {
   report_launch_file(values);
   const PredictionRequest request = prediction_request(values);
   Result result = predict(request);
+  if (const std::string file = text_option(values, "device-file"); !file.empty())
+    result.lineage.push_back(make_ancestor("device file", file));
   result.context = make_run_context(kResultSchema, command_line());
   result.context.seed = request.replay.seed;
   result.forecast.request = request_words(values);

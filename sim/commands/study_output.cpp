@@ -100,11 +100,7 @@ struct StudyDrawing {
   std::string caption, note;
 };
 
-/// A point of a curve with its time.
-struct TimedPoint {
-  ChartPoint* point = nullptr;
-  RanksAndTime time;
-};
+using TimedPoint = std::pair<ChartPoint*, RanksAndTime>;  // of a curve
 
 /// Fits Amdahl's law to each curve of the chart, made of `points`. \returns a row per curve
 std::vector<std::vector<std::string>> add_amdahl(Chart& chart, const StudyFigure& figure,
@@ -114,12 +110,12 @@ std::vector<std::vector<std::string>> add_amdahl(Chart& chart, const StudyFigure
   for (std::size_t i = 0; i < points.size(); ++i) {
     const auto ranks = value_of(rows, *points[i], "ranks");
     const auto rate = value_of(rows, *points[i], "throughput_samples_per_s");
-    if (ranks && rate && *rate > 0.0) timed.push_back({&chart.points[i], {*ranks, 1.0 / *rate}});
+    if (ranks && rate && *rate > 0.0) timed.emplace_back(&chart.points[i], RanksAndTime{*ranks, 1.0 / *rate});
   }
-  const auto curve_of = [](const TimedPoint& one) { return std::pair(one.point->panel, one.point->series); };
+  const auto curve_of = [](const TimedPoint& one) { return std::pair(one.first->panel, one.first->series); };
   std::vector<std::vector<std::string>> table{{"curve", "serial fraction", "limit of the speed-up"}};
   for (const auto& [curve, members] : grouped(timed, curve_of)) {
-    const auto fit = fit_amdahl(transformed(members, [](const TimedPoint* one) { return one->time; }));
+    const auto fit = fit_amdahl(transformed(members, [](const TimedPoint* one) { return one->second; }));
     if (!fit) continue;
     const auto& [panel, series] = curve;
     const double serial = fit->serial_fraction();
@@ -128,9 +124,9 @@ std::vector<std::vector<std::string>> add_amdahl(Chart& chart, const StudyFigure
     std::string& subtitle = chart.subtitles[panel];
     subtitle += (subtitle.empty() ? "serial fraction: " : ", ") + (series.empty() ? "" : series + " ") +
                 percent_text(serial);
-    for (const auto& [point, time] : transformed(members, [](const TimedPoint* one) { return *one; })) {
-      const double slower = fit->time_s(time.ranks) / time.sample_time_s;
-      point->law = figure.y == "step_time_s" ? *point->y * slower : *point->y / slower;
+    for (const TimedPoint* one : members) {
+      const double slower = fit->time_s(one->second.ranks) / one->second.sample_time_s, y = *one->first->y;
+      one->first->law = figure.y == "step_time_s" ? y * slower : y / slower;
     }
   }
   return table;

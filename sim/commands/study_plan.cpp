@@ -9,6 +9,7 @@
 #include "core/program.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
+#include "sim/study/answers.hpp"
 
 namespace stepcast {
 namespace {
@@ -40,6 +41,13 @@ AskedSome ask_some(const Study& study, const AskPoint& ask) {
   }
   some.each_s = std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(some.asked);
   return some;
+}
+
+/// Duration of the longest of `shards` jobs, whose processes answer whole batches.
+double duration_s(const Study& study, double each_s, int shards, int processes) {
+  const auto points = static_cast<double>(study.points.size());
+  const double batch = std::min(points, 1.0 * points_per_batch(study));
+  return each_s * batch * std::ceil(std::ceil(std::ceil(points / batch) / shards) / processes);
 }
 
 /// `hours:minutes:00`, whole minutes.
@@ -85,10 +93,10 @@ void print_plan(const Study& study) {
 
 void print_duration(const Study& study, int processes, const AskPoint& ask) {
   const AskedSome some = ask_some(study, ask);
-  std::cout << fmt::format(
-      "about {} with {}, by {} of them that took {} each\n",
-      to_text(Seconds(some.each_s * static_cast<double>(study.points.size()) / processes)),
-      counted(processes, "job"), counted(some.asked, "point"), to_text(Seconds(some.each_s)));
+  std::cout << fmt::format("about {} with {}, by {} of them that took {} each\n",
+                           to_text(Seconds(duration_s(study, some.each_s, 1, processes))),
+                           counted(processes, "job"), counted(some.asked, "point"),
+                           to_text(Seconds(some.each_s)));
   if (some.failed > 0) std::cout << some.failed << " of these cannot be answered, " << some.failure << '\n';
 }
 
@@ -101,7 +109,7 @@ std::string job_array(const Study& study, const JobArray& array, const AskPoint&
   constexpr double kMargin = 2.0, kLeastSeconds = 600.0;
   const AskedSome some = ask_some(study, ask);
   const auto points = static_cast<double>(study.points.size());
-  const double seconds = some.each_s * points / array.jobs / array.processes;
+  const double seconds = duration_s(study, some.each_s, array.jobs, array.processes);
   std::string command = "stepcast study";
   for (const std::string& word : array.words) command += " " + shell_word(word);
   command += " --jobs " + std::to_string(array.processes);

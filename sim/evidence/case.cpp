@@ -7,6 +7,7 @@
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "sim/evidence/compare.hpp"
+#include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 
@@ -150,16 +151,31 @@ Speedup speedup_over(const Case& scaled, const Case& single, bool strong) {
   return speedup;
 }
 
-/// The training of one rank: with the same batch, or with all batches of the step.
+/// The training of one rank: with the same batch, or with all batches of the step. It keeps options of every
+/// training: precision, recomputation, execution.
 Configuration single_of(const Configuration& c, bool strong) {
   Configuration single = c;
   single.strategy = "single";
   single.world_size = 1;
   single.batch = strong ? c.batch * c.data_parallel : c.batch;
   single.micro_batches = 1;
-  single.options.clear();
+  single.options.erase("algorithm");
+  for (const KnownOption& known : known_options()) single.options.erase(known.option.name);
   single.label = single.strategy;
   return single;
+}
+
+/// The baseline of `scaled`, which may have another backend but no other device; null if there is none.
+const Case* baseline_of(const Case& scaled, const std::vector<Case>& cases, bool strong) {
+  const Case* found = nullptr;
+  Configuration wanted = single_of(scaled.configuration, strong);
+  for (const Case& one : cases) {
+    const bool same_backend = one.configuration.backend == scaled.configuration.backend;
+    const bool same_device = !one.prediction || !scaled.prediction || one.device() == scaled.device();
+    wanted.backend = one.configuration.backend;
+    if (same_case(one.configuration, wanted) && same_device && (!found || same_backend)) found = &one;
+  }
+  return found;
 }
 
 }  // namespace
@@ -171,10 +187,8 @@ std::vector<Speedup> speedups(const std::vector<Case>& cases) {
     if (c.world_size == 1) continue;
     for (const bool strong : {false, true}) {
       if (!strong && c.data_parallel == 1) continue;  // the ranks share one batch: strong scaling
-      const Configuration wanted = single_of(c, strong);
-      const auto base =
-          std::ranges::find_if(cases, [&](const Case& one) { return same_case(one.configuration, wanted); });
-      if (base != cases.end()) result.push_back(speedup_over(scaled, *base, strong));
+      if (const Case* base = baseline_of(scaled, cases, strong))
+        result.push_back(speedup_over(scaled, *base, strong));
     }
   }
   return result;

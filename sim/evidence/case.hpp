@@ -76,6 +76,10 @@ struct Case {
   /// Machine speed while `measuring`, `calibrating` and `running`, if known.
   std::map<std::string, MachineSpeed> machines{};
 
+  /// Device of the prediction; "": the measured one.
+  [[nodiscard]] std::string device() const {
+    return prediction != nullptr ? prediction->result.configuration.device : "";
+  }
   /// True if it is measured and predicted.
   [[nodiscard]] bool has_error() const { return measured && predicted && measured->value > 0.0; }
   /// predicted / measured - 1. \pre has_error()
@@ -149,7 +153,8 @@ struct Speedup {
   [[nodiscard]] double relative_error() const { return *predicted / measured->value - 1.0; }
 };
 
-/// Every speed-up over a `single` case of the same model, threads and backend.
+/// Every speed-up over a `single` case of the same model, threads, device and options of every training. One
+/// with the same backend goes first.
 std::vector<Speedup> speedups(const std::vector<Case>& cases);
 
 /// The cases with an error, the largest first.

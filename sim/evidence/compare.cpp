@@ -58,13 +58,13 @@ void add_phases(Case& one) {
 }
 
 void add_memory(Case& one) {
-  const std::vector<MemoryUse>& predicted = one.prediction->result.memory;
-  for (std::size_t i = 0; i < predicted.size(); ++i) {
+  for (const MemoryUse& predicted : one.prediction->result.memory) {
     std::vector<double> peaks;
-    for (const ResultFile* launch : one.launches)
-      if (i < launch->result.memory.size() && launch->result.memory[i].rank == predicted[i].rank)
-        peaks.push_back(launch->result.memory[i].peak_bytes);
-    if (!peaks.empty()) one.memory.push_back({predicted[i].rank, median(peaks), predicted[i].peak_bytes});
+    for (const ResultFile* launch : one.launches) {
+      const auto use = std::ranges::find(launch->result.memory, predicted.rank, &MemoryUse::rank);
+      if (use != launch->result.memory.end()) peaks.push_back(use->peak_bytes);
+    }
+    if (!peaks.empty()) one.memory.push_back({predicted.rank, median(peaks), predicted.peak_bytes});
   }
 }
 
@@ -139,9 +139,10 @@ std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
         cases, [&](const Case& one) { return same_case(one.configuration, configuration); });
     if (found == cases.end())
       found = cases.insert(cases.end(), {.configuration = configuration, .name = label_of(configuration)});
-    if (file.result.origin == Origin::kMeasured)
-      found->launches.push_back(&file);
-    else if (!found->prediction)
+    if (file.result.origin == Origin::kMeasured) {  // a file that is given twice is one launch
+      const auto is_file = [&](const ResultFile* launch) { return launch->sha1 == file.sha1; };
+      if (std::ranges::none_of(found->launches, is_file)) found->launches.push_back(&file);
+    } else if (!found->prediction)
       found->prediction = &file;
     else
       throw InputError("{} and {}: both predict {}; give one of them", found->prediction->path, file.path,

@@ -12,16 +12,26 @@ std::vector<BenchPair> bench_pairs(const Bench& measured, const Bench& predicted
   if (measured.world_size != predicted.world_size)
     throw InputError("measured with world size {}, predicted for world size {}", measured.world_size,
                      predicted.world_size);
+  if (measured.backend != predicted.backend)
+    throw InputError("measured with backend '{}', predicted for backend '{}'", measured.backend,
+                     predicted.backend);
   std::vector<BenchPair> pairs;
   for (const BenchRow& row : measured.rows) {
     const auto found = std::ranges::find_if(predicted.rows, [&](const BenchRow& other) {
       return other.collective == row.collective && other.message_bytes == row.message_bytes;
     });
     if (found == predicted.rows.end() || row.time_s.empty() || found->time_s.empty()) continue;
+    if (row.wrong != 0)
+      throw InputError("measured {} of {}: {} elements differed from the expected result", row.collective,
+                       to_text(Bytes(row.message_bytes)), row.wrong);
+    if (measured.backend != "nccl" && row.algorithm != found->algorithm)  // predictions contain NCCL's choice
+      throw InputError("{}: measured with algorithm '{}', predicted for '{}'; '' is the library's own choice",
+                       row.collective, row.algorithm, found->algorithm);
     const BenchPair pair{row.collective, row.message_bytes, row.median_time_s(), found->median_time_s()};
     if (pair.measured_s > 0.0 && pair.predicted_s > 0.0) pairs.push_back(pair);
   }
-  if (pairs.empty()) throw InputError("the two bench files share no collective at the same size");
+  if (pairs.empty())
+    throw InputError("the two bench files share no collective at the same size with times above 0");
   return pairs;
 }
 

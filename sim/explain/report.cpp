@@ -67,7 +67,7 @@ double gained(const Explanation& e, const Gain& gain) {
 
 /// A table of what more of each resource gains, and the largest gain.
 std::string gains_text(const Explanation& e, double more) {
-  const std::string percent = percent_text(more - 1.0, 0);
+  const std::string percent = fmt::format("{:g} %", 100.0 * (more - 1.0));
   Table table({percent + " more of", "step", "gains", "option"});
   std::vector<std::string> nothing;
   for (const Gain& gain : e.gains)

@@ -201,12 +201,17 @@ class DeviceTimes {
 
   void find_periods() {
     std::vector<std::vector<const KinetoEvent*>> kernels(steps_.size());
+    std::vector<double> leads;
     for (const Placed& placed : events_) {
       const KinetoEvent& event = event_of(placed);
-      if (event.track == busiest_ && event.category == KinetoCategory::kKernel &&
-          collective_of(event).empty())
-        kernels[placed.place.step].push_back(&event);
+      if (event.track != busiest_ || event.category != KinetoCategory::kKernel ||
+          !collective_of(event).empty())
+        continue;
+      std::vector<const KinetoEvent*>& own = kernels[placed.place.step];
+      if (own.empty() && steps_[placed.place.step].nodes > 0) leads.push_back(event.begin - placed.launched);
+      own.push_back(&event);
     }
+    if (!leads.empty()) report_.lead = median(leads);
     for (std::size_t i = 0; i + 1 < steps_.size(); ++i) {
       const auto &first = kernels[i], &second = kernels[i + 1];
       std::vector<double> distances;

@@ -15,6 +15,7 @@ struct DeviceReport {
   std::size_t unlinked = 0;       ///< events without a launch
   std::vector<double> periods{};  ///< step to step: median distance of equal kernels with equal places
   bool runs_behind = false;       ///< the device ends its steps later and later after the host
+  double lead = 0.0;              ///< us between a step's first launch and its kernel, median
 };
 
 /// Gives the time of every kernel and copy to the step and the operation that launched it, wherever it runs:

@@ -20,6 +20,7 @@ namespace {
 namespace io = boost::iostreams;
 using nlohmann::json;
 
+constexpr int kDeepest = 8;  // arrays in arrays that are read; copies of a value are recursive
 constexpr double kLongestEvent = 7.0 * 86400e6;  // us; longer ones are errors of the profiler
 
 /// Control characters become spaces.
@@ -34,26 +35,15 @@ struct PlainCharacters : io::multichar_input_filter {
 };
 
 std::optional<KinetoCategory> category_of(const std::string& text) {
-  static const std::map<std::string, KinetoCategory> kCategories{
-      {"cpu_op", KinetoCategory::kOperation},
-      {"operator", KinetoCategory::kOperation},
-      {"user_annotation", KinetoCategory::kAnnotation},
-      {"python_function", KinetoCategory::kAnnotation},
-      {"cuda_runtime", KinetoCategory::kRuntime},
-      {"cuda_driver", KinetoCategory::kRuntime},
-      {"runtime", KinetoCategory::kRuntime},
-      {"hip_runtime", KinetoCategory::kRuntime},
-      {"xpu_runtime", KinetoCategory::kRuntime},
-      {"privateuse1_runtime", KinetoCategory::kRuntime},
-      {"kernel", KinetoCategory::kKernel},
-      {"gpu_memcpy", KinetoCategory::kCopy},
-      {"memcpy", KinetoCategory::kCopy},
-      {"memset", KinetoCategory::kCopy},
-      {"gpu_memset", KinetoCategory::kCopy}};
   std::string lower = text;
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  const auto found = kCategories.find(lower);
-  return found == kCategories.end() ? std::nullopt : std::optional(found->second);
+  const auto is = [&](const auto&... names) { return ((lower == names) || ...); };
+  if (is("cpu_op", "operator")) return KinetoCategory::kOperation;
+  if (is("user_annotation", "python_function")) return KinetoCategory::kAnnotation;
+  if (is("cuda_driver", "runtime") || lower.ends_with("_runtime")) return KinetoCategory::kRuntime;
+  if (is("kernel")) return KinetoCategory::kKernel;
+  if (is("gpu_memcpy", "memcpy", "memset", "gpu_memset")) return KinetoCategory::kCopy;
+  return std::nullopt;
 }
 
 /// Before PyTorch 1.9 annotations have the category of operations.
@@ -83,6 +73,13 @@ int whole_at(const json& object, const char* key) {
   return std::abs(number) < 2e9 ? static_cast<int>(number) : -1;
 }
 
+/// True if arrays and objects are in each other at most `depth` times.
+bool is_shallow(const json& value, int depth = kDeepest) {
+  return !value.is_structured() || (depth > 0 && std::ranges::all_of(value, [&](const json& each) {
+                                      return is_shallow(each, depth - 1);
+                                    }));
+}
+
 /// Takes the values of a file while it is parsed, so that events are never in memory together.
 class KinetoReader {
  public:
@@ -100,8 +97,8 @@ class KinetoReader {
     if (depth == 0 && what == Event::object_end) is_whole_ = true;
     if (depth == 1 && what == Event::key) key_ = value.get<std::string>();
     if (key_ != "traceEvents") {
-      if (depth == 1 && (what == Event::object_end || what == Event::array_end || what == Event::value))
-        metadata_[key_] = value;
+      const bool ends = what == Event::object_end || what == Event::array_end || what == Event::value;
+      if (depth == 1 && ends && is_shallow(value)) metadata_[key_] = value;
       return true;
     }
     has_events_ = has_events_ || (depth == 1 && what == Event::array_start);
@@ -120,7 +117,8 @@ class KinetoReader {
     const double begin = number_at(event, "ts"), duration = number_at(event, "dur", -1.0);
     if (text_at(event, "ph") != "X" || !category || duration < 0.0 || duration > kLongestEvent) return;
     if (kind == "python_function" && !name.starts_with("nn.Module: ")) return;
-    const json arguments = event.value("args", json());
+    static const json kNone;
+    const json& arguments = event.contains("args") ? event["args"] : kNone;
     KinetoEvent& own = file_.events.emplace_back();
     own.begin = begin;
     own.end = begin + duration;
@@ -137,7 +135,7 @@ class KinetoReader {
     json used;
     for (const char* key : {"Input Dims", "Input dims", "Input type", "Collective name", "dtype",
                             "In msg nelems", "Out msg nelems", "Group size", "Process Group Name"})
-      if (arguments.contains(key)) used[key] = arguments[key];
+      if (arguments.contains(key) && is_shallow(arguments[key])) used[key] = arguments[key];
     return used.empty() ? -1 : file_.texts.add(used.dump());
   }
   std::uint16_t track(const std::string& process, const std::string& thread) {
@@ -157,16 +155,22 @@ class KinetoReader {
   json metadata_ = json::object();  ///< the file without its events
 };
 
-KinetoMetadata metadata_of(const json& metadata) {
+KinetoMetadata metadata_of(const json& metadata, const std::string& path) {
   KinetoMetadata result;
+  const auto whole_from = [&](int least, const json& part, const char* key, int otherwise) {
+    const double number = number_at(part, key, otherwise);
+    const bool valid = number >= least && number < 2e9 && number == std::floor(number);
+    if (valid || number == otherwise) return static_cast<int>(number);
+    throw InputError("{}: {}: found {:g}, expected a whole number from {} up", path, key, number, least);
+  };
   for (const json& device : metadata.value("deviceProperties", json::array()))
     if (const std::string name = text_at(device, "name"); !name.empty()) result.devices.push_back(name);
   const json run = metadata.value("distributedInfo", json()), own = metadata.value("stepcast", json());
-  result.world_size = static_cast<int>(number_at(run, "world_size"));
-  if (result.world_size > 0) result.rank = static_cast<int>(number_at(run, "rank"));
+  result.world_size = whole_from(1, run, "world_size", 0);
+  if (result.world_size > 0) result.rank = whole_from(0, run, "rank", 0);
   result.backend = text_at(run, "backend");
   result.plain_step_s = number_at(own, "plain_step_s");
-  result.batch = static_cast<int>(number_at(own, "batch"));
+  result.batch = whole_from(1, own, "batch", 0);
   return result;
 }
 
@@ -215,7 +219,7 @@ KinetoFile read_kineto(const std::string& path) {
   }
   if (!reader.has_events())
     throw InputError("{}: has no key 'traceEvents'; it is no profile of torch.profiler", path);
-  file.metadata = metadata_of(reader.metadata());
+  file.metadata = metadata_of(reader.metadata(), path);
   std::ranges::sort(file.events, [](const KinetoEvent& a, const KinetoEvent& b) {
     return std::tuple(a.track, a.begin, -a.end) < std::tuple(b.track, b.begin, -b.end);
   });

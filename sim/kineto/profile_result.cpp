@@ -16,7 +16,7 @@ namespace {
 /// On a device that waits for its launches an operation lasts as long as these, as in the replay.
 double lasting(const RankProfile& rank, const PartTime& time) {
   if (!rank.on_device) return time.host;
-  return rank.is_device_step ? time.device : std::max(time.host, time.device);
+  return rank.pace.is_device_step ? time.device : std::max(time.host, time.device);
 }
 
 /// Collectives of a step: buckets of DDP in the order of their calls; others are numbered by kind.
@@ -76,7 +76,7 @@ Breakdown breakdown_of(const RankProfile& rank, const ProfiledStep& step) {
   result.input_and_host_s = time(StepPart::kInput) + (device ? 0.0 : time(StepPart::kRest));
   result.optimizer_and_copies_s =
       time(StepPart::kZeroGrad) + time(StepPart::kOptimizer) + lasting(rank, step.strategy);
-  const double whole = rank.is_device_step ? rank.step_us : step.duration();
+  const double whole = rank.pace.is_device_step ? rank.pace.step_us : step.duration();
   result.idle_s = std::max(0.0, whole - result.compute_s - result.exposed_communication_s -
                                     result.input_and_host_s - result.optimizer_and_copies_s);
   for (const auto& [name, part] : breakdown_parts()) result.*part /= kSecond;
@@ -123,7 +123,7 @@ Result profiled_result(const std::vector<std::string>& paths, const Result& fore
     const int number = std::max(0, rank.metadata.rank);
     std::vector<double>& times = result.step_time_s.emplace_back();
     for (const ProfiledStep& step : rank.steps)
-      times.push_back((rank.is_device_step ? rank.step_us : step.duration()) / kSecond);
+      times.push_back((rank.pace.is_device_step ? rank.pace.step_us : step.duration()) / kSecond);
     const ProfiledStep& shown = median_step(rank);
     std::ranges::move(spans_of(run, rank, shown, number), std::back_inserter(result.spans));
     result.breakdown.push_back(breakdown_of(rank, shown));

@@ -199,8 +199,10 @@ class StepTimes {
  public:
   StepTimes(const ProfiledRun& run, const RankProfile& rank, const ProfiledStep& step, TraceEntry& entry)
       : run_(run), rank_(rank), step_(step), entry_(entry), device_(rank.on_device) {
-    if (rank.metadata.plain_step_s > 0.0)
-      host_scale_ = std::min(1.0, rank.metadata.plain_step_s * kSecond / step.duration());
+    if (const double plain = rank.metadata.plain_step_s * kSecond; plain > 0.0) {
+      scale_ = plain / rank.pace.step_us;
+      host_scale_ = plain / median(transformed(rank.steps, &ProfiledStep::duration));
+    }
   }
 
   void add() {
@@ -208,9 +210,8 @@ class StepTimes {
     put(step_.part(StepPart::kLoss), micro_batch_, entry_.loss_s, entry_.loss_issue_s);
     const std::vector<ProfiledOperation> sums = segment_sums(run_, rank_, step_);
     for (std::size_t i = 0; i < sums.size(); ++i) add_segment(i, sums[i]);
-    const double own = (rank_.is_device_step ? rank_.step_us : step_.duration()) / kSecond;
-    const double plain = rank_.metadata.plain_step_s;
-    entry_.step_s.push_back(plain > 0.0 ? std::min(plain, own) : own);
+    entry_.step_s.push_back(scale_ * (rank_.pace.is_device_step ? rank_.pace.step_us : step_.duration()) /
+                            kSecond);
     const double rest = host_scale_ * step_.part(StepPart::kRest).host / kSecond;
     entry_.host_s.push_back(device_ ? std::max(0.0, entry_.step_s.back() - worked_s()) : rest);
   }
@@ -218,12 +219,13 @@ class StepTimes {
  private:
   /// End of the last phase, as the replay adds them up: a phase of device time d ends at max(end + d, l). l
   /// is the sum of the launch overheads up to it, and end that of the phase before. Exposed communication
-  /// follows the backward.
+  /// follows the backward. Where the host is steps ahead, phases wait for no launch.
   [[nodiscard]] double worked_s() const {
     double launched = 0.0, end = 0.0;
     const auto add = [&](const auto& device, const auto& issue, double times = 1.0) {
       launched += times * issue.back();
-      end = std::max(end + times * device.back(), launched);
+      end += times * device.back();
+      if (rank_.pace.lead_us == 0.0) end = std::max(end, launched);
     };
     const std::vector<SegmentTrace>& all = entry_.segments;
     add(entry_.input_s, entry_.input_issue_s, run_.micro_batches);
@@ -235,7 +237,7 @@ class StepTimes {
     }
     end += (step_.use.exposed + step_.strategy.device) / kSecond;
     for (const SegmentTrace& each : all) add(each.optimizer_s, each.optimizer_issue_s, 1.0 / run_.shards);
-    return end;
+    return std::max(end, launched);
   }
 
   void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues) {
@@ -270,7 +272,7 @@ class StepTimes {
   TraceEntry& entry_;
   const bool device_;
   const double micro_batch_ = 1.0 / run_.micro_batches;  ///< part of the step
-  double host_scale_ = 1.0;
+  double scale_ = 1.0, host_scale_ = 1.0;  ///< step without the profiler over the median step; of host times
 };
 
 /// Parts of a segment's backward after which its gradients are ready, in that order.
@@ -383,7 +385,7 @@ TraceEntry traced_entry(const ProfiledRun& run, int batch) {
 std::map<std::string, double> step_summary(const ProfiledRun& run) {
   std::map<std::string, double> summary;
   summary["step"] =
-      median(transformed(run.ranks, [](const RankProfile& rank) { return rank.step_us / kSecond; }));
+      median(transformed(run.ranks, [](const RankProfile& rank) { return rank.pace.step_us / kSecond; }));
   const auto add = [&](const char* name, const auto& value) { summary[name] = median_of(run, value); };
   add("host_step", [](const auto&, const ProfiledStep& step) { return step.duration(); });
   static constexpr std::array<const char*, kStepParts> kNames{"other", "input",    "zero_grad", "forward",
@@ -406,8 +408,10 @@ std::map<std::string, double> step_summary(const ProfiledRun& run) {
                                   {"device_collectives", &DeviceUse::collectives},
                                   {"exposed", &DeviceUse::exposed}})
     add(name, [use = use](const auto&, const ProfiledStep& step) { return step.use.*use; });
+  if (std::ranges::all_of(run.ranks, [](const RankProfile& rank) { return rank.pace.lead_us > 0.0; }))
+    add("ahead", [](const RankProfile& rank, const auto&) { return rank.pace.lead_us; });
   add("device_idle", [](const RankProfile& rank, const ProfiledStep& step) {
-    return std::max(0.0, rank.step_us - step.use.busy);
+    return std::max(0.0, rank.pace.step_us - step.use.busy);
   });
   return summary;
 }

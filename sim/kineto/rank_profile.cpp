@@ -16,8 +16,10 @@
 namespace stepcast {
 namespace {
 
-constexpr double kMostOfMedian = 1.5;  // longer steps are left out
-constexpr double kAhead = 0.03;        // part of the step; more: the host runs ahead of the device
+constexpr double kMostOfMedian = 1.5;                  // longer steps are left out
+constexpr double kLeastPlain = 0.1, kMostPlain = 2.0;  // step without the profiler over the profiled one
+constexpr double kLeastLead = 0.05;  // part of the step; less: the host waited for the device between steps
+constexpr double kAhead = 0.03;      // part of the step; more: the host runs ahead of the device
 
 /// Steps by the thread with the longest of them. Each lasts until the next begins.
 std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file,
@@ -230,12 +232,13 @@ void add_rests(std::vector<ProfiledStep>& steps) {
 }
 
 void choose_step(const DeviceReport& device, RankProfile& profile) {
-  profile.step_us = median(transformed(profile.steps, &ProfiledStep::duration));
+  profile.pace.step_us = median(transformed(profile.steps, &ProfiledStep::duration));
+  if (device.lead > kLeastLead * profile.pace.step_us) profile.pace.lead_us = device.lead;
   if (device.periods.empty()) return;
   const double period = median(device.periods);
-  if (std::abs(period / profile.step_us - 1.0) <= kAhead) return;
-  profile.is_device_step = true;
-  profile.step_us = period;
+  if (std::abs(period / profile.pace.step_us - 1.0) <= kAhead) return;
+  profile.pace.is_device_step = true;
+  profile.pace.step_us = period;
 }
 
 /// Bytes of an element, and how precisions name it; PyTorch's and NCCL's names.
@@ -306,6 +309,10 @@ RankProfile read_rank_profile(const std::string& path) {
         "{}: has no training step: none of {} of {} has a backward pass, as in inference; found {}", path,
         counted(all, "step"), longest, contents_of(file, kinds));
   choose_step(device, profile);
+  const double plain = file.metadata.plain_step_s, part = plain * kSecond / profile.pace.step_us;
+  if (plain != 0.0 && !(part > kLeastPlain && part < kMostPlain))
+    throw InputError("{}: stepcast.plain_step_s: found {:g}, expected seconds; a profiled step takes {}",
+                     path, plain, to_text(Seconds(profile.pace.step_us / kSecond)));
   find_strategy(file, profile);
   describe_input(file, profile.steps.front(), profile);
   count_buffers(file, profile.steps.front(), profile);

@@ -90,14 +90,20 @@ struct ProfiledStep {
   }
 };
 
+/// How long a step takes in the middle.
+struct StepPace {
+  double step_us = 0.0;  ///< of the device if the host runs ahead of it, else of the host
+  bool is_device_step = false;
+  double lead_us = 0.0;  ///< by which the host is ahead of the device when a step begins; 0: it waits for it
+};
+
 struct RankProfile {
   std::string path{};
   KinetoMetadata metadata{};  ///< with the batch, if it was found in the layers
   std::string device{};       ///< name of the GPU; "": a CPU, or not stated
   bool on_device = false;
   std::vector<ProfiledStep> steps{};
-  double step_us = 0.0;  ///< of the device if the host runs ahead of it, else of the host
-  bool is_device_step = false;
+  StepPace pace{};
   std::string compute_dtype{}, optimizer{};
   std::string strategy{};                 ///< `ddp`, `fsdp`, or "" if one rank, or none was recognised
   double input_elements = 0.0;            ///< per sample

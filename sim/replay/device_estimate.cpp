@@ -40,9 +40,11 @@ LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double 
   if (device.has_kernels()) {
     const std::string attention = attention_kind(device, model.execution.attention, &model);
     const AttentionTable& attention_table = device.kernels.attention.at(attention);
+    const double attention_peak =  // rates of the kernel for fp32 and tf32 are parts of the latter's peak
+        attention == "efficient" ? rates_of(device, "tf32", threads).peak / rates.peak : 1.0;
     const KernelRates kernels{.peak = rates.peak,
                               .reached = device.estimate.compute_efficiency,
-                              .attention = device.estimate.attention_efficiency,
+                              .attention = attention_peak * device.estimate.attention_efficiency,
                               .memory = device.estimate.memory_efficiency * rates.memory,
                               .memory_peak = rates.memory,
                               .element = bytes_of(model.precision.compute),

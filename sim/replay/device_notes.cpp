@@ -57,13 +57,12 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
                                 : fmt::format("the fullest rank has {:.2f} times the mean tokens", most));
   }
   if (has_kernel(model, [](const Kernel& kernel) { return kernel.is(KernelRole::kScan); }))
-    lines.push_back(
-        device.has_kernels()
-            ? fmt::format(
-                  "scans of state-space layers reach {:.0f} % of the memory bandwidth, as a forward on "
-                  "an H100 does (no backward and no other GPU was published)",
-                  100.0 * kScanPart)
-            : "scans of state-space layers reach the memory bandwidth of other kernels");
+    lines.push_back(device.has_kernels()
+                        ? fmt::format("scans of state-space layers reach {:.0f} % of the rate of other "
+                                      "memory-bound kernels, as on "
+                                      "an H100 (no other GPU was measured)",
+                                      100.0 * kScanPart)
+                        : "scans of state-space layers reach the memory bandwidth of other kernels");
   if (nvlink_domain(model.execution) || model.execution.dispatch_overlap != "none")
     lines.push_back(fmt::format("all-to-alls of tokens take {} multiprocessors", dispatch_blocks(model)));
   if (nvlink_domain(model.execution) && device.kernels.dispatch.row == Seconds(0))

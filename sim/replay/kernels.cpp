@@ -76,6 +76,9 @@ std::string attention_problem(const Model& model, const std::string& kind, const
 }  // namespace
 
 std::string attention_kind(const DeviceModel& device, const std::string& preference, const Model* model) {
+  const bool wide =
+      model != nullptr && bytes_of(model->precision.compute) > 2.0 && device.peak.contains("tf32");
+  if (wide && device.kernels.attention.contains("efficient")) return "efficient";
   std::string problem;
   for (const std::string& kind : choices_of(preference)) {
     const auto table = device.kernels.attention.find(kind);
@@ -188,7 +191,7 @@ BytesPerSecond KernelTimes::rate(const Kernel& kernel, bool forward, double samp
   if (kernel.moved == Moved::kQuantized) return options_.casts;
   if (kernel.moved == Moved::kTransposed) return kTransposedPart * rates_.memory;
   if (kernel.moved == Moved::kStrided) return kStridedPart * rates_.memory;
-  if (kernel.is(KernelRole::kScan)) return kScanPart * rates_.memory_peak;
+  if (kernel.is(KernelRole::kScan)) return kScanPart * rates_.memory;
   const bool slow = kernel.is(KernelRole::kNorm) && !forward && !options_.engine;
   return (slow ? kNormBackwardPart : 1.0) * rates_.memory;
 }

@@ -31,13 +31,11 @@ struct KernelRates {
   const AttentionTable* attention_table = nullptr;
 };
 
-/// Part of the memory bandwidth that scans of state-space layers reach, with the traffic of
-/// models/state_space_layers.cpp. The forward of mamba_ssm's kernels on an H100 computes 12.6 million tokens
-/// per second (128 heads of 64, a state of 128, one group, chunks of 256, 8,192 tokens; benchmark in
-/// vllm#27299): 1.3 of 3.35 TB/s without the gate and the saved output, which it does not move. No backward
-/// and no other GPU was published. Memory bandwidth bounds most of these kernels on A100 and H100
-/// (pytorch.org, "Accelerating Mamba2 with Kernel Fusion").
-inline constexpr double kScanPart = 0.39;
+/// Rate of scans of state-space layers over that of most memory-bound kernels, with the traffic of
+/// models/state_space_layers.cpp: mamba_ssm's kernels of seven shapes on an H100 move 1.96 to 2.22 TB/s in
+/// the forward and 1.81 to 2.14 TB/s in the backward (docs/research/own-h100.md), others 2.68. No other GPU
+/// was measured.
+inline constexpr double kScanPart = 0.75;
 
 /// Rate of copies that exchange dimensions, such as heads and positions, over that of most memory-bound
 /// kernels: 1.0 over 2.9 TB/s for bf16 on an H100 (a diffusion transformer's kernels among the tests of
@@ -59,7 +57,8 @@ inline constexpr double kStridedPart = 0.66;
 /// alike.
 inline constexpr double kSinksPart = 0.043;
 
-/// Kind of attention that runs on a device: the first of a preference with rates. \throws InputError that
+/// Kind of attention that runs on a device: the first of a preference with rates; in fp32 and tf32 PyTorch's
+/// memory-efficient kernel, if it has rates. \throws InputError that
 /// names the kinds that the device has
 /// \param model it has rates for, too; null: any
 std::string attention_kind(const DeviceModel& device, const std::string& preference,

@@ -49,7 +49,9 @@ RankCompute compute_of(const PredictionRequest& request, const Workload& workloa
   if (device != nullptr && device->gpu)
     compute.device_memory = device->estimate.memory_efficiency * device->memory_bandwidth;
   if (compute.phases == nullptr || !compute.phases->asynchronous) return compute;
-  LaunchThread launch{.ahead = kNoLimit, .waits_by_phase = request.replay.waits_by_phase};
+  const bool ahead = workload.traced && workload.traced->profile.contains("ahead");
+  const HostWaits waits = ahead ? HostWaits::kNever : HostWaits::kStep;
+  LaunchThread launch{.ahead = kNoLimit, .waits = request.replay.host_waits.value_or(waits)};
   if (workload.device != nullptr) {
     launch.collective = workload.device->launch.collective;
     launch.ahead = workload.device->launch.queued * workload.device->launch.kernel;
@@ -233,6 +235,7 @@ void add_baselines(const PredictionRequest& request, const Workload& workload,
     baselines["alpha_beta"] = Copies::one_by_one(input).count();
     return;
   }
+  if (schedule.data_parallel == 0) return;  // a trace of Chakra has no batches and no step of one rank
   const TrainingConfig training = training_of(request, workload);
   const double single = schedule.world_size == 1 && request.strategy == "single"
                             ? result.median_step_time_s()

@@ -20,7 +20,7 @@ struct ReplayRequest : ReplayRun {
   /// Forecasts `run --compute replayed`: ranks wait for median traced times, without a core or memory
   /// bandwidth.
   bool compute_waits = false;
-  bool waits_by_phase = false;  ///< see LaunchThread
+  std::optional<HostWaits> host_waits{};  ///< unset: as in the trace's profile, else step
 };
 
 /// Question of `predict`, `plan` and studies.

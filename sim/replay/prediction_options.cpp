@@ -98,7 +98,9 @@ std::vector<PredictionOption> cost_options() {
       {"gradients", kForecast,
        [](Request& r, const Text& v) { r.gradients_freed = either("gradients", v, "kept", "freed"); }},
       {"host-waits", kForecast,
-       [](Request& r, const Text& v) { r.replay.waits_by_phase = either("host-waits", v, "step", "phase"); }},
+       [](Request& r, const Text& v) {
+         r.replay.host_waits = usage("", [&] { return value_of(kHostWaits, "host-waits", v); });
+       }},
       {"trace-device", kForecast, stores(&CostRequest::trace_device)},
       {"precision", kForecast,
        [](Request& r, const Text& v) {

@@ -14,7 +14,7 @@ void RankRun::spend(double seconds, double now) {
 void RankRun::begin_phase(const Op& op) {
   const auto* compute = std::get_if<Compute>(&op.action);
   const std::optional<LaunchThread>& launch = world_.input.compute.launch;
-  if (!launch || !launch->waits_by_phase || compute == nullptr) return;
+  if (!launch || launch->waits != HostWaits::kPhase || compute == nullptr) return;
   const std::pair now{compute->phase, micro_batch_of(op)};
   if (std::exchange(launches_.phase, now) != now)
     launches_.busy_until = std::max(launches_.busy_until, world_.clock.now());

@@ -112,7 +112,9 @@ bool RankRun::has_hooks(int index) const {
 }
 
 void RankRun::begin_step() {
-  launches_.busy_until = std::max(launches_.busy_until, world_.clock.now());
+  const std::optional<LaunchThread>& launch = world_.input.compute.launch;
+  if (!launch || launch->waits != HostWaits::kNever)
+    launches_.busy_until = std::max(launches_.busy_until, world_.clock.now());
   now_.called_early.assign(index_.program.ops.size(), 0);
   now_.states.assign(index_.program.ops.size(), State::kIdle);
   now_.record.times.assign(index_.program.ops.size(), {});

@@ -74,8 +74,8 @@ struct OpCause {
 /// - Asynchronous kernel launch: the compute stream is the device's. The launch thread launches its
 ///   operations and collectives one after the other, each with its overhead. An operation ends no earlier
 ///   than its launch, so that small kernels go at the pace of the launch thread. The thread runs at most
-///   `LaunchThread::ahead` ahead of the device, where the launch queue is full. It synchronises at the end of
-///   a step, where the loss is read, and for what it receives from another stage, as Megatron's pipelines do.
+///   `LaunchThread::ahead` ahead of the device, where the launch queue is full. It waits as HostWaits
+///   states, and for what it receives from another stage, as Megatron's pipelines do.
 ///   It calls the all-gather of FSDP's next unit as soon as the unit before computes.
 /// - A step is over when all its operations are, and the host time that no operation accounts for has passed.
 class RankRun {

@@ -285,14 +285,12 @@ class Replay {
     std::map<int, std::pair<Breakdown, MemoryUse>> of_classes;
     for (const int number : detailed) {
       const auto [of, first] = of_classes.try_emplace(symmetry_.rank(number));
-      if (first)
-        of->second = {make_breakdown(spans(number, step, step_start(rank(number), step)), number,
-                                     length(rank(number), step)),
-                      memory(number, step, step_start(rank(0), step))};
+      if (first) of->second = {breakdown(number, step), memory(number, step, step_start(rank(0), step))};
       result.breakdown.push_back(of->second.first);
       result.memory.push_back(of->second.second);
       result.memory.back().rank = number;
     }
+    if (input_.schedule->world_size > kDetailedRanks) result.forecast.balance = balance(step);
     if (!input_.run.record_spans) return;
     for (const int number : detailed) add_shown(result.shown, number);
     if (input_.run.recording != nullptr) record(step);
@@ -300,6 +298,23 @@ class Replay {
       std::vector<Span> own = spans(number, step, step_start(rank(0), step));
       std::move(own.begin(), own.end(), std::back_inserter(result.spans));
     }
+  }
+
+  /// ForecastNotes::balance of a step: of all ranks, those of a class being equal.
+  [[nodiscard]] std::map<std::string, double> balance(int step) const {
+    Result all;
+    for (int number = 0; number < input_.schedule->world_size; ++number) {
+      const int first = symmetry_.rank(number);
+      all.breakdown.push_back(first < number ? all.breakdown[first] : breakdown(number, step));
+      all.memory.emplace_back().peak_bytes =
+          first < number ? all.memory[first].peak_bytes : memory(number, step, 0.0).peak_bytes;
+    }
+    return all.balance();
+  }
+
+  [[nodiscard]] Breakdown breakdown(int number, int step) const {
+    return make_breakdown(spans(number, step, step_start(rank(number), step)), number,
+                          length(rank(number), step));
   }
 
   /// Memory of one rank in one step, times counted from `origin`.
@@ -416,23 +431,6 @@ class Replay {
 };
 
 }  // namespace
-
-std::optional<NcclParameters> calibrated_nccl(const Calibration* calibration, const Cluster& cluster) {
-  if (calibration == nullptr || calibration->nccl.empty()) return {};
-  const DeviceModel& measured = device_model(calibration->nccl.device);
-  for (const Node& node : cluster.nodes)
-    if (node.kind == NodeKind::kDevice && device_model(node.device).name != measured.name)
-      throw UsageError("the calibration is of NCCL on {}, cluster '{}' has {}", measured.name, cluster.name,
-                       device_model(node.device).name);
-  NcclParameters parameters = nccl_parameters(measured.collectives_as());
-  parameters.set(calibration->nccl.parameters);
-  return parameters;
-}
-
-int shared_cores(const Calibration* calibration, const Cluster& cluster) {
-  if (cluster.shared_cores > 0 || calibration == nullptr) return cluster.shared_cores;
-  return calibration->cluster.shared_cores;
-}
 
 Result replay(const ReplayInput& input) {
   assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);

@@ -42,11 +42,16 @@ struct CopyCosts {
   BytesPerSecond host_memory{150e9};
 };
 
+/// Where the launch thread waits for the device: at the end of a step, where the loss is read; before every
+/// forward, loss and backward of a micro-batch too; or nowhere, so that it launches the next step meanwhile.
+enum class HostWaits : std::uint8_t { kStep, kPhase, kNever };
+inline constexpr auto kHostWaits = enum_names<HostWaits>("step", "phase", "never");
+
 /// Asynchronous kernel launch: the thread that launches a GPU's kernels runs ahead of the device.
 struct LaunchThread {
-  Seconds collective{0};        ///< launch overhead of one collective
-  Seconds ahead{0};             ///< most that it runs ahead of the device
-  bool waits_by_phase = false;  ///< synchronises before every forward, loss and backward of a micro-batch too
+  Seconds collective{0};  ///< launch overhead of one collective
+  Seconds ahead{0};       ///< most that it runs ahead of the device
+  HostWaits waits = HostWaits::kStep;
 };
 
 /// Compute of the ranks: costs and resources.

@@ -171,6 +171,8 @@ class WorkloadResolver {
     if (profile) result_.model = in_precision(std::move(result_.model), {}, true);
     const Trace& trace =
         result_.traced.emplace(profile ? trace_of_profile(path, result_.model) : load_trace(path));
+    if (!trace.profile.empty())
+      result_.notes["activations"] = "are not in the profile: memory and fits lack them";
     if (request_.model.empty()) result_.model = recomputing(model_of(trace, path), part);
     if (!trace.described.empty() && result_.model.parameters.empty() && training_.world_size > 1)
       throw InputError(

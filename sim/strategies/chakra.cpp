@@ -44,7 +44,6 @@ class ChakraSchedule {
     schedule_.groups = {{"world", all}};
     for (const auto& [name, ranks] : step_.groups) add_group(name, ranks);
     schedule_.program_of_rank = all;
-    schedule_.data_index.assign(all.size(), 0);
     for (const int rank : all) add_program(rank);
     if (segment_ != static_cast<int>(model_.segments.size()))
       throw InputError("the traces have changed since the model was read");
@@ -138,6 +137,7 @@ Schedule chakra_schedule(const Model& model, int world_size) {
   Schedule schedule;
   schedule.strategy = schedule.label = "chakra";
   schedule.world_size = world_size;
+  schedule.data_parallel = 0;  // traces contain no batches
   try {
     ChakraSchedule(step, model, schedule).add_all();
     validate(schedule);

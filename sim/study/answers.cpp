@@ -29,15 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 using Answer = std::function<StudyRow(const StudyPoint&)>;
 
-/// Points that one child process computes. A batch always starts at the same point, known or not: the
-/// simulator's clock runs on from point to point, and so does its rounding. Rows thus do not depend on
-/// interruptions and shards. A new process also frees what libraries never free. Batches of large studies are
-/// larger, because a fork copies memory.
-std::size_t points_per_batch(const Study& study) {
-  constexpr std::size_t kBatches = 2000, kMin = 4, kMax = 64;
-  return std::clamp(study.points.size() / kBatches, kMin, kMax);
-}
-
 /// Files of rows in a folder.
 std::vector<fs::path> rows_files(const std::string& folder) {
   std::vector<fs::path> files;
@@ -332,6 +323,14 @@ std::vector<Batch> batches_of(const Study& study, const StudyRun& run,
 }
 
 }  // namespace
+
+std::size_t points_per_batch(const Study& study) {
+  constexpr std::size_t kBatches = 2000, kMin = 4, kMax = 64;
+  const bool apart = study.points.size() < kMax && std::ranges::none_of(study.points, [](const auto& point) {
+                       return point.assigned.find("failures") != nullptr;
+                     });
+  return apart ? 1 : std::clamp(study.points.size() / kBatches, kMin, kMax);
+}
 
 std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun& run,
                                              const std::string& header, const Answer& answer) {

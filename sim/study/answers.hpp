@@ -20,6 +20,13 @@ struct StudyRun {
   std::function<void(std::size_t done, std::size_t total)> on_progress = [](std::size_t, std::size_t) {};
 };
 
+/// Points that one child process computes. A batch always starts at the same point, known or not: the
+/// simulator's clock runs on from point to point, and so does its rounding. Rows thus do not depend on
+/// interruptions and shards. A new process also frees what libraries never free. Points of small studies are
+/// apart, unless they may share a forecast as trainings do. Batches of large studies are larger, because a
+/// fork copies memory.
+std::size_t points_per_batch(const Study& study);
+
 /// Computes the rows that `folder` does not hold yet. Each row is one line, appended to
 /// `rows.SHARD-of-SHARDS.jsonl` at once. An incomplete line of an interrupted run is dropped, and its point
 /// computed again. A point that fails has a row with its error. If its process dies or runs out of memory,

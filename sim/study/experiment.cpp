@@ -268,13 +268,8 @@ class ExperimentRun {
   void bench() {
     if (!parts_.bench) return;
     const StudyPoint& any = study_.points.front();
-    Words words{"predict",
-                "--collectives",
-                "all",
-                "--cluster",
-                value_of(any, "cluster"),
-                "--world-size",
-                parts_.bench->value_or("nproc", "2")};
+    Words words = words_of_all({{"predict", "--collectives", "all", "--cluster", value_of(any, "cluster")},
+                                {"--world-size", parts_.bench->value_or("nproc", "2")}});
     if (const std::string* max = parts_.bench->find("max")) append(words, {"--max", *max});
     const Words measured = all_.measured_words(any);
     words.insert(words.end(), std::ranges::find(measured, "--calibration"), measured.end());

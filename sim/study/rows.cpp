@@ -52,28 +52,31 @@ std::optional<double> of_training(const Result& /*result*/, const PointFacts& fa
 }
 
 using ColumnValue = decltype(StudyColumn::value);
+ColumnValue of_result(const std::function<double(const Result&)>& value) {
+  return [value](const Result& result, const PointFacts& /*facts*/) { return value(result); };
+}
+
 /// Values of a Result and its training, by column.
 std::map<std::string, ColumnValue> column_values() {
   std::map<std::string, ColumnValue> all{
-      {"step_time_s",
-       [](const Result& r, const PointFacts&) { return std::optional(r.median_step_time_s()); }},
+      {"step_time_s", of_result(&Result::median_step_time_s)},
       {"throughput_samples_per_s", samples_per_s},
       {"speed_up",
        [](const Result& r, const PointFacts&) { return times(efficiency(r), r.configuration.world_size); }},
       {"efficiency", efficiency},
-      {"bubble_fraction",
-       [](const Result& r, const PointFacts&) { return std::optional(r.bubble_fraction()); }},
-      {"bytes_sent_per_rank",
-       [](const Result& r, const PointFacts&) { return std::optional(r.bytes_sent_per_rank); }},
+      {"bubble_fraction", of_result(&Result::bubble_fraction)},
+      {"bytes_sent_per_rank", of_result(&Result::bytes_sent_per_rank)},
       {"peak_memory_bytes", peak_memory},
       {"fits",
        [](const Result& r, const PointFacts& facts) {
          const std::optional<double> peak = peak_memory(r, facts);
-         return peak && facts.memory > Bytes(0) ? std::optional(*peak <= facts.memory.count() ? 1.0 : 0.0)
-                                                : std::nullopt;
+         if (!peak || facts.memory <= Bytes(0) || r.notes.contains("activations"))
+           return std::optional<double>();
+         const auto host = r.notes.find("offload");
+         const bool host_fits = host == r.notes.end() || !host->second.ends_with("does not fit");
+         return std::optional(*peak <= facts.memory.count() && host_fits ? 1.0 : 0.0);
        }},
-      {"ranks",
-       [](const Result& r, const PointFacts&) { return std::optional(1.0 * r.configuration.world_size); }},
+      {"ranks", of_result([](const Result& r) { return r.configuration.world_size; })},
       {"compute_communication_ratio",
        [](const Result& r, const PointFacts&) {
          const auto exposed = mean_part(r, &Breakdown::exposed_communication_s);

@@ -208,6 +208,8 @@ class StudyReader {
   /// Values of all points, and their names in `study_.names` and `assigned_`.
   std::vector<Assignment> assignments(const YamlNode& blocks, unsigned seed) {
     const YamlNode predict = file_.at("predict");
+    if (predict.has("per-device-hour"))
+      predict.at("per-device-hour").fail("points have no price; set cost: {per_device_hour: 3} instead");
     predict.allow_only(vocabulary_.options);
     const Assignment base = assignment_of(predict);
     std::vector<Assignment> points = expand_points(blocks, seed);

@@ -28,7 +28,7 @@ ExpectedTraining::ExpectedTraining(const TrainingFacts& facts, const TrainingReq
   facts_.step_s = 1e-3;
   steps_ = plan_training(facts_, request_).training.steps;
   request_.tokens = request_.epochs = 0.0;
-  request_.steps = steps_ * (request.checkpoint.method == "none" ? 1.0 : kLongest) / facts_.step_s;
+  request_.steps = request.checkpoint.method == "none" ? 1.0 : steps_ * kLongest / facts_.step_s;
   useful_rate(known(facts.ranks).training);
 }
 
@@ -43,7 +43,7 @@ double ExpectedTraining::wall_s(int ranks, double step_s) {
   const double interval = training.interval * training.step_s / step_s;
   training.step_s = step_s;
   training.steps = steps_;
-  training.interval = std::clamp(std::round(interval), 1.0, steps_);
+  training.interval = training.checkpoint.exists ? std::clamp(std::round(interval), 1.0, steps_) : steps_;
   return step_s / useful_rate(training);
 }
 

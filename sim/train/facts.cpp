@@ -74,12 +74,20 @@ TrainingFacts training_facts(const Result& result) {
   if (run.strategy == "fsdp")
     facts.full_copies = with_experts(mesh.size("data"), layers * mesh.size("shard"));
   if (option("zero", "0") != "0") facts.full_copies = 1;
-  if (!run.model.empty()) {
-    const Model whole = load_model(whole_model(run.model));
-    if (whole.input.kind == "tokens")
-      facts.tokens_per_sample = static_cast<double>(whole.input.shape.front());
-    facts.state = state_bytes(run.model, option("precision", "fp32"));
+  try {
+    if (!run.model.empty()) {
+      const Model whole = load_model(whole_model(run.model));
+      if (whole.input.kind == "tokens")
+        facts.tokens_per_sample = static_cast<double>(whole.input.shape.front());
+      facts.state = state_bytes(run.model, option("precision", "fp32"));
+    }
+  } catch (const InputError&) {  // the trace of an imported profile describes the model
+    std::map<std::string, std::string> paths;
+    for (const Ancestor& one : result.lineage) paths[one.role] = one.path;
+    if (!paths.contains("trace") || paths["trace"] != paths["model"]) throw;
   }
+  for (const auto& [name, note] : result.notes)
+    if (note.ends_with("the step does not fit")) facts.warnings.push_back(name + ": " + note);
   if (!run.device.empty()) facts.power = device_model(run.device).power;
   if (!run.cluster.empty()) facts.host = host_facts(load_cluster(run.cluster));
   return facts;

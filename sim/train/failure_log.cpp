@@ -26,9 +26,11 @@ double time_of(const std::string& text, const std::string& what) {
   if (!is_date(text)) return parse_seconds(text, what).count();
   std::tm time{};
   const char* end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time);
-  if (end == nullptr || *end != 0)
+  const int day = time.tm_mday;
+  const std::time_t seconds = ::timegm(&time);  // makes 31 February 3 March
+  if (end == nullptr || *end != 0 || time.tm_mday != day)
     throw InputError("{}: '{}' is not a time; write for example 2026-03-01T12:00:00 or 36h", what, text);
-  return static_cast<double>(::timegm(&time));
+  return static_cast<double>(seconds);
 }
 
 std::vector<LogRow> read_log(const std::string& path, bool& dates) {

@@ -64,7 +64,18 @@ FailureComponent read_component(const YamlNode& file, const YamlNode& node) {
   if (node.has("lasts")) component.lasts = node.at("lasts").seconds();
   if (node.has("detection")) component.detection = node.at("detection").seconds();
   if (node.has("outage")) component.outage = node.at("outage").seconds();
-  const bool slow = component.effect == FailureEffect::kSlow;
+  const FailureEffect effect = component.effect;
+  const bool slow = effect == FailureEffect::kSlow, planned = effect == FailureEffect::kPlanned;
+  const bool takes_hosts = effect == FailureEffect::kRepair && component.per != FailureUnit::kSwitch;
+  for (const auto& [key, useless] :
+       {std::pair("lasts", effect == FailureEffect::kRestart || (planned && node.has("outage"))),
+        {"detection", planned || slow},
+        {"outage", slow},
+        {"hosts", !takes_hosts && component.per != FailureUnit::kRack}})
+    if (useless && node.has(key))
+      node.at(key).fail("has no effect with effect '{}' of a {}{}; leave it out",
+                        row_of(kFailureEffects, effect).name, row_of(kFailureUnits, component.per).name,
+                        node.has("outage") ? " with 'outage'" : "");
   if (slow != node.has("slowdown")) node.fail("effect 'slow', and no other, requires 'slowdown'");
   if (slow && !node.has("lasts")) node.fail("'lasts' of slow episodes is missing");
   if (slow) component.slowdown = node.at("slowdown").number();

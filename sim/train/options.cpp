@@ -26,6 +26,13 @@ int whole_of(const Text& text, int least, int most) {
   return *number;
 }
 
+auto word(const char* option, Text CheckpointRequest::*member, const std::vector<Text>& allowed) {
+  return [=](Request& r, const Text& v) {
+    require_one_of(option, v, allowed);
+    r.checkpoint.*member = v;
+  };
+}
+
 auto amount(double Request::*member) {
   return [member](Request& r, const Text& v) { r.*member = parse_amount(v); };
 }
@@ -50,20 +57,12 @@ const std::vector<TrainOption>& train_options() {
       {"epochs", amount(&Request::epochs)},
       {"epoch-samples", amount(&Request::epoch_samples)},
       {"failures", [](Request& r, const Text& v) { r.failures = v; }},
-      {"per-device-hour", amount(&Request::per_device_hour)},
+      {"per-device-hour", amount(&Request::per_device_hour), true},
       {"trainings", [](Request& r, const Text& v) { r.trainings = whole_of(v, 10, 1'000'000); }},
       {"train-seed",
        [](Request& r, const Text& v) { r.seed = static_cast<unsigned>(whole_of(v, 0, 2'000'000'000)); }},
-      {"checkpoints",
-       [](Request& r, const Text& v) {
-         require_one_of("checkpoints", v, {"none", "blocking", "async", "best"});
-         r.checkpoint.method = v;
-       }},
-      {"checkpoint-to",
-       [](Request& r, const Text& v) {
-         require_one_of("checkpoint-to", v, {"storage", "host", "neighbour"});
-         r.checkpoint.target = v;
-       }},
+      {"checkpoints", word("checkpoints", &CheckpointRequest::method, {"none", "blocking", "async", "best"})},
+      {"checkpoint-to", word("checkpoint-to", &CheckpointRequest::target, {"storage", "host", "neighbour"})},
       {"checkpoint-size",
        [](Request& r, const Text& v) { r.checkpoint.size = parse_bytes(v, "--checkpoint-size"); }},
       {"storage-rate",
@@ -105,6 +104,8 @@ TrainingRequest training_request(const OptionTexts& options) {
   const bool blocking = request.checkpoint.method == "blocking";
   refuse(request.epochs <= 0.0, {"epoch-samples"}, "without --epochs");
   refuse(request.spares < 0, {"repair"}, "without --spares");
+  refuse(request.spares < 0 && request.elasticity == Elasticity::kShrink, {"elastic"},
+         "as shrink without --spares: a spare host is always ready");
   refuse(request.checkpoint.method == "none",
          {"interval", "checkpoint-to", "checkpoint-size", "storage-rate", "checkpoint-stop",
           "checkpoint-slowdown"},

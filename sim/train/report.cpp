@@ -128,6 +128,7 @@ std::string training_text(const TrainingOutcome& outcome) {
           ? fmt::format("{}, {} of their mean", long_time(outcome.renewal.wall_s),
                         signed_percent_text(outcome.renewal.wall_s / outcome.mean_wall_s() - 1.0))
           : "none, " + outcome.renewal.obstacle);
+  for (const std::string& line : outcome.facts.warnings) text += line + "\n";
   for (const std::string& line : outcome.plan.assumed) text += "assumed: " + line + "\n";
   return text;
 }
@@ -145,7 +146,8 @@ nlohmann::json training_json(const TrainingOutcome& outcome) {
                       {"failures_per_day", outcome.failures_per_day()},
                       {"trainings", outcome.runs.size()},
                       {"seed", outcome.request.seed},
-                      {"assumed", outcome.plan.assumed}};
+                      {"assumed", outcome.plan.assumed},
+                      {"warnings", outcome.facts.warnings}};
   for (const TrainingQuantity& quantity : kQuantities)
     for (const double q : kQuantiles)
       if (const double value = quantity.value(outcome, outcome.wall_s(q)); value > 0.0)

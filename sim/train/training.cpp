@@ -53,20 +53,20 @@ class Planner {
       else
         case_.interruptions.push_back(interruption_of(component, rate));
     }
-    const auto waits_for_it = [&](auto& one) { return one.repair_s == request_.repair.count(); };
-    if (!case_.interruptions.empty() && request_.repair > Seconds(0) &&
-        std::ranges::none_of(case_.interruptions, waits_for_it))
-      throw UsageError("--repair has no effect: no failure of '{}' needs it", plan_.failures.name);
+    const auto refuse_unless = [&](const auto& needs, const char* option, bool given) {
+      if (given && !case_.interruptions.empty() && std::ranges::none_of(case_.interruptions, needs))
+        throw UsageError("--{} has no effect: no failure of '{}' needs it", option, plan_.failures.name);
+    };
+    refuse_unless([&](auto& one) { return one.repair_s == request_.repair.count(); }, "repair",
+                  request_.repair > Seconds(0));
+    refuse_unless([](auto& one) { return one.hosts > 0; }, "spares", request_.spares >= 0);
     set_elasticity();
     check_spares();
     case_.interval = case_.steps;
     case_.checkpoint.exists = wish_.method != "none";
     if (case_.checkpoint.exists) set_checkpoints();
     add_assumptions();
-    const double rate = renewal_of(case_).useful_rate;
-    if (case_.elasticity == Elasticity::kNone && !(rate > 0.01))
-      throw InputError("the training makes no progress: {} of its time is useful, failures follow too soon",
-                       percent_text(std::max(0.0, rate), 2));
+    if (case_.elasticity == Elasticity::kNone) checked_progress(renewal_of(case_).useful_rate);
     return std::move(plan_);
   }
 
@@ -228,7 +228,7 @@ class Planner {
     const double lost = sum_of(case_.interruptions,
                                [](const Interruption& one) { return one.loses_memory ? one.rate : 0.0; });
     const CheckpointCost& cost = case_.checkpoint;
-    const double best = std::sqrt(2.0 * cost.slowdown * cost.storage_write_s / lost);
+    const double best = lost > 0.0 ? std::sqrt(2.0 * cost.slowdown * cost.storage_write_s / lost) : INFINITY;
     const double every = std::max(best, cost.storage_write_s) / case_.step_s / case_.interval;
     return static_cast<int>(std::clamp(std::ceil(every), 1.0, std::ceil(case_.steps / case_.interval)));
   }
@@ -271,6 +271,12 @@ class Planner {
 };
 
 }  // namespace
+
+double checked_progress(double rate) {
+  if (rate > 0.01) return rate;
+  throw InputError("the training makes no progress: {} of its time is useful, failures follow too soon",
+                   percent_text(std::max(0.0, rate), 2));
+}
 
 TrainingPlan plan_training(const TrainingFacts& facts, const TrainingRequest& request) {
   if (request.failures.empty())

@@ -43,6 +43,7 @@ struct TrainingFacts {
   Watts power{};        ///< of a device; 0: unknown
   std::string cluster{};
   HostFacts host{};
+  std::vector<std::string> warnings{};  ///< notes of the forecast that the step does not fit
 
   [[nodiscard]] int hosts() const { return (ranks + host.devices - 1) / host.devices; }
 };
@@ -85,7 +86,7 @@ struct TrainOption {
   std::string name;  ///< without dashes
   /// Stores a given value. \throws InputError
   std::function<void(TrainingRequest&, const std::string&)> set = nullptr;
-  /// Of the command `train` alone: studies and `plan` have another option of this name.
+  /// Of the command `train` alone: studies and `plan` have another option or key for it.
   bool only_train = false;
 };
 /// Number of `15T`, `300B`, `95k` or `2000`, decimal. \throws InputError
@@ -104,6 +105,8 @@ struct TrainingPlan {
   bool best_interval = false;            ///< the interval was not given
   std::vector<std::string> assumed{};
 };
+/// Returns the useful rate. \throws InputError for a training without progress
+double checked_progress(double rate);
 /// \throws UsageError, InputError for a question that has no answer, with the reason
 TrainingPlan plan_training(const TrainingFacts& facts, const TrainingRequest& request);
 

@@ -383,6 +383,12 @@ TEST_CASE("results, benches and calibrations that cannot be are refused with fil
   refusal("c.json", "/copy/cost/knots/0/bytes", 1e17, predict, "copy");
   refusal("c.json", "/paths/0/notice_s", -1, predict, "notice_s");
   refusal("c.json", "/sharing/rate_beside_compute", 0, predict, "sharing");
+  refusal("c.json", "/sharing/rate_beside_compute", 1.1, predict, "at most 1");
+  refusal("c.json", "/sharing/ranks_measured", 0, predict, "sharing");
+  refusal("c.json", "/paths", nlohmann::json::array(), predict, "paths");
+  refusal("c.json", "/paths/0/path_class", "same_hosts", predict, "same_host");
+  refusal("c.json", "/paths/0/smallest_bytes", 1e15, predict, "smallest_bytes");
+  refusal("c.json", "/job/backend", "banana", predict, "gloo");
 }
 
 TEST_CASE("a bomb of YAML anchors and a repeated key in a model are errors at once", "[commands]") {

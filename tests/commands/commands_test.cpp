@@ -228,6 +228,22 @@ TEST_CASE("predicted collectives are compared with measured ones", "[commands]")
   CHECK_THAT(outcome.out,
              Catch::Contains("all_reduce") && Catch::Contains("gather") && Catch::Contains("0.0 %"));
   CHECK(shell.run("stepcast compare p.json p.json").exit_code == 3);
+  run["rows"].erase(run["rows"].begin());
+  shell.write("less.json", run.dump());
+  const Outcome less = shell.run("stepcast compare p.json less.json --max-error 1%");
+  CHECK(less.exit_code == 4);
+  CHECK_THAT(less.err, Catch::Contains("1 row of p.json and less.json"));
+}
+
+TEST_CASE("execution traces and timelines of ranks are written all or not at all", "[commands]") {
+  const Shell shell;
+  const std::string predict = kPredict + "--strategy ddp --world-size 2 ";
+  shell.write("ck.1.et", "old");
+  CHECK(shell.run(predict + "--chakra ck").exit_code == 3);
+  CHECK(shell.files().count("ck.0.et") + shell.files().count("ck.groups.json") == 0);
+  REQUIRE(shell.run("mkdir h && echo old > h/rank1.json").exit_code == 0);
+  CHECK(shell.run(predict + "--timeline h/").exit_code == 3);
+  CHECK(shell.run("ls h").out == "rank1.json\n");
 }
 
 TEST_CASE("on clusters with GPUs predictions report NCCL's choice; on others NCCL is an error",

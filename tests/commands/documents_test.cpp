@@ -12,7 +12,8 @@
 #include "tests/kineto/written_profile.hpp"
 
 /// README.md and docs/: code is that of the files it is taken from, commands exist with all their options,
-/// and those of blocks marked `sh runs` are run, one after the other.
+/// and those of blocks marked `sh runs` are run, one after the other. The output of a block marked `sh runs
+/// table` contains all numbers of the tables that follow.
 namespace stepcast::tests::documents_test {
 namespace fs = std::filesystem;
 namespace {
@@ -25,6 +26,7 @@ struct Block {
   int line = 0;
   std::string info;  ///< `cpp sim/strategies/all_reduce.cpp`
   std::string text;
+  std::string tables;  ///< up to the next block
 };
 
 std::vector<fs::path> documents() {
@@ -44,9 +46,11 @@ std::vector<Block> blocks_of(const fs::path& file) {
     ++number;
     if (line.starts_with("```")) {
       inside = !inside;
-      if (inside) blocks.push_back({file, number, line.substr(3), ""});
+      if (inside) blocks.push_back({file, number, line.substr(3), "", ""});
     } else if (inside) {
       blocks.back().text += line + "\n";
+    } else if (!blocks.empty() && line.starts_with("|")) {
+      blocks.back().tables += line + "\n";
     }
   }
   return blocks;
@@ -154,11 +158,15 @@ TEST_CASE("the examples of the documents that need no measurement run in their o
     shell.write("rank0.trace.json", profile.json().dump());
     REQUIRE(shell.run("gzip rank0.trace.json").exit_code == 0);
     for (const Block& block : blocks_of(file)) {
-      if (block.info != "sh runs") continue;
+      if (!block.info.starts_with("sh runs")) continue;
       const Outcome outcome = shell.run("set -e\n" + block.text);
       INFO(block.file << ":" << block.line << "\n" << block.text << outcome.err);
       CHECK(outcome.exit_code == 0);
       ++runs;
+      if (block.info != "sh runs table") continue;
+      const std::regex cell(R"(\| ([\d.]+[kMB]?( %)?)(?= \|))");  // a number
+      for (std::sregex_iterator at(block.tables.begin(), block.tables.end(), cell), end; at != end; ++at)
+        CHECK_THAT(outcome.out, Catch::Contains((*at)[1].str()));
     }
   }
   CHECK(runs >= 5);

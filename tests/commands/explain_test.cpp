@@ -75,6 +75,10 @@ TEST_CASE("explain compares a measured step with its forecast", "[commands]") {
   CHECK_THAT(outcome.out, Catch::Contains("Most of the difference is in 'exposed_communication'") &&
                               Catch::Contains("gather") && Catch::Contains("layer3"));
   CHECK_THAT(shell.read("gap.svg"), Catch::Contains("<svg"));
+  slow["memory"] = nlohmann::json::array();  // as of runs with replayed compute
+  shell.write("replayed.json", slow.dump());
+  CHECK(shell.run("stepcast explain replayed.json --against forecast.json").out == outcome.out);
+  CHECK_THAT(shell.run("stepcast explain forecast.json --more 1e20%").err, Catch::Contains("at most 1000%"));
   CHECK_THAT(shell.run("stepcast explain measured.json").err, Catch::Contains("--against FORECAST"));
   CHECK(shell.run("stepcast explain forecast.json --against measured.json").exit_code == 3);
 }
@@ -96,6 +100,19 @@ TEST_CASE("explain compares a profile of PyTorch with its forecast", "[commands]
     REQUIRE(outcome.exit_code == 0);
     CHECK_THAT(outcome.out, Catch::Contains("of the difference is in") && Catch::Contains("conv2d"));
   }
+}
+
+TEST_CASE("explain rejects a forecast whose device file has changed", "[commands]") {
+  const Shell shell;
+  shell.write("own.yaml", "own:\n  like: h100-sxm\n  source: a test\n");
+  REQUIRE(shell
+              .run("stepcast predict --strategy single --model bert-base --batch 1 --device-file own.yaml -o "
+                   "forecast.json")
+              .exit_code == 0);
+  REQUIRE(shell.run("stepcast explain forecast.json").exit_code == 0);
+  shell.write("own.yaml", "own:\n  like: a100-sxm\n  source: a test\n");
+  CHECK_THAT(shell.run("stepcast explain forecast.json").err,
+             Catch::Contains("device file 'own.yaml' has changed since"));
 }
 
 TEST_CASE("explain rejects forecasts whose inputs changed or are missing, and names them", "[commands]") {

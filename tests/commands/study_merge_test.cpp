@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <regex>
 
 #include "tests/commands/shell.hpp"
 
@@ -82,6 +83,11 @@ TEST_CASE("a job array is a script of bash that answers every shard, and none of
   CHECK_THAT(array.out, Catch::StartsWith("#!/bin/bash\n") && Catch::Contains("#SBATCH --array=1-3\n") &&
                             Catch::Contains("#SBATCH --cpus-per-task=2\n") &&
                             Catch::Contains("#SBATCH --time=0:11:00\n"));
+  const Outcome twelve = shell.run("stepcast study 'a study.yaml' -o out --print-sbatch 12 --jobs 4");
+  std::smatch times;  // each job answers one point, whatever its processes
+  REQUIRE(
+      std::regex_search(twelve.out, times, std::regex("about (.*) each, by .* that took (.*) each here")));
+  CHECK(times[1] == times[2]);
   CHECK(shell.run("for i in 1 2 3; do SLURM_ARRAY_TASK_ID=$i bash array.sh || exit 1; done").exit_code == 0);
   // The command that the comment passes to sbatch, run by a shell.
   const Outcome joined = shell.run(

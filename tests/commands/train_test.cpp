@@ -83,6 +83,19 @@ TEST_CASE("train names what is wrong in one line", "[commands]") {
            "--batch cannot be combined with a result");
 }
 
+TEST_CASE("a forecast from an imported profile is trained for a number of steps", "[commands]") {
+  const Shell shell;
+  const std::string profile = std::string(STEPCAST_SOURCE_DIR) + "/tests/kineto/profiles/cnn-2.4.1.json.gz";
+  REQUIRE(shell.run("stepcast import " + profile + " -o mine.trace.json").exit_code == 0);
+  REQUIRE(shell
+              .run("stepcast predict --trace mine.trace.json --strategy ddp --cluster h100x8-hgx "
+                   "--world-size 8 -o it.json")
+              .exit_code == 0);
+  const std::string training = "it.json --failures none --steps 1k ";
+  CHECK(shell.run("stepcast train " + training + "--checkpoint-size 1GB").exit_code == 0);
+  rejected(shell, training, 2, "the size of a checkpoint is unknown; set --checkpoint-size");
+}
+
 TEST_CASE("a study has columns of whole trainings; plans are ranked by days", "[commands]") {
   const Shell shell;
   shell.write(
@@ -104,6 +117,12 @@ TEST_CASE("a study has columns of whole trainings; plans are ranked by days", "[
   INFO(plan.err);
   REQUIRE(plan.exit_code == 0);
   CHECK_THAT(plan.out, Catch::Contains("days") && Catch::Contains("effective") && Catch::Contains("every"));
+  const Outcome unsaved = shell.run(
+      "stepcast plan --model llama:layers=4,hidden=512,vocabulary=4096,sequence=512 --cluster h100x8-hgx "
+      "--world-size 4 --batch-tokens 4k --replays 5 --objective days --tokens 10B --failures mtbf=10min "
+      "--checkpoints none");
+  CHECK(unsaved.exit_code == 3);
+  CHECK_THAT(unsaved.err, Catch::Contains("the training makes no progress: 0"));
   const Outcome time = shell.run(
       "stepcast plan --model llama3-8b --cluster h100x8-hgx --batch-tokens 1M --tokens 1T --failures none");
   CHECK(time.exit_code == 2);

@@ -128,6 +128,10 @@ TEST_CASE("YAML errors name file, line, key and the nearest known key") {
                     Catch::Contains("c.yaml:2") && Catch::Contains("no unit"));
   CHECK_THROWS_WITH(node.at("list").items()[1].integer(),
                     Catch::Contains("list[1]") && Catch::Contains("whole number, found 'x'"));
+  CHECK(YamlNode::parse("a: 010", "c.yaml").at("a").integer() == 10);
+  CHECK_THROWS_WITH(YamlNode::parse("a: 0x10", "c.yaml").at("a").integer(), Catch::Contains("found '0x10'"));
+  CHECK_THROWS_WITH(YamlNode::parse("a: 1\n---\nb: 2\n", "c.yaml"),
+                    Catch::Contains("c.yaml: contains 2 YAML documents"));
   CHECK_THROWS_WITH(YamlNode::parse("a: [1", "c.yaml"), Catch::Contains("not valid YAML"));
   CHECK_THROWS_WITH(YamlNode::parse("[a, b]: 1", "c.yaml").keys(),
                     Catch::Contains("c.yaml:1") && Catch::Contains("a key must be one word"));

@@ -44,6 +44,7 @@ TEST_CASE("what is printed can be read back") {
     CHECK(parse_seconds(to_text(Seconds(value)), "x").count() == Approx(value).epsilon(0.005));
   for (const double value : {0.0, 4.0, 1023.0, 1024.0, 25 * kMebi, 1.5 * kGibi})
     CHECK(parse_bytes(to_text(Bytes(value)), "x").count() == Approx(value).epsilon(0.005));
+  CHECK(to_text(Bytes(1000 * kMebi)) == "1000 MiB");
 }
 
 TEST_CASE("bytes divided by bytes per second are seconds") {

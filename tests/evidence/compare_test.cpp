@@ -123,6 +123,22 @@ TEST_CASE(
   CHECK_THAT(describe(other), Catch::Contains("replayed compute"));
 }
 
+TEST_CASE("a run that is given twice is one launch, and memory is compared by rank", "[compare]") {
+  std::vector<ResultFile> files = {measured("ddp", 2, 8, 1.0, "a"), measured("ddp", 2, 8, 1.0, "a"),
+                                   predicted("ddp", 2, 8, 1.0, "p")};
+  files[0].result.memory.resize(2);
+  files[0].result.memory[1].rank = 1;
+  files[0].result.memory[1].peak_bytes = 100.0;
+  files[2].result.memory.resize(1);
+  files[2].result.memory[0].rank = 1;
+  files[2].result.memory[0].peak_bytes = 150.0;
+  const std::vector<Case> cases = group_cases(files);
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].launches.size() == 1);
+  REQUIRE(cases[0].memory.size() == 1);
+  CHECK(cases[0].memory[0].relative_error() == Approx(0.5));
+}
+
 TEST_CASE("two predictions of one case are refused and both are named", "[compare]") {
   const std::vector<ResultFile> files = {predicted("ddp", 2, 8, 1.0, "p"), predicted("ddp", 2, 8, 2.0, "q")};
   CHECK_THROWS_WITH(group_cases(files), Catch::Contains("p.json") && Catch::Contains("q.json"));
@@ -154,6 +170,23 @@ TEST_CASE("weak speed-up is n T1(b)/Tn(b), strong is T1(nb)/Tn(b)", "[compare]")
   CHECK(all[1].strong);
   CHECK(all[1].measured->value == Approx(5.0 / 4.0));
   CHECK_FALSE(all[1].predicted);
+}
+
+TEST_CASE(
+    "the baseline of a speed-up has its precision and device, but no option of its strategy, and any backend",
+    "[compare]") {
+  std::vector<ResultFile> files = {predicted("single", 1, 8, 3.0, "fp32"),
+                                   predicted("single", 1, 8, 1.0, "bf16"), predicted("ddp", 2, 8, 2.0, "d")};
+  files[1].result.configuration.options = {{"precision", "bf16"}};
+  files[2].result.configuration.options = {{"precision", "bf16"}, {"bucket-cap", "1MiB"}};
+  files[2].result.configuration.backend = "nccl";
+  const std::vector<Case> cases = group_cases(files);
+  const auto all = speedups(cases);
+  REQUIRE(all.size() == 1);
+  CHECK(*all[0].predicted == Approx(2.0 * 1.0 / 2.0));
+  files[1].result.configuration.device = "h100-sxm";
+  const std::vector<Case> other_device = group_cases(files);
+  CHECK(speedups(other_device).empty());
 }
 
 TEST_CASE("the nearest measured row of a strategy is single, and of single a strategy", "[compare]") {
@@ -190,6 +223,17 @@ TEST_CASE("twice too slow and twice too fast have a geometric-mean error of 100 
   };
   CHECK(error({1.0, 1.0}, {2.0, 0.5}) == Approx(1.0));
   CHECK(error({1.0}, {1.0}) == 0.0);
+}
+
+TEST_CASE("bench files of other backends or algorithms, or with wrong results, are refused", "[compare]") {
+  const Bench forecast = bench(Origin::kPredicted, {1.0});
+  Bench nccl = bench(Origin::kMeasured, {1.0}), other = nccl, wrong = nccl;
+  nccl.backend = "nccl";
+  other.rows[0].algorithm = "halving_doubling";
+  wrong.rows[0].wrong = 5000;
+  CHECK_THROWS_WITH(bench_pairs(nccl, forecast), Catch::Contains("backend 'nccl'"));
+  CHECK_THROWS_WITH(bench_pairs(other, forecast), Catch::Contains("'halving_doubling'"));
+  CHECK_THROWS_WITH(bench_pairs(wrong, forecast), Catch::Contains("5000 elements"));
 }
 
 TEST_CASE("bench files of other world sizes or without a shared row are refused", "[compare]") {

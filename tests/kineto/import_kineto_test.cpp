@@ -343,6 +343,27 @@ TEST_CASE("what a profile lacks, and collectives of layers, are reported", "[kin
              Catch::Contains("no kernel was recorded"));
 }
 
+TEST_CASE("metadata that is no whole number is refused, and deeply nested values are left out", "[kineto]") {
+  const TemporaryFolder folder;
+  for (const auto& [part, key, value] : {std::tuple{"stepcast", "batch", nlohmann::json(-5)},
+                                         {"stepcast", "batch", 2.5},
+                                         {"distributedInfo", "world_size", 1e300}}) {
+    nlohmann::json json = two_layers().json();
+    json[part][key] = value;
+    CHECK_THROWS_WITH(import_files({folder.write("refused.json", json.dump())}),
+                      Catch::Contains(std::string(key) + ": found " + value.dump() +
+                                      ", expected a whole number from 1 up"));
+  }
+  std::string text = two_layers().json().dump();
+  const std::string key = "\"traceEvents\":[", deep = std::string(200'000, '[') + std::string(200'000, ']');
+  text.insert(text.find(key) + key.size(),
+              R"({"ph":"X","cat":"cpu_op","name":"a","ts":1,"dur":1,"pid":9,"tid":9,"args":{"Input Dims":)" +
+                  deep + "}},");
+  text.insert(1, "\"other\":" + deep + ",");
+  const Trace trace = imported_trace({folder.write("deep.json", text)});
+  CHECK(trace.entries.front().segments.size() == 2);
+}
+
 TEST_CASE("a cut file gives the steps before the cut, and control characters do no harm") {
   const TemporaryFolder folder;
   std::string text = unzipped(fixture("cnn-1.13.1"));

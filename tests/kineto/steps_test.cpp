@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "sim/kineto/profile_result.hpp"
 #include "sim/kineto/profile_trace.hpp"
@@ -13,13 +14,15 @@ namespace stepcast::tests::kineto_steps_test {
 namespace {
 
 /// The imported trace, as a forecast of one GPU.
-Result forecast_of(const TemporaryFolder& folder, const std::string& profile, int micro_batches) {
+Result forecast_of(const TemporaryFolder& folder, const std::string& profile, int micro_batches,
+                   std::optional<HostWaits> waits = {}) {
   nlohmann::json json = nlohmann::json::parse(import_files({profile}).text);
   json["context"]["schema"] = kTraceSchema;
   PredictionRequest request;
   request.strategy = "single";
   request.costs.trace = folder.write("mine.trace.json", json.dump());
   request.training.micro_batches = micro_batches;
+  request.replay.host_waits = waits;
   return predict(request);
 }
 
@@ -49,6 +52,25 @@ TEST_CASE("the forecast of a profiled step on the same GPU takes as long", "[kin
   }
 }
 
+TEST_CASE("a host that is ahead of the device when a step begins does not wait for it in forecasts",
+          "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.launch = 120.0;  // longer than the first kernel, shorter than the mean
+  profile.steps = 8;
+  CHECK_FALSE(imported_trace({folder.write("waits.json", profile.json().dump())}).profile.contains("ahead"));
+  profile.waits = false;
+  const std::string path = folder.write("ahead.json", profile.json().dump());
+  const Trace trace = imported_trace({path});
+  CHECK(trace.profile.at("ahead") > 100e-6);
+  CHECK(trace.profile.at("step") == Approx(1e-6 * profile.device_step()));
+  CHECK(forecast_of(folder, path, 1).median_step_time_s() == Approx(1e-6 * profile.device_step()));
+  CHECK(forecast_of(folder, path, 1, HostWaits::kStep).median_step_time_s() >
+        1.01e-6 * profile.device_step());
+  CHECK_THAT(joined(import_files({path}).understood, "\n"),
+             Catch::Contains("ahead of the device when a step begins"));
+}
+
 TEST_CASE("profiler overhead that the file states is neither launch nor host time", "[kineto]") {
   const TemporaryFolder folder;
   nlohmann::json json = bound_by_launches(1).json();
@@ -64,7 +86,25 @@ TEST_CASE("profiler overhead that the file states is neither launch nor host tim
   CHECK(forecast_of(folder, path, 1).median_step_time_s() <= 1.2 * 0.0025);
   const Imported slower = import_files({with_plain(0.005)});
   CHECK_THAT(joined(slower.understood, "\n"),
-             Catch::Contains("without the profiler, -3") && !Catch::Contains("are scaled"));
+             Catch::Contains("without the profiler, -3") && Catch::Contains("are scaled"));
+  CHECK(forecast_of(folder, with_plain(0.005), 1).median_step_time_s() == Approx(0.005).epsilon(0.01));
+  for (const double wrong : {5.0, 0.05, 1e-9, -0.003})
+    CHECK_THROWS_WITH(import_files({with_plain(wrong)}),
+                      Catch::Contains("plain_step_s: found ") &&
+                          Catch::Contains(", expected seconds; a profiled step takes 3.1"));
+}
+
+TEST_CASE("steps on a CPU without the profiler last as long as the file states, shorter and longer ones",
+          "[kineto]") {
+  const ProfiledRun run = read_profiled_run({fixture("cnn-autocast-2.6.0")});
+  const double plain_s = run.ranks.front().metadata.plain_step_s;
+  CHECK(median(traced_entry(run, 32).step_s) == Approx(plain_s));
+}
+
+TEST_CASE("a forecast from a profile states that memory lacks activations", "[kineto]") {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("own.json", bound_by_launches(1).json().dump());
+  CHECK(forecast_of(folder, path, 1).notes.contains("activations"));
 }
 
 TEST_CASE("a profile of several micro-batches shows the time of all of them", "[kineto]") {
@@ -125,7 +165,7 @@ TEST_CASE("steps of the profiler that are micro-batches are joined up to each up
   const ProfiledRun run = read_profiled_run({folder.write("parts.json", profile.json().dump())});
   CHECK(run.micro_batches == 2);
   REQUIRE(run.ranks.front().steps.size() == 3);
-  CHECK(run.ranks.front().step_us == Approx(2 * 1000.0 + 80.0 + 50.0).epsilon(0.02));
+  CHECK(run.ranks.front().pace.step_us == Approx(2 * 1000.0 + 80.0 + 50.0).epsilon(0.02));
   CHECK_THAT(joined(run.ranks.front().notes), Catch::Contains("2 ProfilerStep# were joined to each"));
   REQUIRE(run.collectives.size() == 1);
   CHECK(run.collectives.front().per_step == 1.0);

@@ -92,9 +92,11 @@ class Writer {
       end = kernel("sgd", kMain, kCompute, now + 1.0, profile_.optimizer);
       now += launch;
     }
-    const double wait = std::max(0.0, end - now) + 1.0;
-    slice("cuda_runtime", "cudaStreamSynchronize", kMain, now, wait, {{"correlation", ++correlation_}});
-    now += wait + 1.0;
+    if (profile_.waits) {
+      const double wait = std::max(0.0, end - now) + 1.0;
+      slice("cuda_runtime", "cudaStreamSynchronize", kMain, now, wait, {{"correlation", ++correlation_}});
+      now += wait + 1.0;
+    }
     slice("user_annotation", "ProfilerStep#" + std::to_string(step + 3), kMain, begin, now - begin);
     std::rotate(events_.begin() + static_cast<long>(at), events_.end() - 1, events_.end());
     return now;

@@ -22,6 +22,7 @@ struct WrittenProfile {
   double optimizer = 50.0;  ///< kernel
   double all_reduce = 0.0;  ///< kernel, launched after the last gradient; 0: none
   double late = 0.0;        ///< this rank begins its all-reduce so much before the others
+  bool waits = true;        ///< the host waits for the device at the end of a step
   int accumulate = 1;       ///< steps to each that reduces and updates
   int rank = 0, ranks = 1;
   std::string kernel_category = "kernel", user = "/home/somebody/train.py";

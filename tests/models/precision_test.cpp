@@ -116,6 +116,13 @@ TEST_CASE("activations, boundaries and traffic halve with compute; updates move 
   }
   CHECK(full.update_traffic(1.0) == Bytes(28.0));
   CHECK(half.update_traffic(1.0) == Bytes(2.0 + 8.0 + 2.0 + 16.0));
+  Model by_operation = full;
+  by_operation.execution.update = "foreach";
+  CHECK(by_operation.update_traffic(1.0) == Bytes(80.0));
+  by_operation.optimizer = {.kind = "sgd", .momentum = 0.9};
+  CHECK(by_operation.update_traffic(1.0) == Bytes(32.0));
+  by_operation.optimizer.momentum = 0.0;
+  CHECK(by_operation.update_traffic(1.0) == Bytes(12.0));
   CHECK(model_in("tf32").segments[1].saved.size == full.segments[1].saved.size);
 }
 

@@ -48,6 +48,16 @@ std::vector<std::pair<std::string, std::string>> known_texts() {
 
 }  // namespace
 
+TEST_CASE("costs of torch that no calibration may contain are refused", "[plan]") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/costs.json";
+  std::string text = known_texts()[1].second;
+  text.replace(text.find("\"ranks_on_machine\": 2"), 21, "\"ranks_on_machine\": 5");
+  write_file(path, text, true);
+  CHECK_THAT(error_of([&] { return importers().find("torch-costs").read({path}, {}); }),
+             Catch::Contains("costs.json") && Catch::Contains("at most world_size"));
+}
+
 TEST_CASE("every importer has texts that it recognises, an example and a use", "[plan]") {
   std::set<std::string> seen;
   for (const auto& [kind, text] : known_texts()) {

@@ -113,6 +113,24 @@ TEST_CASE("the accuracy figure writes -50.0 % over a prediction that is half of 
   CHECK_THAT(figure("accuracy").draw(input).data, Catch::Contains("\"-50.0 %\""));
 }
 
+TEST_CASE(
+    "the speed-up's title fits into one panel, and its legend contains measured markers if there are any",
+    "[plots]") {
+  FigureInput input = examples::figure_input();
+  CHECK_THAT(figure("speedup").draw(input).script,
+             Catch::Contains("Speed-up over one rank, same batch per rank (weak)") &&
+                 Catch::Contains("title 'measured, fastest to slowest launch (lines: predicted)'"));
+  std::erase_if(input.results, [](const auto& file) { return file.result.origin == Origin::kMeasured; });
+  CHECK_THAT(figure("speedup").draw(input).script, !Catch::Contains("title 'measured"));
+}
+
+TEST_CASE("benches of several world sizes are no line", "[plots]") {
+  FigureInput input = examples::figure_input();
+  input.benches.back().world_size = 8;
+  CHECK_THROWS_WITH(figure("bandwidth").draw(input),
+                    Catch::Contains("of 2 and of 8 ranks; give those of one world size"));
+}
+
 TEST_CASE("the timeline draws a copy inside a backward lower than the backward", "[plots]") {
   FigureInput input;
   Result result;

@@ -57,19 +57,21 @@ std::size_t count(const std::string& text, const std::string& what) {
 }  // namespace
 
 TEST_CASE("the parts of a memory bar are stacked and add up to the peak of the rank", "[plots]") {
-  const Result measured = examples::pipeline(4, 8, "1f1b");
+  Result measured = examples::pipeline(4, 8, "1f1b");
+  measured.memory[3].peak_bytes += 64e6;
+  measured.memory[3].at_peak_bytes["process"] = 64e6;
   const auto blocks = blocks_of(draw("memory", input_of({measured, predicted(measured)})).data);
   REQUIRE(blocks.at(0).size() == 8);  // 4 ranks, measured and predicted
   for (std::size_t bar = 0; bar < 8; ++bar) {
     double top = 0.0;
-    for (std::size_t category = 0; category < 5; ++category) {
+    for (std::size_t category = 0; category < 6; ++category) {
       const std::vector<double>& box = blocks.at(category).at(bar);
       CHECK(box.at(4) == Approx(top));
-      CHECK(box.at(0) == Approx(blocks[5].at(bar).at(0)));
+      CHECK(box.at(0) == Approx(blocks[6].at(bar).at(0)));
       top = box.at(5);
     }
     CHECK(top == Approx(measured.memory[bar / 2].peak_bytes / 1e6));
-    CHECK(top == Approx(blocks[5][bar].at(1)));
+    CHECK(top == Approx(blocks[6][bar].at(1)));
   }
 }
 
@@ -78,7 +80,7 @@ TEST_CASE("of several launches the memory figure shows the highest peak", "[plot
   Result high = low;
   high.memory[0].peak_bytes = 7e8;
   const auto blocks = blocks_of(draw("memory", input_of({low, high, low})).data);
-  REQUIRE(blocks.at(5).size() == 2);
+  REQUIRE(blocks.at(6).size() == 2);
   CHECK_THAT(draw("memory", input_of({low, high, low})).data, Catch::Contains("\"700\""));
 }
 
@@ -129,6 +131,10 @@ TEST_CASE("pipelines that differ in their micro-batches alone are one line, from
     CHECK(theory[i].at(1) == Approx(100.0 * 3.0 / (m + 3.0)));
   }
   CHECK(block_named(drawing, "pipeline, measured, range of the launches: x y low high").empty());
+  CHECK_THAT(drawing.script,
+             Catch::Contains("title 'bubble (p-1)/(m+p-1)'") && !Catch::Contains("title 'measured"));
+  results.resize(2);  // one number of micro-batches makes no line
+  CHECK_THAT(draw("microbatches", input_of(results)).script, !Catch::Contains("(p-1)/(m+p-1)"));
 }
 
 TEST_CASE("measured points carry the range of their launches", "[plots]") {

@@ -42,6 +42,16 @@ TEST_CASE("4 ranks whose step takes twice that of one rank are 2.00 times as fas
   CHECK_THAT(drawing.script, Catch::Contains("m, ddp, batch 128 per rank"));
 }
 
+TEST_CASE("trainings whose titles are equal up to their end are panels of their own", "[plots]") {
+  std::vector<ResultFile> files{prediction("a", 2, 1.0), prediction("a", 4, 1.0), prediction("a", 4, 2.0)};
+  for (ResultFile& file : files) file.result.configuration.label = std::string(120, 'x');
+  files.back().result.configuration.batch = 2;
+  const Drawing drawing = draw(files);
+  CHECK(drawing.table.size() == 3);
+  CHECK_THAT(drawing.data, Catch::Contains("# a: x y\n0 2\n1 4\n") && Catch::Contains("# a: x y\n0 2\n"));
+  CHECK_THAT(drawing.script, Catch::Contains("batch 2 per rank") && Catch::Contains("batch 128 per rank"));
+}
+
 TEST_CASE("sensitivity refuses two predictions of one bar, too many clusters, and what shares a batch",
           "[plots]") {
   CHECK_THROWS_WITH(draw({prediction("a", 2, 1.0), prediction("a", 2, 2.0)}),

@@ -77,7 +77,18 @@ TEST_CASE("a front holds what no other point beats, whichever way is better", "[
   CHECK(front_of(front(true, true), "other").empty());
   const Drawing drawing = draw_chart(front(true, true));
   CHECK(block_of(drawing, "front") == "1 9\n2 5\n2 5\n4 1\n");
-  CHECK(drawing.table.size() == 5);
+  REQUIRE(drawing.table.size() == 5);
+  std::string numbers;
+  for (const auto& row : drawing.table) numbers += row.front() + row.at(2) + " ";
+  CHECK(numbers == "frontpoint 1a 2b 2g 3d ");
+  Chart many{.title = "t", .x_label = "x", .y_label = "y", .front = Front{true, true}};
+  for (int i = 0; i < 18; ++i)
+    many.points.push_back({.panel = "", .series = "", .label = "p", .x = 1.0 * i, .y = -1.0 * i});
+  many.points.push_back(many.points.back());
+  const Drawing crowded = draw_chart(many);
+  CHECK(crowded.table.at(16).front() == "16");
+  for (const std::size_t beyond : {17U, 18U, 19U}) CHECK(crowded.table.at(beyond).front().empty());
+  CHECK_THAT(crowded.script, Catch::Contains("title '16  p'"));
   CHECK(block_of(drawing, " does not fit") == "0.5 0.5 \"f\"\n");
   Chart none = front(true, true);
   for (ChartPoint& point : none.points) point.fits = false;

@@ -72,6 +72,14 @@ TEST_CASE("the exclusive parts of a breakdown sum to the step, waits count as wh
   CHECK(b.idle_s == Approx(0.5));
 }
 
+TEST_CASE("a wait after the last computation is idle, and what follows it is the host's") {
+  const std::vector<Span> spans{span(SpanKind::kCompute, 0, 4), span(SpanKind::kWait, 5, 7)};
+  const Breakdown b = make_breakdown(spans, 0, 8.0);
+  CHECK(b.compute_s == 4.0);
+  CHECK(b.idle_s == 3.0);
+  CHECK(b.input_and_host_s == 1.0);
+}
+
 TEST_CASE("a micro-batch ends a name as /mb and digits") {
   using Parts = std::pair<std::string, int>;
   CHECK(split_micro_batch("forward/layer1/mb12") == Parts{"forward/layer1", 12});
@@ -130,6 +138,19 @@ TEST_CASE("a missing key and an unknown word are errors that name them") {
   json = result;
   json["configuration"].erase("batch");
   CHECK_THROWS_WITH(json.get<Result>(), Catch::Contains("'batch'"));
+}
+
+TEST_CASE("a breakdown or a peak below 0 is an error that names the key") {
+  Result result;
+  result.step_time_s = {{1.0}};
+  CHECK(result.problem().empty());
+  result.breakdown.resize(1);
+  result.breakdown[0].compute_s = -5.0;
+  CHECK_THAT(result.problem(), Catch::Contains("'breakdown'") && Catch::Contains("'compute'"));
+  result.breakdown.clear();
+  result.memory.resize(1);
+  result.memory[0].peak_bytes = -1.0;
+  CHECK_THAT(result.problem(), Catch::Contains("'memory'"));
 }
 
 TEST_CASE("a result without memory has no variation of it") {

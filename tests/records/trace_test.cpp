@@ -71,6 +71,32 @@ TEST_CASE("a batch outside the measured sizes is an error without --extrapolate"
   CHECK_THROWS_AS(trace_of({entry(8, {1})}).at(9, 1, true), InputError);
 }
 
+TEST_CASE("an extrapolated time below 0 is an error that names the segment") {
+  const Trace trace = trace_of({entry(32, {1}), entry(64, {3})});
+  CHECK(trace.at(128, 1, true).step_s[0] == Approx(7.0));
+  CHECK_THROWS_WITH(trace.at(8, 1, true), Catch::Contains("segment 's'") && Catch::Contains("32, 64"));
+}
+
+TEST_CASE("a trace with impossible fractions, bytes or entries that overlap is an error that names the key") {
+  const auto problem = [](const auto& change) {
+    Trace trace = trace_of({entry(8, {1}), entry(16, {2})});
+    change(trace);
+    return trace.problem();
+  };
+  CHECK(problem([](Trace&) {}).empty());
+  CHECK_THAT(problem([](Trace& t) { t.entries[1].segments[0].grad_ready_fraction = {7.0}; }),
+             Catch::Contains("entries[1].segments.s.grad_ready_fraction"));
+  CHECK_THAT(problem([](Trace& t) { t.entries[0].exchange_fraction = {99.0}; }),
+             Catch::Contains("exchange_fraction"));
+  CHECK_THAT(problem([](Trace& t) { t.entries[0].native_step_s = {-5.0}; }),
+             Catch::Contains("native_step_s"));
+  CHECK_THAT(problem([](Trace& t) { t.entries[0].segments[0].forward_peak_bytes = -1e12; }),
+             Catch::Contains("peaks of at least 0"));
+  CHECK_THAT(problem([](Trace& t) { t.workspace_bytes = -1.0; }), Catch::Contains("workspace_bytes"));
+  CHECK_THAT(problem([](Trace& t) { t.entries.push_back(t.entries[0]); }),
+             Catch::Contains("entries[2].first_segment"));
+}
+
 TEST_CASE("a trace of a GPU keeps the launch overhead of its phases next to their device times") {
   TraceEntry on_gpu = entry(8, {1, 3, 2});
   SegmentTrace& segment = on_gpu.segments[0];

@@ -118,6 +118,8 @@ TEST_CASE("a step that is read back takes as long, and sends as much", "[replay]
     CHECK(read.median_step_time_s() == Approx(own.median_step_time_s()).epsilon(1e-4));
     CHECK(read.bytes_sent_per_rank == Approx(own.bytes_sent_per_rank));
     CHECK(read.configuration.strategy == "chakra");
+    CHECK(read.configuration.data_parallel == 0);  // neither samples per second nor a step of one rank
+    CHECK(read.forecast.baseline_step_time_s.empty());
   }
 }
 

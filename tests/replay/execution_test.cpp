@@ -417,7 +417,8 @@ TEST_CASE("another micro-batch hides less of all-to-alls inside an NVLink domain
 }
 
 TEST_CASE("a kind of attention without rates for a model leaves the choice to the next one", "[models]") {
-  const Model windowed = load_model(kLlama + std::string(",window=16"));
+  Model windowed = load_model(kLlama + std::string(",window=16"));
+  windowed.precision = Precision::parse("bf16");
   CHECK(attention_kind(device_model("gb300"), "cudnn-fp8+cudnn", &windowed) == "cudnn");
   CHECK_THROWS_WITH(attention_kind(device_model("gb300"), "cudnn-fp8", &windowed),
                     Catch::Contains("windows"));

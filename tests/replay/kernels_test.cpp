@@ -37,6 +37,48 @@ PredictionRequest fsdp_of(const std::string& model, const std::string& device, i
 
 }  // namespace
 
+// Kernels of PyTorch 2.11 on an H100: 16,384 positions in sequences of `keys`, 2,048 features in heads of
+// `size`.
+TEST_CASE("attention in fp32 and tf32 is PyTorch's memory-efficient kernel") {
+  struct Known {
+    double size, keys;
+    bool causal;
+    double forward, backward;  // TFLOP/s
+  };
+  const std::vector<Known> known{{64, 512, false, 32.9, 32.1},   {64, 4096, false, 35.6, 35.4},
+                                 {64, 512, true, 27.0, 25.8},    {64, 4096, true, 34.0, 33.8},
+                                 {128, 1024, false, 46.4, 35.4}, {128, 1024, true, 40.7, 29.6},
+                                 {128, 4096, true, 45.8, 35.7}};
+  const DeviceModel& device = device_model("h100-sxm");
+  Model model;
+  for (const char* precision : {"fp32", "tf32"}) {
+    model.precision = Precision::parse(precision);
+    CHECK(attention_kind(device, "cudnn+flash2", &model) == "efficient");
+  }
+  model.precision = Precision::parse("bf16");
+  CHECK(attention_kind(device, "cudnn+flash2", &model) == "cudnn");
+  KernelRates rates = alone("h100-sxm");
+  rates.peak = device.peak.at("tf32");
+  rates.element = 4.0;
+  rates.attention_table = &device.kernels.attention.at("efficient");
+  for (const Known& one : known) {
+    INFO(one.size << " " << one.keys << " " << one.causal);
+    const FusedAttention attention{.heads = 2048 / one.size,
+                                   .kv_heads = 2048 / one.size,
+                                   .rows = one.keys,
+                                   .keys = one.keys,
+                                   .head_size = one.size,
+                                   .value_size = one.size,
+                                   .causal = one.causal};
+    const double samples = 16384 / one.keys;
+    const double flop = 4.0 * samples * attention.heads * one.keys * attention.seen() * one.size;
+    CHECK(flop / attention_time(attention, true, samples, rates).count() ==
+          Approx(1e12 * one.forward).epsilon(0.03));
+    CHECK(2.5 * flop / attention_time(attention, false, samples, rates).count() ==
+          Approx(1e12 * one.backward).epsilon(0.04));
+  }
+}
+
 // Values that whoever fitted the laws printed of them, at the clock of a rested GPU, and what they took it to
 // have fallen by: 1 - droop F / (F + f), F = 2 m n k; droop and f were 0.101 and 1.04e12 of A100, 0.142 and
 // 3.29e12 of H100.

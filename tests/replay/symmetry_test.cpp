@@ -206,5 +206,29 @@ TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") 
   }
 }
 
+TEST_CASE("bubble and variation are of all ranks, also of worlds whose breakdown is of a few") {
+  const auto pipelines = [](int data) {
+    PredictionRequest request;
+    request.strategy = "pipeline";
+    request.costs.model = "synthetic:layers=12,forward=10ms,backward=20ms";
+    request.costs.batch = 8;
+    request.environment.cluster = "star:hosts=80,bandwidth=10GB/s";
+    TrainingConfig& training = request.training;
+    training.world_size = 4 * data;
+    training.mesh = Mesh({{"pipeline", 4}, {"data", data}});
+    training.micro_batches = 4;
+    training.options["split"] = "9-1-1-1";
+    return predict(request);
+  };
+  const Result all = pipelines(16), folded = pipelines(17);
+  REQUIRE(all.breakdown.size() == 64);
+  REQUIRE(folded.breakdown.size() < 68);
+  CHECK(all.forecast.balance.empty());
+  CHECK(all.bubble_fraction() > 0.5);
+  CHECK(folded.bubble_fraction() == Approx(all.bubble_fraction()).epsilon(0.01));
+  CHECK(folded.stage_time_cv() == Approx(all.stage_time_cv()).epsilon(0.01));
+  CHECK(folded.memory_cv() == Approx(all.memory_cv()).epsilon(0.01));
+}
+
 }  // namespace
 }  // namespace stepcast::symmetry_test

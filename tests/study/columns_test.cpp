@@ -70,6 +70,18 @@ TEST_CASE("a column that is not known is left out, and nothing is invented for i
   CHECK_FALSE(priced.at("it").values.contains("epoch_cost"));
 }
 
+TEST_CASE("a step fits if its host has the memory, too, and activations are known", "[study]") {
+  const auto fits = [](const std::map<std::string, std::string>& notes) {
+    Result result = four_ranks();
+    result.notes = notes;
+    return row_of({.assigned = {}, .options = {}, .key = "it"}, result, {Bytes(80e9), Watts(700), 128.0})
+        .value("fits");
+  };
+  CHECK(fits({{"offload", "1 GiB to the host and 1 GiB back per step"}}) == 1.0);
+  CHECK(fits({{"offload", "together 5.91 TiB of a host with 1.82 TiB: the step does not fit"}}) == 0.0);
+  CHECK_FALSE(fits({{"activations", "are not in the profile"}}).has_value());
+}
+
 TEST_CASE("a line that is no row is none, whatever it holds", "[study]") {
   CHECK(row_of_line(R"({"point": "a", "step_time_s": 1})").has_value());
   for (const char* line : {"", "{", "[]", "{}", R"({"point": 3})", R"({"point": "a", "error": 4})",

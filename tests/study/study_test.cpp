@@ -102,6 +102,8 @@ TEST_CASE("what is wrong in a study is named with file, line and key", "[study]"
   CHECK_THAT(refusal(start + "points: [{grid: {batch: [1]}}, {grid: {batch: [2]}}]\n"),
              Catch::Contains("'batch' is assigned by a block before"));
   CHECK_THAT(refusal(start + "points: [{gird: {batch: [1]}}]\n"), Catch::Contains("did you mean 'grid'"));
+  CHECK_THAT(refusal("study: x\npredict: {per-device-hour: 3}\npoints: [{grid: {batch: [1]}}]\n"),
+             Catch::Contains("predict.per-device-hour") && Catch::Contains("set cost: {per_device_hour: 3}"));
   CHECK_THAT(refusal(start + "points: [{grid: {cluster: [\"star:hosts={ranks}\"]}}]\n"),
              Catch::Contains("unknown name 'ranks'"));
   CHECK_THAT(refusal("study: x\npredict: {stratgy: ddp}\npoints: [{grid: {batch: [1]}}]\n"),
@@ -224,6 +226,21 @@ TEST_CASE("a point that fails is a row with its error; if its process dies, it i
   CHECK(again.at("--batch=7 --strategy=ddp").error.empty());
   CHECK(again.at("--batch=9 --strategy=ddp").error == "no such batch\\x1b");
   CHECK(sorted_lines(folder.path()).size() == 21);
+}
+
+TEST_CASE("points of a small study are answered side by side, unless they may share a forecast", "[study]") {
+  const TemporaryFolder folder;
+  std::set<double> processes;
+  for (const auto& [key, row] :
+       answer_study(numbered(4), {.folder = folder.path(), .jobs = 4}, kHeader, [](const StudyPoint& point) {
+         return StudyRow{point.key, {{"step_time_s", ::getpid()}}, "", false};
+       }))
+    processes.insert(row.values.at("step_time_s"));
+  CHECK(processes.size() == 4);
+  Study trainings = numbered(4);
+  for (StudyPoint& point : trainings.points) point.assigned.set("failures", "none");
+  CHECK(points_per_batch(trainings) == 4);
+  CHECK(points_per_batch(numbered(400)) == 4);
 }
 
 TEST_CASE("one run at a time answers a shard", "[study]") {

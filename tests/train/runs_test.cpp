@@ -196,6 +196,8 @@ TEST_CASE("options of a training that others make useless are refused", "[train]
   CHECK_THAT(error({{"epoch-samples", "1k"}}), Contains("--epoch-samples has no effect without --epochs"));
   CHECK_THAT(error({{"repair", "1h"}}), Contains("--repair has no effect without --spares"));
   CHECK_THAT(error({{"repair", "1h"}, {"spares", "2"}}), Contains("no failure of 'mtbf=3h' needs it"));
+  CHECK_THAT(error({{"spares", "2"}}), Contains("--spares has no effect: no failure of 'mtbf=3h' needs it"));
+  CHECK_THAT(error({{"elastic", "shrink"}}), Contains("--elastic has no effect as shrink without --spares"));
   for (const auto& [name, value] : OptionTexts{{"interval", "10"},
                                                {"checkpoint-size", "1GB"},
                                                {"storage-rate", "1GB/s"},
@@ -216,6 +218,8 @@ TEST_CASE("logs and failure files that make no sense are refused", "[train]") {
   CHECK_THAT(log_error("2026-13-01T00:00,2h,GPU,8\n"), Contains("mixes dates and times"));
   CHECK_THAT(log_error("2026-13-01T00:00,2026-13-01T01:00,GPU,8\n"),
              Contains("'2026-13-01T00:00' is not a time"));
+  CHECK_THAT(log_error("2026-02-31T00:00:00,2026-03-04T01:00:00,GPU,8\n"),
+             Contains("'2026-02-31T00:00:00' is not a time"));
   CHECK_THAT(log_error("2026-01-01T00:00:00,2026-01-01T01:00:00,GPU,8\n"), Contains("set begin and end"));
   CHECK_THAT(log_error("1h,2h,GPU,8\n", ":until=3h"), Contains("unknown setting 'until'"));
   CHECK_THAT(file_error("{name: GPU, rate: 0.01}"),
@@ -225,6 +229,16 @@ TEST_CASE("logs and failure files that make no sense are refused", "[train]") {
   CHECK_THAT(file_error("{name: GPU, rate: -1 per host-day}"), Contains("at least 0"));
   CHECK_THAT(file_error("{name: GPU, count: 3}"), Contains("needs the file's 'observed"));
   CHECK_THAT(file_error("{name: GPU, rate: 1 per host-day, effect: slow}"), Contains("requires 'slowdown'"));
+  for (const auto& [keys, useless] :
+       {std::pair("lasts: 5h", "lasts: has no effect with effect 'restart' of a run"),
+        {"hosts: 4", "hosts: has no effect with effect 'restart' of a run"},
+        {"effect: planned, detection: 1h", "detection: has no effect with effect 'planned'"},
+        {"effect: planned, lasts: 1h, outage: 2h", "'planned' of a run with 'outage'; leave it out"},
+        {"effect: slow, slowdown: 0.1, lasts: 1h, outage: 1h", "outage: has no effect with effect 'slow'"}})
+    CHECK_THAT(file_error(std::string("{name: a, rate: 1 per run-day, ") + keys + "}"), Contains(useless));
+  CHECK(file_error("{name: a, rate: 1 per rack-day, hosts: 4, outage: 2h}").empty());
+  CHECK(file_error("{name: a, rate: 1 per run-day, effect: repair, hosts: 4, lasts: 2h, detection: 1h}")
+            .empty());
   CHECK_THAT(error_of<Error>([] { load_failures("mtbf=3"); }), Contains("'3' has no unit"));
   CHECK_THAT(error_of<Error>([] { load_failures("mtbf=3h/rack"); }), Contains("need a failure file"));
   CHECK_THAT(error_of<Error>([] { load_failures("lama3"); }), Contains("did you mean 'llama3'?"));
@@ -237,7 +251,7 @@ TEST_CASE("a lost host takes all its replicas, and a replica all ranks that shar
       {"failures", "meta-rsc"}, {"steps", "1k"}, {"elastic", "shrink"}, {"spares", "0"}, {"repair", "1h"}};
   CHECK(trained(facts, shrinks).plan.training.replicas == 128);
   facts.replicas = facts.ranks = 8;
-  CHECK_THAT(train_error(facts, {{"elastic", "shrink"}}), Contains("different hosts have no data-parallel"));
+  CHECK_THAT(train_error(facts, shrinks), Contains("different hosts have no data-parallel"));
   const auto copies = [](const std::string& strategy, int data, const std::string& mesh) {
     Result result;
     result.step_time_s = {{1.0}};
@@ -252,6 +266,40 @@ TEST_CASE("a lost host takes all its replicas, and a replica all ranks that shar
   CHECK(copies("fsdp", 16, "") == std::pair(16, 1));
   CHECK(copies("fsdp", 32, "data=4,shard=8,expert=8") == std::pair(4, 4));
   CHECK(copies("fsdp", 32, "data=4,shard=8,expert=16") == std::pair(2, 2));
+}
+
+TEST_CASE("the forecast's warnings that its step does not fit are the training's", "[train]") {
+  Result result;
+  result.step_time_s = {{1.0}};
+  result.notes = {{"memory", "rank 0 needs 2 B, it holds 1 B: the step does not fit"},
+                  {"offload", "1 B to the host and 1 B back"}};
+  const TrainingOutcome outcome =
+      trained(training_facts(result), {{"failures", "none"}, {"steps", "1k"}, {"checkpoints", "none"}});
+  CHECK_THAT(
+      training_text(outcome),
+      Contains("\nmemory: rank 0 needs 2 B, it holds 1 B: the step does not fit\n") && !Contains("offload"));
+}
+
+TEST_CASE("a model that only an imported profile describes has neither tokens nor state", "[train]") {
+  Result result;
+  result.step_time_s = {{1.0}};
+  result.configuration.model = "my-profile";
+  result.lineage = {{"trace", "mine.trace.json", "", {}}, {"model", "mine.trace.json", "", {}}};
+  const TrainingFacts facts = training_facts(result);
+  CHECK_THAT(train_error(facts, {}), Contains("set --checkpoint-size"));
+  CHECK(facts.tokens_per_sample == 0.0);
+  result.lineage.back().path = "my-profile.yaml";
+  CHECK_THAT(error_of<Error>([&] { training_facts(result); }), Contains("unknown model 'my-profile'"));
+}
+
+TEST_CASE("without failures that lose memory, free writes to the storage are as rare as they can be",
+          "[train]") {
+  const TrainingCase training = trained(facts_of(1024, 10.0, Bytes(1e12)), {{"failures", "mtbf=3h"},
+                                                                            {"steps", "50k"},
+                                                                            {"checkpoint-to", "neighbour"},
+                                                                            {"checkpoint-slowdown", "0%"}})
+                                    .plan.training;
+  CHECK(training.checkpoint.storage_every == std::ceil(training.steps / training.interval));
 }
 
 TEST_CASE("with checkpoints in memory, planned stops do not save what lost hosts lose", "[train]") {
@@ -279,6 +327,10 @@ TEST_CASE("plans are compared by what train answers for their steps", "[train]")
     CHECK(std::stod(text.substr(text.find("every ") + 6)) ==
           Approx(training.interval * 25.0 / 60.0).margin(0.5 * 25.0 / 60.0));
   }
+  const TrainingRequest unsaved =
+      training_request({{"failures", "mtbf=72h"}, {"steps", "2k"}, {"checkpoints", "none"}});
+  const TrainingCase whole = plan_training(facts_of(64, 109.0, Bytes(1e11)), unsaved).training;
+  CHECK(ExpectedTraining(facts, unsaved).wall_s(64, 109.0) == Approx(109.0 / renewal_of(whole).useful_rate));
   ExpectedTraining stopped(facts, training_request({{"failures", "llama3"}, {"steps", "100"}}));
   CHECK_THAT(error_of<Error>([&] { stopped.wall_s(64, 25.0); }), Contains("planned stops divide the only"));
   CHECK(ExpectedTraining(facts, training_request({{"failures", "none"}, {"steps", "1k"}, {"spares", "2"}}))
@@ -298,7 +350,7 @@ TEST_CASE("trainings without an answer are refused with the reason", "[train]") 
              Contains("--spares 1: 8.3 hosts would be in repair on average; set --spares 13"));
   CHECK_THAT(train_error(facts_of(1024, 1.0, Bytes(1e12)), {{"interval", "1"}}),
              Contains("--interval 1: the write of a checkpoint takes 6.51 s"));
-  CHECK_THAT(train_error(facts, {{"elastic", "shrink"}}),
+  CHECK_THAT(train_error(facts, {{"elastic", "shrink"}, {"spares", "0"}, {"repair", "1h"}}),
              Contains("different hosts have no data-parallel replicas"));
   TrainingFacts small = facts;
   small.host.storage.capacity = Bytes(1e9);
