@@ -60,7 +60,7 @@ bool PiecewiseCost::valid() const {
 
 std::string Calibration::problem() const {
   const std::string knots = ": expected knots with ascending bytes and times of at least 0";
-  if (job.backend != "gloo" && job.backend != "nccl")
+  if (!job.backend.empty() && job.backend != "gloo" && job.backend != "nccl")
     return "key 'job.backend': " + unknown_name("backend", job.backend, {"gloo", "nccl"});
   if (paths.empty() && job.backend != "nccl") return "key 'paths' is empty";
   if (job.ranks_on_machine < 1 || job.ranks_on_machine > job.world_size)

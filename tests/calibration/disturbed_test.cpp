@@ -128,7 +128,7 @@ TEST_CASE(
   const auto again = nlohmann::json(calibration).get<Calibration>();
   CHECK(again.sampling.sets_with_interference == calibration.sampling.sets_with_interference);
   CHECK(again.rejected.size() == calibration.rejected.size());
-  CHECK(again.problem() == "");
+  CHECK(again.problem().empty());
   for (const SampleSet& set : calibration.samples) CHECK(set.time_s.size() == kMinSamples);
 }
 
