@@ -290,8 +290,8 @@ class Replay {
       result.memory.push_back(of->second.second);
       result.memory.back().rank = number;
     }
-    if (input_.schedule->world_size > kDetailedRanks) result.forecast.balance = balance(step);
     if (!input_.run.record_spans) return;
+    if (input_.schedule->world_size > kDetailedRanks) result.forecast.balance = balance(step);
     for (const int number : detailed) add_shown(result.shown, number);
     if (input_.run.recording != nullptr) record(step);
     for (const int number : detailed) {
