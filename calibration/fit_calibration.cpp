@@ -209,9 +209,8 @@ void fit_messages(Calibration& calibration, const std::map<std::string, BytesPer
   calibration.paths.clear();
   for (const char* path_class : {kSameHost, kSameSwitch, kAcrossSwitches}) {
     if (sets_of(calibration, {"ping_pong", path_class}).empty()) continue;
-    const auto wire = wires.find(path_class);
     calibration.paths.push_back(
-        fit_path(calibration, path_class, wire == wires.end() ? BytesPerSecond(0) : wire->second));
+        fit_path(calibration, path_class, value_or(wires, path_class, BytesPerSecond(0))));
   }
 }
 
@@ -324,8 +323,8 @@ void judge(Calibration& calibration) {
         "no better, and calibrate again when it is idle",
         percent_text(calibration.sampling.noise, 0)));
   if (calibration.context.load_average > kBusy)
-    warnings.push_back("other programs were running: load average " +
-                       std::to_string(calibration.context.load_average).substr(0, 4) + " at the start");
+    warnings.push_back(fmt::format("other programs were running: load average {:.2f} at the start",
+                                   calibration.context.load_average));
   const int ranks = calibration.job.ranks_on_machine;
   if (ranks > calibration.context.cores)
     warnings.push_back(fmt::format("{} ranks shared {} cores; message costs include waiting for a core",

@@ -257,11 +257,10 @@ class Search {
       return;
     }
     if (!bottoms_.empty()) {  // numbers from where another combination was best
-      const Chosen* best = &bottoms_.front();
-      for (const Chosen& other : bottoms_)
-        if (at(other).objective < at(*best).objective) best = &other;
+      const Chosen& best =
+          *std::ranges::min_element(bottoms_, {}, [&](const Chosen& other) { return at(other).objective; });
       for (std::size_t i = 0; i < chosen.size(); ++i)
-        if (choices_[i].ordered) chosen[i] = (*best)[i];
+        if (choices_[i].ordered) chosen[i] = best[i];
     }
     for (const double factor : {2.0, 1.3, 1.0})
       for (bool better = true; better;) {
@@ -354,10 +353,7 @@ Fit fit(const Residuals& residuals, const std::vector<std::vector<double>>& star
     });
     if (!known) minima.push_back(near != nullptr ? one : polished(residuals, one));
   }
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < minima.size(); ++i)
-    if (beats(minima[i], minima[best])) best = i;
-  return minima[best];
+  return *std::ranges::min_element(minima, beats);
 }
 
 Fit polished(const Residuals& residuals, const Fit& found) {

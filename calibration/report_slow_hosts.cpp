@@ -1,6 +1,8 @@
 #include "calibration/report_slow_hosts.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <ranges>
 
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
@@ -12,8 +14,7 @@ namespace {
 bool slow(const HostCost& host) { return host.slow_network || host.slow_compute; }
 
 std::size_t hosts_not_slow(const std::vector<HostCost>& hosts) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(hosts, [](const HostCost& one) { return !slow(one); }));
+  return static_cast<std::size_t>(std::ranges::count(hosts, false, slow));
 }
 
 /// True if slow hosts were left out of measurements between hosts: runner/measure/host_survey.hpp.
@@ -26,8 +27,7 @@ std::string two_digits(double value) {
 
 /// Median over the hosts that are not slow; 0 if there is none.
 double median_of_others(const std::vector<HostCost>& hosts, double HostCost::*part) {
-  const auto values =
-      transformed(hosts | std::views::filter([](const HostCost& one) { return !slow(one); }), part);
+  const auto values = transformed(hosts | std::views::filter(std::not_fn(slow)), part);
   return values.empty() ? 0.0 : median(values);
 }
 

@@ -4,9 +4,8 @@
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "core/error.hpp"
+#include "core/ranges.hpp"
 
 /// Tables with one row per value of an enumeration, in the order of its values.
 namespace stepcast {
@@ -50,10 +49,7 @@ auto find_value(const std::array<Row, N>& table, const std::string& name) {
 /// Value with this name. \param what it is, for the message \throws InputError that lists the names
 template <class Row, std::size_t N>
 auto value_of(const std::array<Row, N>& table, const char* what, const std::string& name) {
-  if (const auto found = find_value(table, name)) return *found;
-  std::vector<std::string> names;
-  for (const Row& row : table) names.emplace_back(row.name);
-  throw InputError(unknown_name(what, name, names));
+  return named(table, &Row::name, what, name).value;
 }
 
 /// One element per value of the enumeration that `table` describes.

@@ -47,12 +47,8 @@ bool has_control_character(std::string_view text) {
 
 std::string printable(std::string_view text) {
   std::string result;
-  for (const char c : text) {
-    if (has_control_character({&c, 1}))
-      result += fmt::format("\\x{:02x}", c);
-    else
-      result += c;
-  }
+  for (const char c : text)
+    result += has_control_character({&c, 1}) ? fmt::format("\\x{:02x}", c) : std::string(1, c);
   return result;
 }
 

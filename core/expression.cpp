@@ -1,7 +1,6 @@
 #include "core/expression.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <unordered_set>
@@ -209,10 +208,7 @@ std::optional<NumberWithUnit> number_with_unit(const std::string& text) {
 }
 
 std::string to_text(const NumberWithUnit& value) {
-  if (is_whole(value)) return fmt::format("{:.0f}", value.number);
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value.number).ptr;
-  return std::string(text.data(), end) + value.unit;
+  return is_whole(value) ? fmt::format("{:.0f}", value.number) : shortest_text(value.number) + value.unit;
 }
 
 Expansion expand(const std::string& text, const Assignment& values) {
@@ -253,9 +249,7 @@ std::optional<Magnitude> magnitude_of(const std::string& text) {
 Condition::Condition(const YamlNode& when, const std::vector<std::string>& names) {
   for (const auto& [key, value] : entries_of(when)) {
     if (std::ranges::find(names, key) == names.end()) value.fail(unknown_name("name", key, names));
-    std::vector<std::function<bool(const std::string&)>> any;
-    for (const YamlNode& one : value.is_sequence() ? value.items() : std::vector{value})
-      any.push_back(comparison(one));
+    const auto any = transformed(value.one_or_more(), comparison);
     if (any.empty()) value.fail("expected at least one value");
     tests_.emplace_back(key, [any](const std::string& text) {
       return std::ranges::any_of(any, [&](const auto& test) { return test(text); });

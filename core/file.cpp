@@ -154,7 +154,10 @@ nlohmann::json parse_loose_json(const std::string& text, const std::string& name
   std::string content;
   bool quoted = false;
   for (std::size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == '"' && (at == 0 || text[at - 1] != '\\')) quoted = !quoted;
+    if (quoted && text[at] == '\\')
+      content += text[at++];  // with what it escapes
+    else if (text[at] == '"')
+      quoted = !quoted;
     const auto word = quoted ? std::string_view() : std::string_view(text).substr(at);
     std::size_t length = 0;
     for (const std::string_view number : {"-Infinity", "Infinity", "NaN"})

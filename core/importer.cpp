@@ -67,15 +67,13 @@ const Registry<Importer>::Entry& importer_of(const std::string& path, const std:
     return *found;
   }
   if (const auto* entry = recognised_importer(file_head(path))) return *entry;
-  std::vector<std::string> known;
-  for (const auto& entry : importers().entries())
-    known.push_back(entry.name + " (" + entry.description + ")");
+  const auto known = transformed(
+      importers().entries(), [](const auto& entry) { return entry.name + " (" + entry.description + ")"; });
   throw InputError("{}: the kind of this file is not known; --as sets it: {}", path, joined(known));
 }
 
 std::string option_or(const ImportTexts& options, const std::string& name) {
-  const auto found = options.find(name);
-  return found == options.end() ? "" : found->second;
+  return value_or(options, name, "");
 }
 
 }  // namespace stepcast

@@ -204,8 +204,7 @@ void ChildProcess::send(int signal) const {
 ProgramOutput run_program(const ProgramStart& start) {
   ChildProcess child(start);
   for (std::vector<int> open = child.descriptors(); !open.empty(); open = child.descriptors()) {
-    std::vector<pollfd> waiting;
-    for (const int descriptor : open) waiting.push_back({descriptor, POLLIN, 0});
+    auto waiting = transformed(open, [](int descriptor) { return pollfd{descriptor, POLLIN, 0}; });
     ::poll(waiting.data(), waiting.size(), -1);
     child.read();
   }

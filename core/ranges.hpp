@@ -32,6 +32,21 @@ double sum_of(const Items& items, Of of) {
   return sum;
 }
 
+/// The same sum in the type of `of(item)`.
+template <class Items, class Of>
+auto total_of(const Items& items, Of of) {
+  std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<const Items>>> sum{};
+  for (const auto& item : items) sum += std::invoke(of, item);
+  return sum;
+}
+
+/// The value of `key` in a map, or `otherwise` without it.
+template <class Map, class Key>
+auto value_or(const Map& map, const Key& key, const typename Map::mapped_type& otherwise) {
+  const auto found = map.find(key);
+  return found == map.end() ? otherwise : found->second;
+}
+
 /// The item whose member `name_of` is `name`. \param what it is, for the message
 /// \throws Failure that lists the names, and the nearest
 template <class Failure = InputError, class Items, class NameOf>

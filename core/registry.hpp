@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 
@@ -41,11 +41,7 @@ class Registry {
 
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
 
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const Entry& entry : entries_) result.push_back(entry.name);
-    return result;
-  }
+  [[nodiscard]] std::vector<std::string> names() const { return transformed(entries_, &Entry::name); }
 
   [[nodiscard]] bool has(std::string_view name) const {
     return std::ranges::any_of(entries_, [&](const Entry& e) { return e.name == name; });
@@ -53,9 +49,7 @@ class Registry {
 
   /// \throws UsageError that lists the known names and the nearest one.
   [[nodiscard]] const Thing& find(std::string_view name) const {
-    for (const Entry& entry : entries_)
-      if (entry.name == name) return entry.value;
-    throw UsageError(unknown_name(what_, name, names()));
+    return named<UsageError>(entries_, &Entry::name, what_, name).value;
   }
 
  private:

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -15,6 +17,19 @@ inline bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0
 /// Number of characters of a UTF-8 text.
 inline std::size_t characters_of(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, starts_character));
+}
+
+/// With ASCII letters in lower case.
+inline std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+/// True if one of `parts` is in the text.
+inline bool contains_any(std::string_view text, std::initializer_list<const char*> parts) {
+  return std::ranges::any_of(
+      parts, [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
 }
 
 /// XML between tags or in double quotes. Characters that XML does not allow become question marks.

@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <map>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,8 @@ namespace stepcast {
 /// Keys of a map, for error messages.
 template <class Value>
 std::vector<std::string> names_of(const std::map<std::string, Value>& things) {
-  std::vector<std::string> names;
-  for (const auto& [name, thing] : things) names.push_back(name);
-  return names;
+  const auto names = std::views::keys(things);
+  return {names.begin(), names.end()};
 }
 
 /// A node with its file and the path of keys to it. Nodes can be copied but not assigned: yaml-cpp would

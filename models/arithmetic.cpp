@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <ranges>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "core/ranges.hpp"
 #include "models/given_layer.hpp"
 #include "models/layer_kinds.hpp"
 
@@ -13,11 +15,6 @@ namespace {
 
 using Kind = LayerCollectiveKind;
 using Group = LayerCollectiveGroup;
-
-int number_or(const Layer& layer, const char* key, int otherwise) {
-  const auto found = layer.sizes.find(key);
-  return found == layer.sizes.end() ? otherwise : static_cast<int>(found->second);
-}
 
 /// Visits the layers of one segment once, in forward order.
 class SegmentAccount {
@@ -275,7 +272,7 @@ class SegmentAccount {
   void note_collectives(const Layer& layer) {
     if (model_.parallel.tensor == 1 && model_.parallel.context == 1) return;
     const Bytes input = float32_bytes(layer.input), output = float32_bytes(layer.output);
-    const bool in_parts = number_or(layer, "sequence", 0) != 0;
+    const bool in_parts = value_or(layer.sizes, "sequence", 0) != 0;
     const Kind sum = in_parts ? Kind::kReduceScatter : Kind::kAllReduce;
     if (layer.kind == "tensor_enter") {
       if (!open_.empty()) note(open_ + kRegather, Kind::kAllGather, true, gathered_);  // of an own_head
@@ -296,12 +293,13 @@ class SegmentAccount {
     }
     const int before = std::exchange(registered_, registered_ + static_cast<int>(own.size()));
     for (const LayerTensor& tensor : own) note_sum(layer, tensor, 0);
-    if (number_or(layer, "context", 1) > 1) note_context(layer);  // its backward precedes those of head norms
+    if (value_or(layer.sizes, "context", 1) > 1)
+      note_context(layer);  // its backward precedes those of head norms
     registered_ = before;
   }
 
   static bool splits_heads(const Layer& layer) {
-    return number_or(layer, "ulysses", 0) != 0 && number_or(layer, "context", 1) > 1;
+    return value_or(layer.sizes, "ulysses", 0) != 0 && size(layer, "context") > 1;
   }
   static bool shares_experts(const Layer& layer) {
     return layer.kind == "experts" && size(layer, "ranks") * size(layer, "tensor") > 1;
@@ -367,8 +365,8 @@ class SegmentAccount {
     };
     for (LayerCollective& one : noted_)
       if (!one.backward) add(one);
-    for (auto one = noted_.rbegin(); one != noted_.rend(); ++one)
-      if (one->backward) add(*one);
+    for (LayerCollective& one : noted_ | std::views::reverse)
+      if (one.backward) add(one);
   }
 
   /// \pre an earlier segment has registered it

@@ -118,9 +118,8 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
   }
   const double copied = attention.split + attention.joined + attention.repeated;
   const int repeats = fused && attention.repeated > 0.0 ? 2 : 0;
-  Kernel& copies = cost.separate.emplace_back(
-      moves(copied - (fused ? attention.split : 0.0), copied, (fused ? 1 : 4) + repeats, Moved::kTransposed));
-  copies.backward_launches = (fused ? 2 : 4) + repeats;
+  cost.separate.push_back(moves(copied - (fused ? attention.split : 0.0), copied, (fused ? 1 : 4) + repeats,
+                                (fused ? 2 : 4) + repeats, Moved::kTransposed));
   const bool masks = attention.causal || attention.padding_mask;
   Kernel kernel = fused ? moves(2.0 * p, 4.0 * p)
                         : moves((masks ? 6.0 : 4.0) * p, (attention.causal ? 12.0 : 8.0) * p, masks ? 3 : 2);
@@ -178,9 +177,9 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
     cost.steps.push_back(flash_kernel({heads, w / head, s, keys, head, head, causal && i == 0}));
     cost.steps.back().backward_launches = 2;
   }
+  const int turns = steps - 1;
   Kernel& combined = cost.steps.emplace_back(
-      moves((steps - 1) * 3.0 * (s * q + rows), (steps - 1) * 3.0 * (s * q + 2.0 * s * w), 2 * (steps - 1)));
-  combined.backward_launches = combined.launches;
+      moves(3.0 * turns * (s * q + rows), 3.0 * turns * (s * q + 2.0 * s * w), 2 * turns, 2 * turns));
   keep(s * q + 2.0 * s * w, combined);
   keep_in_float32(rows, combined);
 }

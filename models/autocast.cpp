@@ -79,7 +79,8 @@ class Autocast {
     }
     if (keeps(true)) saved_->float32 += kept;
     if (keeps(true) && !drops) saved_->size += kept;
-    return with_backward(moves(p, p, p > 0.0 ? 1 : 0, Moved::kCast));
+    const int launches = p > 0.0 ? 1 : 0;
+    return moves(p, p, launches, launches, Moved::kCast);
   }
 
   /// Casts of a GEMM's input, whose gradient is cast back, and of its weight, whatever the batch. Each GEMM
@@ -98,13 +99,8 @@ class Autocast {
     work.forward_weights += Bytes(weights);
     if (!gemm.frozen) work.backward_weights += Bytes(weights);
     if (another && gemm.times == 1.0 && keeps(false)) saved_->size += float32_bytes(inputs);
-    return with_backward(
-        moves(inputs, inputs, static_cast<int>((wide ? 2.0 : 1.0) * gemm.times), Moved::kCast));
-  }
-
-  static Kernel with_backward(Kernel kernel) {
-    kernel.backward_launches = kernel.launches;
-    return kernel;
+    const auto launches = static_cast<int>((wide ? 2.0 : 1.0) * gemm.times);
+    return moves(inputs, inputs, launches, launches, Moved::kCast);
   }
 
   const RecomputedPart recomputed_;

@@ -88,13 +88,7 @@ class Reader {
     fail();
   }
 
-  std::string_view bytes() {
-    const std::uint64_t size = number();
-    if (size > bytes_.size() - at_) fail();
-    const std::string_view part = bytes_.substr(at_, size);
-    at_ += size;
-    return part;
-  }
+  std::string_view bytes() { return take(number()); }
 
   /// Number of the next field and its value, if it is a number or bytes.
   struct Field {
@@ -110,16 +104,18 @@ class Reader {
     else if (field.wire == kText)
       field.bytes = bytes();
     else if (field.wire == kWide || field.wire == kNarrow)
-      skip(field.wire == kWide ? 8 : 4);
+      take(field.wire == kWide ? 8 : 4);
     else
       fail();
     return field;
   }
 
  private:
-  void skip(std::size_t count) {
-    if (count > bytes_.size() - at_) fail();
-    at_ += count;
+  std::string_view take(std::uint64_t size) {
+    if (size > bytes_.size() - at_) fail();
+    const std::string_view part = bytes_.substr(at_, size);
+    at_ += size;
+    return part;
   }
   [[noreturn]] void fail() const {
     throw InputError("{}: is no Chakra trace: a message is cut or damaged", name_);

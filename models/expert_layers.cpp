@@ -82,15 +82,10 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 /// and b take a product and a sum each.
 void add_weighted_bias(double elements, int experts, LayerCost& cost) {
   constexpr double kFloat32 = 6.0, kFloat32Backward = 8.0, kOther = 2.0, kOtherBackward = 4.0;
-  Kernel in_float32 =
-      moves(kFloat32 * elements, kFloat32Backward * elements, 2 * experts + 2, Moved::kFloat32);
-  in_float32.role = KernelRole::kExpertBias;
-  in_float32.backward_launches = 4 * experts + 3;
-  cost.separate.push_back(in_float32);
-  Kernel other = moves(kOther * elements, kOtherBackward * elements, 0);
-  other.role = KernelRole::kExpertBias;
-  other.backward_launches = 0;
-  cost.separate.push_back(other);
+  cost.separate.push_back(moves(kFloat32 * elements, kFloat32Backward * elements, 2 * experts + 2,
+                                4 * experts + 3, Moved::kFloat32, KernelRole::kExpertBias));
+  cost.separate.push_back(
+      moves(kOther * elements, kOtherBackward * elements, 0, 0, Moved::kCompute, KernelRole::kExpertBias));
 }
 
 /// Adds the clamps of experts with a bias (GPT-OSS), as Megatron runs them before the fused activation: of
@@ -100,10 +95,8 @@ void add_weighted_bias(double elements, int experts, LayerCost& cost) {
 void add_clamps(double elements, LayerCost& cost) {
   // forward: two clamps, joining; backward: dividing, three masks of 1 B, joining two of them, two selections
   const double forward = (2.0 + 2.0 + 4.0) * elements, backward = (4.0 + 4.5 + 1.5 + 5.0) * elements;
-  Kernel& kernel = cost.kernels.emplace_back(moves(forward, backward, 3, Moved::kStrided));
-  kernel.role = KernelRole::kExpertActivation;
-  kernel.backward_launches = 7;
-  keep(2.0 * elements, kernel);
+  keep(2.0 * elements, cost.kernels.emplace_back(
+                           moves(forward, backward, 3, 7, Moved::kStrided, KernelRole::kExpertActivation)));
 }
 
 /// Adds copies of tokens to their experts and back; `active` rows of each position.

@@ -233,7 +233,9 @@ class ExportReader {
         operands.push_back(input);
       }
       call.output = at(step.outputs.front()).is;
-      check_operands(call);
+      if (!has_operands(call))
+        throw InputError("{}: operator '{}' lacks operands, or they have too few dimensions", file_,
+                         call.name);
       OperatorCost cost = cost_of(call, result_.batch);
       if (cost.view && !step.inputs.empty())
         for (const std::string& output : step.outputs) base[output] = memory(step.inputs.front());
@@ -254,12 +256,6 @@ class ExportReader {
     else
       layer.output = {std::max<std::int64_t>(1, numel(output.shape) / result_.batch)};
     return layer;
-  }
-
-  /// \throws InputError unless the operator has the operands that its cost follows from
-  void check_operands(const OperatorCall& call) const {
-    if (!has_operands(call))
-      throw InputError("{}: operator '{}' lacks operands, or they have too few dimensions", file_, call.name);
   }
 
   void add_tensors(const ProgramPiece& piece, GivenLayer& layer) {

@@ -26,9 +26,8 @@ constexpr std::string_view kInteger = "int64";
 
 double amount(const YamlNode& node, const char* key) {
   if (!node.has(key)) return 0.0;
-  constexpr double kMost = 1e18;
   const double value = node.at(key).number();
-  if (!(value >= 0.0 && value <= kMost)) node.at(key).fail("must be from 0 to 1e18, found {}", value);
+  if (value < 0.0) node.at(key).fail("must be from 0 to 1e18, found {}", value);
   return value;
 }
 
@@ -78,10 +77,6 @@ std::vector<LayerTensor> read_tensors(const YamlNode& node, const char* key) {
     tensors.push_back(std::move(tensor));
   }
   return tensors;
-}
-
-std::vector<std::string> read_names(const YamlNode& node, const char* key) {
-  return transformed(node.items(key), &YamlNode::text);
 }
 
 void check_ready(const YamlNode& node, const GivenLayer& layer) {
@@ -173,8 +168,8 @@ GivenLayer read_given(const YamlNode& node, const std::string& program) {
     layer.output.push_back(extent.placed([&] { return parse_shape(extent.text(), "output").front(); }));
   layer.parameters = read_tensors(node, "parameters");
   layer.buffers = read_tensors(node, "buffers");
-  layer.ready = read_names(node, "ready");
-  layer.tied = read_names(node, "tied");
+  layer.ready = transformed(node.items("ready"), &YamlNode::text);
+  layer.tied = transformed(node.items("tied"), &YamlNode::text);
   check_ready(node, layer);
   for (const YamlNode& one : node.items("list")) layer.operators.push_back(read_operator(one));
   return layer;

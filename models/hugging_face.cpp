@@ -10,6 +10,7 @@
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 #include "models/hugging_face_rules.hpp"
 
 namespace stepcast {
@@ -84,12 +85,10 @@ class ConfigurationReader {
     return std::ranges::none_of(rules_.optional[setting],
                                 [&](const std::string& field) { return fields_.contains(field); });
   }
-  [[nodiscard]] bool is_set(const std::string& setting) const {
-    return find_setting(model_.specification.overrides, setting) != nullptr;
-  }
   void add(const std::string& setting, const std::string& value) {
-    if (value.empty() || find_setting(given_.overrides, setting) != nullptr || is_set(setting)) return;
-    model_.specification.overrides.emplace_back(setting, value);
+    auto& own = model_.specification.overrides;
+    if (value.empty() || find_setting(given_.overrides, setting) != nullptr) return;
+    if (find_setting(own, setting) == nullptr) own.emplace_back(setting, value);
   }
 
   /// Fields as conditions and expressions read them: numbers, texts, `true`, `false`, `null`.
@@ -305,17 +304,21 @@ class ConfigurationReader {
         return value;
       };
       const auto value_of = [&](const Json& one, const char* name) {
-        if (!one.contains(name) || !one[name].is_number() || !(one[name].get<double>() > 0.0))
-          fail(fmt::format("block_configs[{}]: '{}' must be a number above 0", layer, name));
-        return one[name].get<double>();
+        const double value = one.contains(name) && one[name].is_number() ? one[name].get<double>() : 0.0;
+        if (!(value > 0.0 && value <= 1e6))
+          fail(fmt::format("block_configs[{}]: '{}' must be a number above 0, at most 1000000", layer, name));
+        return value;
       };
       const Json attention = part("attention"), feed = part("ffn");
       BlockSettings settings;
-      if (attention.value("no_op", Json(false)) == true)
+      if (attention.value("no_op", Json(false)) == true) {
         settings.emplace_back("attention", "0");
-      else
-        settings.emplace_back("kv_heads",
-                              std::to_string(std::lround(heads / value_of(attention, "n_heads_in_group"))));
+      } else {
+        const double groups = heads / value_of(attention, "n_heads_in_group");
+        if (groups != std::round(groups))
+          fail(fmt::format("block_configs[{}]: 'n_heads_in_group' does not divide {} heads", layer, heads));
+        settings.emplace_back("kv_heads", std::to_string(std::lround(groups)));
+      }
       if (feed.value("no_op", Json(false)) == true)
         settings.emplace_back("dense", "0");
       else
@@ -343,8 +346,7 @@ std::string type_of_architecture(const Json& fields) {
     if (const auto at = name.find(ending); at != std::string::npos && at > 0) name.erase(at);
   const auto bare = [](std::string text) {
     std::erase_if(text, [](char c) { return c == '_' || c == '-'; });
-    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-    return text;
+    return lower(text);
   };
   for (const std::string& type : configuration_types())
     if (bare(type) == bare(name)) return type;

@@ -79,10 +79,9 @@ std::vector<LayerKind> image_kinds() {
       {.name = "adaptive_avg_pool",
        .attributes = {Attribute::count_or("out", 1, 1)},
        .input = kImage,
-       .output =
-           [](const Layer& l) {
-             return Shape{l.input[0], size(l, "out"), size(l, "out")};
-           },
+       .output = [](const Layer& l) -> Shape {
+         return {l.input[0], size(l, "out"), size(l, "out")};
+       },
        .forward = {1, 1},
        .backward = {1, 1},
        .adjust = [](const Layer& l, LayerCost& cost) { cost.saves_input = size(l, "out") > 1; }},

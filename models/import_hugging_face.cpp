@@ -4,6 +4,7 @@
 #include "core/file.hpp"
 #include "core/importer.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/hugging_face.hpp"
 #include "models/model.hpp"
@@ -51,17 +52,17 @@ int usual_sequence(const HuggingFaceModel& configured) {
   return sequence;
 }
 
-std::string file_text(const HuggingFaceModel& configured, const std::string& description) {
+std::string file_text(const HuggingFaceModel& configured, const std::string& described) {
+  const std::string description = in_double_quotes(described);
   if (!configured.blocks.empty()) {
     std::string text = model_text(configured);
     const auto end = text.find('\n');
     return "description: " + description + text.substr(end);
   }
-  std::string settings;
-  for (const auto& [name, value] : configured.specification.overrides)
-    settings += fmt::format("{}{}: {}", settings.empty() ? "" : ", ", name, value);
+  const auto settings = transformed(configured.specification.overrides,
+                                    [](const auto& one) { return one.first + ": " + one.second; });
   return fmt::format("description: {}\nlike: {}\nsettings: {{{}}}\n", description,
-                     configured.specification.file, settings);
+                     configured.specification.file, joined(settings));
 }
 
 Imported import_configuration(const std::vector<std::string>& paths, const ImportTexts& options) {

@@ -2,8 +2,16 @@
 
 #include <algorithm>
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 namespace {
+
+/// Sum of `part(kernel)` over the kernels; 0 for a backward without gradients.
+auto sum_over(const LayerWork& work, bool forward, const auto& part) {
+  const bool runs = forward || work.gradients != 0.0;
+  return runs ? total_of(work.kernels, part) : decltype(part(Kernel())){};
+}
 
 /// Sum over the GEMMs with weights whose gradients are computed.
 double total_trained(const LayerWork& work, const auto& part) {
@@ -26,16 +34,10 @@ Flop Kernel::backward_flop(double gradients) const {
   return std::max(0.0, gradients - (frozen ? 1.0 : 0.0)) * flop;
 }
 
-Flop LayerWork::forward() const {
-  Flop sum;
-  for (const Kernel& kernel : kernels) sum += kernel.flop;
-  return sum;
-}
+Flop LayerWork::forward() const { return total_of(kernels, &Kernel::flop); }
 
 Flop LayerWork::backward() const {
-  Flop sum;
-  for (const Kernel& kernel : kernels) sum += kernel.backward_flop(gradients);
-  return sum;
+  return total_of(kernels, [&](const Kernel& kernel) { return kernel.backward_flop(gradients); });
 }
 
 Flop LayerWork::recomputed() const {
@@ -48,26 +50,20 @@ Flop LayerWork::recomputed() const {
 }
 
 Bytes LayerWork::traffic(bool forward) const {
-  Bytes sum;
-  if (!forward && gradients == 0.0) return sum;
-  for (const Kernel& kernel : kernels)
-    if (kernel.moved != Moved::kCast) sum += forward ? kernel.forward : kernel.backward;
-  return sum;
+  return sum_over(*this, forward, [&](const Kernel& kernel) {
+    return kernel.moved == Moved::kCast ? Bytes(0) : forward ? kernel.forward : kernel.backward;
+  });
 }
 
 int LayerWork::launches(bool forward) const {
-  int sum = 0;
-  if (!forward && gradients == 0.0) return sum;
-  for (const Kernel& kernel : kernels) sum += forward ? kernel.launches : kernel.backward_launches;
-  return sum;
+  return sum_over(*this, forward,
+                  [&](const Kernel& kernel) { return forward ? kernel.launches : kernel.backward_launches; });
 }
 
 int LayerWork::issued(bool forward) const {
-  int sum = 0;
-  if (!forward && gradients == 0.0) return sum;
-  for (const Kernel& kernel : kernels)
-    if (!kernel.captured) sum += forward ? kernel.launches : kernel.backward_launches;
-  return sum;
+  return sum_over(*this, forward, [&](const Kernel& kernel) {
+    return kernel.captured ? 0 : forward ? kernel.launches : kernel.backward_launches;
+  });
 }
 
 int LayerWork::modules() const {

@@ -46,10 +46,7 @@ Shape output_of(const Layer& layer) {
   return kind.output ? kind.output(layer) : layer.input;
 }
 
-std::int64_t adapter_rank(const Layer& layer) {
-  const auto found = layer.sizes.find(kAdapterRank);
-  return found == layer.sizes.end() ? 0 : found->second;
-}
+std::int64_t adapter_rank(const Layer& layer) { return value_or(layer.sizes, kAdapterRank, 0); }
 
 std::vector<LayerTensor> parameters_of(const Layer& layer) {
   const std::int64_t rank = adapter_rank(layer);
@@ -82,8 +79,7 @@ void add_adapters(double rank, LayerCost& cost) {
           Gemm{.rows = base->rows, .columns = base->columns, .depth = rank, .adapts = true}})
       cost.kernels.push_back(multiplies(gemm));
     keep(base->rows * rank, cost.kernels.back());
-    cost.kernels.push_back(moves(5.0 * outputs, 2.0 * outputs + 3.0 * inputs, 2));
-    cost.kernels.back().backward_launches = 2;
+    cost.kernels.push_back(moves(5.0 * outputs, 2.0 * outputs + 3.0 * inputs, 2, 2));
   }
   cost.saves_input = true;
 }
@@ -133,8 +129,7 @@ std::int64_t numel(const Shape& shape) {
 }
 
 void place_collectives(const Model& model, std::vector<Layer>& layers) {
-  const auto again = model.settings.find("gather_again");
-  const bool gathers_again = again != model.settings.end() && again->second != 0;
+  const bool gathers_again = value_or(model.settings, "gather_again", 0) != 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (std::vector<Layer>* branch : {&layers[i].body, &layers[i].shortcut})
       place_collectives(model, *branch);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/table.hpp"
 #include "models/layer.hpp"
 
 /// Vocabulary for writing kinds of layers; each file of kinds is a part of the table.
@@ -43,11 +44,7 @@ inline std::int64_t size(const Layer& layer, const char* key) { return layer.siz
 inline double number(const Layer& layer, const char* key) { return static_cast<double>(size(layer, key)); }
 inline bool flag(const Layer& layer, const char* key) { return size(layer, key) != 0; }
 
-inline std::string shape_text(const Shape& shape) {
-  std::string text;
-  for (const std::int64_t extent : shape) text += (text.empty() ? "" : "x") + std::to_string(extent);
-  return text.empty() ? "nothing" : text;
-}
+inline std::string shape_text(const Shape& shape) { return shape.empty() ? "nothing" : joined(shape, "x"); }
 
 /// \throws InputError that names both numbers if `count` of `what` cannot be divided evenly among `parts`
 inline void expect_divisible(const std::string& what, std::int64_t count, std::int64_t parts) {
@@ -81,6 +78,15 @@ inline Kernel moves(double forward, double backward, int launches = 1, Moved mov
           .backward = float32_bytes(backward),
           .launches = launches,
           .moved = moved};
+}
+
+/// The same with its launches in the backward, and its role.
+inline Kernel moves(double forward, double backward, int launches, int backward_launches,
+                    Moved moved = Moved::kCompute, KernelRole role = KernelRole::kOther) {
+  Kernel kernel = moves(forward, backward, launches, moved);
+  kernel.backward_launches = backward_launches;
+  kernel.role = role;
+  return kernel;
 }
 
 /// True for an operator that is a layer norm or an RMS norm.

@@ -59,10 +59,10 @@ Model model_from(const YamlNode& own, const Specification& given) {
   if (is_like && own.has("settings")) settings.change(own.at("settings"));
   settings.apply(given);
   Model model = read_model(file, settings);
-  check_ends(model, file.at("segments"));
+  const YamlNode segments = file.at("segments");
+  check_ends(model, segments);
   if (const std::string twice = complete(model); !twice.empty())
-    file.at("segments")
-        .fail("two parameters have the name '" + twice + "'; layers with parameters need different names");
+    segments.fail("two parameters have the name '{}'; layers with parameters need different names", twice);
   if (model.optimizer.muon &&
       std::ranges::none_of(model.parameters, [&](const Parameter& one) { return model.by_muon(one); }))
     file.at("optimizer")
@@ -70,7 +70,7 @@ Model model_from(const YamlNode& own, const Specification& given) {
         .fail(
             "Muon updates weights of two dimensions in segments with `repeat`; there are none, set it to 0");
   if (model.trained_count() == 0 && std::ranges::any_of(model.parameters, &Parameter::frozen))
-    file.at("segments").fail("all parameters are frozen; nothing is trained");
+    segments.fail("all parameters are frozen; nothing is trained");
   const std::string differences = settings.differences();
   model.specification = given.file + (differences.empty() ? "" : ":" + differences);
   return model;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/given_layer.hpp"
 #include "models/layer_kinds.hpp"
@@ -64,15 +65,14 @@ class ModelReader {
     read_loss(file);
     read_optimizer(file);
     all_frozen_ = is_set(file, "frozen");
-    for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
+    const YamlNode segments = file.at("segments");
+    for (const YamlNode& segment : segments.items()) read_segment(segment);
     const auto most = std::max<std::int64_t>(1, std::ranges::count_if(model_.segments, &Segment::repeated));
     if (most_frozen_ > most)
-      file.at("segments")
-          .fail("frozen is {}; take at most {}, the segments with `repeat`", most_frozen_, most);
+      segments.fail("frozen is {}; take at most {}, the segments with `repeat`", most_frozen_, most);
     if (all_frozen_ && most_frozen_ > 0)
-      file.at("segments")
-          .fail("frozen={} has no effect beside adapters, which all blocks have; set one of them to 0",
-                most_frozen_);
+      segments.fail("frozen={} has no effect beside adapters, which all blocks have; set one of them to 0",
+                    most_frozen_);
     return std::move(model_);
   }
 
@@ -381,9 +381,8 @@ class ModelReader {
         layer.sizes[attribute.key] =
             attribute.default_value ? *attribute.default_value : layer.sizes.at(attribute.same_as);
     }
-    const auto every = layer.sizes.find("full_every");
-    if (every != layer.sizes.end() && every->second > 0 && (repetition_ + 1) % every->second == 0)
-      layer.sizes["window"] = 0;
+    const std::int64_t every = value_or(layer.sizes, "full_every", 0);
+    if (every > 0 && (repetition_ + 1) % every == 0) layer.sizes["window"] = 0;
   }
 
   [[nodiscard]] std::int64_t read_size(const YamlNode& node, const Attribute& attribute) const {

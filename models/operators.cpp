@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <ranges>
 
 #include "core/enum_table.hpp"
 #include "core/file.hpp"
@@ -87,20 +88,13 @@ Gemm batched(const OperatorCall& call, const OperatorTensor& a, const OperatorTe
 Gemm gemm_of(const OperatorCall& call, Form form, double batch) {
   const std::vector<OperatorTensor>& in = call.inputs;
   const double outputs = product(call.output.shape);
-  switch (form) {
-    case Form::kConvolution: {
-      const double channels = static_cast<double>(in.at(1).shape.at(0));
-      return {outputs / channels / batch, channels, product(in[1].shape, 1)};
-    }
-    case Form::kTransposed: {
-      const double channels = static_cast<double>(in.at(1).shape.at(0));
-      return {product(in[0].shape) / channels / batch, product(in[1].shape, 1), channels};
-    }
-    case Form::kLinear:
-      return {outputs / last(call.output.shape) / batch, last(call.output.shape), last(in.at(1).shape)};
-    case Form::kMatrix:
-    default:
-      break;
+  if (form == Form::kLinear)
+    return {outputs / last(call.output.shape) / batch, last(call.output.shape), last(in.at(1).shape)};
+  if (form == Form::kConvolution || form == Form::kTransposed) {
+    const auto channels = static_cast<double>(in.at(1).shape.at(0));
+    const double others = product(in[1].shape, 1);
+    if (form == Form::kConvolution) return {outputs / channels / batch, channels, others};
+    return {product(in[0].shape) / channels / batch, others, channels};
   }
   const std::size_t first = in.size() > 2 ? 1 : 0;  // of addmm and baddbmm behind what is added
   return batched(call, in.at(first), in.at(first + 1), batch);
@@ -127,19 +121,19 @@ bool knows_operator(const std::string& name) { return row_named(name) != nullptr
 bool has_operands(const OperatorCall& call) {
   const OperatorRow* known = row_named(call.name);
   if (known == nullptr || known->form == Form::kMoves || known->form == Form::kView) return true;
-  const std::size_t first =
-      known->form == Form::kMatrix || known->form == Form::kBatched ? (call.inputs.size() > 2 ? 1 : 0) : 0;
+  const bool matrices = known->form == Form::kMatrix || known->form == Form::kBatched;
+  const std::size_t first = matrices && call.inputs.size() > 2 ? 1 : 0;
   const std::size_t count = known->form == Form::kAttention ? 3 : 2;
   if (call.inputs.size() < first + count) return false;
-  const bool deep =
-      known->form != Form::kLinear && known->form != Form::kMatrix && known->form != Form::kBatched;
-  const auto fits = [&](const OperatorTensor& tensor) {
-    return tensor.shape.size() >= (deep ? 2U : 1U) &&
-           std::ranges::all_of(tensor.shape, [](auto extent) { return extent > 0; });
+  const std::size_t dimensions = matrices || known->form == Form::kLinear ? 1 : 2;
+  const auto is_filled = [](const Shape& shape) {
+    return std::ranges::all_of(shape, [](auto extent) { return extent > 0; });
   };
-  for (std::size_t i = first; i < first + count; ++i)
-    if (!fits(call.inputs[i])) return false;
-  return std::ranges::all_of(call.output.shape, [](auto extent) { return extent > 0; });
+  return std::ranges::all_of(call.inputs | std::views::drop(first) | std::views::take(count),
+                             [&](const OperatorTensor& tensor) {
+                               return tensor.shape.size() >= dimensions && is_filled(tensor.shape);
+                             }) &&
+         is_filled(call.output.shape);
 }
 
 OperatorCost cost_of(const OperatorCall& call, double batch) {

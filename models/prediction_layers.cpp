@@ -49,10 +49,9 @@ std::vector<LayerKind> prediction_kinds() {
       {.name = kNextTokens,
        .attributes = {{"to", Unit::kName}, Attribute::count("out", 2)},
        .input = kSequence,
-       .output =
-           [](const Layer& l) {
-             return Shape{l.input[0], size(l, "out")};
-           },
+       .output = [](const Layer& l) -> Shape {
+         return {l.input[0], size(l, "out")};
+       },
        .parameters = next_parameters,
        .saves_input = true,
        .adjust = add_next_tokens},

@@ -46,14 +46,6 @@ std::vector<LayerTensor> mamba_parameters(const Layer& layer) {
           {"norm.weight", {heads * size(layer, "head_size")}}};
 }
 
-/// Memory-bound kernels of the scan, in the dtype of activations or in fp32.
-Kernel scans(double forward, double backward, int launches, int backward_launches, Moved moved) {
-  Kernel kernel = moves(forward, backward, launches, moved);
-  kernel.backward_launches = backward_launches;
-  kernel.role = KernelRole::kScan;
-  return kernel;
-}
-
 /// Mamba 2 (Dao and Gu, "Transformers are SSMs", arXiv 2405.21060) as Megatron's MambaMixer, without the
 /// output projection that follows: z, x, B, C, dt = in_proj(u); x, B, C = silu(conv1d(x, B, C));
 /// h_t = exp(dt A) h_(t-1) + dt B x; y = (C h + D x) silu(z); and a norm of each group of y.
@@ -87,24 +79,21 @@ void add_mamba(const Layer& layer, LayerCost& cost) {
   const double states = state * d / chunk, scores = chunk * groups, all = projected(layer);
   Kernel project = multiplies({s, all, static_cast<double>(layer.input[1])});
   keep(s * all, project);
-  Kernel convolve = moves(2.0 * s * c, 5.0 * s * c);
+  Kernel convolve = moves(2.0 * s * c, 5.0 * s * c, 1, 2);
   convolve.flop = Flop(2.0 * s * number(layer, "conv") * c);
-  convolve.backward_launches = 2;
-  Kernel scan = scans(s * (5.0 * d + 4.0 * b + 2.0 * states), s * (17.0 * d + 11.0 * b + 5.0 * states),
-                      kScanLaunches, kScanLaunchesBackward, Moved::kCompute);
+  Kernel scan = moves(s * (5.0 * d + 4.0 * b + 2.0 * states), s * (17.0 * d + 11.0 * b + 5.0 * states),
+                      kScanLaunches, kScanLaunchesBackward, Moved::kCompute, KernelRole::kScan);
   scan.flop = Flop(2.0 * s * (chunk * b + chunk * d / 2.0 + 2.0 * state * d));
   keep(s * d, scan);
-  const Kernel wide =
-      scans(s * (2.0 * states + 2.0 * scores + 6.0 * heads),
-            s * (6.0 * states + 6.0 * scores + 4.0 * b + 12.0 * heads), 0, 0, Moved::kFloat32);
-  Kernel norm = moves(2.0 * s * d, 6.7 * s * d);
+  const Kernel wide = moves(s * (2.0 * states + 2.0 * scores + 6.0 * heads),
+                            s * (6.0 * states + 6.0 * scores + 4.0 * b + 12.0 * heads), 0, 0, Moved::kFloat32,
+                            KernelRole::kScan);
+  Kernel norm = moves(2.0 * s * d, 6.7 * s * d, 1, 2);
   norm.flop = Flop(4.0 * s * d);
-  norm.backward_launches = 2;
   keep(s * d, norm);
   keep_in_float32(s * groups, norm);
-  Kernel copies = moves(2.0 * s * (all + d), 2.0 * s * (all + d), 0);
-  copies.backward_launches = 0;
-  copies.role = KernelRole::kBatchFirst;
+  const Kernel copies =
+      moves(2.0 * s * (all + d), 2.0 * s * (all + d), 0, 0, Moved::kCompute, KernelRole::kBatchFirst);
   cost.kernels = {project, convolve, scan, wide, norm, copies};
   // Beside its input a kernel holds x, B and C, and states in fp32 (two elements) and as they are passed on;
   // in the backward also the gradient of what in_proj returns, that of y, and both kinds of states twice.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/ranges.hpp"
 #include "models/layer_kinds.hpp"
 
 namespace stepcast {
@@ -35,8 +36,8 @@ class BufferAccount {
 
   [[nodiscard]] EngineBuffers result() const {
     constexpr double kHalf = 2.0;  // bytes
-    double elements = 0.0;
-    for (const auto& [rows, columns] : shapes_) elements += static_cast<double>(rows * columns);
+    const double elements =
+        sum_of(shapes_, [](const auto& shape) { return static_cast<double>(shape.first * shape.second); });
     return {Bytes(kHalf * elements), rotary_};
   }
 

@@ -83,9 +83,7 @@ LayerKind gelu_kind() {
   kind.adjust = [](const Layer& layer, LayerCost& cost) {
     if (!flag(layer, "eager")) return;
     Kernel& kernel = cost.kernels.front();
-    kernel = moves(18.0 * out(layer), 28.0 * out(layer), 8);
-    kernel.backward_launches = 11;
-    kernel.role = KernelRole::kPromoted;
+    kernel = moves(18.0 * out(layer), 28.0 * out(layer), 8, 11, Moved::kCompute, KernelRole::kPromoted);
     keep(3.0 * out(layer), kernel);
   };
   return kind;
@@ -134,10 +132,9 @@ std::vector<LayerKind> embedding_kinds() {
        .attributes = {{"to", Unit::kName}},
        .input = kSequence,
        .output = tied_output,
-       .gemm =
-           [](const Layer& l) {
-             return Gemm{static_cast<double>(l.input[0]), number(l, "rows"), number(l, "columns")};
-           },
+       .gemm = [](const Layer& l) -> Gemm {
+         return {static_cast<double>(l.input[0]), number(l, "rows"), number(l, "columns")};
+       },
        .forward = kGemmForward,
        .backward = kGemmBackward,
        .saves_input = true},

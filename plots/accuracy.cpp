@@ -50,9 +50,7 @@ Drawing draw(const FigureInput& input) {
 
 const Registration<Figure> kAccuracy{
     figures(),
-    {"accuracy",
-     "Measured and predicted step times with signed error and launch-to-launch whiskers.",
-     {draw},
+    {"accuracy", "Measured and predicted step times with signed error and launch-to-launch whiskers.", draw,
      10}};
 
 }  // namespace

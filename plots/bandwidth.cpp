@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <regex>
 #include <set>
 
 #include "core/error.hpp"
@@ -14,12 +15,8 @@ namespace {
 constexpr const char *kLine = "with lines lw 2 lc rgb '#EE6677'", *kMarker = "pt 7 ps 0.8 lc rgb '#4477AA'";
 
 /// `1.00 GB/s` as `1 GB/s`.
-std::string short_text(std::string text) {
-  const std::size_t point = text.find('.'), unit = text.find(' ');
-  if (point == std::string::npos ||
-      text.substr(point + 1, unit - point - 1).find_first_not_of('0') != std::string::npos)
-    return text;
-  return text.erase(point, unit - point);
+std::string short_text(const std::string& text) {
+  return std::regex_replace(text, std::regex("\\.0+ "), " ");
 }
 
 /// At about six of the sizes.
@@ -96,7 +93,7 @@ Drawing draw(const FigureInput& input) {
 
 const Registration<Figure> kBandwidth{
     figures(),
-    {"bandwidth", "Bus bandwidth of each collective over message size, measured and predicted.", {draw}, 12}};
+    {"bandwidth", "Bus bandwidth of each collective over message size, measured and predicted.", draw, 12}};
 
 }  // namespace
 }  // namespace stepcast

@@ -66,9 +66,7 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kBreakdown{
     figures(),
     {"breakdown",
-     "Compute, exposed and hidden communication, input, optimizer and idle time as stacked bars.",
-     {draw},
-     11}};
+     "Compute, exposed and hidden communication, input, optimizer and idle time as stacked bars.", draw, 11}};
 
 }  // namespace
 }  // namespace stepcast

@@ -32,10 +32,8 @@ struct Drawing {
   std::vector<std::vector<std::string>> table{};
 };
 
-struct Figure {
-  /// \throws InputError if the inputs contain nothing to draw; the message names what is needed
-  std::function<Drawing(const FigureInput&)> draw;
-};
+/// Draws the inputs. \throws InputError if they contain nothing to draw; the message names what is needed
+using Figure = std::function<Drawing(const FigureInput&)>;
 
 Registry<Figure>& figures();
 

@@ -26,8 +26,8 @@ struct HeatSheet {
 };
 
 /// Colours from dark to bright (cividis), readable without colour vision and in grey. Places without a cell
-/// stay empty. \throws InputError if no cell has a value that fits, if two cells have one place, or if there
-/// are too many places
+/// stay empty. \throws InputError if no cell has a value that fits, or if there are too many places
+/// \pre cells have different places
 Drawing draw_heatmap(const HeatSheet& sheet);
 
 }  // namespace stepcast

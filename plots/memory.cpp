@@ -40,8 +40,7 @@ std::vector<style::Part> categories() {
 double bytes_of(const MemoryUse& use, const style::Part& part) {
   std::string key(part.name == kWorkspaces ? "process" : part.name);
   std::ranges::replace(key, ' ', '_');
-  const auto bytes = use.at_peak_bytes.find(key);
-  return bytes == use.at_peak_bytes.end() ? 0.0 : bytes->second;
+  return value_or(use.at_peak_bytes, key, 0.0);
 }
 
 /// The largest unit in which `bytes` has at least two digits before the point.
@@ -154,10 +153,8 @@ Drawing draw(const FigureInput& input) {
 
 const Registration<Figure> kMemory{
     figures(),
-    {"memory",
-     "Memory of every rank at its peak by category as stacked bars; --capacity 80GB draws a line.",
-     {draw},
-     15}};
+    {"memory", "Memory of every rank at its peak by category as stacked bars; --capacity 80GB draws a line.",
+     draw, 15}};
 
 }  // namespace
 }  // namespace stepcast

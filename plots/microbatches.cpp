@@ -75,8 +75,7 @@ const Registration<Figure> kMicrobatches{
     figures(),
     {"microbatches",
      "Throughput and bubble of pipelines against the number of micro-batches, a line per split and schedule.",
-     {draw},
-     16}};
+     draw, 16}};
 
 }  // namespace
 }  // namespace stepcast

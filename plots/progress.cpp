@@ -47,7 +47,7 @@ Drawing draw(const FigureInput& input) {
 }
 
 const Registration<Figure> kProgress{
-    figures(), {"progress", "Throughput and loss of real runs over time, step by step.", {draw}, 19}};
+    figures(), {"progress", "Throughput and loss of real runs over time, step by step.", draw, 19}};
 
 }  // namespace
 }  // namespace stepcast

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <system_error>
 
@@ -98,19 +97,17 @@ void require_gnuplot() {
 /// All three files appear, or none.
 void draw_files(const Drawing& drawing, const fs::path& figure, const std::string& caption) {
   const std::string suffix = ".part" + std::to_string(::getpid());
-  const std::array<fs::path, 3> targets = {with_extension(figure, ".dat"), with_extension(figure, ".gp"),
-                                           figure};
-  const TemporaryFile data(targets[0].string() + suffix);
-  const TemporaryFile script(targets[1].string() + suffix);
-  const TemporaryFile output(targets[2].string() + suffix);
+  const fs::path data_path = with_extension(figure, ".dat"), script_path = with_extension(figure, ".gp");
+  const TemporaryFile data(data_path.string() + suffix), script(script_path.string() + suffix);
+  const TemporaryFile output(figure.string() + suffix);
   write_file(data.path(), drawing.data, true);
   write_script(script.path(), preamble(drawing, figure, caption) + drawing.script);
   draw_with_gnuplot(script.path(), data.path(), output.path());
-  const std::array<const TemporaryFile*, 3> files = {&data, &script, &output};
-  for (std::size_t i = 0; i < files.size(); ++i) {
+  for (const auto& [file, target] :
+       {std::pair(&data, data_path), {&script, script_path}, {&output, figure}}) {
     std::error_code problem;
-    fs::rename(files[i]->path(), targets[i], problem);
-    if (problem) throw RunError("{}: could not be written: {}", targets[i].string(), problem.message());
+    fs::rename(file->path(), target, problem);
+    if (problem) throw RunError("{}: could not be written: {}", target.string(), problem.message());
   }
 }
 

@@ -1,3 +1,4 @@
+#include <map>
 #include <set>
 
 #include "core/error.hpp"
@@ -49,13 +50,12 @@ std::vector<Forecast> forecasts_of(const std::vector<ResultFile>& files) {
 
 /// The slowest first: by the efficiency at the largest number of ranks of each.
 std::vector<std::string> clusters_of(const std::vector<Forecast>& all) {
-  std::vector<std::pair<double, std::string>> by_efficiency;
+  std::multimap<double, std::string> by_efficiency;
   for (const auto& [cluster, points] : grouped(all, &Forecast::cluster)) {
     const Forecast& largest = **std::ranges::max_element(points, {}, &Forecast::ranks);
-    by_efficiency.emplace_back(largest.speedup() / largest.ranks, cluster);
+    by_efficiency.emplace(largest.speedup() / largest.ranks, cluster);
   }
-  std::ranges::stable_sort(by_efficiency, {}, [](const auto& one) { return one.first; });
-  return transformed(by_efficiency, &std::pair<double, std::string>::second);
+  return transformed(by_efficiency, [](const auto& one) { return one.second; });
 }
 
 /// A row per training and cluster, two columns per number of ranks.
@@ -121,8 +121,7 @@ const Registration<Figure> kSensitivity{figures(),
                                         {"sensitivity",
                                          "Predicted speed-up by number of ranks, a curve per cluster: the "
                                          "gain of a faster interconnect. Prints the numbers too.",
-                                         {draw},
-                                         18}};
+                                         draw, 18}};
 
 }  // namespace
 }  // namespace stepcast

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/algorithm/string/replace.hpp>
 #include <cmath>
 
 #include "core/ranges.hpp"
@@ -123,9 +124,7 @@ Rgb rgb(std::string_view colour) {
 }
 
 std::string quote(std::string_view text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
-  return quoted + "'";
+  return "'" + boost::replace_all_copy(std::string(text), "'", "''") + "'";
 }
 
 std::string cell(std::string_view text) {
@@ -169,12 +168,13 @@ std::string tics(const std::vector<Tic>& places) {
 
 std::string log_tics(double low, double high) {
   constexpr std::size_t kFewest = 4;
-  const std::vector<std::vector<double>> finer = {{1.0, 2.0, 3.0, 5.0},
+  const std::vector<std::vector<double>> steps = {{1.0, 2.0, 5.0},
+                                                  {1.0, 2.0, 3.0, 5.0},
                                                   {1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0},
                                                   {1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0}};
-  std::vector<double> values = multiples({1.0, 2.0, 5.0}, low, high);
-  for (auto digits = finer.begin(); digits != finer.end() && values.size() < kFewest; ++digits)
-    values = multiples(*digits, low, high);
+  std::vector<double> values;
+  for (const std::vector<double>& digits : steps)
+    if (values.size() < kFewest) values = multiples(digits, low, high);
   return number_tics(values);
 }
 

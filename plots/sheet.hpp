@@ -48,11 +48,8 @@ std::string number(double value);
 /// A number or a text in a row of data or in a gap of a pattern.
 struct Field {
   Field(double value) : text(number(value)) {}
-  Field(int value) : text(std::to_string(value)) {}
-  Field(std::size_t value) : text(std::to_string(value)) {}
-  Field(std::string_view value) : text(value) {}
-  Field(const std::string& value) : text(value) {}
-  Field(const char* value) : text(value) {}
+  template <class Value>
+  Field(const Value& value) : text(fmt::format("{}", value)) {}
   std::string text;
 };
 

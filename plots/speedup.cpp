@@ -39,9 +39,7 @@ Drawing draw(const FigureInput& input) {
 
 const Registration<Figure> kSpeedup{
     figures(),
-    {"speedup",
-     "Speed-up over one rank against the number of ranks, measured, predicted and ideal.",
-     {draw},
+    {"speedup", "Speed-up over one rank against the number of ranks, measured, predicted and ideal.", draw,
      13}};
 
 }  // namespace

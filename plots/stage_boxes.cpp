@@ -13,38 +13,28 @@ int micro_batch_of(const Span& span, StageWork work) {
 }
 
 /// Segments of one action follow each other at once. Between two actions on one micro-batch (two virtual
-/// stages) it passes all other ranks, which takes longer than either action.
+/// stages) it passes all other ranks, which takes longer than either action. Communication continues if it
+/// overlaps.
 bool continues(const StageBox& box, const StageBox& next) {
+  if (next.work == StageWork::kCommunication) return next.start_s <= box.end_s;
   const double gap = next.start_s - box.end_s;
   return box.work == next.work && box.micro_batch == next.micro_batch &&
          gap < std::max(box.end_s - box.start_s, next.end_s - next.start_s);
 }
 
-/// `spans` of one rank, sorted by their start.
-std::vector<StageBox> computations(const std::vector<const Span*>& spans) {
+/// Computation or communication of one rank. \param spans sorted by their start
+std::vector<StageBox> boxes_of(const std::vector<const Span*>& spans, bool communication) {
   std::vector<StageBox> boxes;
   for (const Span* span : spans) {
     const StageWork work = work_of(*span);
-    if (work == StageWork::kCommunication) continue;
+    if ((work == StageWork::kCommunication) != communication) continue;
     StageBox next{span->rank, work, micro_batch_of(*span, work), span->start_s, span->end_s};
-    if (!boxes.empty()) next.start_s = std::max(next.start_s, boxes.back().end_s);
+    if (!communication && !boxes.empty()) next.start_s = std::max(next.start_s, boxes.back().end_s);
     if (next.end_s <= next.start_s) continue;
     if (!boxes.empty() && continues(boxes.back(), next))
-      boxes.back().end_s = next.end_s;
+      boxes.back().end_s = std::max(boxes.back().end_s, next.end_s);
     else
       boxes.push_back(next);
-  }
-  return boxes;
-}
-
-std::vector<StageBox> communications(const std::vector<const Span*>& spans) {
-  std::vector<StageBox> boxes;
-  for (const Span* span : spans) {
-    if (work_of(*span) != StageWork::kCommunication || span->end_s <= span->start_s) continue;
-    if (!boxes.empty() && span->start_s <= boxes.back().end_s)
-      boxes.back().end_s = std::max(boxes.back().end_s, span->end_s);
-    else
-      boxes.push_back({span->rank, StageWork::kCommunication, -1, span->start_s, span->end_s});
   }
   return boxes;
 }
@@ -85,7 +75,7 @@ std::vector<StageBox> stage_boxes(const Result& result) {
     std::ranges::stable_sort(spans, [](const Span* a, const Span* b) {
       return a->start_s != b->start_s ? a->start_s < b->start_s : a->end_s > b->end_s;
     });
-    for (const auto& boxes : {computations(spans), communications(spans)})
+    for (const auto& boxes : {boxes_of(spans, false), boxes_of(spans, true)})
       all.insert(all.end(), boxes.begin(), boxes.end());
   }
   return all;

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "core/error.hpp"
@@ -57,29 +57,23 @@ std::map<StreamOfRank, int> lanes_of(const Result& result) {
 /// collective in flight.
 struct SpanBox {
   const Span* span;
-  double low, high;  // of the lane's height
+  double low;  // of the lane's height
 };
 
-std::vector<SpanBox> boxes_of(const Result& result, const std::map<StreamOfRank, int>& lanes) {
+std::vector<SpanBox> boxes_of(const Result& result) {
   std::vector<const Span*> spans;
   for (const Span& span : result.spans)
-    if (lanes.count({span.rank, span.stream}) != 0) spans.push_back(&span);
+    if (span.rank < kMaxRanks) spans.push_back(&span);
   std::ranges::stable_sort(spans, [](const Span* a, const Span* b) {
     return std::tuple(a->rank, a->stream, a->start_s, -a->end_s) <
            std::tuple(b->rank, b->stream, b->start_s, -b->end_s);
   });
   std::vector<SpanBox> boxes;
-  constexpr double kNever =
-      std::numeric_limits<double>::lowest();  // other ranks may begin before rank 0 does
-  double busy_until = kNever;
-  StreamOfRank current{-1, Stream::kCompute};
+  std::map<StreamOfRank, double> busy_until;
   for (const Span* span : spans) {
-    const StreamOfRank lane{span->rank, span->stream};
-    if (lane != current) busy_until = kNever;
-    current = lane;
-    const bool inside = span->start_s < busy_until;
-    boxes.push_back({span, inside ? kInnerTop : -kHalfBox, kHalfBox});
-    busy_until = std::max(busy_until, span->end_s);
+    const auto [busy, is_first] = busy_until.try_emplace({span->rank, span->stream}, span->end_s);
+    boxes.push_back({span, !is_first && span->start_s < busy->second ? kInnerTop : -kHalfBox});
+    busy->second = std::max(busy->second, span->end_s);
   }
   return boxes;
 }
@@ -121,11 +115,11 @@ style::Panel panel_of_streams(const Result& result, double length_s) {
   std::array<std::vector<style::Box>, kKinds.size()> kinds;
   std::vector<style::Text> labels;
   std::vector<std::string> rows;
-  for (const SpanBox& box : boxes_of(result, lanes)) {
+  for (const SpanBox& box : boxes_of(result)) {
     const Span& span = *box.span;
     const double row = lanes.at({span.rank, span.stream});
     kinds.at(number_of(work_of(span)))
-        .push_back(box_in(row, span.start_s, span.end_s, box.low, box.high, style::cell(span.name)));
+        .push_back(box_in(row, span.start_s, span.end_s, box.low, kHalfBox, style::cell(span.name)));
     const std::string label = label_of(span, points_of(span.end_s - span.start_s, length_s));
     if (!label.empty() && box.low < 0.0) labels.push_back(text_in(row, span.start_s, span.end_s, label));
   }
@@ -186,20 +180,19 @@ style::Panel panel_of_stages(const Result& result, double length_s) {
 
 /// The kinds in the panels. Pipelines show no waiting.
 std::vector<style::Entry> legend_of(const std::vector<const Result*>& results) {
-  bool recomputes = false, halves = false, streams = false;
+  bool streams = false;
+  std::set<StageWork> seen;
   for (const Result* result : results) {
     streams = streams || !passes_micro_batches(*result);
-    for (const Span& span : result->spans) {
-      recomputes = recomputes || work_of(span) == StageWork::kRecompute;
-      halves = halves || work_of(span) == StageWork::kBackwardWeights;
-    }
+    for (const Span& span : result->spans) seen.insert(work_of(span));
   }
   std::vector<style::Entry> entries;
-  for (std::size_t k = 0; k < kKinds.size(); ++k)
-    if ((k != number_of(StageWork::kRecompute) || recomputes) &&
-        (k != number_of(StageWork::kBackwardWeights) || halves) &&
-        (k != number_of(StageWork::kWait) || streams))
+  for (std::size_t k = 0; k < kKinds.size(); ++k) {
+    const auto work = static_cast<StageWork>(k);
+    const bool rare = work == StageWork::kRecompute || work == StageWork::kBackwardWeights;
+    if (rare ? seen.contains(work) : streams || work != StageWork::kWait)
       entries.push_back({style::fill("with boxes fc rgb {q}", {kKinds.at(k).colour}), kKinds.at(k).label});
+  }
   return entries;
 }
 
@@ -266,8 +259,7 @@ const Registration<Figure> kTimeline{figures(),
                                      {"timeline",
                                       "The operations of one step on every rank and stream, or by stage and "
                                       "micro-batch of a pipeline; several files above each other.",
-                                      {draw},
-                                      14}};
+                                      draw, 14}};
 
 }  // namespace
 }  // namespace stepcast

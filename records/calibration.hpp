@@ -72,7 +72,7 @@ struct PathCost {
   /// those of the endpoints alone and the wire's time is added: T(n) = latency(n) + n / bandwidth, less the
   /// burst that token buckets of the links let pass.
   double wire_bandwidth_bytes_per_s = 0.0;
-  double smallest_bytes = 0.0;  ///< measured range; predictions outside it are flagged
+  double smallest_bytes = 0.0;  ///< measured range; predictions outside it extrapolate without a note
   double largest_bytes = 0.0;
 };
 
@@ -148,7 +148,7 @@ struct NcclCosts {
   std::map<std::string, double> parameters;  ///< by name: `ll_hop`
   /// Parameters that the samples determine; others stay near their defaults
   std::vector<std::string> determined;
-  FitQuality fit;                     ///< of |forecast / measured - 1|
+  FitQuality fit;                     ///< of max(f/m, m/f) - 1 of forecast f and measured m
   int least_gpus = 0, most_gpus = 0;  ///< measured range
   double smallest_bytes = 0.0, largest_bytes = 0.0;
   [[nodiscard]] bool empty() const { return device.empty(); }
@@ -174,7 +174,7 @@ struct Calibration {
   SharingCost sharing;
   ClusterTraits cluster;
   NcclCosts nccl;
-  std::vector<std::string> warnings;  ///< for the user: too noisy, outside the measured range, ...
+  std::vector<std::string> warnings;  ///< for the user: too noisy, poor fit, ...
   std::vector<SampleSet> samples;
   std::vector<SampleSet> rejected;  ///< samples with interference; nothing is fitted to them
   Sampling sampling;

@@ -61,9 +61,7 @@ double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentC
                          const auto& value) const {
   const auto unit_sum = [&](int index, PhaseCost SegmentCosts::*phase) {
     const FsdpUnit& unit = schedule.units[index];
-    double sum = 0.0;
-    for (const int segment : unit.segments) sum += value(segments[segment].*phase);
-    return unit.part * sum;
+    return unit.part * sum_of(unit.segments, [&](int segment) { return value(segments[segment].*phase); });
   };
   const auto compute = [&](const Compute& which) {
     if (which.phase == Phase::kLoss) return value(loss);
@@ -118,8 +116,8 @@ double PhaseCosts::workspace_bytes(const std::vector<FsdpUnit>& units, const Op&
   const auto* compute = std::get_if<Compute>(&op.action);
   if (compute == nullptr) return 0.0;
   if (compute->phase == Phase::kLoss) {
-    double kept = 0.0;
-    for (const MemoryChange& change : op.memory) kept += change.at_end ? 0.0 : bytes(change);
+    const double kept =
+        sum_of(op.memory, [&](const MemoryChange& change) { return change.at_end ? 0.0 : bytes(change); });
     return std::max(0.0, loss_peak_bytes - kept);
   }
   if (compute->phase == Phase::kBackwardInput && segments[compute->segment].input_half_peak_bytes >= 0.0) {

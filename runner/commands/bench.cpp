@@ -22,11 +22,10 @@ void declare(po::options_description& options) {
 /// Sizes and samples. \param largest default of --max
 BenchSettings settings_of(const po::variables_map& options, const std::string& largest) {
   BenchSettings settings;
-  const std::string max = options.count("max") != 0 ? options["max"].as<std::string>() : largest;
+  const Bytes max = options.count("max") != 0 ? bytes_option(options, "max") : parse_bytes(largest, "--max");
   const bool large = options.count("beside-compute") != 0 && options["min"].defaulted();
-  settings.sizes =
-      bench_sizes(parse_bytes(large ? "1MiB" : options["min"].as<std::string>(), "--min").count(),
-                  parse_bytes(max, "--max").count(), options["factor"].as<double>());
+  const Bytes min = large ? parse_bytes("1MiB", "--min") : bytes_option(options, "min");
+  settings.sizes = bench_sizes(min.count(), max.count(), options["factor"].as<double>());
   settings.rounds = int_option(options, "rounds", 1, 1'000'000);
   if (!options["iterations"].defaulted()) settings.iterations = int_option(options, "iterations", 1);
   return settings;
@@ -126,7 +125,7 @@ ExitCode run(const po::variables_map& options) {
   settings.collectives = list_option(options, "collectives");
   check_names("collective", settings.collectives, bench_names());
   const bool beside = options.count("beside-compute") != 0;
-  if (beside && find_backend(options["backend"].as<std::string>()).add)
+  if (beside && find_backend(text_option(options, "backend")).add)
     throw UsageError("--beside-compute requires --backend nccl; for CPUs 'stepcast calibrate' measures it");
   if (beside) static_cast<void>(int_option(options, "beside-compute", 16, 65536));
   if (settings.collectives.empty())
@@ -138,7 +137,7 @@ ExitCode run(const po::variables_map& options) {
     settings.device = device.get();
     Bench bench;
     bench.context = make_rank_context(kBenchSchema, options, session);
-    bench.backend = options["backend"].as<std::string>();
+    bench.backend = text_option(options, "backend");
     bench.world_size = session.ranks.world_size;
     bench.rows = bench_collectives(session, settings, progress_of(session, settings));
     if (beside) bench.beside = measure_beside(session, settings, options["beside-compute"].as<int>());

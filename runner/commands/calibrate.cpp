@@ -10,7 +10,6 @@
 #include "core/file.hpp"
 #include "core/table.hpp"
 #include "runner/commands/rank_options.hpp"
-#include "runner/control/clocks.hpp"
 #include "runner/engine/compute_environment.hpp"
 #include "runner/engine/torch_engine.hpp"
 #include "runner/launch/slurm_script.hpp"
@@ -27,7 +26,7 @@ namespace {
 
 ProbeSettings settings_of(const po::variables_map& options) {
   constexpr double kSmallestMessage = 4.0, kSmallestArray = 256.0;
-  const double largest = parse_bytes(options["max"].as<std::string>(), "--max").count();
+  const double largest = bytes_option(options, "max").count();
   ProbeSettings settings;
   settings.message_sizes = bench_sizes(kSmallestMessage, largest, 2.0);
   settings.array_sizes = bench_sizes(kSmallestArray, std::max(largest, kSmallestArray), 4.0);
@@ -164,13 +163,12 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   calibration.context = make_rank_context(kCalibrationSchema, options, session);
   calibration.context.threads = 1;
   torch_engine().set_compute_threads(1);
-  calibration.job.backend = options["backend"].as<std::string>();
+  calibration.job.backend = text_option(options, "backend");
   calibration.job.world_size = session.ranks.world_size;
   calibration.job.collectives_in_flight = session.backend->collectives_in_flight();
-  const std::vector<HostIdentity>& hosts = session.place.hosts;
-  const ClockOffset before = compare_with_rank_0(session, hosts, wall_clock_s);
-  const HostSurvey survey = survey_hosts(session, hosts, cluster);
-  choose_ranks(survey, hosts, settings);
+  const ClockOffset before = compare_with_rank_0(session);
+  const HostSurvey survey = survey_hosts(session, cluster);
+  choose_ranks(survey, session.place.hosts, settings);
   calibration.job.ranks_on_machine = static_cast<int>(settings.sharing_ranks.size());
   const std::optional<double> lab_cores = environment_number(kLabCoresVariable);
   settings.shaped_links = lab_cores.has_value();
@@ -184,7 +182,7 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   calibration.samples = std::move(samples.sets);
   calibration.sampling = samples.sampling;
   reject_interference(calibration);
-  const ClockLine clock(before, compare_with_rank_0(session, hosts, wall_clock_s));
+  const ClockLine clock(before, compare_with_rank_0(session));
   calibration.job.hosts = host_costs(session, survey, clock);
   if (lab_cores) calibration.cluster.shared_cores = static_cast<int>(*lab_cores);
   if (calibration.cluster.shared_cores > 0 && cluster)
@@ -198,8 +196,7 @@ ExitCode run_nccl(const po::variables_map& options) {
   reject_options(options, {"budget", "cluster"}, "--backend nccl");
   constexpr double kSmallest = 512.0;
   BenchSettings settings;
-  settings.sizes =
-      bench_sizes(kSmallest, parse_bytes(options["max"].as<std::string>(), "--max").count(), 2.0);
+  settings.sizes = bench_sizes(kSmallest, bytes_option(options, "max").count(), 2.0);
   settings.rounds = int_option(options, "rounds", 1, 1'000'000);
   if (planned_world_size(options) < 2)
     throw UsageError("'calibrate --backend nccl' needs at least 2 ranks: --nproc 2");
@@ -209,7 +206,7 @@ ExitCode run_nccl(const po::variables_map& options) {
     settings.device = device.get();
     const int samples =
         static_cast<int>(settings.sizes.size() * calibrated_collectives().size()) * settings.rounds;
-    NcclMeasured measured = calibrate_nccl(session, settings, options["device"].as<std::string>(),
+    NcclMeasured measured = calibrate_nccl(session, settings, text_option(options, "device"),
                                            rank_progress(session, "calibrate", samples));
     if (session.ranks.rank != 0) return ExitCode::kDone;
     measured.calibration.context = make_rank_context(kCalibrationSchema, options, session);
@@ -221,13 +218,13 @@ ExitCode run_nccl(const po::variables_map& options) {
 }
 
 ExitCode run(const po::variables_map& options) {
-  if (!options["print-sbatch"].as<bool>() && !find_backend(options["backend"].as<std::string>()).add)
-    return run_nccl(options);
-  if (!options["device"].defaulted()) throw UsageError("--device requires --backend nccl");
+  const bool nccl = !find_backend(text_option(options, "backend")).add;
+  if (nccl && !flag_option(options, "print-sbatch")) return run_nccl(options);
+  if (!nccl && !options["device"].defaulted()) throw UsageError("--device requires --backend nccl");
   const ProbeSettings settings = settings_of(options);
   std::optional<Cluster> cluster;
-  if (options.count("cluster") != 0) cluster = load_cluster(options["cluster"].as<std::string>());
-  if (options["print-sbatch"].as<bool>()) return print_job_script(options);
+  if (options.count("cluster") != 0) cluster = load_cluster(text_option(options, "cluster"));
+  if (flag_option(options, "print-sbatch")) return print_job_script(options);
   reject_options(options, {"nodes", "ntasks-per-node"}, "calibrate without --print-sbatch");
   planned_world_size(options);
   check_output(options);

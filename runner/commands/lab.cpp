@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "core/program.hpp"
+#include "core/table.hpp"
 #include "runner/commands/rank_options.hpp"
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
@@ -15,7 +16,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 std::string lab_name(const po::variables_map& values) {
-  auto name = values["name"].as<std::string>();
+  auto name = text_option(values, "name");
   static_cast<void>(lab_prefix(name));
   return name;
 }
@@ -24,7 +25,7 @@ LabPlan plan_of(const po::variables_map& values) {
   if (values.count("cluster") == 0)
     throw UsageError(
         "--cluster is missing: a shipped cluster or a YAML file, as star:hosts=4,bandwidth=118MB/s");
-  return plan_lab(load_cluster(values["cluster"].as<std::string>()), lab_name(values));
+  return plan_lab(load_cluster(text_option(values, "cluster")), lab_name(values));
 }
 
 /// The lab's links model bandwidth; their only latency is that of veth pairs.
@@ -42,8 +43,8 @@ ExitCode up(const po::variables_map& values, const Words& /*words*/) {
   require_lab_capabilities();
   warn_of_latency(plan, load_cluster(plan.cluster));
   build_lab(plan);
-  std::cout << "lab '" << plan.lab << "': " << plan.hosts.size() << " hosts, " << plan.bridges.size()
-            << (plan.bridges.size() == 1 ? " switch, " : " switches, ") << plan.links.size() << " links\n";
+  std::cout << fmt::format("lab '{}': {} hosts, {}, {} links\n", plan.lab, plan.hosts.size(),
+                           counted(plan.bridges.size(), "switch"), plan.links.size());
   return ExitCode::kDone;
 }
 
@@ -114,26 +115,19 @@ ExitCode run_ranks(const po::variables_map& values, const Words& words) {
 
 /// Runs the study of the lab by `stepcast`.
 ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
-  const bool plans = values["dry-run"].as<bool>();
+  const bool plans = flag_option(values, "dry-run");
   if (!plans) require_lab_capabilities();
   const bool blind = values.count("seed") != 0;
-  const bool quick = values["quick"].as<bool>();
+  const bool quick = flag_option(values, "quick");
   if (blind && quick) throw UsageError("--quick cannot be combined with --seed");
-  Words words{"stepcast",
-              "study",
-              blind   ? "lab-blind"
-              : quick ? "lab-quick"
-                      : "lab",
-              "-o",
-              values["folder"].as<std::string>(),
-              "--launches",
-              std::to_string(int_option(values, "launches", 1)),
-              "--lab",
-              lab_name(values)};
+  const std::string study = blind ? "lab-blind" : quick ? "lab-quick" : "lab";
+  const std::string launches = std::to_string(int_option(values, "launches", 1));
+  Words words{"stepcast", "study", study, "-o", text_option(values, "folder")};
+  words.insert(words.end(), {"--launches", launches, "--lab", lab_name(values)});
   if (blind) words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
-  if (const auto only = values["only"].as<std::string>(); !only.empty())
+  if (const auto only = text_option(values, "only"); !only.empty())
     words.insert(words.end(), {"--only", only});
-  if (values["force"].as<bool>()) words.emplace_back("--force");
+  if (flag_option(values, "force")) words.emplace_back("--force");
   if (plans) words.emplace_back("--dry-run");
   std::cout.flush();
   become_program(program_beside("stepcast"), words);
@@ -143,7 +137,7 @@ ExitCode run(const po::variables_map& values) {
   static const std::vector<std::pair<std::string, ExitCode (*)(const po::variables_map&, const Words&)>>
       kActions{{"up", up}, {"run", run_ranks}, {"status", status}, {"down", down}, {"validate", validate}};
   const auto& action = action_option(values, "lab", kActions);
-  const Words words = values["words"].as<Words>();
+  const Words words = texts_option(values, "words");
   if (words.size() > 1 && action.first != "run")
     throw UsageError("'lab " + words[0] + "' takes no further words, got '" + words[1] + "'");
   const std::string& name = action.first;

@@ -29,12 +29,12 @@ namespace {
 std::string model_of(const po::variables_map& values) {
   Mesh mesh;
   for (const char* name : {"context", "expert", "tensor"}) mesh.set(name, int_option(values, name, 1));
-  return shared_by(values["model"].as<std::string>(), mesh);
+  return shared_by(text_option(values, "model"), mesh);
 }
 
 /// One rank's shard, as it is measured.
 Model load_part(const po::variables_map& values) {
-  const Recomputation asked = parse_recompute(values["recompute"].as<std::string>());
+  const Recomputation asked = parse_recompute(text_option(values, "recompute"));
   if (asked != Recomputation{} && asked.part != RecomputedPart::kCoreAttention)
     throw UsageError(
         "--recompute " + to_text(asked) +
@@ -45,10 +45,10 @@ Model load_part(const po::variables_map& values) {
 
 /// `8x128:vocabulary=512`.
 ScriptQuestion question_of(const po::variables_map& values) {
-  ScriptQuestion question{.path = values["model"].as<std::string>(), .shape = {}};
-  question.optimizer = values["optimizer"].as<std::string>();
+  ScriptQuestion question{.path = text_option(values, "model"), .shape = {}};
+  question.optimizer = text_option(values, "optimizer");
   require_one_of("optimizer", question.optimizer, {"sgd", "adam"});
-  const Specification input = Specification::parse("--input", values["input"].as<std::string>());
+  const Specification input = Specification::parse("--input", text_option(values, "input"));
   question.shape = parse_shape(input.file, "--input");
   if (question.shape.size() < 2)
     throw UsageError("--input {}: expected samples and the shape of one, for example 32x3x224x224",
@@ -67,7 +67,7 @@ ScriptQuestion question_of(const po::variables_map& values) {
 std::vector<int> positive_list(const po::variables_map& values, const std::string& name) {
   if (name == "batch" && values[name].defaulted() && values.count("input") != 0)
     return {static_cast<int>(question_of(values).shape.front())};
-  const std::string text = values[name].as<std::string>();
+  const std::string text = text_option(values, name);
   std::set<int> numbers;
   for (const std::string& word : parts_of(text, ',')) {
     const std::optional<int> number = positive_number(word);
@@ -80,8 +80,8 @@ std::vector<int> positive_list(const po::variables_map& values, const std::strin
 
 /// The segments of --stage; empty: all.
 std::vector<int> stage_segments(const po::variables_map& values, const Model& model) {
-  const std::string text = values["stage"].as<std::string>();
-  const std::string split = values["split"].as<std::string>();
+  const std::string text = text_option(values, "stage");
+  const std::string split = text_option(values, "split");
   if (text == "whole") {
     if (!values["split"].defaulted()) throw UsageError("--split requires --stage, for example --stage 1/4");
     return {};
@@ -142,15 +142,15 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   options.steps = int_option(values, "steps", 1);
   options.warmup_steps = int_option(values, "warmup", 0);
   options.seed = values["seed"].as<unsigned>();
-  options.data_folder = values["data"].as<std::string>();
-  options.accumulating = values["accumulating"].as<bool>();
+  options.data_folder = text_option(values, "data");
+  options.accumulating = flag_option(values, "accumulating");
   options.budget_s = budget_option(values);
   options.precision = precision_option(values);
-  if (const std::string limit = values["time-limit"].as<std::string>(); limit != "none")
-    options.limit_s = parse_seconds(limit, "--time-limit").count();
+  if (const std::string limit = text_option(values, "time-limit"); limit != "none")
+    options.limit_s = seconds_option(values, "time-limit").count();
   const std::unique_ptr<DeviceStream> device = device_option(values);
   options.device = device.get();
-  if (device == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
+  if (device == nullptr) check_blas(flag_option(values, "allow-reference-blas"));
   GpuWatch watch(device.get());
   Progress progress("measuring " + model.specification, (options.accumulating ? 3 : 2) * options.steps *
                                                             static_cast<int>(options.batches.size()));
@@ -253,7 +253,7 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
   for (std::string& doubt : doubts(trace)) trace.context.warnings.push_back(std::move(doubt));
   for (std::string& doubt : doubts(trace.context.gpu)) trace.context.warnings.push_back(std::move(doubt));
   if (write_output(
-          values, [&] { return to_file_text(trace); }, values["append"].as<bool>()))
+          values, [&] { return to_file_text(trace); }, flag_option(values, "append")))
     return;
   std::cout << trace.model << " on " << trace.device << ", " << trace.context.blas << '\n';
   for (const TraceEntry& entry : trace.entries) print_entry(entry);
@@ -262,27 +262,27 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
 
 /// Writes the description of a TorchScript file beside it. A new process runs the network.
 void describe(const po::variables_map& values) {
-  const std::string program = values["model"].as<std::string>();
+  const std::string program = text_option(values, "model");
   const std::string path = program + ".yaml",
                     text = output_of(1, {command_line().front(), "measure", "--model", program, "--input",
-                                         values["input"].as<std::string>(), "--optimizer",
-                                         values["optimizer"].as<std::string>(), "--describe"});
+                                         text_option(values, "input"), "--optimizer",
+                                         text_option(values, "optimizer"), "--describe"});
   if (std::filesystem::exists(path) && read_file(path) == text) return;
-  write_file(path, text, values["force"].as<bool>());
+  write_file(path, text, flag_option(values, "force"));
   fmt::print(stderr, "{} describes {}\n", path, program);
 }
 
 /// \returns true if there is nothing else to do
 bool describes(const po::variables_map& values) {
-  const bool only = values["describe"].as<bool>();
+  const bool only = flag_option(values, "describe");
   if (values.count("input") == 0) {
     if (only || !values["optimizer"].defaulted())
       throw UsageError("--{} requires --input", only ? "describe" : "optimizer");
     return false;
   }
-  if (!is_torch_script(values["model"].as<std::string>()))
+  if (!is_torch_script(text_option(values, "model")))
     throw UsageError("--input belongs to a TorchScript file; {} states its own",
-                     values["model"].as<std::string>());
+                     text_option(values, "model"));
   if (only)
     std::cout << torch_engine().describe_script(question_of(values));
   else
@@ -297,13 +297,13 @@ ExitCode run(const po::variables_map& values) {
   const std::vector<int> segments = stage_segments(values, model);
   const std::vector<int> threads = positive_list(values, "threads");
   const int launches = int_option(values, "launches", 1);
-  const bool append = values["append"].as<bool>();
+  const bool append = flag_option(values, "append");
   if (append && values.count("output") == 0)
     throw UsageError("--append requires the file to add to: -o FILE");
   check_output(values, append);
   std::optional<Trace> earlier;
-  if (append && std::filesystem::exists(values["output"].as<std::string>()))
-    earlier = earlier_launches(values, values["output"].as<std::string>(), model, segments);
+  if (append && std::filesystem::exists(text_option(values, "output")))
+    earlier = earlier_launches(values, text_option(values, "output"), model, segments);
   budget_option(values);
   Trace trace;
   if (launches == 1 && threads.size() == 1) {

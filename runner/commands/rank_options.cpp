@@ -23,8 +23,7 @@ std::optional<Value> given(const po::variables_map& options, const std::string& 
 }
 
 milliseconds timeout_of(const po::variables_map& options) {
-  const auto timeout = std::chrono::duration_cast<milliseconds>(
-      parse_seconds(options["timeout"].as<std::string>(), "--timeout"));
+  const auto timeout = std::chrono::duration_cast<milliseconds>(seconds_option(options, "timeout"));
   if (timeout <= milliseconds::zero()) throw UsageError("--timeout must be longer than 0, for example 60s");
   return timeout;
 }
@@ -39,20 +38,17 @@ std::optional<RankContext> this_rank(const po::variables_map& options) {
     throw UsageError(
         "--nproc {} contradicts a world size of {} (from {}); leave --nproc out under a launcher", nproc,
         found->world_size, found->source);
-  if (!found && nproc == 1) {
-    found.emplace();
-    found->source = "one process";
-  }
+  if (!found && nproc == 1) return RankContext{.source = "one process"};
   return found;
 }
 
 /// Joins as one rank of a job. \param algorithms as in BackendConfig
 ExitCode join_and_run(const po::variables_map& options, const RankContext& ranks, const std::string& backend,
                       const AlgorithmChoice& algorithms, const std::function<ExitCode(RankSession&)>& body) {
-  const std::string binding = bind_rank(options["bind"].as<std::string>(), ranks);
-  const std::string scheduling = set_scheduling(options["scheduling"].as<std::string>());
+  const std::string binding = bind_rank(text_option(options, "bind"), ranks);
+  const std::string scheduling = set_scheduling(text_option(options, "scheduling"));
   RankSession session =
-      join_job(ranks, backend, options["interface"].as<std::string>(), timeout_of(options), algorithms);
+      join_job(ranks, backend, text_option(options, "interface"), timeout_of(options), algorithms);
   session.binding = binding;
   session.scheduling = scheduling;
   const ExitCode code = body(session);
@@ -63,13 +59,13 @@ ExitCode join_and_run(const po::variables_map& options, const RankContext& ranks
 }  // namespace
 
 bool names_device_option(const po::variables_map& options) {
-  const std::string device = options["device"].as<std::string>();
+  const std::string device = text_option(options, "device");
   require_trained(precision_option(options), device == "cuda");
   return names_device(device);
 }
 
 std::unique_ptr<DeviceStream> device_option(const po::variables_map& options, int number) {
-  return names_device_option(options) ? open_device(options["device"].as<std::string>(), number) : nullptr;
+  return names_device_option(options) ? open_device(text_option(options, "device"), number) : nullptr;
 }
 
 void declare_algorithm_option(po::options_description& options) {
@@ -80,10 +76,9 @@ void declare_algorithm_option(po::options_description& options) {
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
                              const RankSession& session) {
   RunContext context = make_run_context(schema, command_line());
-  add_library(context, find_backend(options["backend"].as<std::string>()).library);
+  add_library(context, find_backend(text_option(options, "backend")).library);
   context.blas = loaded_blas().description;
-  context.placement.binding = session.binding;
-  context.placement.scheduling = session.scheduling;
+  context.placement = {session.binding, session.scheduling};
   constexpr double kBusy = 0.5;
   if (context.load_average > kBusy)
     context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
@@ -112,20 +107,10 @@ OnSample rank_progress(const RankSession& session, const std::string& what, int 
   };
 }
 
-void require_host_memory(const po::variables_map& options) {
-  const std::string backend = options["backend"].as<std::string>();
-  if (!find_backend(backend).add)
-    throw CapabilityError(
-        "--backend {0} moves arrays of GPUs and requires 'stepcast run --device cuda'; 'stepcast bench "
-        "--backend {0}' measures it",
-        backend);
-}
-
 std::unique_ptr<DeviceStream> device_of_backend(const po::variables_map& options,
                                                 const RankSession& session) {
-  return find_backend(options["backend"].as<std::string>()).add
-             ? nullptr
-             : open_device("cuda", session.ranks.local_rank);
+  return find_backend(text_option(options, "backend")).add ? nullptr
+                                                           : open_device("cuda", session.ranks.local_rank);
 }
 
 int planned_world_size(const po::variables_map& options) {
@@ -135,7 +120,7 @@ int planned_world_size(const po::variables_map& options) {
 
 ExitCode run_on_ranks(const po::variables_map& options, const std::function<ExitCode(RankSession&)>& body) {
   const milliseconds timeout = timeout_of(options);
-  const std::string backend = options["backend"].as<std::string>();
+  const std::string backend = text_option(options, "backend");
   static_cast<void>(find_backend(backend));  // an unknown name is an error before any rank starts
   const AlgorithmChoice algorithms = parse_algorithms(joined_option(options, "algorithm"), backend);
   const std::optional<RankContext> ranks = this_rank(options);
@@ -152,12 +137,9 @@ ExitCode run_in_one_process(const po::variables_map& options, const std::string&
   if (found && found->world_size > 1)
     throw UsageError(
         "{} runs in one process that drives all GPUs; this is one of {} processes (from {}): start it "
-        "without "
-        "a launcher",
+        "without a launcher",
         what, found->world_size, found->source);
-  RankContext alone;
-  alone.source = "one process";
-  return join_and_run(options, alone, "gloo", {}, body);
+  return join_and_run(options, RankContext{.source = "one process"}, "gloo", {}, body);
 }
 
 }  // namespace stepcast

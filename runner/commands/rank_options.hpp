@@ -38,10 +38,6 @@ void reject_options(const po::variables_map& options, const std::vector<const ch
 /// Shows progress at rank 0, as long as the result lives. \param total number of calls; 0: unknown
 OnSample rank_progress(const RankSession& session, const std::string& what, int total);
 
-/// \throws CapabilityError for a backend whose arrays are in a device's memory: LibTorch computes in this
-/// host's
-void require_host_memory(const po::variables_map& options);
-
 /// The queue that the calls of a rank's backend follow; null if arrays are in this host's memory.
 std::unique_ptr<DeviceStream> device_of_backend(const po::variables_map& options, const RankSession& session);
 

@@ -33,16 +33,17 @@ void declare(po::options_description& options) {
 
 std::string required(const po::variables_map& values, const std::string& name) {
   if (values.count(name) == 0) throw UsageError("--" + name + " is missing; see 'stepcast help run'");
-  return values[name].as<std::string>();
+  return text_option(values, name);
 }
 
 bool is_replayed(const po::variables_map& values) {
-  const std::string compute = values["compute"].as<std::string>();
+  const std::string compute = text_option(values, "compute");
   require_one_of("compute", compute, {"real", "replayed"});
   const auto check_number = [&](const char* name, bool zero_is_valid, const char* example) {
     const double value = values[name].as<double>();
     if (!std::isfinite(value) || value < 0.0 || (value == 0.0 && !zero_is_valid))
-      throw UsageError(std::string("--") + name + " must be a number above 0, for example " + example);
+      throw UsageError("--{} must be a number {}, for example {}", name,
+                       zero_is_valid ? "of at least 0" : "above 0", example);
   };
   check_number("reference-slowdown", true, "1.2");
   check_number("compute-speed", false, "0.67");
@@ -54,7 +55,7 @@ bool is_replayed(const po::variables_map& values) {
 }
 
 bool is_reference(const po::variables_map& values) {
-  const std::string engine = values["engine"].as<std::string>();
+  const std::string engine = text_option(values, "engine");
   require_one_of("engine", engine, {"schedule", "reference"});
   if (engine == "reference" && is_replayed(values))
     throw UsageError("--compute replayed waits within a Schedule; --engine reference runs without one");
@@ -63,18 +64,15 @@ bool is_reference(const po::variables_map& values) {
   return engine == "reference";
 }
 
-/// True for about five steps and the last one.
-bool is_shown(int step, int steps) {
-  return step >= 0 && (step % std::max(1, steps / 5) == 0 || step == steps - 1);
-}
-
-/// Reads --steps, --warmup and --timeline-steps. \param line printed after some steps; "": none
+/// Reads --steps, --warmup and --timeline-steps. \param line printed after about five steps and the last one;
+/// "": none
 void read_steps(const po::variables_map& values, const char* line, StepLoop& loop) {
   loop.steps = int_option(values, "steps", 1);
   loop.warmup_steps = int_option(values, "warmup", 0);
   loop.shown_steps = numbers_option(values, "timeline-steps");
   loop.on_step = [line, steps = loop.steps](int step, double loss) {
-    if (is_shown(step, steps)) fmt::print(stderr, fmt::runtime(line), step, loss);
+    const bool is_shown = step >= 0 && (step % std::max(1, steps / 5) == 0 || step == steps - 1);
+    if (is_shown) fmt::print(stderr, fmt::runtime(line), step, loss);
   };
 }
 
@@ -84,7 +82,7 @@ RunOptions run_options(const po::variables_map& values, bool prints) {
   options.threads = int_option(values, "threads", 1, kMostThreads);
   read_steps(values, prints ? "step {}: loss {:.4f}\n" : "", options);
   options.seed = values["seed"].as<unsigned>();
-  options.data_folder = values["data"].as<std::string>();
+  options.data_folder = text_option(values, "data");
   return options;
 }
 
@@ -126,7 +124,7 @@ void add_origin(const po::variables_map& values, Result& result) {
                                         values["seed"].as<unsigned>());
   result.context.gpu = std::move(gpu);
   for (std::string& doubt : doubts(result.context.gpu)) result.context.warnings.push_back(std::move(doubt));
-  const std::string data = values["data"].as<std::string>();
+  const std::string data = text_option(values, "data");
   result.notes["data"] = data.empty() ? "synthetic" : data;
 }
 
@@ -138,9 +136,9 @@ void add_replayed_origin(const po::variables_map& values, Result& result, const 
   result.context.seed = values["seed"].as<unsigned>();
   std::string source = "that '" + model.specification + "' declares";
   if (values.count("trace") != 0) {
-    const std::string trace = values["trace"].as<std::string>();
+    const std::string trace = text_option(values, "trace");
     result.lineage.push_back(make_ancestor("trace", trace));
-    source = "of " + trace + (values["resample"].as<bool>() ? ", resampled" : ", medians");
+    source = "of " + trace + (flag_option(values, "resample") ? ", resampled" : ", medians");
   }
   result.notes["compute"] = "waits for the times " + source;
 }
@@ -167,9 +165,9 @@ ExitCode finish(const po::variables_map& values, Result& result, const Schedule&
   if (first_rank_with_loss(schedule) < 0) result.loss.clear();
   configuration.add_option("algorithm", to_text(session.place.algorithms));
   configuration.threads = values["threads"].as<int>();
-  configuration.backend = values["backend"].as<std::string>();
-  configuration.compute = values["compute"].as<std::string>();
-  configuration.engine = values["engine"].as<std::string>();
+  configuration.backend = text_option(values, "backend");
+  configuration.compute = text_option(values, "compute");
+  configuration.engine = text_option(values, "engine");
   result.machine.slowdown = values["reference-slowdown"].as<double>();
   result.lineage = {make_ancestor("model", model.path)};
   if (is_replayed(values))
@@ -183,7 +181,7 @@ ExitCode finish(const po::variables_map& values, Result& result, const Schedule&
 ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints) {
   ReplayedRunOptions options;
   read_steps(values, prints ? "step {}\n" : "", options);
-  options.resample = values["resample"].as<bool>();
+  options.resample = flag_option(values, "resample");
   options.seed = values["seed"].as<unsigned>();
   options.samples =
       static_cast<double>(int_option(values, "batch", 1)) / training_config(values).micro_batches;
@@ -204,8 +202,7 @@ Model model_to_run(const po::variables_map& values, bool replayed) {
                           to_text(training.offload));
   Model model =
       recomputing(load_model(shared_by(required(values, "model"), training.mesh)), training.recomputed_part);
-  model =
-      in_precision(std::move(model), precision_option(values), values["device"].as<std::string>() == "cuda");
+  model = in_precision(std::move(model), precision_option(values), text_option(values, "device") == "cuda");
   if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; predict it, or run it with --compute replayed");
@@ -217,20 +214,27 @@ TrainingConfig training_of(const po::variables_map& values, const Model& model) 
   training.world_size = planned_world_size(values);
   training.batch = int_option(values, "batch", 1);
   if (values.count("trace") != 0)
-    training.segment_times = traced_costs(model, load_trace_of(model, values["trace"].as<std::string>())
+    training.segment_times = traced_costs(model, load_trace_of(model, text_option(values, "trace"))
                                                      .at(training.batch / training.micro_batches,
                                                          values["threads"].as<int>(), false))
                                  .segment_times();
   return training;
 }
 
-/// \throws UsageError, CapabilityError for combinations that --device cuda does not support
+/// \throws UsageError, CapabilityError for combinations that --device cuda does not support, and for a
+/// backend whose arrays are in a device's memory while LibTorch computes in this host's
 void check_device(const po::variables_map& values, const Schedule& schedule, bool replayed) {
-  if (!names_device_option(values)) return require_host_memory(values);
+  const std::string backend = text_option(values, "backend");
+  if (!names_device_option(values)) {
+    if (find_backend(backend).add) return;
+    throw CapabilityError(
+        "--backend {0} moves arrays of GPUs and requires 'stepcast run --device cuda'; 'stepcast bench "
+        "--backend {0}' measures it",
+        backend);
+  }
   if (replayed)
     throw UsageError("--device cuda has no effect with --compute replayed, where nothing computes");
   if (is_reference(values)) throw CapabilityError("--device cuda requires --engine schedule");
-  const std::string backend = values["backend"].as<std::string>();
   if (schedule.world_size > 1 && find_backend(backend).add)
     throw CapabilityError("--device cuda on " + std::to_string(schedule.world_size) +
                           " ranks requires --backend nccl: " + backend + " moves arrays of this host");
@@ -258,7 +262,7 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
     const std::unique_ptr<DeviceStream> device = device_option(values, session.ranks.local_rank);
     options.device = device.get();
     options.precision = precision_option(values);
-    if (device == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
+    if (device == nullptr) check_blas(flag_option(values, "allow-reference-blas"));
     GpuWatch watch(device.get());
     const TorchEngine& torch = torch_engine();
     Result result = is_reference(values)
@@ -272,7 +276,7 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
 
 ExitCode run_waiting(const po::variables_map& values, const Model& model, const TrainingConfig& training,
                      const Schedule& schedule) {
-  const std::string trace = values.count("trace") == 0 ? "" : values["trace"].as<std::string>();
+  const std::string trace = text_option(values, "trace");
   const PhaseCosts times =
       step_times_of(model, schedule, trace, training.batch, int_option(values, "threads", 1, kMostThreads));
   return run_on_ranks(values, [&](RankSession& session) {
@@ -288,7 +292,7 @@ void check_no_model(const po::variables_map& values, const std::string& strategy
                  {"model", "trace", "engine", "compute", "resample", "compute-speed", "batch", "threads",
                   "data", "precision", "algorithm", "reference-slowdown"},
                  "strategy '" + strategy + "', which trains no model");
-  if (values["device"].as<std::string>() == "cpu")
+  if (text_option(values, "device") == "cpu")
     throw UsageError("strategy '" + strategy + "' copies to the memories of GPUs and requires --device cuda");
 }
 
@@ -334,7 +338,7 @@ ExitCode run(const po::variables_map& values) {
     throw UsageError("--engine reference trains whole models; " + model.specification + " is sharded over " +
                      std::to_string(ranks) + " ranks");
   if (is_reference(values))
-    torch_engine().require_reference(strategy, values["backend"].as<std::string>(),
+    torch_engine().require_reference(strategy, text_option(values, "backend"),
                                      int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   check_device(values, schedule, replayed);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <ctime>
 
 /// The clocks of a measurement.
@@ -11,8 +12,13 @@ inline double clock_s(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// Seconds of the steady clock; only differences mean something.
-inline double wall_clock_s() { return clock_s(CLOCK_MONOTONIC); }
+/// Seconds of the steady clock at a time; only differences mean something.
+inline double clock_s(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
+/// Seconds of the steady clock now.
+inline double wall_clock_s() { return clock_s(std::chrono::steady_clock::now()); }
 
 /// CPU seconds of all threads of this process.
 inline double process_cpu_s() { return clock_s(CLOCK_PROCESS_CPUTIME_ID); }

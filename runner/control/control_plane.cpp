@@ -1,31 +1,13 @@
 #include "runner/control/control_plane.hpp"
 
-#include <charconv>
 #include <utility>
 
+#include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 
 namespace stepcast {
-namespace {
-
-/// Shortest texts that read back as the same numbers.
-std::string text_of(const std::vector<double>& numbers) {
-  std::string text;
-  for (const double number : numbers) text += fmt::format("{} ", number);
-  return text;
-}
-
-std::vector<double> numbers_in(const std::string& text) {
-  std::vector<double> numbers;
-  const char* const end = text.data() + text.size();
-  for (const char* next = text.data(); next != end; ++next)
-    next = std::from_chars(next, end, numbers.emplace_back()).ptr;
-  return numbers;
-}
-
-}  // namespace
 
 ControlPlane::ControlPlane(std::shared_ptr<Store> store, int rank, int world_size,
                            std::chrono::milliseconds timeout)
@@ -67,9 +49,12 @@ std::vector<std::string> ControlPlane::gather(const std::string& what, const std
   return world_size_ == 1 ? std::vector<std::string>{text} : collect(what, world_size_);
 }
 
+/// Numbers travel as their shortest texts, which read back as the same numbers.
 std::vector<std::vector<double>> ControlPlane::all_gather_numbers(const std::string& what,
                                                                   const std::vector<double>& mine) {
-  return transformed(all_gather(what, text_of(mine)), numbers_in);
+  const auto number = [](const std::string& word) { return number_in<double>(word).value(); };
+  return transformed(all_gather(what, joined(mine, " ")),
+                     [&](const std::string& text) { return transformed(words_in(text), number); });
 }
 
 std::string ControlPlane::broadcast(const std::string& what, const std::string& text) {

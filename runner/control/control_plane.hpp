@@ -19,9 +19,6 @@ class ControlPlane {
  public:
   ControlPlane(std::shared_ptr<Store> store, int rank, int world_size, std::chrono::milliseconds timeout);
 
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int world_size() const { return world_size_; }
-
   /// The texts of all ranks, by rank, at every rank.
   std::vector<std::string> all_gather(const std::string& what, const std::string& text);
   /// As all_gather() at rank 0; the other ranks continue at once, with an empty list.
@@ -31,8 +28,6 @@ class ControlPlane {
                                                       const std::vector<double>& mine);
   /// Rank 0's text, at every rank.
   std::string broadcast(const std::string& what, const std::string& text);
-  /// Returns once every rank has called it.
-  void barrier(const std::string& what) { static_cast<void>(all_gather(what, std::string())); }
 
  private:
   std::string key(const std::string& what, int rank) const;

@@ -21,15 +21,9 @@ constexpr std::chrono::milliseconds kStoreAnswer{1000};
 /// the thread behind. \pre `ask` owns what it uses
 template <class Ask>
 std::optional<std::invoke_result_t<Ask>> within(std::chrono::milliseconds limit, Ask ask) {
-  auto promise = std::make_shared<std::promise<std::invoke_result_t<Ask>>>();
-  auto answer = promise->get_future();
-  std::thread([promise, ask = std::move(ask)] {
-    try {
-      promise->set_value(ask());
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
+  std::packaged_task<std::invoke_result_t<Ask>()> task(std::move(ask));
+  auto answer = task.get_future();
+  std::thread(std::move(task)).detach();
   if (answer.wait_for(limit) != std::future_status::ready) return std::nullopt;
   try {
     return answer.get();

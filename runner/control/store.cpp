@@ -74,8 +74,7 @@ class FolderStore : public Store {
 
  private:
   [[nodiscard]] std::filesystem::path file(std::string key) const {
-    for (char& letter : key)
-      if (letter == '/') letter = '_';
+    std::ranges::replace(key, '/', '_');
     return folder_ / key;
   }
 

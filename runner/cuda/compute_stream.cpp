@@ -97,12 +97,11 @@ class ComputeStream final : public DeviceStream {
   std::chrono::milliseconds at_most_{0};
 };
 
-const Registration<DeviceStreamFactory> kCuda{device_streams(),
-                                              {.name = "cuda",
-                                               .description = "NVIDIA GPUs by the CUDA runtime",
-                                               .value = [](int number) -> std::unique_ptr<DeviceStream> {
-                                                 return std::make_unique<ComputeStream>(number);
-                                               }}};
+const Registration<DeviceStreamFactory> kCuda{
+    device_streams(),
+    {.name = "cuda", .description = "NVIDIA GPUs by the CUDA runtime", .value = [](int number) {
+       return std::make_unique<ComputeStream>(number);
+     }}};
 
 }  // namespace
 }  // namespace stepcast

@@ -62,8 +62,7 @@ BlasKernels blas_kernels() {
 
 void require_thread_environment(int threads, const std::vector<std::string>& arguments) {
   if (threads < 1) throw UsageError("--threads must be at least 1, got " + std::to_string(threads));
-  if (!set_thread_environment(threads)) return;
-  become_program(kOwnProgram, arguments);
+  if (set_thread_environment(threads)) become_program(kOwnProgram, arguments);
 }
 
 std::string output_of(int threads, const std::vector<std::string>& arguments) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cassert>
+#include <vector>
 
-#include "runner/backend/session.hpp"
+#include "core/ranges.hpp"
+#include "runner/control/host_identity.hpp"
 
 namespace stepcast {
 namespace {
@@ -35,13 +37,11 @@ double request_time(Backend& backend) {
 
 /// By rank: the first rank with the same clock.
 std::vector<int> first_with_clock(const std::vector<HostIdentity>& host_of_rank) {
-  std::vector<int> result;
-  for (const HostIdentity& host : host_of_rank) {
+  return transformed(host_of_rank, [&](const HostIdentity& host) {
     const auto first =
         std::ranges::find_if(host_of_rank, [&](const HostIdentity& other) { return other.same_clock(host); });
-    result.push_back(static_cast<int>(first - host_of_rank.begin()));
-  }
-  return result;
+    return static_cast<int>(first - host_of_rank.begin());
+  });
 }
 
 }  // namespace
@@ -61,20 +61,18 @@ ClockOffset best_offset(const ClockReading& own, const std::function<double()>& 
   return best;
 }
 
-ClockOffset compare_with_rank_0(RankSession& session, const std::vector<HostIdentity>& host_of_rank,
-                                const ClockReading& own) {
+ClockOffset compare_with_rank_0(RankSession& session, const ClockReading& own) {
   Backend& backend = *session.backend;
-  assert(host_of_rank.size() == static_cast<std::size_t>(backend.world_size()));
-  const std::vector<int> first = first_with_clock(host_of_rank);
+  assert(session.place.hosts.size() == static_cast<std::size_t>(backend.world_size()));
+  const std::vector<int> first = first_with_clock(session.place.hosts);
   if (std::ranges::all_of(first, [](int rank) { return rank == 0; })) return {own(), 0.0, 0.0};
+  const auto time_of_rank_0 = [&] { return request_time(backend); };
   ClockOffset mine;
   // One clock after the other, so that rank 0 replies at once.
   for (int rank = 1; rank < backend.world_size(); ++rank) {
     if (first[rank] != rank) continue;
     if (backend.rank() == 0) serve_time(backend, rank, own);
-    if (backend.rank() == rank)
-      mine = best_offset(
-          own, [&] { return request_time(backend); }, kExchanges);
+    if (backend.rank() == rank) mine = best_offset(own, time_of_rank_0, kExchanges);
   }
   const auto all = session.control->all_gather_numbers("clocks", {mine.at_s, mine.offset_s, mine.error_s});
   const auto source = static_cast<std::size_t>(first[backend.rank()]);

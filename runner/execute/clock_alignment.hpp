@@ -1,10 +1,9 @@
 #pragma once
 
 #include <functional>
-#include <vector>
 
 #include "runner/backend/session.hpp"
-#include "runner/control/host_identity.hpp"
+#include "runner/control/clocks.hpp"
 
 /// Offsets of the steady clocks of other hosts from rank 0's, so that spans of different hosts fit into one
 /// timeline.
@@ -34,9 +33,8 @@ ClockOffset best_offset(const ClockReading& own, const std::function<double()>& 
                         int exchanges);
 
 /// Compares the clocks of all ranks with rank 0's, by 64 exchanges per other clock. Ranks that share a clock
-/// share its comparison. All ranks call it; with one clock nothing is sent. \param host_of_rank by rank
-ClockOffset compare_with_rank_0(RankSession& session, const std::vector<HostIdentity>& host_of_rank,
-                                const ClockReading& own);
+/// share its comparison. All ranks call it; with one clock nothing is sent.
+ClockOffset compare_with_rank_0(RankSession& session, const ClockReading& own = wall_clock_s);
 
 /// Rank 0's time as a function of the own one, from comparisons before and after a measurement:
 ///

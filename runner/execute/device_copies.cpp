@@ -12,9 +12,9 @@ Registry<DeviceCopiesFactory>& device_copies() {
 const Registry<DeviceCopiesFactory>::Entry& find_device_copies(const std::string& requested_by) {
   if (device_copies().entries().empty())
     throw CapabilityError(
-        requested_by +
-        ": this stepcast-runner was built without CUDA; build it where CMake finds the CUDA toolkit "
-        "(-DCUDAToolkit_ROOT=...)");
+        "{}: this stepcast-runner was built without CUDA; build it where CMake finds the CUDA toolkit "
+        "(-DCUDAToolkit_ROOT=...)",
+        requested_by);
   return device_copies().entries().front();
 }
 

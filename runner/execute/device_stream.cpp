@@ -25,8 +25,7 @@ bool names_device(const std::string& name) {
   if (device_streams().entries().empty())
     throw CapabilityError(
         "--device cuda: this stepcast-runner was built without CUDA; './dev cuda-build DIR' builds one with "
-        "the LibTorch "
-        "in DIR");
+        "the LibTorch in DIR");
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "core/error.hpp"
+#include "runner/control/clocks.hpp"
 #include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
@@ -203,8 +204,7 @@ ProgramRunner::Instant ProgramRunner::now() const {
   Instant instant;
   double queued_before_s = threads_->seconds();
   for (int i = 0; i < kTries; ++i) {
-    instant = {std::chrono::duration<double>(Clock::now().time_since_epoch()).count(), process_ran_s(),
-               threads_->seconds()};
+    instant = {wall_clock_s(), process_ran_s(), threads_->seconds()};
     if (instant.queued_s - queued_before_s < kLost) break;
     queued_before_s = instant.queued_s;
   }

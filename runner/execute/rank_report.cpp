@@ -16,14 +16,6 @@
 namespace stepcast {
 namespace {
 
-double to_seconds(std::chrono::steady_clock::time_point time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
-
-ClockOffset compare_clocks(RankSession& session) {
-  return compare_with_rank_0(session, session.place.hosts, wall_clock_s);
-}
-
 /// The step whose slowest rank is the median one (the lower of the two middle ones).
 std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
   std::vector<std::pair<double, std::size_t>> slowest;
@@ -51,18 +43,18 @@ class RankLog {
     step_time_s_.reserve(steps);
     loss_.reserve(steps);
     stamps_.reserve(steps * program_.ops.size());
-    before_ = compare_clocks(session);
+    before_ = compare_with_rank_0(session);
   }
 
   /// \param computing nothing if the program does not measure it
   void add(int step, const Stamp& whole, const std::vector<Stamp>& stamps, double loss,
            const std::optional<ComputingTime>& computing) {
-    const double length = to_seconds(whole.end) - to_seconds(whole.start);
+    const double length = clock_s(whole.end) - clock_s(whole.start);
     if (step < 0) {
       warmup_step_time_s_.push_back(length);
       return;
     }
-    start_s_.push_back(to_seconds(whole.start));
+    start_s_.push_back(clock_s(whole.start));
     step_time_s_.push_back(length);
     loss_.push_back(loss);
     if (computing) computing_.push_back(*computing);
@@ -73,7 +65,7 @@ class RankLog {
   /// step
   [[nodiscard]] Result report(RankSession& session, double bytes_sent, const MemoryBytes& peak) const {
     const std::size_t steps = step_time_s_.size();
-    const ClockLine clock(before_, compare_clocks(session));
+    const ClockLine clock(before_, compare_with_rank_0(session));
     std::vector<double> mine = step_time_s_;
     mine.insert(mine.end(), {bytes_sent, clock.error_s});
     mine.insert(mine.end(), start_s_.begin(), start_s_.end());
@@ -157,8 +149,7 @@ class RankLog {
     std::vector<Span> result;
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       const Stamp& stamp = stamps_[step * program_.ops.size() + i];
-      result.push_back(
-          span_of(rank_, program_.ops[i], time(to_seconds(stamp.start)), time(to_seconds(stamp.end))));
+      result.push_back(span_of(rank_, program_.ops[i], time(clock_s(stamp.start)), time(clock_s(stamp.end))));
     }
     return result;
   }
@@ -295,7 +286,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
     const std::vector<Stamp>& stamps = program.step();
     const Stamp whole{start, std::chrono::steady_clock::now()};
     program.settle();
-    latest_s = to_seconds(whole.end) - to_seconds(whole.start);
+    latest_s = clock_s(whole.end) - clock_s(whole.start);
     log.add(step, whole, stamps, program.loss(), program.computing());
     watch.after(step);
     loop.on_step(step, program.loss());
@@ -311,9 +302,8 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
 std::string bucket_layout(const Model& model, const std::vector<Bucket>& buckets) {
   nlohmann::json layout = nlohmann::json::array();
   for (const Bucket& bucket : buckets) {
-    nlohmann::json tensors = nlohmann::json::array();
-    for (const int tensor : bucket.tensors) tensors.push_back(model.parameters[tensor].name);
-    layout.push_back({{"bytes", static_cast<std::int64_t>(bucket.size.count())}, {"tensors", tensors}});
+    const auto names = transformed(bucket.tensors, [&](int tensor) { return model.parameters[tensor].name; });
+    layout.push_back({{"bytes", static_cast<std::int64_t>(bucket.size.count())}, {"tensors", names}});
   }
   return layout.dump();
 }

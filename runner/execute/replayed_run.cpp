@@ -106,17 +106,14 @@ void ReplayedProgram::run_hooked(std::size_t index, const std::vector<const Op*>
 }
 
 ReplayedProgram::Function ReplayedProgram::resolve(const CopyIn& action) {
-  const std::vector<int>& tensors = schedule_.buckets[action.bucket].tensors;
-  const auto position = std::ranges::find(tensors, action.tensor) - tensors.begin();
-  return [to = part_of_bucket(action.bucket, static_cast<std::size_t>(position)),
-          from = array(GradientArray{action.tensor}), scale = action.scale] { copy_scaled(to, from, scale); };
+  return [to = part_of_bucket(action.bucket, action.tensor), from = array(GradientArray{action.tensor}),
+          scale = action.scale] { copy_scaled(to, from, scale); };
 }
 
 ReplayedProgram::Function ReplayedProgram::resolve(const CopyOut& action) {
   std::vector<std::pair<Array, Array>> copies;
-  const std::vector<int>& tensors = schedule_.buckets[action.bucket].tensors;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    copies.emplace_back(array(GradientArray{tensors[i]}), part_of_bucket(action.bucket, i));
+  for (const int tensor : schedule_.buckets[action.bucket].tensors)
+    copies.emplace_back(array(GradientArray{tensor}), part_of_bucket(action.bucket, tensor));
   return [copies] {
     for (const auto& [to, from] : copies) copy_scaled(to, from, 1.0);
   };
@@ -220,11 +217,13 @@ UnitArrays ReplayedProgram::unit(int index) {
   return known->second;
 }
 
-Array ReplayedProgram::part_of_bucket(int index, std::size_t position) {
-  const std::vector<int>& tensors = schedule_.buckets.at(index).tensors;
+Array ReplayedProgram::part_of_bucket(int index, int tensor) {
   std::size_t begin = 0;
-  for (std::size_t i = 0; i < position; ++i) begin += numel(tensors[i]);
-  return array(BucketArray{index}).part(begin, numel(tensors.at(position)));
+  for (const int other : schedule_.buckets.at(index).tensors) {
+    if (other == tensor) break;
+    begin += numel(other);
+  }
+  return array(BucketArray{index}).part(begin, numel(tensor));
 }
 
 PhaseCosts step_times_of(const Model& model, const Schedule& schedule, const std::string& trace, int batch,
@@ -232,9 +231,9 @@ PhaseCosts step_times_of(const Model& model, const Schedule& schedule, const std
   if (trace.empty()) {
     if (model.has_fixed_times()) return declared_costs(model, 1.0);
     throw UsageError(
-        "--compute replayed waits for the times of a trace: --trace is missing (stepcast measure "
-        "makes one); '" +
-        model.specification + "' does not declare its times");
+        "--compute replayed waits for the times of a trace: --trace is missing (stepcast measure makes "
+        "one); '{}' does not declare its times",
+        model.specification);
   }
   const Trace measured = load_trace_of(model, trace);
   const int samples = batch / schedule.micro_batches;

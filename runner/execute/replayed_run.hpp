@@ -66,8 +66,8 @@ class ReplayedProgram final : public ProgramRunner {
   Array contributions(int tensor, int ranks) override;
   std::pair<Array, Array> exchange(int index) override;
   UnitArrays unit(int index) override;
-  /// Part of a bucket that belongs to the tensor at `position`.
-  Array part_of_bucket(int index, std::size_t position);
+  /// Part of a bucket that belongs to one of its tensors.
+  Array part_of_bucket(int index, int tensor);
   /// Array of `count` elements by name, allocated at the first call.
   Array memory(const std::string& name, std::size_t count, DataType type = DataType::kFloat32);
   [[nodiscard]] std::size_t numel(int tensor) const {

@@ -10,6 +10,7 @@
 #include <cassert>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "runner/backend/array_copies.hpp"
 #include "runner/backend/sent_bytes.hpp"
 #include "runner/backend/work_queue.hpp"
@@ -118,9 +119,7 @@ class GlooBackend : public Backend {
   }
 
   WorkPtr scatter(std::vector<Array> in, Array out, int root) override {
-    std::vector<char*> parts;
-    parts.reserve(in.size());
-    for (const Array& part : in) parts.push_back(static_cast<char*>(part.data));
+    auto parts = transformed(in, [](const Array& part) { return static_cast<char*>(part.data); });
     return push_call({CollectiveKind::kScatter, out.bytes() * ranks(), root}, &gloo::scatter,
                      [parts, out, is_root = rank() == root](auto& options) mutable {
                        if (is_root) options.setInputs(parts, out.bytes());

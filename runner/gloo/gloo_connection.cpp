@@ -97,7 +97,7 @@ void GlooConnection::abandon() {
 /// Peers whose connection is closed: they died, gave up, or were silent until the timeout, after which gloo
 /// closes all connections. A closed connection rejects a send at once. Numbers in the job.
 std::vector<int> GlooConnection::closed_peers() {
-  constexpr std::uint64_t kProbeSlot = 0x43ULL << 56U;  // chosen algorithms have 0x41 and 0x42
+  constexpr std::uint64_t kProbeSlot = 0x44ULL << 56U;  // chosen algorithms have 0x41 to 0x43
   std::vector<int> closed;
   char nothing = 0;
   for (int peer = 0; peer < world_size(); ++peer) {

@@ -14,12 +14,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ranges>
-#include <sstream>
 #include <thread>
 
 #include "core/environment.hpp"
 #include "core/error.hpp"
 #include "core/program.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/temporary.hpp"
 #include "runner/launch/binding.hpp"
@@ -65,16 +65,14 @@ std::vector<std::string> spaces_of(const std::string& lab) {
   std::vector<std::string> names;
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(kNamespaceFolder, none))
-    if (const std::string name = entry.path().filename(); name.rfind(prefix, 0) == 0) names.push_back(name);
+    if (const std::string name = entry.path().filename(); name.starts_with(prefix)) names.push_back(name);
   std::ranges::sort(names);
   return names;
 }
 
 std::vector<int> processes_in(const std::string& space) {
-  std::istringstream text(call("ip", {"netns", "pids", space}));
-  std::vector<int> processes;
-  for (int process = 0; text >> process;) processes.push_back(process);
-  return processes;
+  return transformed(words_in(call("ip", {"netns", "pids", space})),
+                     [](const std::string& process) { return std::stoi(process); });
 }
 
 std::vector<int> processes_of(const std::string& lab) {
@@ -198,12 +196,11 @@ void require_lab_capabilities() {
   static_cast<void>(network_program("tc"));
   bool allowed = false;
   std::thread([&] { allowed = ::unshare(CLONE_NEWNET) == 0; }).join();  // a namespace of that thread alone
-  if (!allowed || (std::filesystem::exists(kNamespaceFolder) ? ::access(kNamespaceFolder, W_OK)
-                                                             : ::access("/run", W_OK)) != 0)
+  const char* const folder = std::filesystem::exists(kNamespaceFolder) ? kNamespaceFolder : "/run";
+  if (!allowed || ::access(folder, W_OK) != 0)
     throw CapabilityError(
         "the lab creates network namespaces, which requires root, or CAP_NET_ADMIN and CAP_SYS_ADMIN with "
-        "write "
-        "access to /run/netns");
+        "write access to /run/netns");
 }
 
 void build_lab(const LabPlan& plan) {
@@ -243,9 +240,9 @@ std::vector<LabHost> lab_hosts(const std::string& lab) {
   const std::string switches = lab_prefix(lab) + "-switches";
   if (alias(switches).empty())
     throw RunError(
-        "there is no lab named '" + lab +
-        "': build one with 'stepcast lab up --cluster FILE', or use 'lab run --cluster FILE' for one "
-        "run");
+        "there is no lab named '{}': build one with 'stepcast lab up --cluster FILE', or use 'lab run "
+        "--cluster FILE' for one run",
+        lab);
   std::map<int, LabHost> hosts;  // by the last byte of the address
   for (const std::string& space : spaces_of(lab)) {
     if (space == switches) continue;
@@ -266,13 +263,12 @@ std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_pe
   std::vector<RankStart> ranks;
   for (std::size_t host = 0; host < hosts.size(); ++host) {
     for (int local = 0; local < ranks_per_host; ++local) {
-      RankContext context;
-      context.rank = static_cast<int>(ranks.size());
-      context.world_size = static_cast<int>(hosts.size()) * ranks_per_host;
-      context.local_rank = local;
-      context.local_world_size = ranks_per_host;
-      context.master_addr = hosts.front().address;
-      context.master_port = port;
+      const RankContext context{.rank = static_cast<int>(ranks.size()),
+                                .world_size = static_cast<int>(hosts.size()) * ranks_per_host,
+                                .local_rank = local,
+                                .local_world_size = ranks_per_host,
+                                .master_addr = hosts.front().address,
+                                .master_port = port};
       RankStart start{rank_variables(context), kNamespaceFolder + ("/" + hosts[host].space),
                       cores_of_rank(cores, static_cast<int>(host), static_cast<int>(hosts.size()))};
       start.variables[kHostNameVariable] = hosts[host].name;

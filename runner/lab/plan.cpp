@@ -95,7 +95,7 @@ LabPlan plan_lab(const Cluster& cluster, const std::string& lab) {
         return {plan.switches, "port" + number + side, found->second};
       return {prefix + cluster.node_name(node), "eth0", -1};
     };
-    plan.links.push_back({link.name, end(link.a, "a"), end(link.b, "b"), link.bandwidth});
+    plan.links.push_back({end(link.a, "a"), end(link.b, "b"), link.bandwidth});
   }
   plan.slowest_link = slowest_link(cluster);
   if (!cluster.links.empty()) plan.queue = cluster.links.front().queue;

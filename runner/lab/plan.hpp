@@ -19,7 +19,6 @@ struct LabEnd {
 
 /// Both directions of a link are shaped, each at the end that sends.
 struct LabLink {
-  std::string name;  ///< the cluster's: `host3-switch`
   LabEnd a, b;
   BytesPerSecond bandwidth;  ///< of TCP payload, in each direction
 };

@@ -11,6 +11,7 @@
 namespace stepcast {
 
 std::vector<int> cores_of_rank(const std::vector<int>& cores, int local_rank, int local_world_size) {
+  if (local_rank >= local_world_size) return {};  // the launcher does not report how many ranks are here
   const int share = static_cast<int>(cores.size()) / local_world_size;
   if (share == 0) return {};
   const auto begin = cores.begin() + static_cast<std::ptrdiff_t>(local_rank) * share;

@@ -5,6 +5,7 @@
 
 #include "core/environment.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
@@ -101,11 +102,7 @@ std::optional<RankContext> from_flags(const RankFlags& flags) {
     throw UsageError(
         flags.rank ? "--rank " + std::to_string(*flags.rank) + " is given but --world-size is missing"
                    : "--world-size " + std::to_string(*flags.world_size) + " is given but --rank is missing");
-  RankContext context;
-  context.rank = *flags.rank;
-  context.world_size = *flags.world_size;
-  context.source = "flags";
-  return context;
+  return RankContext{.rank = *flags.rank, .world_size = *flags.world_size, .source = "flags"};
 }
 
 std::optional<RankContext> from_launcher(const LauncherVariables& launcher, const Environment& environment) {
@@ -120,10 +117,7 @@ std::optional<RankContext> from_launcher(const LauncherVariables& launcher, cons
                      (rank ? launcher.world_size : launcher.rank).front(), launcher.source);
   }
   if (!torchrun && world_size->value == 1) return std::nullopt;
-  RankContext context;
-  context.rank = rank->value;
-  context.world_size = world_size->value;
-  context.source = launcher.source;
+  RankContext context{.rank = rank->value, .world_size = world_size->value, .source = launcher.source};
   if (torchrun) context.store_folder = environment(kStoreVariable).value_or("");
   if (const auto local = first_set(environment, launcher.local_rank)) context.local_rank = local->value;
   if (const auto local = first_set(environment, launcher.local_world_size))
@@ -134,10 +128,8 @@ std::optional<RankContext> from_launcher(const LauncherVariables& launcher, cons
 }  // namespace
 
 std::string first_slurm_host(const std::string& node_list) {
-  static const std::regex kFirst(R"(([^\[,]*)(?:\[([^-,\]]*)[^\]]*\]([^,]*))?(?:,.*)?)");
-  std::smatch parts;
-  if (!std::regex_match(node_list, parts, kFirst)) return node_list;
-  return parts.str(1) + parts.str(2) + parts.str(3);
+  static const std::regex kNumbers(R"(\[([^-,\]]*)[^\]]*\])");
+  return split(std::regex_replace(node_list, kNumbers, "$1"), ',').front();
 }
 
 std::optional<RankContext> discover_ranks(const RankFlags& flags, const Environment& environment) {

@@ -20,9 +20,9 @@ struct RankContext {
   int local_world_size = 1;  ///< ranks on this host; 1 if the launcher does not report it
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
-  std::string store_folder;  ///< rendezvous of the ranks of launch_ranks(); "": at master_addr
+  std::string store_folder{};  ///< rendezvous of the ranks of launch_ranks(); "": at master_addr
   /// Origin of the values: `flags`, `torchrun`, `Slurm`, `Open MPI`, `PMI`, `one process`
-  std::string source;
+  std::string source{};
 };
 
 /// Rank options of the command line, which override every variable.

@@ -19,6 +19,7 @@
 
 #include "core/environment.hpp"
 #include "core/program.hpp"
+#include "core/ranges.hpp"
 #include "runner/launch/blocked_signals.hpp"
 #include "runner/launch/job_folder.hpp"
 #include "runner/launch/launch.hpp"
@@ -140,11 +141,9 @@ class LocalJob {
     for (std::size_t rank = 1; rank < ranks_.size(); ++rank) {
       std::string& text = ranks_[rank].output;
       ranks_[rank].read();
-      std::size_t begin = 0;
-      for (std::size_t end = text.find('\n'); end != std::string::npos;
-           begin = end + 1, end = text.find('\n', begin))
-        print_line(rank, text.substr(begin, end - begin));
-      text.erase(0, begin);
+      const std::size_t end = text.rfind('\n') + 1;  // of whole lines; 0: there is none
+      for (const std::string& line : split(text.substr(0, end))) print_line(rank, line);
+      text.erase(0, end);
     }
   }
 
@@ -208,11 +207,8 @@ ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std
 }
 
 ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace) {
-  const int port = free_port();
   std::vector<RankStart> ranks(nproc);
-  RankContext own;
-  own.world_size = own.local_world_size = nproc;
-  own.master_port = port;
+  RankContext own{.world_size = nproc, .local_world_size = nproc, .master_port = free_port()};
   for (RankStart& rank : ranks) {
     rank.variables = rank_variables(own);
     own.local_rank = ++own.rank;

@@ -1,31 +1,31 @@
 #include "runner/launch/slurm_script.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 #include "core/program.hpp"
+#include "core/ranges.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 
 std::string slurm_script(const SlurmJob& job) {
-  std::ostringstream script;
-  script << "#!/bin/bash\n"
-         << "#SBATCH --job-name=" << job.name << "\n"
-         << "#SBATCH --nodes=" << job.nodes << "\n"
-         << "#SBATCH --ntasks-per-node=" << job.tasks_per_node << "\n"
-         << "#SBATCH --exclusive\n"
-         << "#SBATCH --time=" << job.time << "\n"
-         << "#SBATCH --output=" << job.name << "-%j.log\n"
-         << R"(set -euo pipefail
+  return fmt::format(R"(#!/bin/bash
+#SBATCH --job-name={0}
+#SBATCH --nodes={1}
+#SBATCH --ntasks-per-node={2}
+#SBATCH --exclusive
+#SBATCH --time={3}
+#SBATCH --output={0}-%j.log
+set -euo pipefail
 
 # Submit with: sbatch FILE. stepcast must be on the PATH of every node, and the folder shared.
 # Slurm's variables contain the rank of each task, so no MPI library is needed. stepcast binds
 # its ranks to cores itself.
 srun --mpi=none --cpu-bind=none --kill-on-bad-exit=1 \
- )";
-  for (const std::string& word : job.words) script << ' ' << shell_word(word);
-  script << '\n';
-  return script.str();
+  {4}
+)",
+                     job.name, job.nodes, job.tasks_per_node, job.time,
+                     joined(transformed(job.words, shell_word), " "));
 }
 
 std::vector<std::string> without_options(const std::vector<std::string>& words,
@@ -36,9 +36,8 @@ std::vector<std::string> without_options(const std::vector<std::string>& words,
   };
   std::vector<std::string> result;
   for (auto word = words.begin(); word != words.end(); ++word) {
-    if (in(without_value, *word) ||
-        (word->find('=') != std::string::npos && in(with_value, word->substr(0, word->find('=')))))
-      continue;
+    const std::string name = word->substr(0, word->find('='));
+    if (in(without_value, *word) || (name != *word && in(with_value, name))) continue;
     if (!in(with_value, *word))
       result.push_back(*word);
     else if (++word == words.end())

@@ -13,10 +13,6 @@ namespace {
 constexpr double kTargetS = 0.02;  // duration of each; long compared with the error of two clocks, 10 us
 constexpr double kMost = 200;      // calls or computations: a stream takes 1024 entries before its host waits
 
-double since_epoch_s(DeviceStream::Clock::time_point time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
-
 /// One rank's part in one collective of one size, and the computations that run concurrently.
 class ConcurrentCase {
  public:
@@ -43,7 +39,7 @@ class ConcurrentCase {
     std::vector<WorkPtr> works;
     const Interval computed = compute(computations, [&] { works = bench_.issue(calls + 1); });
     for (const WorkPtr& work : works) work->wait();
-    const Interval called{since_epoch_s(works.front()->ended()), since_epoch_s(works.back()->ended())};
+    const Interval called{clock_s(works.front()->ended()), clock_s(works.back()->ended())};
     return {.values = {computing_alone_s / computations, calls_alone_s / calls,
                        slowdown_beside(computing_alone_s, computed, called).value_or(0.0),
                        slowdown_beside(calls_alone_s, called, computed).value_or(0.0)}};
@@ -68,7 +64,7 @@ class ConcurrentCase {
       to = device_.record_event();
     });
     device_.drain();
-    return {since_epoch_s(device_.time_of(from)), since_epoch_s(device_.time_of(to))};
+    return {clock_s(device_.time_of(from)), clock_s(device_.time_of(to))};
   }
 
   /// Numbers of calls and computations that take kTargetS on the slowest rank, equal on all ranks.
@@ -116,7 +112,6 @@ std::optional<double> slowdown_beside(double alone_s, const Interval& own, const
 
 std::vector<BesideRow> bench_beside(RankSession& session, const BenchSettings& settings,
                                     const Computing& computing, const OnSample& on_sample) {
-  check_names("collective", settings.collectives, bench_names());
   const BenchArrays arrays = bench_arrays(*session.backend, *std::ranges::max_element(settings.sizes));
   std::deque<ConcurrentCase> benches;
   std::vector<SampledCase> cases;

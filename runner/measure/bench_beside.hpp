@@ -33,7 +33,7 @@ std::optional<double> slowdown_beside(double alone_s, const Interval& own, const
 /// calls and computations alone, about 20 ms of each (at most 200) are issued while the device is blocked,
 /// calls first, so that neither waits for the other. Times are the device's; calls count from the end of the
 /// first, at which all ranks have met. Drops rounds in which a rank has no slowdown. \throws RunError if no
-/// round is left; UsageError for unknown collectives, and for `send_recv`, which is timed on the host
+/// round is left; UsageError for `send_recv`, which is timed on the host \pre known collectives
 std::vector<BesideRow> bench_beside(RankSession& session, const BenchSettings& settings,
                                     const Computing& computing, const OnSample& on_sample);
 

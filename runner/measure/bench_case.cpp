@@ -45,7 +45,6 @@ std::vector<Array> parts_of(const Backend& backend, const Array& whole, std::siz
 }
 
 float own_value(const BenchKind::Place& p, std::size_t i) { return known_value(i / p.part, i % p.part); }
-float root_value(const BenchKind::Place& /*p*/, std::size_t i) { return known_value(0, i); }
 
 using A = BenchKind::Arrays;
 using Place = BenchKind::Place;
@@ -55,7 +54,7 @@ const std::vector<BenchKind> kKinds{
     {"all_reduce", false, true, false, 0, [](Backend& b, const A& a) { return b.all_reduce(a.in); },
      [](const Place& p, std::size_t i) { return known_sum(p.world, i); }},
     {"broadcast", false, true, false, 0, [](Backend& b, const A& a) { return b.broadcast(a.in, 0); },
-     root_value},
+     [](const Place& /*p*/, std::size_t i) { return known_value(0, i); }},
     {"gather", true, false, false, 1, [](Backend& b, const A& a) { return b.gather(a.in_part, a.out, 0); },
      own_value},
     {"scatter", true, false, true, 0,

@@ -56,9 +56,7 @@ void sample_rows(RankSession& session, std::vector<SampledCase> cases, int round
 std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSettings& settings,
                                         const OnSample& on_sample) {
   Backend& backend = *session.backend;
-  if (backend.world_size() < 2) throw UsageError("a bench of collectives needs at least 2 ranks");
   const std::vector<std::string>& names = settings.collectives.empty() ? bench_names() : settings.collectives;
-  check_names("collective", names, bench_names());
   const BenchArrays arrays = bench_arrays(backend, *std::ranges::max_element(settings.sizes));
   std::deque<BenchCase> benches;
   std::vector<SampledCase> cases;
@@ -72,20 +70,17 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
         continue;  // two sizes are rounded up to the same
       BenchCase& one = benches.emplace_back(bench);
       rows.push_back({.collective = name, .message_bytes = bytes});
-      cases.push_back({.name = one.name(),
-                       .work =
-                           [&, iterations = one.iterations(settings.iterations)] {
-                             Cost cost = time_calls(backend, one, iterations, settings.device);
-                             cost.values = {wrong};
-                             return cost;
-                           },
-                       .prepare =
-                           [&] {
-                             wrong = one.check();
-                             one.clear();
-                             one.call(1);
-                           },
-                       .ranks = one.ranks()});
+      const auto prepare = [&] {
+        wrong = one.check();
+        one.clear();
+        one.call(1);
+      };
+      const auto work = [&, iterations = one.iterations(settings.iterations)] {
+        Cost cost = time_calls(backend, one, iterations, settings.device);
+        cost.values = {wrong};
+        return cost;
+      };
+      cases.push_back({.name = one.name(), .work = work, .prepare = prepare, .ranks = one.ranks()});
     }
   sample_rows(session, std::move(cases), settings.rounds, on_sample, rows);
   return rows;

@@ -35,8 +35,8 @@ void check_names(const std::string& kind, const std::vector<std::string>& names,
 /// rank, of all threads. On the host each call is waited for. On a device all calls are issued while it is
 /// blocked, one more than are counted, and a sample reaches from the end of the first, at which all ranks
 /// have met, to the end of the last by the device's clock, as in nccl-tests. A ping-pong is timed on the
-/// host. Sizes that do not divide into equal parts of whole floats are rounded up. \throws UsageError for an
-/// unknown collective, or for fewer than 2 ranks
+/// host. Sizes that do not divide into equal parts of whole floats are rounded up. \pre known
+/// collectives, at least 2 ranks
 std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSettings& settings,
                                         const OnSample& on_sample);
 

@@ -73,11 +73,10 @@ std::vector<BenchRow> bench_copies(RankSession& session, CopyBench& bench, const
                             : static_cast<int>(std::clamp(2.0 * kGibi / bytes, kFew, kMany));
       rows.push_back({.collective = kind, .message_bytes = bytes});
       rows.back().wrong = static_cast<long long>(bench.check(kind, size));
-      cases.push_back(
-          {.name = kind + " " + to_text(Bytes(bytes)),
-           .work = [&bench, kind, size,
-                    times] { return cost_of(times, process_cpu_s, [&] { bench.copy(kind, size, times); }); },
-           .prepare = [&bench, kind, size] { bench.copy(kind, size, 1); }});
+      const auto copy = [&bench, kind, size](int count) { bench.copy(kind, size, count); };
+      cases.push_back({.name = kind + " " + to_text(Bytes(bytes)),
+                       .work = [copy, times] { return cost_of(times, process_cpu_s, [&] { copy(times); }); },
+                       .prepare = [copy] { copy(1); }});
     }
   sample_rows(session, std::move(cases), settings.rounds, on_sample, rows);
   return rows;

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 
@@ -125,11 +126,9 @@ GpuState GpuWatch::report() {
   state.driver = driver_.version;
   state.highest_clock_mhz = driver_.highest_clock_mhz;
   if (readings_.empty()) return state;
-  std::vector<double> sm, memory;
+  const std::vector<double> sm = transformed(readings_, &GpuReading::sm_clock_mhz);
   unsigned long long reasons = 0;
   for (const GpuReading& reading : readings_) {
-    sm.push_back(reading.sm_clock_mhz);
-    memory.push_back(reading.memory_clock_mhz);
     state.power_w = std::max(state.power_w, reading.power_w);
     state.temperature_c = std::max(state.temperature_c, reading.temperature_c);
     reasons |= reading.throttle_reasons;
@@ -137,7 +136,7 @@ GpuState GpuWatch::report() {
   state.readings = static_cast<int>(readings_.size());
   state.sm_clock_mhz = median(sm);
   state.lowest_clock_mhz = *std::ranges::min_element(sm);
-  state.memory_clock_mhz = median(memory);
+  state.memory_clock_mhz = median(transformed(readings_, &GpuReading::memory_clock_mhz));
   state.throttled = throttle_text(reasons);
   return state;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "runner/backend/message_walk.hpp"
 #include "runner/measure/bench_case.hpp"
@@ -117,10 +118,9 @@ double median_of_host(const HostSurvey& survey, int host, std::vector<double> Ho
 
 }  // namespace
 
-HostSurvey survey_hosts(RankSession& session, const std::vector<HostIdentity>& host_of_rank,
-                        const std::optional<Cluster>& cluster) {
+HostSurvey survey_hosts(RankSession& session, const std::optional<Cluster>& cluster) {
   HostSurvey survey;
-  survey.hosts = group_by_host(host_of_rank);
+  survey.hosts = group_by_host(session.place.hosts);
   const auto hosts = static_cast<int>(survey.hosts.size());
   survey.slow_network.assign(survey.hosts.size(), false);
   survey.slow_compute.assign(survey.hosts.size(), false);
@@ -151,10 +151,8 @@ void choose_ranks(const HostSurvey& survey, const std::vector<HostIdentity>& hos
   for (const char* path_class : {kSameSwitch, kAcrossSwitches})
     if (const auto pair = representative(survey.pairs, survey.classes, path_class, avoid))
       settings.pairs.push_back({path_class, {first_rank(pair->a), first_rank(pair->b)}});
-  settings.ring.clear();
   const auto hosts = static_cast<int>(survey.hosts.size());
-  for (const int host : ring_order(hosts, survey.pairs, survey.classes, avoid))
-    settings.ring.push_back(first_rank(host));
+  settings.ring = transformed(ring_order(hosts, survey.pairs, survey.classes, avoid), first_rank);
 }
 
 std::vector<HostCost> host_costs(RankSession& session, const HostSurvey& survey, const ClockLine& clock) {

@@ -23,8 +23,7 @@ struct HostSurvey {
 
 /// Probes all hosts shortly. Path classes come from the cluster if there is one, otherwise from the probe.
 /// All ranks call it and receive equal surveys. \throws InputError if the cluster does not fit the job
-HostSurvey survey_hosts(RankSession& session, const std::vector<HostIdentity>& host_of_rank,
-                        const std::optional<Cluster>& cluster);
+HostSurvey survey_hosts(RankSession& session, const std::optional<Cluster>& cluster);
 
 /// Chooses the ranks whose messages are measured, and fills in `pairs`, `sharing_ranks` and `ring`: one pair
 /// of every path class, without slow hosts if two others are left; for `same_host` two ranks of the first

@@ -13,8 +13,7 @@ void check_place(RankSession& session, const std::string& own) {
   if (const std::size_t hosts = group_by_host(session.place.hosts).size(); hosts > 1)
     throw CapabilityError(
         "calibrate --backend nccl: the ranks are on {} hosts; NCCL's parameters are fitted for the GPUs of "
-        "one "
-        "host: start the ranks on one host",
+        "one host: start the ranks on one host",
         hosts);
   const std::vector<std::string> names = session.control->all_gather("gpu", own);
   for (std::size_t rank = 0; rank < names.size(); ++rank)

@@ -32,12 +32,10 @@ std::vector<bool> far_below(const std::vector<double>& values, double limit) {
 
 /// (max - min)/median of a pair's samples: the median over the pairs.
 double noise_of(const std::vector<std::vector<double>>& samples) {
-  std::vector<double> spreads;
-  for (const std::vector<double>& values : samples) {
-    const auto [least, most] = std::ranges::minmax_element(values);
-    spreads.push_back((*most - *least) / median(values));
-  }
-  return median(spreads);
+  return median(transformed(samples, [](const std::vector<double>& values) {
+    const auto [least, most] = std::ranges::minmax(values);
+    return (most - least) / median(values);
+  }));
 }
 
 /// Flags by entry: true if no cut separates its median from the least one. \pre samples not empty
@@ -130,24 +128,24 @@ std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vect
   std::size_t world = 0;
   for (const JobHost& host : hosts) world += host.ranks.size();
   const std::vector<int> nodes = place_ranks(cluster, static_cast<int>(world));
-  const auto node_of = [&](int rank) { return nodes[rank]; };
+  const auto host_of = [&](int rank) { return cluster.node(nodes[rank]).host; };
   std::map<int, std::string> used;  // host of the cluster → host of the job
   for (const JobHost& host : hosts) {
-    const Host& placed = cluster.host_of(node_of(host.ranks.front()));
+    const int first = host.ranks.front();
     for (const int rank : host.ranks)
-      if (cluster.node(node_of(rank)).host != cluster.node(node_of(host.ranks.front())).host)
+      if (host_of(rank) != host_of(first))
         throw InputError(
             "{}: ranks {} and {} are both on host {}, but the cluster has them on different hosts",
-            cluster.path, host.ranks.front(), rank, host.name);
-    const auto [other, is_new] = used.emplace(cluster.node(node_of(host.ranks.front())).host, host.name);
+            cluster.path, first, rank, host.name);
+    const auto [other, is_new] = used.emplace(host_of(first), host.name);
     if (!is_new)
       throw InputError("{}: hosts {} and {} of this job are one host of the cluster, {}", cluster.path,
-                       other->second, host.name, placed.name);
+                       other->second, host.name, cluster.host_of(nodes[first]).name);
   }
   const Paths paths(cluster);
   std::vector<std::string> classes;
   for (const HostPair& pair : pairs) {
-    const auto first_node = [&](int host) { return node_of(hosts[host].ranks.front()); };
+    const auto first_node = [&](int host) { return nodes[hosts[host].ranks.front()]; };
     const Path path = paths.between(first_node(pair.a), first_node(pair.b));
     classes.emplace_back(switches_crossed(cluster, path) <= 1 ? kSameSwitch : kAcrossSwitches);
   }

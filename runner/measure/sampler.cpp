@@ -104,11 +104,9 @@ void Sampler::add_sample(Case& one, std::vector<const double*>& next) {
 void Sampler::forget() {
   for (Case& one : cases_) {
     Case empty{one.definition};
-    empty.set = {.probe = one.definition.name,
-                 .path_class = one.definition.path_class,
-                 .bytes = one.definition.bytes,
-                 .time_s = {},
-                 .cpu_s = {}};
+    empty.set.probe = one.definition.name;
+    empty.set.path_class = one.definition.path_class;
+    empty.set.bytes = one.definition.bytes;
     empty.round_s = one.round_s;
     empty.given_up = one.given_up;
     one = std::move(empty);

@@ -20,10 +20,7 @@ ncclDataType_t nccl_type(DataType type) {
 /// Device of one rank, shared by a backend and its subgroups.
 struct NcclDevice {
   explicit NcclDevice(const BackendConfig& config)
-      : number(config.device),
-        job(std::make_shared<NcclJob>(config, FailureReports(config.store))),
-        watch(number) {}
-  const int number;
+      : job(std::make_shared<NcclJob>(config, FailureReports(config.store))), watch(config.device) {}
   std::shared_ptr<NcclJob> job;
   NcclWatch watch;
   std::shared_ptr<DeviceTimeline> timeline;
@@ -42,7 +39,7 @@ struct NcclChannel {
 /// Backend over NCCL. Every call waits on its own stream for the followed stream and does not block the host.
 class NcclBackend : public Backend {
  public:
-  /// \param lent by a backend that this one is a group of, else null
+  /// \param whole counter of the backend that this one is a group of, else null
   NcclBackend(std::shared_ptr<NcclDevice> device, const NcclMembers& members,
               std::shared_ptr<SentBytes> whole)
       : device_(std::move(device)),
@@ -170,7 +167,7 @@ class NcclBackend : public Backend {
   [[nodiscard]] int rank_of_job(int rank) const { return communicator_->members().ranks.at(rank); }
 
   /// Sets the device of this rank for the calling thread.
-  void enter() const { require_cuda(cudaSetDevice(device_->number), "cudaSetDevice"); }
+  void enter() const { require_cuda(cudaSetDevice(device_->job->place.device), "cudaSetDevice"); }
 
   static bool idle(const NcclChannel& channel) {
     return channel.queue.idle() && cudaStreamQuery(channel.stream.get()) == cudaSuccess;
@@ -255,7 +252,7 @@ class NcclBackend : public Backend {
     auto work = std::make_shared<NcclWork>(what, device_->timeline);
     channel->queue.push([device = device_, channel, work, what, data, sends = ends.from == rank(),
                          ready = record_cuda_event(followed_)] {
-      static_cast<void>(cudaSetDevice(device->number));
+      static_cast<void>(cudaSetDevice(device->job->place.device));
       try {
         if (channel->communicator == nullptr)
           channel->communicator = std::make_shared<NcclCommunicator>(device->job, channel->members);
@@ -285,10 +282,9 @@ class NcclBackend : public Backend {
   std::shared_ptr<NcclChannel> channel_of(const Ends& ends) {
     std::shared_ptr<NcclChannel>& channel = channels_[ends];
     if (channel == nullptr) {
-      NcclMembers members;
-      members.name = fmt::format("{}/{} to {}", communicator_->members().name, ends.from, ends.to);
-      members.ranks = {rank_of_job(ends.from), rank_of_job(ends.to)};
-      members.own = ends.from == rank() ? 0 : 1;
+      NcclMembers members{fmt::format("{}/{} to {}", communicator_->members().name, ends.from, ends.to),
+                          {rank_of_job(ends.from), rank_of_job(ends.to)},
+                          ends.from == rank() ? 0 : 1};
       channel = std::shared_ptr<NcclChannel>(new NcclChannel{.members = std::move(members)});
     }
     return channel;

@@ -21,7 +21,10 @@ constexpr std::chrono::microseconds kPause{50};
 NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclJob> job, NcclMembers members)
     : nccl_(nccl_library()), job_(std::move(job)), members_(std::move(members)) {
   const std::scoped_lock lock(mutex_);
-  connect(meet());
+  const ncclUniqueId id = meet();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  settle("connecting", nccl_.init(&communicator_, members_.size(), id, members_.own, &config));
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -70,12 +73,6 @@ ncclUniqueId NcclCommunicator::meet() {
     std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof id.internal));
   }
   return id;
-}
-
-void NcclCommunicator::connect(const ncclUniqueId& id) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  settle("connecting", nccl_.init(&communicator_, members_.size(), id, members_.own, &config));
 }
 
 void NcclCommunicator::settle(const std::string& what, ncclResult_t result) {

@@ -63,7 +63,6 @@ class NcclCommunicator {
 
  private:
   [[nodiscard]] ncclUniqueId meet();
-  void connect(const ncclUniqueId& id);
   /// Waits until the library has completed the call. \throws RunError
   void settle(const std::string& what, ncclResult_t result);
   /// As the call of the same name, with `mutex_` held.

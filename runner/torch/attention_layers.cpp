@@ -1,3 +1,4 @@
+#include "core/ranges.hpp"
 #include "models/layer.hpp"
 #include "runner/torch/attention_functions.hpp"
 #include "runner/torch/layer_builder.hpp"
@@ -87,21 +88,18 @@ LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
   const bool ring = builder.model().parallel.ring, by_heads = builder.model().parallel.ulysses;
   const LayerFunction gather =
       ranks > 1 && !ring && !by_heads ? gather_parts(builder, layer, head) : LayerFunction();
-  AttentionFunction weigh = ring ? ring_of(builder, layer)
-                                 : core_attention(builder,
-                                                  {.queries = by_heads ? ranks * sequence : sequence,
-                                                   .keys = ranks * sequence,
-                                                   .sharing = sharing,
-                                                   .first = by_heads ? 0 : positions.front(),
-                                                   .causal = flag("causal"),
-                                                   .padding_mask = flag("padding_mask"),
-                                                   .fuses = flag("flash") && (ranks == 1 || by_heads) &&
-                                                            layer.sizes.at("dropout") == 0},
-                                                  layer.sizes.at("dropout"));
+  const std::int64_t dropped = layer.sizes.at("dropout");
+  const AttentionForm form{.queries = by_heads ? ranks * sequence : sequence,
+                           .keys = ranks * sequence,
+                           .sharing = sharing,
+                           .first = by_heads ? 0 : positions.front(),
+                           .causal = flag("causal"),
+                           .padding_mask = flag("padding_mask"),
+                           .fuses = flag("flash") && (ranks == 1 || by_heads) && dropped == 0};
+  AttentionFunction weigh = ring ? ring_of(builder, layer) : core_attention(builder, form, dropped);
   if (by_heads) weigh = split_heads(builder, layer, std::move(weigh));
   return [=](const torch::Tensor& x) {
-    std::vector<torch::Tensor> parts;
-    for (const LayerFunction& project : projections) parts.push_back(project(x));
+    auto parts = transformed(projections, [&](const LayerFunction& project) { return project(x); });
     if (fused) parts = parts.front().chunk(3, -1);
     // [batch, sequence, heads * head] to [batch, heads, sequence, head]
     const auto by_head = [&](std::size_t part) {

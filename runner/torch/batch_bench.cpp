@@ -7,17 +7,13 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "records/watch.hpp"
+#include "runner/control/clocks.hpp"
 #include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
 namespace {
 
-using BenchClock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kSleep{200};  // of the other thread
-
-double seconds_since(BenchClock::time_point start) {
-  return std::chrono::duration<double>(BenchClock::now() - start).count();
-}
 
 }  // namespace
 
@@ -149,18 +145,15 @@ void BatchBench::segmented_step(Kept keep) {
   timestamps_.restart();
   const double ran_before_s = process_ran_s();
   const StepLaps laps = run_segmented(keep == Kept::kPhaseTimes);
-  const BenchClock::time_point over = BenchClock::now();
+  const double over_s = wall_clock_s();
   const double ran_s = process_ran_s() - ran_before_s;
   model_.set_gradient_hook({});
   model_.set_collective({});
   timestamps_.settle();
-  const auto before_end_s = [over](BenchClock::time_point from) {
-    return std::chrono::duration<double>(over - from).count();
-  };
-  const double whole_s = before_end_s(timestamps_.issued(laps.start));
+  const double whole_s = over_s - clock_s(timestamps_.issued(laps.start));
   shortest_s_ = std::min(shortest_s_, whole_s);
   if (keep == Kept::kStepTime || keep == Kept::kBoth)
-    keep_step(laps, whole_s, ran_s, before_end_s(timestamps_.done(last_)));
+    keep_step(laps, whole_s, ran_s, over_s - clock_s(timestamps_.done(last_)));
   if (keep == Kept::kStepTime) shorten_launches(laps);
   if (keep == Kept::kPhaseTimes || keep == Kept::kBoth) keep_phases(laps);
 }
@@ -204,7 +197,9 @@ void BatchBench::keep_phases(const StepLaps& laps) {
     const SegmentLaps& own = laps.segments[segment];
     keep_collectives(static_cast<int>(segment), false, own.forward);
     keep_collectives(static_cast<int>(segment), true, own.backward);
-    keep_ready_fractions(segment, own.backward);
+    const std::vector<int>& tensors = model_.model().segments[segment].parameters;
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      fractions_[segment - part_.first()][i].push_back(fraction(own.backward, ready_[tensors[i]]));
   }
 }
 
@@ -222,12 +217,6 @@ double BatchBench::fraction(const Lap& phase, std::size_t event) const {
   return whole > 0.0 ? std::clamp(timestamps_.done_s(phase.from, event) / whole, 0.0, 1.0) : 1.0;
 }
 
-void BatchBench::keep_ready_fractions(std::size_t segment, const Lap& backward) {
-  const std::vector<int>& tensors = model_.model().segments[segment].parameters;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    fractions_[segment - part_.first()][i].push_back(fraction(backward, ready_[tensors[i]]));
-}
-
 void BatchBench::keep_collectives(int segment, bool backward, const Lap& phase) {
   const std::vector<LayerCollective>& collectives = model_.model().collectives;
   for (std::size_t i = 0; i < collectives.size(); ++i)
@@ -236,7 +225,7 @@ void BatchBench::keep_collectives(int segment, bool backward, const Lap& phase) 
 }
 
 void BatchBench::native_step(bool keep) {
-  const BenchClock::time_point start = BenchClock::now();
+  const double start_s = wall_clock_s();
   const double ran_before_s = process_ran_s();
   {
     const Arrival arrival = next_arrival();
@@ -252,7 +241,7 @@ void BatchBench::native_step(bool keep) {
     else if (device_ != nullptr)
       device_->drain();
   }
-  const double wall_s = seconds_since(start), ran_s = process_ran_s() - ran_before_s;
+  const double wall_s = wall_clock_s() - start_s, ran_s = process_ran_s() - ran_before_s;
   if (keep)
     entry_.native_step_s.push_back(timestamps_.counts_processor_time() ? std::min(wall_s, ran_s) : wall_s);
 }

@@ -66,7 +66,6 @@ class BatchBench {
   void each_lap(const StepLaps& laps, const KeepLap& keep);
   void keep_phases(const StepLaps& laps);
   void shorten_launches(const StepLaps& laps);
-  void keep_ready_fractions(std::size_t segment, const Lap& backward);
   /// \param segment -1: the loss
   void keep_collectives(int segment, bool backward, const Lap& phase);
   /// Part of a phase that has passed at an event.

@@ -77,10 +77,9 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
   at::Generator generator = seeded(seed);
   if (model.input.kind == "features" && model.loss.kind != "cross_entropy" &&
       model.loss.kind != "binary_cross_entropy") {
-    std::vector<std::int64_t> sizes{
-        std::clamp(kOwnNumbers / numel(model.input.shape), kLeastRows, kSyntheticRows)};
-    sizes.insert(sizes.end(), model.input.shape.begin(), model.input.shape.end());
-    return {torch::randn(sizes, generator), torch::zeros({sizes.front()}, torch::kInt64), seed};
+    const std::int64_t rows = std::clamp(kOwnNumbers / numel(model.input.shape), kLeastRows, kSyntheticRows);
+    return {torch::randn(stacked(rows, model.input.shape), generator), torch::zeros({rows}, torch::kInt64),
+            seed};
   }
   if (model.input.kind == "features") {
     const std::int64_t features = model.input.shape.at(0);

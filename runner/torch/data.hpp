@@ -17,6 +17,13 @@ struct Batch {
                          ///< 1 in the model's dtype
 };
 
+/// Shape of `count` arrays of this shape in one.
+inline std::vector<std::int64_t> stacked(std::int64_t count, torch::IntArrayRef shape) {
+  std::vector<std::int64_t> whole{count};
+  whole.insert(whole.end(), shape.begin(), shape.end());
+  return whole;
+}
+
 /// Data set with a fixed random order. Images are kept as bytes, as in CIFAR-10's files, and become floating
 /// point when a batch is drawn. Features are kept as float32, tokens as int64.
 class Dataset {

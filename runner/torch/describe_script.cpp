@@ -36,6 +36,10 @@ std::vector<ProgramPiece> divided(const ScriptProgram& program) {
   return modules_of(smallest, sizes);
 }
 
+bool contains(const std::vector<LayerTensor>& tensors, const std::string& name) {
+  return std::ranges::find(tensors, name, &LayerTensor::suffix) != tensors.end();
+}
+
 /// Runs a program as a whole and in pieces, and observes the pieces.
 class ScriptTrial {
  public:
@@ -104,8 +108,7 @@ class ScriptTrial {
       std::string text = error.what();
       text = text.substr(0, text.find("\nException raised from"));
       const std::size_t line = text.find_last_of('\n', text.empty() ? 0 : text.size() - 2);
-      throw InputError("{}: with input {}: {}", question_.path,
-                       fmt::format("{}", fmt::join(question_.shape, "x")),
+      throw InputError("{}: with input {}: {}", question_.path, joined(question_.shape, "x"),
                        printable(line == std::string::npos ? text : text.substr(line + 1)));
     }
   }
@@ -150,9 +153,7 @@ class ScriptTrial {
   void add_tensors(const ScriptPart& part, GivenLayer& layer) {
     const auto owned = [&](const std::string& name) {
       return std::ranges::any_of(parts_, [&](const GivenModel::Part& one) {
-        return std::ranges::any_of(one.layer.parameters,
-                                   [&](const LayerTensor& t) { return t.suffix == name; }) ||
-               std::ranges::any_of(one.layer.buffers, [&](const LayerTensor& t) { return t.suffix == name; });
+        return contains(one.layer.parameters, name) || contains(one.layer.buffers, name);
       });
     };
     const auto reads = [&](const std::string& name) {
@@ -195,8 +196,7 @@ class ScriptTrial {
         outputs_[i].backward(starts_[i + 1].grad());
       GivenLayer& layer = parts_[i].layer;
       for (const std::string& name : order)
-        if (std::ranges::any_of(layer.parameters, [&](const LayerTensor& t) { return t.suffix == name; }))
-          layer.ready.push_back(name);
+        if (contains(layer.parameters, name)) layer.ready.push_back(name);
     }
     for (const auto& [accumulator, hook] : hooks) accumulator->del_post_hook(hook);
   }

@@ -188,7 +188,7 @@ class CompiledProgram final : public ProgramRunner {
       batch_ = {};
       batch_ = data_.batch(step_, index, schedule_.data_parallel, samples_ * schedule_.micro_batches,
                            model_.dtype(), part);
-      for (int i = 0; i < schedule_.micro_batches; ++i) pass(i).begin(micro_batch(batch_.input, i));
+      for (int i = 0; i < schedule_.micro_batches; ++i) pass(i).receive(0, micro_batch(batch_.input, i));
     };
   }
 
@@ -288,9 +288,7 @@ class CompiledProgram final : public ProgramRunner {
 
   std::function<WorkPtr()> resolve_recv(const Recv& action) {
     const auto segment = static_cast<std::size_t>(action.payload.segment);
-    std::vector<std::int64_t> shape{samples_};
-    const Shape& output = model_.model().segments[segment].output;
-    shape.insert(shape.end(), output.begin(), output.end());
+    const std::vector<std::int64_t> shape = stacked(samples_, model_.model().segments[segment].output);
     return [this, gradient = action.payload.gradient, segment, shape, on = &pass(action.payload.micro_batch),
             peer = rank_ + action.offset, tag = static_cast<std::uint32_t>(action.tag)] {
       torch::Tensor place = torch::empty(shape, on_device(model_.dtype()));
@@ -323,12 +321,9 @@ class CompiledProgram final : public ProgramRunner {
     input_ = own.contiguous();
     output_.reset();
     switch (collective.kind) {
-      case LayerCollectiveKind::kAllGather: {
-        std::vector<std::int64_t> shape = own.sizes().vec();
-        shape.insert(shape.begin(), parts);
-        output_ = torch::empty(shape, own.options());
+      case LayerCollectiveKind::kAllGather:
+        output_ = torch::empty(stacked(parts, own.sizes()), own.options());
         break;
-      }
       case LayerCollectiveKind::kReduceScatter:
         if (samples > 1) input_ = own.unflatten(1, {parts, -1}).transpose(0, 1).contiguous();
         output_ = torch::empty({samples, own.size(1) / parts, own.size(2)}, own.options());
@@ -353,9 +348,7 @@ class CompiledProgram final : public ProgramRunner {
     torch::Tensor& scratch = contributions_[tensor];
     if (!scratch.defined()) {
       const MemoryScope scope(MemoryCategory::kCommunication);
-      std::vector<std::int64_t> shape = gradient(tensor).sizes().vec();
-      shape.insert(shape.begin(), ranks);
-      scratch = torch::zeros(shape, on_device(model_.dtype()));
+      scratch = torch::zeros(stacked(ranks, gradient(tensor).sizes()), on_device(model_.dtype()));
     }
     return scratch;
   }

@@ -21,13 +21,10 @@ LayerFunction build_linear(LayerBuilder& builder, const Layer& layer) {
 LayerFunction build_batch_norm(LayerBuilder& builder, const Layer& layer) {
   constexpr double kMomentum = 0.1;
   constexpr double kEpsilon = 1e-5;
-  const torch::NoGradGuard no_grad;
-  torch::Tensor weight = builder.parameter(layer.name + ".weight");
-  weight.fill_(1.0);
+  const torch::Tensor weight = builder.ones(layer.name + ".weight");
   const torch::Tensor bias = builder.parameter(layer.name + ".bias");
   const torch::Tensor mean = builder.buffer(layer.name + ".running_mean");
-  torch::Tensor variance = builder.buffer(layer.name + ".running_var");
-  variance.fill_(1.0);
+  const torch::Tensor variance = builder.buffer(layer.name + ".running_var").fill_(1.0);
   torch::Tensor tracked = builder.buffer(layer.name + ".num_batches_tracked");
   return [=](const torch::Tensor& x) {
     tracked.add_(1);

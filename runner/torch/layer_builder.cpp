@@ -87,6 +87,11 @@ torch::Tensor LayerBuilder::parameter(const std::string& name) {
   return value;
 }
 
+torch::Tensor LayerBuilder::ones(const std::string& name) {
+  const torch::NoGradGuard no_grad;
+  return parameter(name).fill_(1.0);
+}
+
 torch::Tensor LayerBuilder::normal(const std::string& name) {
   constexpr double kDeviation = 0.02;
   const torch::NoGradGuard no_grad;
@@ -144,12 +149,8 @@ std::shared_ptr<const ScriptProgram> LayerBuilder::program(const std::string& pa
 LayerFunction LayerBuilder::projection(const std::string& name, bool has_bias) {
   const torch::Tensor weight = normal(name + ".weight");
   const torch::Tensor bias = has_bias ? parameter(name + ".bias") : torch::Tensor();
-  if (has_bias)
-    return adapted(name, [weight = summed(name + ".weight", weight), bias = summed(name + ".bias", bias)](
-                             const torch::Tensor& x) { return torch::linear(x, weight(), bias()); });
-  return adapted(name, [weight = summed(name + ".weight", weight)](const torch::Tensor& x) {
-    return torch::linear(x, weight());
-  });
+  return adapted(name, [weight = summed(name + ".weight", weight), bias = summed(name + ".bias", bias)](
+                           const torch::Tensor& x) { return torch::linear(x, weight(), bias()); });
 }
 
 LayerFunction LayerBuilder::adapted(const std::string& name, LayerFunction base) {
@@ -165,10 +166,7 @@ LayerFunction LayerBuilder::adapted(const std::string& name, LayerFunction base)
 
 LayerFunction LayerBuilder::rms_norm(const std::string& name) {
   constexpr double kEpsilon = 1e-5;
-  const torch::NoGradGuard no_grad;
-  torch::Tensor weight = parameter(name + ".weight");
-  weight.fill_(1.0);
-  return [weight = summed(name + ".weight", weight)](const torch::Tensor& x) {
+  return [weight = summed(name + ".weight", ones(name + ".weight"))](const torch::Tensor& x) {
     return x * torch::rsqrt(x.square().mean(-1, true) + kEpsilon) * weight();
   };
 }

@@ -38,6 +38,8 @@ class LayerBuilder {
 
   /// Creates a parameter, zero so far.
   torch::Tensor parameter(const std::string& name);
+  /// Creates a parameter of ones, as norms begin.
+  torch::Tensor ones(const std::string& name);
   /// Parameter of an earlier layer.
   [[nodiscard]] torch::Tensor held(const std::string& name) const {
     return target_.parameters_[parameter_index_.at(name)];

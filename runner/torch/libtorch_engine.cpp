@@ -29,8 +29,7 @@ const Registration<TorchEngine> kLibTorch{torch_engines(),
                                                      .measure_trace = measure_trace,
                                                      .describe_script = describe_script,
                                                      .prepare_scaled_copy = prepare_scaled_copy,
-                                                     .prepare_product = prepare_product},
-                                           .order = 10}};
+                                                     .prepare_product = prepare_product}}};
 
 }  // namespace
 }  // namespace stepcast

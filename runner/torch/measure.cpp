@@ -1,16 +1,14 @@
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
 #include "core/program.hpp"
 #include "records/watch.hpp"
+#include "runner/control/clocks.hpp"
 #include "runner/torch/batch_bench.hpp"
 #include "runner/torch/engine.hpp"
 
 namespace stepcast {
 namespace {
-
-using MeasureClock = std::chrono::steady_clock;
 
 double best_probe_of(const std::vector<BatchBench>& benches) {
   std::vector<double> probes;
@@ -19,19 +17,17 @@ double best_probe_of(const std::vector<BatchBench>& benches) {
   return best_probe(std::move(probes));
 }
 
-/// Number of steps without interference that are missing to `steps`.
-int lacking_steps(const BatchBench& bench, double best, int steps) {
-  const std::vector<char> clean = without_interference(bench.machine(), best);
-  return steps - static_cast<int>(std::ranges::count(clean, 1));
+/// Number of steps without interference.
+int clean_steps(const MachineLog& machine, double best) {
+  return static_cast<int>(std::ranges::count(without_interference(machine, best), 1));
 }
 
 /// Splits the steps of an entry into those that a forecast uses and rejected ones.
 void add_clean_steps(const TraceEntry& all, double best, int steps, Trace& trace) {
   constexpr int kFew = 2;  // of three
-  const std::vector<char> clean = without_interference(all.machine, best);
   const std::vector<char> keep = least_interference(all.machine, best, static_cast<std::size_t>(steps));
   trace.entries.push_back(marked(all, keep));
-  trace.entries.back().with_interference = 3 * std::ranges::count(clean, 1) < kFew * steps;
+  trace.entries.back().with_interference = 3 * clean_steps(all.machine, best) < kFew * steps;
   if (TraceEntry others = marked(all, keep, false); others.steps() > 0)
     trace.rejected.push_back(std::move(others));
 }
@@ -68,7 +64,7 @@ class Measurement {
       const double best = best_probe_of(benches_);
       bool lacks = false;
       for (BatchBench& bench : benches_)
-        if (const int lacking = lacking_steps(bench, best, options_.steps); lacking > 0) {
+        if (const int lacking = options_.steps - clean_steps(bench.machine(), best); lacking > 0) {
           turn(bench, std::min(lacking, kStepsPerTurn));
           lacks = true;
         }
@@ -80,9 +76,7 @@ class Measurement {
  private:
   static constexpr int kStepsPerTurn = 5;
 
-  [[nodiscard]] double elapsed_s() const {
-    return std::chrono::duration<double>(MeasureClock::now() - begin_).count();
-  }
+  [[nodiscard]] double elapsed_s() const { return wall_clock_s() - begin_s_; }
   [[nodiscard]] bool in_time() const { return options_.limit_s <= 0.0 || elapsed_s() < options_.limit_s; }
   /// Samples the machine if the last sample is older.
   void look(double after_s) {
@@ -101,7 +95,7 @@ class Measurement {
 
   const MeasureOptions& options_;
   std::vector<BatchBench>& benches_;
-  const MeasureClock::time_point begin_ = MeasureClock::now();
+  const double begin_s_ = wall_clock_s();
   std::optional<Watch> watch_;  ///< from the first measured step on
 };
 

@@ -38,9 +38,7 @@ class MeasuredPart {
     }
     const at::Generator generator = dtypes.generator(options.seed);
     const auto normal = [&](const Shape& shape) {
-      std::vector<std::int64_t> sizes{batch};
-      sizes.insert(sizes.end(), shape.begin(), shape.end());
-      return torch::empty(sizes, dtypes.options()).normal_(0.0, 1.0, generator);
+      return torch::empty(stacked(batch, shape), dtypes.options()).normal_(0.0, 1.0, generator);
     };
     const auto segment = [&](int index) -> const Segment& { return model.segments[index]; };
     if (!has_input_) input_ = normal(segment(segments_.front()).layers.front().input);

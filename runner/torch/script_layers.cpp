@@ -1,7 +1,9 @@
+#include <filesystem>
 #include <map>
 #include <memory>
 
 #include "core/error.hpp"
+#include "core/table.hpp"
 #include "models/given_layer.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/layer_builder.hpp"
@@ -26,26 +28,19 @@ struct PartTensors {
   }
 };
 
-void copy_into(const torch::Tensor& to, const torch::Tensor& from, const std::string& name,
-               const std::string& path) {
-  if (to.sizes() != from.sizes())
-    throw InputError("{}: '{}' has the shape {}, {}.yaml contains another; measure it again", path, name,
-                     fmt::format("{}", fmt::join(from.sizes(), "x")), path);
-  to.copy_(from);
-}
-
 PartTensors tensors_of(LayerBuilder& builder, const GivenLayer& given, const ScriptProgram& program,
                        const std::vector<std::string>& names, const std::string& path) {
   const torch::NoGradGuard no_grad;
   std::map<std::string, torch::Tensor> made;
-  for (const LayerTensor& tensor : given.parameters) {
-    made[tensor.suffix] = builder.parameter(tensor.suffix);
-    copy_into(made[tensor.suffix], program.tensor(tensor.suffix), tensor.suffix, path);
-  }
-  for (const LayerTensor& tensor : given.buffers) {
-    made[tensor.suffix] = builder.buffer(tensor.suffix);
-    copy_into(made[tensor.suffix], program.tensor(tensor.suffix), tensor.suffix, path);
-  }
+  const auto fill = [&](const std::string& name, const torch::Tensor& tensor) {
+    const torch::Tensor from = program.tensor(name);
+    if (tensor.sizes() != from.sizes())
+      throw InputError("{}: '{}' has the shape {}, {}.yaml contains another; measure it again", path, name,
+                       joined(from.sizes(), "x"), path);
+    made[name] = tensor.copy_(from);
+  };
+  for (const LayerTensor& tensor : given.parameters) fill(tensor.suffix, builder.parameter(tensor.suffix));
+  for (const LayerTensor& tensor : given.buffers) fill(tensor.suffix, builder.buffer(tensor.suffix));
   PartTensors result;
   for (const std::string& name : names) {
     if (std::ranges::find(given.tied, name) != given.tied.end()) {
@@ -70,14 +65,13 @@ LayerFunction build_operators(LayerBuilder& builder, const Layer& layer) {
   if (builder.options().device() != torch::kCPU)
     throw CapabilityError("{}: TorchScript networks are trained on CPUs, --device cuda is not supported",
                           builder.model().specification);
-  const std::string& described = builder.model().path;
-  const std::string path = described.substr(0, described.size() - std::string_view(".yaml").size());
+  const std::string path = std::filesystem::path(builder.model().path).replace_extension().string();
   const std::shared_ptr<const ScriptProgram> program = builder.program(path);
   if (program->nodes() != given.nodes || given.end > given.nodes || given.first >= given.end)
     throw InputError(
-        "{}: {}.yaml does not describe it, or another LibTorch wrote that; 'stepcast measure --input' writes "
-        "it",
-        path, path);
+        "{0}: {0}.yaml does not describe it, or another LibTorch wrote that; 'stepcast measure --input' "
+        "writes it",
+        path);
   ScriptPart part = program->part(given.first, given.end);
   PartTensors tensors = tensors_of(builder, given, *program, part.tensors, path);
   return [part = std::move(part), tensors = std::move(tensors)](const torch::Tensor& x) {

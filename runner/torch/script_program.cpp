@@ -98,7 +98,7 @@ ScriptProgram::ScriptProgram(const std::string& path) : path_(path) {
   if (graph_->inputs().size() != 2)
     throw InputError("{}: forward takes {} inputs; networks of one tensor are trained", path,
                      graph_->inputs().size() - 1);
-  std::unordered_map<Value*, std::pair<c10::IValue, std::string>> objects;
+  Objects objects;
   objects[graph_->inputs()[0]] = {module._ivalue(), ""};
   lower(graph_->block(), objects);
   jit::EliminateDeadCode(graph_);
@@ -132,8 +132,7 @@ void ScriptProgram::name_tensors(const jit::Module& module) {
   if (parameters_.empty()) throw InputError("{}: has no parameters that are trained", path_);
 }
 
-void ScriptProgram::lower(jit::Block* block,
-                          std::unordered_map<Value*, std::pair<c10::IValue, std::string>>& objects) {
+void ScriptProgram::lower(jit::Block* block, Objects& objects) {
   std::vector<Node*> nodes(block->nodes().begin(), block->nodes().end());
   for (Node* node : nodes) {
     for (jit::Block* inner : node->blocks()) lower(inner, objects);
@@ -154,9 +153,8 @@ void ScriptProgram::lower(jit::Block* block,
   }
 }
 
-void ScriptProgram::lower_attribute(
-    Node* node, const c10::IValue& object, const std::string& path,
-    std::unordered_map<Value*, std::pair<c10::IValue, std::string>>& objects) {
+void ScriptProgram::lower_attribute(Node* node, const c10::IValue& object, const std::string& path,
+                                    Objects& objects) {
   const std::string name = path + node->s(jit::attr::name);
   const c10::IValue value = object.toObject()->getAttr(node->s(jit::attr::name));
   if (value.isModule()) {
@@ -266,18 +264,16 @@ ScriptPart ScriptProgram::part(int first, int end) const {
     part.tensors.push_back(name);
   }
   // What depends on constants and tensors alone is computed in each part that reads it.
-  const std::function<Value*(Value*)> resolve = [&](Value* value) -> Value* {
-    if (const auto known = map.find(value); known != map.end()) return known->second;
-    Node* copy = graph->appendNode(graph->createClone(value->node(), resolve));
-    for (std::size_t i = 0; i < copy->outputs().size(); ++i)
-      map[value->node()->outputs()[i]] = copy->outputs()[i];
+  std::function<Value*(Value*)> resolve;
+  const auto copy = [&](Node* node) {
+    Node* made = graph->appendNode(graph->createClone(node, resolve));
+    for (std::size_t i = 0; i < made->outputs().size(); ++i) map[node->outputs()[i]] = made->outputs()[i];
+  };
+  resolve = [&](Value* value) {
+    if (!map.contains(value)) copy(value->node());
     return map.at(value);
   };
-  for (int i = first; i < end; ++i) {
-    Node* copy = graph->appendNode(graph->createClone(nodes_[i], resolve));
-    for (std::size_t k = 0; k < copy->outputs().size(); ++k)
-      map[nodes_[i]->outputs()[k]] = copy->outputs()[k];
-  }
+  for (int i = first; i < end; ++i) copy(nodes_[i]);
   graph->registerOutput(resolve(crossing(end)));
   part.code = jit::Code(graph, "part");
   return part;

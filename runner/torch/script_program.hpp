@@ -45,12 +45,11 @@ class ScriptProgram {
  private:
   using Value = torch::jit::Value;
   using Node = torch::jit::Node;
+  using Objects = std::unordered_map<Value*, std::pair<c10::IValue, std::string>>;  ///< with their paths
 
   void name_tensors(const torch::jit::Module& module);
-  void lower(torch::jit::Block* block,
-             std::unordered_map<Value*, std::pair<c10::IValue, std::string>>& objects);
-  void lower_attribute(Node* node, const c10::IValue& object, const std::string& path,
-                       std::unordered_map<Value*, std::pair<c10::IValue, std::string>>& objects);
+  void lower(torch::jit::Block* block, Objects& objects);
+  void lower_attribute(Node* node, const c10::IValue& object, const std::string& path, Objects& objects);
   void take_first_output();
   void check_training() const;
   void order_nodes();

@@ -23,9 +23,7 @@ class SegmentedPass {
   explicit SegmentedPass(TorchModel& model)
       : model_(model), segments_(model.segments()), inputs_(model.segments() + 1) {}
 
-  /// Sets the samples: input of the first segment.
-  void begin(torch::Tensor input) { receive(0, std::move(input)); }
-  /// Sets the input of `segment`, which another rank sent or is sending into this memory.
+  /// Sets the input of `segment`: the samples, or what another rank sent or is sending into this memory.
   void receive(std::size_t segment, torch::Tensor input);
   /// Sets the gradient of the loss with respect to the output of `segment`, in the same way.
   void receive_gradient(std::size_t segment, torch::Tensor gradient);

@@ -54,14 +54,11 @@ LayerFunction build_mamba(LayerBuilder& builder, const Layer& layer) {
   const LayerFunction project = builder.projection(name("in_proj"));
   const torch::Tensor bias = builder.parameter(name("conv1d.bias")),
                       weight = builder.normal(name("conv1d.weight")),
-                      dt_bias = builder.parameter(name("dt_bias"));
-  torch::Tensor a_log = builder.parameter(name("A_log")), skip = builder.parameter(name("D")),
-                scale = builder.parameter(name("norm.weight"));
+                      dt_bias = builder.parameter(name("dt_bias")), a_log = builder.parameter(name("A_log")),
+                      skip = builder.ones(name("D")), scale = builder.ones(name("norm.weight"));
   {
     const torch::NoGradGuard no_grad;
     a_log.copy_(torch::arange(1, form.heads + 1, builder.on_device(torch::kFloat64)).log());
-    skip.fill_(1.0);
-    scale.fill_(1.0);
   }
   return [=](const torch::Tensor& u) {
     const std::vector<torch::Tensor> parts =

@@ -22,10 +22,7 @@ class TcpStore : public Store {
       : store_(ranks.master_addr, options(ranks, timeout)) {}
 
   void set(const std::string& key, const std::vector<char>& value) override {
-    guarded([&] {
-      store_.set(key, {value.begin(), value.end()});
-      return 0;
-    });
+    guarded([&] { store_.set(key, {value.begin(), value.end()}); });
   }
   std::vector<char> get(const std::string& key) override {
     const std::vector<uint8_t> value = guarded([&] { return store_.get(key); });

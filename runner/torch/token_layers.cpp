@@ -52,9 +52,7 @@ LayerFunction build_positions(LayerBuilder& builder, const Layer& layer) {
 
 LayerFunction build_layer_norm(LayerBuilder& builder, const Layer& layer) {
   constexpr double kEpsilon = 1e-5;  // BERT's own is 1e-12, which changes no time
-  const torch::NoGradGuard no_grad;
-  torch::Tensor weight = builder.parameter(layer.name + ".weight");
-  weight.fill_(1.0);
+  const torch::Tensor weight = builder.ones(layer.name + ".weight");
   const torch::Tensor bias =
       layer.sizes.at("bias") != 0 ? builder.parameter(layer.name + ".bias") : torch::Tensor();
   return [weight = builder.summed(layer.name + ".weight", weight),

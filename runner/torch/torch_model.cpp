@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "models/muon.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/collective_functions.hpp"
@@ -104,17 +105,12 @@ void TorchModel::add_gradient_hook(int index) {
 }
 
 FinalState TorchModel::final_state() const {
-  const auto copies = [](const std::vector<torch::Tensor>& tensors) {
-    std::vector<std::vector<double>> values;
-    for (const torch::Tensor& tensor : tensors) {
-      values.emplace_back();
-      if (!tensor.defined()) continue;
-      const torch::Tensor flat = tensor.detach().to(torch::kFloat64).contiguous();
-      values.back().assign(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
-    }
-    return values;
+  const auto values = [](const torch::Tensor& tensor) {
+    if (!tensor.defined()) return std::vector<double>();
+    const torch::Tensor flat = tensor.detach().to(torch::kFloat64).contiguous();
+    return std::vector<double>(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
   };
-  return {copies(parameters_), copies(buffers_)};
+  return {transformed(parameters_, values), transformed(buffers_, values)};
 }
 
 void TorchModel::free_master(int parameter) const {

@@ -74,6 +74,22 @@ ExitCode run_command(const std::string& name, const std::vector<std::string>& wo
   return command.run(values);
 }
 
+/// `help COMMAND`, `help COMMAND TOPIC`, and `help TOPIC` of one command, as `help conventions`.
+ExitCode help(const std::vector<std::string>& words) {
+  for (const auto& [name, description, command, order] : commands().entries())
+    if ((words.size() == 1 || (words.size() == 2 && name == words.front())) &&
+        command.topics.contains(words.back())) {
+      std::cout << command.topics.at(words.back())();
+      return ExitCode::kDone;
+    }
+  if (words.size() == 1) return run_command(words.front(), {"--help"});
+  const auto& topics = commands().find(words.front()).topics;
+  throw UsageError("'help' takes the name of one command{}",
+                   topics.empty() ? ""
+                                  : fmt::format(", and of {} of a topic: {}", words.front(),
+                                                alternatives(names_of(topics))));
+}
+
 ExitCode dispatch(const std::string& program, const std::string& summary,
                   const std::vector<std::string>& words) {
   if (words.empty()) {
@@ -82,26 +98,9 @@ ExitCode dispatch(const std::string& program, const std::string& summary,
   }
   const std::string& first = words.front();
   const std::vector<std::string> rest(words.begin() + 1, words.end());
+  if (first == "help" && !rest.empty()) return help(rest);
   if (first == "help" || first == "--help" || first == "-h") {
-    if (first == "help" && rest.size() > 1) {
-      const auto& topics = commands().find(rest.front()).topics;
-      if (rest.size() > 2 || !topics.contains(rest.back()))
-        throw UsageError("'help' takes the name of one command{}",
-                         topics.empty() ? ""
-                                        : fmt::format(", and of {} of a topic: {}", rest.front(),
-                                                      alternatives(names_of(topics))));
-      std::cout << topics.at(rest.back())();
-      return ExitCode::kDone;
-    }
-    const bool whole = rest.empty() || first != "help";
-    for (const auto& entry : commands().entries())  // `help conventions`: a topic of one command
-      if (!whole && entry.value.topics.contains(rest.front())) {
-        std::cout << entry.value.topics.at(rest.front())();
-        return ExitCode::kDone;
-      }
-    if (!whole && commands().find(rest.front()).hand_over)
-      return commands().find(rest.front()).hand_over({"--help"});
-    std::cout << (whole ? program_help(program, summary) : command_help(rest.front()));
+    std::cout << program_help(program, summary);
     return ExitCode::kDone;
   }
   if (first == "--version") {

@@ -16,6 +16,7 @@ namespace stepcast {
 namespace {
 
 constexpr const char* kName = "stepcast-runner";
+constexpr double kWatched_s = 0.4;
 constexpr double kNoisy = 0.10;
 constexpr double kTaken = 0.05;
 constexpr double kBusyPerCore = 0.25;  // load average per core above which measurements share the machine
@@ -26,23 +27,13 @@ void judge(std::vector<Finding>& findings, const std::string& what, bool good, c
   findings.push_back({what, good ? Verdict::kGood : otherwise, found, good ? "" : remedy});
 }
 
-/// Effects of other processes, the clock and the hypervisor on timings.
-struct ShortSample {
-  double noise = 0.0;  ///< relative spread (p90 - p10) / p50 of the speed probe's time
-  MachineState machine;
-};
-
-ShortSample look_shortly(int cores) {
-  constexpr double kLong = 0.4;
-  Watch watch(cores);
-  std::vector<double> times;
-  while (watch.elapsed_s() < kLong) times.push_back(1.0 / probe_speed());
-  return {(quantile(times, 0.9) - quantile(times, 0.1)) / median(times), watch.end()};
-}
-
 void examine_processor(std::vector<Finding>& findings) {
   const RunContext context = make_run_context("", {});
-  const auto [noise, machine] = look_shortly(context.cores);
+  Watch watch(context.cores);
+  std::vector<double> times;  // of the speed probe
+  while (watch.elapsed_s() < kWatched_s) times.push_back(1.0 / probe_speed());
+  const MachineState machine = watch.end();
+  const double noise = (quantile(times, 0.9) - quantile(times, 0.1)) / median(times);
   findings.push_back({"processor", Verdict::kGood, context.cpu_model, ""});
   judge(findings, "cores", context.cores >= 2, fmt::format("{} usable", context.cores),
         "two ranks would share one core; measure with at least as many cores as ranks");

@@ -41,20 +41,14 @@ std::vector<std::string> option_names(const po::options_description& options) {
 
 std::string program_help(const std::string& program, const std::string& summary) {
   std::size_t width = 0;
-  std::vector<std::string> groups;
-  for (const auto& entry : commands().entries()) {
-    width = std::max(width, entry.name.size());
-    const std::string group = group_of(entry);
-    if (std::ranges::count(groups, group) == 0) groups.push_back(group);
-  }
+  for (const auto& entry : commands().entries()) width = std::max(width, entry.name.size());
   std::string text = fmt::format("{}\n\nUsage: {} COMMAND [options]\n", summary, program);
-  for (const std::string& group : groups) {
+  for (const auto& [group, entries] : grouped(commands().entries(), group_of)) {
     text += fmt::format("\n{}:\n", group);
-    for (const auto& entry : commands().entries())
-      if (group_of(entry) == group)
-        text += fmt::format(
-            "  {:{}}  {}\n", entry.name, width,
-            entry.value.hand_over ? entry.description : command_page(entry.name).at("description").text());
+    for (const auto* entry : entries)
+      text += fmt::format(
+          "  {:{}}  {}\n", entry->name, width,
+          entry->value.hand_over ? entry->description : command_page(entry->name).at("description").text());
   }
   std::vector<std::string> topics;
   for (const auto& entry : commands().entries())

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/importer.hpp"
+#include "core/ranges.hpp"
 #include "core/units.hpp"
 #include "models/precision.hpp"
 #include "sim/cli/command.hpp"
@@ -54,14 +55,11 @@ template <class Action>
 const std::pair<std::string, Action>& action_option(
     const po::variables_map& values, const std::string& command,
     const std::vector<std::pair<std::string, Action>>& actions) {
-  std::vector<std::string> names;
-  for (const auto& [name, action] : actions) names.push_back(name);
+  const auto name_of = &std::pair<std::string, Action>::first;
   if (values.count("words") == 0)
-    throw UsageError("the action is missing: {}; see 'stepcast help {}'", alternatives(names), command);
-  const std::string first = values["words"].as<std::vector<std::string>>().front();
-  for (const auto& action : actions)
-    if (action.first == first) return action;
-  throw UsageError(unknown_name("action", first, names));
+    throw UsageError("the action is missing: {}; see 'stepcast help {}'",
+                     alternatives(transformed(actions, name_of)), command);
+  return named<UsageError>(actions, name_of, "action", texts_option(values, "words").front());
 }
 
 /// `0,4-7` as 0, 4, 5, 6, 7; empty if it was not given. \throws UsageError with an example
@@ -97,9 +95,10 @@ std::string import_report(const Imported& imported);
 /// Writes JSON with the context of this command line, as above.
 bool write_json_output(const po::variables_map& values, const std::string& schema, nlohmann::json json);
 
-/// `text` and a line per entry with its description, for the help of an option.
+/// A line per entry with its description, for the help of an option.
 template <class Thing>
-std::string with_entries(std::string text, const Registry<Thing>& registry) {
+std::string entry_lines(const Registry<Thing>& registry) {
+  std::string text;
   for (const auto& entry : registry.entries()) text += fmt::format("\n{}: {}", entry.name, entry.description);
   return text;
 }

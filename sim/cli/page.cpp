@@ -1,3 +1,5 @@
+#include <boost/algorithm/string/replace.hpp>
+
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
@@ -16,10 +18,7 @@ class PageOption {
 
   [[nodiscard]] std::string text(const std::string& key) const {
     std::string text = joined(transformed(node_.at(key).one_or_more(), &YamlNode::text), "\n");
-    for (const auto& [name, value] : texts_)
-      for (auto at = text.find("{" + name + "}"); at != std::string::npos;
-           at = text.find("{" + name + "}", at + value.size()))
-        text.replace(at, name.size() + 2, value);
+    for (const auto& [name, value] : texts_) boost::replace_all(text, "{" + name + "}", value);
     return text;
   }
 

@@ -22,7 +22,7 @@ po::value_semantic* value_of(const StrategyOption& option) {
 }  // namespace
 
 void declare_training_options(po::options_description& options) {
-  declare_options(options, "training", {{"strategies", with_entries("", strategies())}});
+  declare_options(options, "training", {{"strategies", entry_lines(strategies())}});
   for (const KnownOption& known : known_options())
     options.add_options()(known.option.name.c_str(), value_of(known.option), describe(known).c_str());
 }

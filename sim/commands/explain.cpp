@@ -82,7 +82,14 @@ ExitCode explain_difference(const po::variables_map& values, Result measured) {
   if (measured.memory.empty() && std::ssize(measured.breakdown) == measured.configuration.world_size)
     for (int rank = 0; rank < measured.configuration.world_size; ++rank)
       measured.memory.emplace_back().rank = rank;
-  const StepDifferences found = step_differences(measured, load_result(text_option(values, "against")));
+  const std::string against = text_option(values, "against");
+  const Result forecast = load_result(against);
+  if (measured.origin != Origin::kMeasured)
+    throw InputError("{}: is not a measured result; --against compares one with its forecast",
+                     text_option(values, "file"));
+  if (forecast.origin != Origin::kPredicted)
+    throw InputError("--against: {}: is not a forecast; 'stepcast predict -o' writes one", against);
+  const StepDifferences found = step_differences(measured, forecast);
   if (!write_json_output(values, kExplainSchema, differences_json(found)))
     std::cout << describe_run(measured.configuration) << "\n\n" << differences_text(found);
   draw(values, difference_sheet(found, measured.configuration), "from forecast to measured step");

@@ -31,7 +31,8 @@ void free_device(RowSet& set, const po::variables_map& values) {
                      set.path.ends_with(".csv") ? "" : "predict: ");
   std::string settings;
   const YamlNode known = command_page("fit").at("free");
-  for (const std::string& name : list_option(values, "free")) {
+  for (const std::string& name :
+       text_option(values, "free") == "all" ? known.keys() : list_option(values, "free")) {
     if (!known.has(name)) throw UsageError("--free: {}", unknown_name("setting", name, known.keys()));
     const YamlNode one = known.at(name);
     const std::string unit = one.text_or("unit", "");

@@ -9,18 +9,15 @@
 namespace stepcast {
 namespace {
 
-std::function<ExitCode(const std::vector<std::string>&)> hand_over(const std::string& command) {
-  return [command](const std::vector<std::string>& words) -> ExitCode {
-    const std::string program = require_runner("'stepcast " + command + "'");
-    std::vector<std::string> arguments = {program, command};
+Registry<Command>::Entry entry(const std::string& name, const std::string& description, int order) {
+  const auto hand_over = [name](const std::vector<std::string>& words) -> ExitCode {
+    const std::string program = require_runner("'stepcast " + name + "'");
+    std::vector<std::string> arguments = {program, name};
     arguments.insert(arguments.end(), words.begin(), words.end());
     std::cout.flush();
     become_program(program, arguments);
   };
-}
-
-Registry<Command>::Entry entry(const std::string& name, const std::string& description, int order) {
-  return {name, description, {.hand_over = hand_over(name)}, order};
+  return {name, description, {.hand_over = hand_over}, order};
 }
 
 const Registration<Command> kHandedOver[]{

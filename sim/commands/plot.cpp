@@ -13,7 +13,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 void declare(po::options_description& options) {
-  declare_options(options, "plot", {{"figures", with_entries("", figures())}});
+  declare_options(options, "plot", {{"figures", entry_lines(figures())}});
 }
 
 FigureInput load_inputs(const Words& paths) {
@@ -83,6 +83,7 @@ FigureInput figure_inputs(const po::variables_map& values, const Words& paths) {
 /// Draws every figure, and prints what those without input need.
 ExitCode draw_all(const po::variables_map& values) {
   if (values.count("figure") != 0) throw UsageError("--all draws every figure; name none");
+  if (values.count("ranks") != 0) throw UsageError("--ranks cannot be combined with --all");
   const bool in_terminal = flag_option(values, "term"), force = flag_option(values, "force");
   const std::string format = text_option(values, "format");
   require_one_of("format", format, {"svg", "png", "pdf"});
@@ -94,7 +95,7 @@ ExitCode draw_all(const po::variables_map& values) {
   for (const auto& entry : figures().entries()) {
     Drawing drawing;
     try {
-      drawing = entry.value.draw(input);
+      drawing = entry.value(input);
     } catch (const InputError& error) {
       passed_over += fmt::format("not drawn: {}: {}\n", entry.name, error.what());
       continue;
@@ -124,6 +125,8 @@ ExitCode write_traces(const po::variables_map& values, const FigureInput& input,
 ExitCode run(const po::variables_map& values) {
   if (values.count("all") != 0) return draw_all(values);
   if (values.count("figure") == 0) throw UsageError("name a figure; see 'stepcast help plot'");
+  if (!values["format"].defaulted())
+    throw UsageError("--format requires --all; the name of -o sets the format of one figure");
   const Words words = texts_option(values, "figure");
   const Figure& figure = figures().find(words.front());
   if (words.size() < 2) throw UsageError("name the files to draw; see 'stepcast help plot'");
@@ -137,7 +140,7 @@ ExitCode run(const po::variables_map& values) {
     check_renderable(output, force);
   const FigureInput input = figure_inputs(values, {words.begin() + 1, words.end()});
   if (traces) return write_traces(values, input, output);
-  const Drawing drawing = figure.draw(input);
+  const Drawing drawing = figure(input);
   if (in_terminal)
     std::cout << render_text(drawing, caption_of(input), false);
   else

@@ -107,7 +107,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
 }
 
 ExitCode predict_bench(const po::variables_map& values) {
-  for (const char* name : {"strategy", "timeline"})
+  for (const char* name : {"strategy", "timeline", "chakra"})
     if (values.count(name) != 0) throw UsageError("--collectives cannot be combined with --{}", name);
   if (!values["device"].defaulted()) throw UsageError("--collectives cannot be combined with --device");
   check_output(values);

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/enum_table.hpp"
 #include "core/file.hpp"
 #include "core/processes.hpp"
 #include "core/program.hpp"
@@ -171,12 +172,11 @@ void print_rows(const Study& study, const StudyRows& rows) {
     shown = fastest_points(study, rows, kFastest);
     std::cout << "the " << kFastest << " points with the highest throughput; results.csv has all\n";
   }
-  static const std::vector<std::pair<std::string, std::string>> kShown{
+  std::vector<std::pair<std::string, std::string>> columns{
       {"step_time_s", "step time"},         {"throughput_samples_per_s", "samples/s"},
       {"efficiency", "efficiency"},         {"exposed_communication_s", "exposed comm"},
       {"peak_memory_bytes", "peak memory"}, {"fits", "fits"}};
   std::vector<std::string> header = study.names;
-  std::vector<std::pair<std::string, std::string>> columns = kShown;
   if (std::ranges::any_of(rows, [](const auto& row) { return row.second.value("train_days").has_value(); }))
     columns.insert(columns.end(), {{"train_days", "days"}, {"effective_training_time", "effective"}});
   for (const auto& [column, title] : columns) header.push_back(title);
@@ -199,14 +199,12 @@ void print_rows(const Study& study, const StudyRows& rows) {
 
 /// A line per expectation. \param met whether none is missed
 std::string judge_all(const Study& study, const StudyRows& rows, bool& met) {
-  static const std::map<ExpectationVerdict, std::string> kWords{{ExpectationVerdict::kMet, "met:    "},
-                                                                {ExpectationVerdict::kMissed, "MISSED: "},
-                                                                {ExpectationVerdict::kNoPoint, "left out: "}};
+  constexpr auto kWords = enum_names<ExpectationVerdict>("met:    ", "MISSED: ", "left out: ");
   std::string text;
   for (const Expectation& one : study.expectations) {
     const Judgement judgement = judge(one, study.points, rows);
     met = met && judgement.verdict != ExpectationVerdict::kMissed;
-    text += fmt::format("{}{}: {}\n", kWords.at(judgement.verdict), one.text, judgement.text);
+    text += fmt::format("{}{}: {}\n", row_of(kWords, judgement.verdict).name, one.text, judgement.text);
   }
   return text;
 }
@@ -276,7 +274,7 @@ ExitCode run_experiment(Study study, const StudyRun& run, const std::string& lab
     asking.force = false;
     return rows;
   };
-  calls.on_progress = [&](int /*done*/, int total, const std::string& now) {
+  calls.on_progress = [&](int total, const std::string& now) {
     if (!progress) progress.emplace("study", total);
     progress->advance(now);
   };
@@ -304,10 +302,9 @@ ExitCode run_experiment(Study study, const StudyRun& run, const std::string& lab
 
 ExitCode answer_points(const Study& study, StudyRun run) {
   std::optional<Progress> progress;
-  std::size_t shown = 0;
-  run.on_progress = [&](std::size_t done, std::size_t total) {
+  run.on_progress = [&](std::size_t total) {
     if (!progress) progress.emplace("points", static_cast<int>(total));
-    for (; shown < done; ++shown) progress->advance();
+    progress->advance();
   };
   auto rows = answers_of(study, run, header_of(study), nullptr);
   progress.reset();
@@ -340,8 +337,7 @@ std::vector<std::string> words_of_array(const po::variables_map& values) {
 Study study_of(const po::variables_map& values) {
   if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
   const std::string path = find_resource("studies", text_option(values, "file"), ".yaml").string();
-  Study study = load_study(path, vocabulary(), study_column_names(), values["seed"].as<unsigned>(),
-                           text_option(values, "only"));
+  Study study = load_study(path, vocabulary(), values["seed"].as<unsigned>(), text_option(values, "only"));
   if (values.count("epoch-samples") != 0)
     study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
   if (study.clock && !values["jobs"].defaulted())

@@ -67,17 +67,7 @@ void print_groups(const StudyExperiment& experiment, const std::vector<std::stri
     const auto value = [&](const std::string& name) { return point->assigned.value_or(name, "-"); };
     errors.push_back({*error, point->name, joined(transformed(names, value))});
   }
-  std::vector<std::string> header{joined(names)};
-  header.insert(header.end(), kErrorColumns.begin(), kErrorColumns.end());
-  Table table(header);
-  const auto add = [&](const std::string& group, const Errors& summary) {
-    std::vector<std::string> cells = error_cells(summary);
-    cells.insert(cells.begin(), group);
-    table.add(cells);
-  };
-  for (const auto& [group, summary] : errors_by_group(errors)) add(group, summary);
-  add("all", summary_of(errors));
-  std::cout << "\nErrors of the step time:\n\n" << table.text();
+  std::cout << "\nErrors of the step time:\n\n" << errors_table(joined(names), errors);
 }
 
 }  // namespace

@@ -26,18 +26,13 @@ constexpr const char* kOnAmdahl =
     "slower links) or is hidden (behind compute, until it is longer): trust it between the sizes it was "
     "fitted to, not beyond.";
 
-/// `ddp, 25MiB`: the point's values of these names. \param named adds names to numbers: `3-3-3-3,
-/// micro-batches 8`
-std::string words_of(const StudyPoint& point, const std::vector<std::string>& names, bool named = true) {
+/// `ddp, 25MiB`: the point's values of these names. Numbers have their names: `3-3-3-3, micro-batches 8`
+std::string words_of(const StudyPoint& point, const std::vector<std::string>& names) {
   std::vector<std::string> words;
   for (const std::string& name : names)
     if (const std::string* value = point.assigned.find(name); value != nullptr && !value->empty())
-      words.push_back((named && number_in<double>(*value) ? name + " " : "") + *value);
+      words.push_back((number_in<double>(*value) ? name + " " : "") + *value);
   return joined(words);
-}
-
-std::string word_of(const StudyPoint& point, const std::string& name) {
-  return words_of(point, {name}, false);
 }
 
 using Points = std::vector<const StudyPoint*>;
@@ -159,7 +154,7 @@ StudyDrawing draw_study_chart(const Study& study, const StudyFigure& figure, con
     ChartPoint one{.panel = words_of(*point, figure.panels),
                    .series = words_of(*point, figure.series),
                    .label = front ? words_of(*point, labels) : "",
-                   .place = figure.x_is_name ? word_of(*point, figure.x) : "",
+                   .place = figure.x_is_name ? point->assigned.value_or(figure.x, "") : "",
                    .x = figure.x_is_name ? 0.0 : x.factor * *value_of(rows, *point, figure.x),
                    .y = y.factor * *value_of(rows, *point, figure.y),
                    .fits = !front || value_of(rows, *point, "fits").value_or(1.0) > 0.0};
@@ -198,7 +193,8 @@ StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, c
       }};
   std::set<Place> taken;
   for (const StudyPoint* point : drawn_points(study, figure, {figure.x, figure.y})) {
-    HeatCell cell{words_of(*point, figure.panels), word_of(*point, figure.x), word_of(*point, figure.y)};
+    HeatCell cell{words_of(*point, figure.panels), point->assigned.value_or(figure.x, ""),
+                  point->assigned.value_or(figure.y, "")};
     if (const auto value = value_of(rows, *point, figure.value)) {
       cell.value = axis.factor * *value;
       cell.text = sheet.text_of(*cell.value);

@@ -154,11 +154,9 @@ std::vector<nlohmann::json> validated_sets(std::vector<std::string> ids, const M
   std::ranges::stable_sort(ids, std::greater<>(), [&](const std::string& id) { return rows[id]; });
   MeasuredOptions each = options;
   each.jobs = std::max(1, options.jobs / static_cast<int>(ids.size()));
-  std::vector<nlohmann::json> results;
-  for (const std::string& text :
-       parallel_map(ids.size(), std::min<int>(options.jobs, static_cast<int>(ids.size())),
-                    [&](std::size_t i) { return validated_set(ids[i], each).dump(); }))
-    results.push_back(nlohmann::json::parse(text));
+  const auto texts = parallel_map(ids.size(), std::min<int>(options.jobs, static_cast<int>(ids.size())),
+                                  [&](std::size_t i) { return validated_set(ids[i], each).dump(); });
+  auto results = transformed(texts, [](const std::string& text) { return nlohmann::json::parse(text); });
   std::ranges::sort(results, {},
                     [](const nlohmann::json& one) { return one["accuracy"]["set"].get<std::string>(); });
   return results;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <optional>
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
@@ -27,20 +28,25 @@ constexpr std::array kKeys{"log_mean",
                            "constant_throughput",
                            "memory"};
 
+std::optional<double> percent_of(const SetAccuracy& set, const std::string& key) {
+  const auto found = set.percent.find(key);
+  return found == set.percent.end() ? std::nullopt : std::optional(found->second);
+}
+
 /// `4.7 %`, or `missing` without a value.
 std::string cell(const SetAccuracy& set, const std::string& key, const std::string& missing) {
-  const auto found = set.percent.find(key);
-  return found == set.percent.end() ? missing : percent_text(found->second / kPercent);
+  const auto percent = percent_of(set, key);
+  return percent ? percent_text(*percent / kPercent) : missing;
 }
 
 std::string markdown_row(const std::vector<std::string>& cells) {
   return "| " + joined(cells, " | ") + " |\n";
 }
 
-/// Header and rule: the first `words` columns contain words, the others numbers.
-std::string markdown_header(const std::vector<std::string>& names, std::size_t words) {
-  std::string rule = "|";
-  for (std::size_t i = 0; i < names.size(); ++i) rule += i < words ? "---|" : "--:|";
+/// Header and rule: the first column contains words, the others numbers.
+std::string markdown_header(const std::vector<std::string>& names) {
+  std::string rule = "|---|";
+  for (std::size_t i = 1; i < names.size(); ++i) rule += "--:|";
   return markdown_row(names) + rule + "\n";
 }
 
@@ -58,8 +64,7 @@ std::vector<std::string> cells_of(const SetAccuracy& set, const std::string& nam
 std::string known_table(const std::vector<SetAccuracy>& sets) {
   std::string text =
       markdown_header({"set", "rows", "forecast", "nothing fitted: median", "p90", "fitted: mean", "median",
-                       "p90", "worst", "nearest neighbour", "constant throughput", "ranking", "memory"},
-                      1);
+                       "p90", "worst", "nearest neighbour", "constant throughput", "ranking", "memory"});
   for (const SetAccuracy& set : sets)
     text += markdown_row(cells_of(set, fmt::format("`{}`: {}", set.set, set.title), ""));
   return text;
@@ -80,8 +85,7 @@ std::string known_and_blind_table(const std::vector<SetAccuracy>& sets, const st
   file.allow_only({"revision", "date", "sets"});
   std::string text =
       markdown_header({"set", "known rows", "nothing fitted: median", "fitted: median", "mean",
-                       "nearest neighbour", "blind rows", "median", "mean", "another forecast"},
-                      1);
+                       "nearest neighbour", "blind rows", "median", "mean", "another forecast"});
   for (const SetAccuracy& set : sets) {
     std::vector<std::string> cells{set.title, fmt::format("{} of {}", set.forecast, set.rows)};
     for (const char* key : {"defaults", "median", "mean", "nearest_neighbour"})
@@ -148,8 +152,7 @@ std::string accuracy_yaml(const std::vector<SetAccuracy>& sets) {
     text += fmt::format("{}:\n  title: {}\n  rows: {}\n  forecast: {}\n", set.set,
                         in_double_quotes(set.title), set.rows, set.forecast);
     for (const char* key : kKeys)
-      if (const auto found = set.percent.find(key); found != set.percent.end())
-        text += fmt::format("  {}: {:.2f}\n", key, found->second);
+      if (const auto percent = percent_of(set, key)) text += fmt::format("  {}: {:.2f}\n", key, *percent);
     if (!set.ranking.empty()) text += "  ranking: " + set.ranking + "\n";
   }
   return text;
@@ -172,14 +175,13 @@ std::vector<std::string> differences(const std::vector<SetAccuracy>& today,
                                 now.forecast, now.rows, before->forecast, before->rows));
     const double allowed = now.rows >= kLarge ? kOfLarge : kOfSmall;
     for (const char* key : kKeys) {
-      const auto value = now.percent.find(key), old = before->percent.find(key);
-      const bool here = value != now.percent.end(), there = old != before->percent.end();
-      if (here == there && (!here || std::abs(value->second - old->second) <= allowed)) continue;
-      const auto text = [](bool known, auto found) {
-        return known ? fmt::format("{:.2f} %", found->second) : "no value";
+      const auto here = percent_of(now, key), there = percent_of(*before, key);
+      if (here.has_value() == there.has_value() && (!here || std::abs(*here - *there) <= allowed)) continue;
+      const auto text = [](const auto& value) {
+        return value ? fmt::format("{:.2f} %", *value) : "no value";
       };
       all.push_back(fmt::format("{}: {} is {}, {} in the accuracy file; at most {:.1f} points apart", now.set,
-                                key, text(here, value), text(there, old), allowed));
+                                key, text(here), text(there), allowed));
     }
   }
   return all;

@@ -1,7 +1,6 @@
 #include "sim/evidence/case.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "core/statistics.hpp"
@@ -13,12 +12,6 @@ namespace stepcast {
 
 Estimate estimate_of(const std::vector<double>& values) {
   return {median(values), quantile(values, 0.0), quantile(values, 1.0)};
-}
-
-const char* to_text(CaseRole role) {
-  constexpr std::array<const char*, 5> texts{"predicted", "repeats a fit row", "withheld", "fitted",
-                                             "not predicted"};
-  return texts.at(static_cast<std::size_t>(role));
 }
 
 std::optional<double> Case::error_at_equal_speed() const {
@@ -77,14 +70,14 @@ Accuracy accuracy_of(const std::vector<Case>& cases, const std::function<bool(co
   return accuracy;
 }
 
-namespace {
-
 Errors errors_by(const std::vector<Case>& cases, std::optional<double> (Case::*error_of)() const) {
   std::vector<ForecastError> errors;
   for (const Case& one : cases)
     if (const auto error = (one.*error_of)()) errors.push_back({*error, describe(one)});
   return summary_of(errors);
 }
+
+namespace {
 
 /// `7 % while measuring, 40 % while running`, medians over the cases; "" where others took next to nothing.
 std::string taken_in_words(const std::vector<Case>& cases) {
@@ -104,14 +97,6 @@ std::string taken_in_words(const std::vector<Case>& cases) {
 
 }  // namespace
 
-Errors errors_at_equal_speed(const std::vector<Case>& cases) {
-  return errors_by(cases, &Case::error_at_equal_speed);
-}
-
-Errors errors_over_exposed(const std::vector<Case>& cases) {
-  return errors_by(cases, &Case::error_over_exposed);
-}
-
 std::string machine_verdict(const std::vector<Case>& cases) {
   constexpr double kAsFast = 0.02;
   std::vector<double> raw, slower;
@@ -121,8 +106,8 @@ std::string machine_verdict(const std::vector<Case>& cases) {
     slower.push_back(1.0 - one.measured_at_equal_speed->value / one.measured->value);
   }
   if (raw.empty()) return "";
-  const double error = median(raw), equal = errors_at_equal_speed(cases).relative.median,
-               change = median(slower);
+  const double error = median(raw), change = median(slower);
+  const double equal = errors_by(cases, &Case::error_at_equal_speed).relative.median;
   const std::string speed = std::abs(change) < kAsFast
                                 ? "as fast while running as"
                                 : percent_text(std::abs(change), 0) + (change > 0.0 ? " slower" : " faster") +

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_table.hpp"
 #include "records/machine_state.hpp"
 #include "records/result.hpp"
 #include "sim/evidence/errors.hpp"
@@ -53,7 +54,8 @@ enum class CaseRole : std::uint8_t {
   kFitted,        ///< parameters were fitted to it
   kNotPredicted,  ///< no prediction was made
 };
-const char* to_text(CaseRole role);
+inline constexpr auto kCaseRoles =
+    enum_names<CaseRole>("predicted", "repeats a fit row", "withheld", "fitted", "not predicted");
 
 struct Case {
   Configuration configuration{};
@@ -127,11 +129,8 @@ Accuracy accuracy_of(
     const std::vector<Case>& cases,
     const std::function<bool(const Case&)>& counted = [](const Case&) { return true; });
 
-/// Speed-normalised errors of the cases that have one.
-Errors errors_at_equal_speed(const std::vector<Case>& cases);
-
-/// Errors over exposed communication, of the cases with enough of it.
-Errors errors_over_exposed(const std::vector<Case>& cases);
+/// Errors of the cases that have one. \param error_of Case::error_at_equal_speed or Case::error_over_exposed
+Errors errors_by(const std::vector<Case>& cases, std::optional<double> (Case::*error_of)() const);
 
 /// Share of the median error that the machine caused, and its interference, in one sentence; empty if
 /// unknown.

@@ -76,7 +76,7 @@ Json pair_json(const EnginePair& pair) {
 
 void to_json(Json& json, const Case& one) {
   json = {{"quantity", one.quantity},
-          {"standing", to_text(one.role)},
+          {"standing", row_of(kCaseRoles, one.role).name},
           {"relative_error", nullptr},
           {"trivial", Json::object()}};
   const auto better = better_trivial_predictors(one);
@@ -117,9 +117,9 @@ Json accuracy_json(const Accuracy& accuracy) {
 Json accuracy_json(const std::vector<Case>& cases) {
   Json json = accuracy_json(accuracy_of(cases));
   if (const std::string verdict = machine_verdict(cases); !verdict.empty())
-    json.update(
-        {{"at_equal_speed", errors_json(errors_at_equal_speed(cases))}, {"machine_verdict", verdict}});
-  if (const Errors errors = errors_over_exposed(cases); errors.count > 0) {
+    json.update({{"at_equal_speed", errors_json(errors_by(cases, &Case::error_at_equal_speed))},
+                 {"machine_verdict", verdict}});
+  if (const Errors errors = errors_by(cases, &Case::error_over_exposed); errors.count > 0) {
     Json& exposed = json["over_exposed_communication"] = errors_json(errors);
     exposed["least_exposed_part"] = Case::kMinExposedFraction;
     exposed["cases_without"] = accuracy_of(cases).errors.count - errors.count;

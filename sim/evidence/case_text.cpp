@@ -79,7 +79,7 @@ const std::map<std::string, Cell>& known_columns() {
         {"in range",
          [](const Case& one) { return one.has_error() && one.inside_launch_range() ? "yes" : "no"; }},
         {"better trivial predictors", better_text},
-        {"counts as", [](const Case& one) { return to_text(one.role); }}};
+        {"counts as", [](const Case& one) { return row_of(kCaseRoles, one.role).name; }}};
     for (const TrivialPredictor& predictor : kTrivialPredictors)
       all.emplace(predictor.title,
                   [name = predictor.name](const Case& one) { return trivial_text(one, name); });
@@ -104,13 +104,13 @@ std::string accuracy_text(const Accuracy& accuracy) {
 }
 
 std::string equal_speed_text(const std::vector<Case>& cases) {
-  const Errors errors = errors_at_equal_speed(cases);
+  const Errors errors = errors_by(cases, &Case::error_at_equal_speed);
   if (errors.count == 0) return "";
   return fmt::format("at equal machine speed: {}\n{}\n", median_and_worst(errors), machine_verdict(cases));
 }
 
 std::string exposed_text(const std::vector<Case>& cases) {
-  const Errors errors = errors_over_exposed(cases);
+  const Errors errors = errors_by(cases, &Case::error_over_exposed);
   if (errors.count == 0) return "";
   return fmt::format("over exposed communication: {}; {} with less than {} of the step exposed, or unknown\n",
                      median_and_worst(errors), accuracy_of(cases).errors.count - errors.count,
@@ -182,8 +182,8 @@ std::string speedups_text(const std::vector<Speedup>& all) {
 std::vector<std::string> compared_columns(const std::vector<Case>& cases) {
   std::vector<std::string> columns{"model",    "strategy", "ranks", "batch",     "threads", "measured",
                                    "launches", "low",      "high",  "predicted", "error"};
-  if (errors_at_equal_speed(cases).count > 0) columns.emplace_back("at equal speed");
-  if (errors_over_exposed(cases).count > 0) columns.emplace_back("over exposed");
+  if (errors_by(cases, &Case::error_at_equal_speed).count > 0) columns.emplace_back("at equal speed");
+  if (errors_by(cases, &Case::error_over_exposed).count > 0) columns.emplace_back("over exposed");
   columns.insert(columns.end(), {"in range", "better trivial predictors"});
   return columns;
 }

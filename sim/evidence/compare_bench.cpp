@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/units.hpp"
 
 namespace stepcast {
@@ -36,11 +37,9 @@ std::vector<BenchPair> bench_pairs(const Bench& measured, const Bench& predicted
 }
 
 std::vector<ForecastError> errors_of(const std::vector<BenchPair>& pairs) {
-  std::vector<ForecastError> errors;
-  for (const BenchPair& pair : pairs)
-    errors.push_back(
-        {pair.predicted_s / pair.measured_s - 1.0, to_text(Bytes(pair.message_bytes)), pair.collective});
-  return errors;
+  return transformed(pairs, [](const BenchPair& pair) -> ForecastError {
+    return {pair.predicted_s / pair.measured_s - 1.0, to_text(Bytes(pair.message_bytes)), pair.collective};
+  });
 }
 
 nlohmann::json bench_comparison_json(const std::vector<BenchPair>& pairs) {

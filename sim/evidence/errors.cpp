@@ -40,11 +40,19 @@ std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<Fo
                      [&](const auto& group) { return std::pair(group.first, summary(group)); });
 }
 
-std::vector<std::string> error_cells(const Errors& errors) {
-  if (errors.count == 0) return {"0", "-", "-", "-", "-", "-"};
-  const ErrorStatistics& all = errors.relative;
-  return {std::to_string(errors.count), percent_text(all.mean),  percent_text(all.median),
-          percent_text(all.p90),        percent_text(all.worst), signed_percent_text(errors.bias)};
+std::string errors_table(const std::string& groups, const std::vector<ForecastError>& rows) {
+  Table table({groups, "rows", "mean", "median", "90 %", "worst", "bias"});
+  const auto add = [&](const std::string& group, const Errors& errors) {
+    const ErrorStatistics& all = errors.relative;
+    if (errors.count == 0)
+      table.add({group, "0", "-", "-", "-", "-", "-"});
+    else
+      table.add({group, std::to_string(errors.count), percent_text(all.mean), percent_text(all.median),
+                 percent_text(all.p90), percent_text(all.worst), signed_percent_text(errors.bias)});
+  };
+  for (const auto& [group, errors] : errors_by_group(rows)) add(group, errors);
+  add("all", summary_of(rows));
+  return table.text();
 }
 
 std::string error_text(const std::optional<double>& error) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -39,9 +38,8 @@ Errors summary_of(const std::vector<ForecastError>& rows);
 /// Summaries by group, in the order in which groups appear.
 std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<ForecastError>& rows);
 
-/// Columns of a table for people, and their cells; `-` without rows.
-inline const std::vector<std::string> kErrorColumns{"rows", "mean", "median", "90 %", "worst", "bias"};
-std::vector<std::string> error_cells(const Errors& errors);
+/// A table for people: a row per group, and one of all rows. \param groups heading of their names
+std::string errors_table(const std::string& groups, const std::vector<ForecastError>& rows);
 
 /// `+1.4 %`; `-` if it is unknown.
 std::string error_text(const std::optional<double>& error);

@@ -11,6 +11,7 @@
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 #include "records/bench.hpp"
 #include "sim/evidence/nccl_samples.hpp"
 #include "topologies/devices.hpp"
@@ -23,10 +24,8 @@ namespace {
 bool is_measured_collectives(const std::string& head) {
   static const std::regex kRow(
       R"((^|\n)\s*\d+\s+\d+\s+(u?int8|u?int32|u?int64|half|float|double|bfloat16|fp8_e4m3|fp8_e5m2)\s)");
-  for (const char* sign : {"Collective test starting", "algbw", "\"coll_perf\"", "op_name,"})
-    if (head.find(sign) != std::string::npos) return true;
-  if (head.find("\"results\"") != std::string::npos && head.find("out_of_place") != std::string::npos)
-    return true;
+  if (contains_any(head, {"Collective test starting", "algbw", "\"coll_perf\"", "op_name,"})) return true;
+  if (contains_any(head, {"\"results\""}) && contains_any(head, {"out_of_place"})) return true;
   constexpr std::size_t kSearched = 10'000;  // std::regex recurses
   const std::string start = head.substr(0, kSearched);
   return std::regex_search(start, kRow);
@@ -108,16 +107,22 @@ std::string sizes_text(const std::vector<NcclSample>& samples) {
                      to_text(least.message), to_text(most.message));
 }
 
+/// \param file that was made of `paths`
+void set_text(Imported& imported, const char* schema, auto file, const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) file.lineage.push_back(make_ancestor("measured collectives", path));
+  imported.schema = schema;
+  imported.text = nlohmann::json(file).dump();
+}
+
 void make_calibration(const std::vector<std::string>& paths, const std::string& device,
                       const std::vector<NcclSample>& samples, Imported& imported) {
-  Calibration calibration = nccl_calibration(device, samples);
+  const Calibration calibration = nccl_calibration(device, samples);
   imported.assumed.push_back(assumed_connection(device));
-  for (const std::string& path : paths)
-    calibration.lineage.push_back(make_ancestor("measured collectives", path));
-  imported.schema = kCalibrationSchema;
-  imported.text = nlohmann::json(calibration).dump();
+  set_text(imported, kCalibrationSchema, calibration, paths);
   for (const std::string& line : split(fit_text(calibration.nccl, samples)))
     imported.understood.push_back(line);
+  for (const std::string& warning : calibration.warnings)
+    imported.understood.push_back("warning: " + warning);
 }
 
 void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSample>& samples,
@@ -139,9 +144,7 @@ void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSam
     throw InputError(
         "{}: the rows are of {}; --gpus selects a number of GPUs, and files can be imported apart",
         samples.front().where, joined(sizes, " and "));
-  for (const std::string& path : paths) bench.lineage.push_back(make_ancestor("measured collectives", path));
-  imported.schema = kBenchSchema;
-  imported.text = nlohmann::json(bench).dump();
+  set_text(imported, kBenchSchema, bench, paths);
   imported.understood.push_back(fmt::format(
       "a measurement of {} GPUs on {}, which becomes a bench file for 'stepcast compare'; largest busbw {}",
       samples.front().gpus, counted(samples.front().hosts, "host"), to_text(BytesPerSecond(fastest))));
@@ -150,8 +153,8 @@ void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSam
 Imported import_collectives(const std::vector<std::string>& paths, const ImportTexts& options) {
   Imported imported;
   std::vector<NcclSample> samples = read_all(paths, options, imported);
-  refuse_contradictions(samples);
   const std::string device = keep_device(option_or(options, "device"), samples, imported);
+  refuse_contradictions(samples);
   imported.understood.push_back(sizes_text(samples) + ", on " + device);
   const auto between = [&](const NcclSample& sample) {
     return sample.hosts > 1 || device_model(device).compute_capability == 0;

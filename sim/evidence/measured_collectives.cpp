@@ -56,18 +56,19 @@ std::vector<MeasuredCollective> measured_collectives(const std::string& path) {
 }
 
 std::vector<CollectiveErrors> collective_errors(const std::vector<MeasuredCollective>& rows) {
-  std::vector<ForecastError> errors[3];
-  for (const MeasuredCollective& row : rows) {
-    const auto group = fmt::format("{} {} {}", row.device, to_text(row.sample.kind), row.sample.gpus);
-    const Seconds forecasts[] = {row.forecast, row.fitted, row.sheet};
-    for (std::size_t i = 0; i < 3; ++i)
-      errors[i].push_back({forecasts[i] / row.sample.time - 1.0, row.sample.where, group});
-  }
-  const auto forecast = errors_by_group(errors[0]), fitted = errors_by_group(errors[1]),
-             sheet = errors_by_group(errors[2]);
+  const auto group_of = [](const MeasuredCollective& row) {
+    return fmt::format("{} {} {}", row.device, to_text(row.sample.kind), row.sample.gpus);
+  };
   std::vector<CollectiveErrors> result;
-  for (std::size_t i = 0; i < forecast.size(); ++i)
-    result.push_back({forecast[i].first, forecast[i].second, fitted[i].second, sheet[i].second});
+  for (const auto& [group, members] : grouped(rows, group_of)) {
+    const auto errors_of = [&all = members](Seconds MeasuredCollective::*forecast) {
+      return summary_of(transformed(all, [&](const MeasuredCollective* row) {
+        return ForecastError{row->*forecast / row->sample.time - 1.0};
+      }));
+    };
+    result.push_back({group, errors_of(&MeasuredCollective::forecast), errors_of(&MeasuredCollective::fitted),
+                      errors_of(&MeasuredCollective::sheet)});
+  }
   std::ranges::sort(result, {}, &CollectiveErrors::group);
   return result;
 }

@@ -6,7 +6,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 
 namespace stepcast {
 namespace {
@@ -29,8 +29,7 @@ std::string bare(std::string name) {
   name.erase(0, name.find_last_of('/') + 1);
   if (const auto at = name.find("_perf"); at != std::string::npos) name.erase(at);
   std::erase(name, '_');
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
+  return lower(name);
 }
 
 CollectiveKind kind_at(const std::string& where, const std::string& name) {
@@ -85,26 +84,61 @@ Value at(const Json& json, const std::string& where, const char* key) {
   }
 }
 
-NcclMeasurements read_tests_json(const std::string& path, const Json& json) {
-  const auto arguments = at<std::vector<std::string>>(json, path, "args");
-  if (arguments.empty()) throw InputError("{}: key 'args': expected the program's name", path);
-  NcclSample sample;
-  sample.kind = kind_at(path + ": key 'args'", arguments.front());
-  const Json config = at<Json>(json, path, "config");
+/// Bandwidth with its digits, at most 6 decimals; "" if it is not a number.
+std::string decimals(const Json& body, const char* key) {
+  const Json value = body.value(key, Json());
+  if (!value.is_number()) return "";
+  const std::string text = value.dump(), rounded = fmt::format("{:.6f}", value.get<double>());
+  return text.size() < rounded.size() && text.find('e') == std::string::npos ? text : rounded;
+}
+
+BandwidthRatio bandwidth_ratio(const std::vector<Json>& results) {
+  BandwidthRatio ratio;
+  for (const Json& result : results)
+    for (const char* place : {"out_of_place", "in_place"})
+      if (result.is_object() && result.contains(place) && result[place].is_object())
+        ratio.confine(decimals(result[place], "alg_bw"), decimals(result[place], "bus_bw"));
+  return ratio;
+}
+
+/// GPUs, hosts and device of nccl-tests' key 'config'.
+void set_run(const Json& config, const BandwidthRatio& ratio, const std::string& where, NcclSample& sample,
+             NcclMeasurements& measured) {
   const Json devices = config.value("devices", Json::array());
-  std::set<std::string> hosts;
-  for (const Json& device : devices) {
-    hosts.insert(device.value("hostname", std::string()));
-    sample.device = device.value("device_info", std::string());
+  HostCount hosts;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    Json gpu = devices[i];
+    const std::string rank = std::to_string(i), name = gpu.value("device_info", std::string());
+    for (const char* key : {"rank", "group", "pid"}) gpu.erase(key);
+    hosts.add(gpu.value("hostname", std::string()), gpu.contains("device") ? gpu.dump() : rank, rank);
+    set_device(sample.device, name, where);
   }
   // Without MPI only the first device is listed.
-  const auto count = [&](const char* key) { return at<int>(config, path + ": key 'config'", key); };
-  sample.gpus = std::max(static_cast<int>(devices.size()), count("nthreads") * count("ngpus"));
-  sample.hosts = std::max<int>(1, static_cast<int>(hosts.size()));
-  NcclMeasurements measured;
+  const auto count = [&](const char* key) { return at<int>(config, where + ": key 'config'", key); };
+  const int listed = static_cast<int>(devices.size()), own = count("nthreads") * count("ngpus");
+  const auto [gpus, note] = corrected_gpus(sample.kind, ratio, std::max(listed, own), where);
+  sample.gpus = gpus;
+  sample.hosts = hosts.count();
+  if (!note.empty()) measured.assumed.push_back(note);
+  if (listed < gpus && own != gpus)
+    measured.assumed.push_back(fmt::format("{} GPUs on {} ({} listed)", gpus, counted(sample.hosts, "host"),
+                                           counted(devices.size(), "rank")));
+}
+
+/// \param object number of the object in the file
+void add_tests(const std::string& path, int object, const Json& json, NcclMeasurements& measured) {
+  const std::string part = object == 1 ? "" : fmt::format("object {}: ", object);
+  const std::string where = path + (object == 1 ? "" : fmt::format(": object {}", object));
+  const auto arguments = at<std::vector<std::string>>(json, where, "args");
+  if (arguments.empty()) throw InputError("{}: key 'args': expected the program's name", where);
+  NcclSample sample;
+  sample.kind = kind_at(where + ": key 'args'", arguments.front());
+  const Json config = at<Json>(json, where, "config");
+  const auto results = at<std::vector<Json>>(json, where, "results");
+  set_run(config, bandwidth_ratio(results), where, sample, measured);
   std::size_t number = 0;
-  for (const Json& result : at<std::vector<Json>>(json, path, "results")) {
-    const std::string place = fmt::format("results[{}]", number++);
+  for (const Json& result : results) {
+    const std::string place = fmt::format("{}results[{}]", part, number++);
     sample.where = path + ": " + place;
     const bool out = result.contains("out_of_place") && result["out_of_place"].is_object();
     const Json body = at<Json>(result, sample.where, out ? "out_of_place" : "in_place");
@@ -117,7 +151,6 @@ NcclMeasurements read_tests_json(const std::string& path, const Json& json) {
     else
       keep(measured.samples, sample);
   }
-  return measured;
 }
 
 /// Inspector counts what a rank gives to an all-gather and takes from a reduce-scatter; its algbw counts the
@@ -171,15 +204,20 @@ void add_medians(const std::map<InspectorCall, NcclSample>& calls, std::vector<N
 /// \param calls those of NCCL Inspector are added here
 NcclMeasurements read_json(const std::string& path, std::map<InspectorCall, NcclSample>& calls) {
   int number = 0;
+  NcclMeasurements all;
   for (const Json& json : parse_json_values(path)) {
-    if (++number == 1 && json.is_object() && json.contains("results")) return read_tests_json(path, json);
+    ++number;
+    if (json.is_object() && json.contains("results")) {
+      add_tests(path, number, json, all);
+      continue;
+    }
     if (!json.is_object() || !json.contains("header"))
       throw InputError(
           "{}: object {}: expected 'results' of nccl-tests, or 'header' and 'coll_perf' of NCCL Inspector",
           path, number);
     add_call(json, fmt::format("{}: object {}", path, number), calls);
   }
-  return {};
+  return all;
 }
 
 }  // namespace

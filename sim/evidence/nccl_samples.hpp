@@ -1,6 +1,8 @@
 #pragma once
 
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,11 +29,39 @@ struct NcclMeasurements {
   std::vector<std::string> assumed{}, ignored{};  ///< one sentence each, after `all_reduce.txt: `
 };
 
+/// busbw / algbw as the printed digits confine it.
+struct BandwidthRatio {
+  double least = 0.0, most = 1e9;
+  void confine(const std::string& algbw, const std::string& busbw);
+  [[nodiscard]] bool known() const { return least > 0.0 && least <= most; }
+  [[nodiscard]] double middle() const { return (least + most) / 2.0; }
+};
+
+/// Number of GPUs: `stated` unless busbw / algbw contradicts it, then with a note. \param stated 0: unknown
+/// \throws InputError if the ratio contradicts it and allows several numbers
+std::pair<int, std::string> corrected_gpus(CollectiveKind kind, BandwidthRatio ratio, int stated,
+                                           const std::string& where);
+
+/// Number of hosts of the listed ranks. A GPU has one rank, so two ranks on one are on hosts with one name.
+class HostCount {
+ public:
+  /// \param device its number and PCI address
+  void add(const std::string& host, const std::string& device, const std::string& rank);
+  [[nodiscard]] int count() const;  ///< at least 1
+
+ private:
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> ranks_at_;
+  std::map<std::string, int> most_;  ///< ranks at one GPU, by host name
+};
+
+/// Sets the name of a run's GPUs. \throws InputError if they have another one
+void set_device(std::string& device, const std::string& name, const std::string& where);
+
 /// Reads files of these kinds, recognised by their content:
 ///
 ///     CSV                 columns device, op_name, nccl_dtype, num_gpus, bytes, latency_us, others ignored
 ///     text of nccl-tests  tables of one or several tests; out of place if that was measured, else in place
-///     JSON of nccl-tests  written by `-J FILE`, versions 1 and 2
+///     JSON of nccl-tests  written by `-J FILE`, versions 1 and 2; one or several
 ///     JSON of Inspector   any number of objects with `header` and `coll_perf`; per call the shortest time
 ///                         over its ranks in all files, since others waited; per size the median over
 ///                         equal calls

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <optional>
 #include <regex>
-#include <set>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
@@ -16,13 +15,6 @@ namespace stepcast {
 namespace {
 
 constexpr double kMostGpus = 65'536;
-
-/// busbw / algbw as the printed digits confine it.
-struct BandwidthRatio {
-  double least = 0.0, most = 1e9;
-  [[nodiscard]] bool known() const { return least > 0.0 && least <= most; }
-  [[nodiscard]] double middle() const { return (least + most) / 2.0; }
-};
 
 /// A number of GPUs from first to last; none if first > last.
 struct GpuRange {
@@ -67,20 +59,9 @@ struct TestRun {
   std::vector<std::string> columns;
   std::string device;
   int highest_rank = -1, rank_lines = 0, highest_device = 0, per_process = 0;
-  std::set<std::string> hosts;
+  HostCount hosts;
   std::vector<TestRow> rows;
 };
-
-BandwidthRatio bandwidth_ratio(const std::vector<TestRow>& rows) {
-  BandwidthRatio ratio;
-  for (const TestRow& row : rows) {
-    const auto algbw = printed_decimal(row.algbw), busbw = printed_decimal(row.busbw);
-    if (!algbw || !busbw || algbw->first <= 2.0 * algbw->second || busbw->first <= 0.0) continue;
-    ratio.least = std::max(ratio.least, (busbw->first - busbw->second) / (algbw->first + algbw->second));
-    ratio.most = std::min(ratio.most, (busbw->first + busbw->second) / (algbw->first - algbw->second));
-  }
-  return ratio;
-}
 
 /// Kinds that the columns redop and root allow.
 bool allows_kind(const TestRow& row, CollectiveKind kind) {
@@ -88,6 +69,11 @@ bool allows_kind(const TestRow& row, CollectiveKind kind) {
   if (!row.redop.empty() && (row.redop == "none") == adds) return false;
   const int root = number_in<int>(row.root).value_or(-1);
   return row.root.empty() || (kind == CollectiveKind::kBroadcast) == (root >= 0);
+}
+
+/// GPUs that busbw / algbw allows; none if it does not depend on them.
+GpuRange known_gpus(CollectiveKind kind, BandwidthRatio ratio) {
+  return ratio.known() && kind != CollectiveKind::kBroadcast ? gpus_of(kind, ratio) : GpuRange{};
 }
 
 class NcclTextReader {
@@ -154,17 +140,18 @@ class NcclTextReader {
 
   void comment(const std::string& line) {
     static const std::regex kRank(
-        R"(Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*))");
+        R"(Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+((\d+)\s+\[[^\]]*\])\s*(.*))");
     static const std::regex kSettings(R"(nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+))");
     std::smatch found;
     if (line.find(" Rank ") != std::string::npos && std::regex_search(line, found, kRank)) {
       if (!run_.rows.empty()) finish();
       ++run_.rank_lines;
       run_.highest_rank = std::max(run_.highest_rank, number_in<int>(found[1].str()).value_or(0));
-      run_.highest_device = std::max(run_.highest_device, number_in<int>(found[3].str()).value_or(0));
-      run_.hosts.insert(found[2]);
-      run_.device = found[4];
-      run_.device.erase(run_.device.find_last_not_of(" \t") + 1);
+      run_.highest_device = std::max(run_.highest_device, number_in<int>(found[4].str()).value_or(0));
+      run_.hosts.add(found[2], found[3], found[1]);
+      std::string device = found[5];
+      device.erase(device.find_last_not_of(" \t") + 1);
+      set_device(run_.device, device, where(line_));
     } else if (std::regex_search(line, found, kSettings)) {
       if (!run_.rows.empty()) finish();
       run_.per_process =
@@ -176,7 +163,7 @@ class NcclTextReader {
 
   /// Cell of the column, out of place if both are there; "" if the table lacks it.
   [[nodiscard]] std::string cell(const std::vector<std::string>& cells, const std::string& column,
-                                 bool in_place) const {
+                                 bool in_place = false) const {
     const auto first = std::ranges::find(run_.columns, column);
     if (first == run_.columns.end()) return "";
     const auto second = std::find(first + 1, run_.columns.end(), column);
@@ -194,8 +181,8 @@ class NcclTextReader {
     }
     if (cells.size() < run_.columns.size())
       return leave_out(fmt::format("{} of {} columns", cells.size(), run_.columns.size()));
-    const auto size = printed_decimal(cell(cells, "size", false));
-    auto time = printed_decimal(cell(cells, "time", false));
+    const auto size = printed_decimal(cell(cells, "size"));
+    auto time = printed_decimal(cell(cells, "time"));
     const bool in_place = !time;
     if (in_place) time = printed_decimal(cell(cells, "time", true));
     if (!size || !time || size->first < 0.0 || time->first < 0.0)
@@ -204,9 +191,9 @@ class NcclTextReader {
     if (time->first == 0.0) return leave_out("a call of no time");
     const auto wrong = number_in<double>(cell(cells, "#wrong", in_place));
     if (wrong && *wrong > 0.0) return leave_out(fmt::format("{:.0f} wrong elements", *wrong));
-    run_.rows.push_back({line_, size->first, time->first, cell(cells, "type", false),
-                         cell(cells, "redop", false), cell(cells, "root", false),
-                         cell(cells, "algbw", in_place), cell(cells, "busbw", in_place)});
+    run_.rows.push_back({line_, size->first, time->first, cell(cells, "type"), cell(cells, "redop"),
+                         cell(cells, "root"), cell(cells, "algbw", in_place),
+                         cell(cells, "busbw", in_place)});
   }
 
   /// Kind of the run's collective; none if it is not forecast.
@@ -245,46 +232,44 @@ class NcclTextReader {
 
   int gpus_of_run(CollectiveKind kind, BandwidthRatio ratio, int stated) {
     const std::string place = where(run_.rows.front().line);
-    const GpuRange range = gpus_of(kind, ratio);
-    const bool known = ratio.known() && range.first <= range.last && kind != CollectiveKind::kBroadcast;
+    const GpuRange range = known_gpus(kind, ratio);
+    const bool known = range.first <= range.last;
     if (hints_.gpus > 0 && stated == 0) {
       if (!known || range.contains(hints_.gpus)) return hints_.gpus;
       throw InputError("{}: --gpus {}: busbw / algbw = {:.4g} is that of {} to {} GPUs", place, hints_.gpus,
                        ratio.middle(), range.first, range.last);
     }
-    if (stated > 0 && (!known || range.contains(stated))) return stated;
-    if (known && range.first == range.last) {
-      result_.assumed.push_back(
-          fmt::format("line {}: {} GPUs, from busbw / algbw = {:.4g}{}", run_.rows.front().line, range.first,
-                      ratio.middle(), stated > 0 ? fmt::format("; the lines above list {}", stated) : ""));
-      return range.first;
-    }
-    if (known)
-      throw InputError("{}: by busbw / algbw it is unknown which of {} to {} GPUs ran; set --gpus", place,
-                       range.first, range.last);
-    throw InputError("{}: no line '#  Rank 0 ...' before it: unknown how many GPUs ran; set --gpus", place);
+    if (!known && stated == 0)
+      throw InputError("{}: no line '#  Rank 0 ...' before it: unknown how many GPUs ran; set --gpus", place);
+    const auto [gpus, note] = corrected_gpus(kind, ratio, stated, place);
+    if (!note.empty()) result_.assumed.push_back(fmt::format("line {}: {}", run_.rows.front().line, note));
+    return gpus;
   }
 
   /// Lists of ranks are cut in the middle: then a host has as many GPUs as its highest device number states.
-  [[nodiscard]] int hosts_of_run(int gpus) const {
-    const int listed = std::max<int>(1, static_cast<int>(run_.hosts.size()));
-    if (run_.rank_lines == 0 || run_.rank_lines >= gpus) return listed;
+  int hosts_of_run(int gpus) {
+    int hosts = run_.hosts.count();
+    if (run_.rank_lines >= gpus || (run_.rank_lines == 0 && run_.per_process == gpus)) return hosts;
     const int per_host = run_.highest_device + 1;
-    return std::max(listed,
-                    run_.rank_lines < run_.highest_rank + 1 ? (gpus + per_host - 1) / per_host : listed);
+    if (run_.rank_lines > 0 && run_.rank_lines < run_.highest_rank + 1)
+      hosts = std::max(hosts, (gpus + per_host - 1) / per_host);
+    result_.assumed.push_back(fmt::format("line {}: {} GPUs on {} ({} listed)", run_.rows.front().line, gpus,
+                                          counted(hosts, "host"), counted(run_.rank_lines, "rank")));
+    return hosts;
   }
 
   /// Adds the rows of a run and begins another. Rows keep the settings that stand above them.
   void finish() {
     if (!run_.rows.empty()) {
-      const BandwidthRatio ratio = bandwidth_ratio(run_.rows);
+      BandwidthRatio ratio;
+      for (const TestRow& row : run_.rows) ratio.confine(row.algbw, row.busbw);
       const int stated = run_.rank_lines > 0    ? std::max(run_.highest_rank + 1, run_.rank_lines)
                          : run_.per_process > 1 ? run_.per_process
                                                 : 0;
       if (const auto kind = kind_of_run(ratio, stated)) {
-        const int gpus = gpus_of_run(*kind, ratio, stated);
+        const int gpus = gpus_of_run(*kind, ratio, stated), hosts = hosts_of_run(gpus);
         for (const TestRow& row : run_.rows)
-          result_.samples.push_back({run_.device, *kind, gpus, hosts_of_run(gpus), row.dtype, Bytes(row.size),
+          result_.samples.push_back({run_.device, *kind, gpus, hosts, row.dtype, Bytes(row.size),
                                      Seconds(kMicro * row.time_us), where(row.line)});
       }
       run_ = {};
@@ -299,6 +284,41 @@ class NcclTextReader {
 };
 
 }  // namespace
+
+void BandwidthRatio::confine(const std::string& algbw, const std::string& busbw) {
+  const auto alg = printed_decimal(algbw), bus = printed_decimal(busbw);
+  if (!alg || !bus || alg->first <= 2.0 * alg->second || bus->first <= 0.0) return;
+  least = std::max(least, (bus->first - bus->second) / (alg->first + alg->second));
+  most = std::min(most, (bus->first + bus->second) / (alg->first - alg->second));
+}
+
+std::pair<int, std::string> corrected_gpus(CollectiveKind kind, BandwidthRatio ratio, int stated,
+                                           const std::string& where) {
+  const GpuRange range = known_gpus(kind, ratio);
+  if (range.first > range.last || range.contains(stated)) return {stated, ""};
+  if (range.first < range.last)
+    throw InputError("{}: by busbw / algbw it is unknown which of {} to {} GPUs ran; set --gpus", where,
+                     range.first, range.last);
+  return {range.first, fmt::format("{} GPUs, from busbw / algbw = {:.4g}{}", range.first, ratio.middle(),
+                                   stated > 0 ? fmt::format("; {} are listed", stated) : "")};
+}
+
+void HostCount::add(const std::string& host, const std::string& device, const std::string& rank) {
+  std::set<std::string>& ranks = ranks_at_[{host, device}];
+  ranks.insert(rank);
+  most_[host] = std::max(most_[host], static_cast<int>(ranks.size()));
+}
+
+int HostCount::count() const {
+  return std::max(1, total_of(most_, [](const auto& host) { return host.second; }));
+}
+
+void set_device(std::string& device, const std::string& name, const std::string& where) {
+  if (!device.empty() && !name.empty() && name != device)
+    throw InputError("{}: GPU '{}', others of the run are '{}'; import runs on equal GPUs", where, name,
+                     device);
+  if (!name.empty()) device = name;
+}
 
 NcclMeasurements read_nccl_text(const std::string& path, const std::string& text, const NcclHints& hints) {
   return NcclTextReader(path, hints).read(text);

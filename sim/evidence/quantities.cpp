@@ -37,7 +37,10 @@ Values peaks(const Result& result, const RowScope&) {
 }
 
 /// The value, if the forecast has memory.
-Values of_memory(const Result& result, double value) { return only_if(!result.memory.empty(), value); }
+template <double (Result::*value)() const>
+Values of_memory(const Result& result, const RowScope&) {
+  return only_if(!result.memory.empty(), (result.*value)());
+}
 
 /// Of the ranks; 0 if it is not known.
 double most_of(const Result& result, double MemoryUse::*bytes) {
@@ -46,7 +49,8 @@ double most_of(const Result& result, double MemoryUse::*bytes) {
   return most;
 }
 
-Values largest(const Result& result, double MemoryUse::*bytes) {
+template <double MemoryUse::*bytes>
+Values largest(const Result& result, const RowScope&) {
   return only_if(most_of(result, bytes) > 0.0, most_of(result, bytes));
 }
 
@@ -84,20 +88,17 @@ const std::vector<RowQuantity>& row_quantities() {
        [](const Result& result, const RowScope& scope) {
          return result.memory.empty() ? Values{} : Values{mean_of(peaks(result, scope))};
        }},
-      {"stage_time_cv", false, false,
-       [](const Result& result, const RowScope&) { return of_memory(result, result.stage_time_cv()); }},
-      {"memory_cv", false, false,
-       [](const Result& result, const RowScope&) { return of_memory(result, result.memory_cv()); }},
-      {"bubble_fraction", false, false,
-       [](const Result& result, const RowScope&) { return of_memory(result, result.bubble_fraction()); }},
+      {"stage_time_cv", false, false, of_memory<&Result::stage_time_cv>},
+      {"memory_cv", false, false, of_memory<&Result::memory_cv>},
+      {"bubble_fraction", false, false, of_memory<&Result::bubble_fraction>},
       {kPeakMemory, true, false,
-       [](const Result& result, const RowScope&) { return of_memory(result, highest_peak_bytes(result)); }},
-      {kReservedMemory, true, false,
-       [](const Result& result, const RowScope&) { return largest(result, &MemoryUse::reserved_bytes); }},
-      {kProcessMemory, true, false,
-       [](const Result& result, const RowScope&) { return largest(result, &MemoryUse::process_bytes); }},
+       [](const Result& result, const RowScope&) {
+         return only_if(!result.memory.empty(), highest_peak_bytes(result));
+       }},
+      {kReservedMemory, true, false, largest<&MemoryUse::reserved_bytes>},
+      {kProcessMemory, true, false, largest<&MemoryUse::process_bytes>},
       {kLastRankMemory, true, false, [](const Result& result, const RowScope&) {
-         return of_memory(result, result.memory.empty() ? 0.0 : result.memory.back().peak_bytes);
+         return result.memory.empty() ? Values{} : Values{result.memory.back().peak_bytes};
        }}};
   return kAll;
 }

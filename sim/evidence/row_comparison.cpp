@@ -110,7 +110,7 @@ std::vector<Case> compare_rows(const RowSet& set, const SetForecast& forecast) {
 }
 
 std::optional<double> error_of_all_ranks(const Row& row, const Case& comparison) {
-  if (!comparison.predicted || row.ranks_left_out(comparison.quantity).empty()) return std::nullopt;
+  if (row.ranks_left_out(comparison.quantity).empty()) return std::nullopt;
   return comparison.predicted->value / *row.number(comparison.quantity) - 1.0;
 }
 

@@ -16,6 +16,10 @@
 namespace stepcast {
 namespace {
 
+/// Quantity that `memory` with this `of` means. Without `of`, it is kPeakMemory.
+const std::map<std::string, const char*> kMemoryKinds{
+    {"last", kLastRankMemory}, {"reserved", kReservedMemory}, {"process", kProcessMemory}};
+
 double positive(const YamlNode& node) {
   const double value = node.number();
   if (value <= 0.0) node.fail("found {}, expected a number above 0", node.text());
@@ -230,20 +234,13 @@ class RowReader {
     if (set_.folds < 2) fit.at("folds").fail("expected 2 to {}", kMostFolds);
   }
 
-  /// Quantity that `memory` means: of the fullest rank without `of`.
-  static const std::map<std::string, const char*>& memory_kinds() {
-    static const std::map<std::string, const char*> kMemory{
-        {"last", kLastRankMemory}, {"reserved", kReservedMemory}, {"process", kProcessMemory}};
-    return kMemory;
-  }
-
   void check_measured() const {
     const YamlNode measured = file_.at("measured");
     measured.allow_only({"step", "work", "rate", "memory", "of"});
     const bool by_rate = measured.has("work") && measured.has("rate");
     if ((measured.has("step") && by_rate) || (!measured.has("step") && !by_rate && !measured.has("memory")))
       measured.fail("expected either 'step', or 'work' and 'rate', or 'memory' alone");
-    if (measured.has("of")) static_cast<void>(measured.at("of").named("memory", memory_kinds()));
+    if (measured.has("of")) static_cast<void>(measured.at("of").named("memory", kMemoryKinds));
   }
 
   [[nodiscard]] std::string name_of(const std::string& column) const {
@@ -288,7 +285,7 @@ class RowReader {
     const std::string text = measured.at("memory").text();
     for (const std::string& name : names_in(text))
       if (row.values.find(name) == nullptr) return;  // an empty cell
-    row.measured[measured.has("of") ? memory_kinds().at(measured.at("of").text()) : kPeakMemory] = {
+    row.measured[measured.has("of") ? kMemoryKinds.at(measured.at("of").text()) : kPeakMemory] = {
         parse_bytes(expand(text, row.values).text, row.name + ": memory").count()};
   }
 

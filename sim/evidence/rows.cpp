@@ -87,11 +87,9 @@ std::vector<RowSet> load_published(const std::string& more) {
     sets.push_back(read_rows((home_folder() / kPublished / (name + ".yaml")).string()));
   if (more.empty()) return sets;
   RowSet one = read_rows(more);
-  const auto same = std::ranges::find(sets, one.id, &RowSet::id);
-  if (same == sets.end())
-    sets.push_back(std::move(one));
-  else
-    *same = std::move(one);
+  auto same = std::ranges::find(sets, one.id, &RowSet::id);
+  if (same == sets.end()) same = sets.emplace(sets.end());
+  *same = std::move(one);
   return sets;
 }
 

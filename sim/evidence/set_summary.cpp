@@ -1,28 +1,16 @@
 #include "sim/evidence/set_summary.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
+
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr double kAsGood = 0.03;  // by which the predicted best plan may be slower than the best
 
-/// Plans for the same training on the same GPUs.
-struct PlanGroup {
-  double best = std::numeric_limits<double>::infinity(), first = 0.0,
-         least = std::numeric_limits<double>::infinity();
-  int rows = 0;
-
-  void add(double measured, double forecast) {
-    ++rows;
-    best = std::min(best, measured);
-    if (forecast >= least) return;
-    least = forecast;
-    first = measured;
-  }
-};
+using Plan = std::pair<double, double>;  // forecast and measured step
 
 }  // namespace
 
@@ -36,16 +24,13 @@ std::string memory_quantity(const Row& row) {
   return "";
 }
 
-Errors SetSummary::baseline(const std::string& name) const {
-  const auto found = baselines.find(name);
-  return found == baselines.end() ? Errors{} : found->second;
-}
+Errors SetSummary::baseline(const std::string& name) const { return value_or(baselines, name, Errors{}); }
 
 SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std::string& part) {
   SetSummary result;
   std::vector<ForecastError> steps, memory;
   std::map<std::string, std::vector<ForecastError>> baselines;
-  std::map<std::string, PlanGroup> groups;
+  std::map<std::string, std::vector<Plan>> groups;  // plans for the same training on the same GPUs
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
     const Row& row = set.rows[i];
     const RowForecast& one = forecast.rows[i];
@@ -63,15 +48,18 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
     steps.push_back({one.central(kStepTime) / *measured - 1.0, row.name, row.part});
     for (const auto& [name, value] : one.baselines)
       baselines[name].push_back({value / *measured - 1.0, row.name, row.part});
-    if (!row.group.empty()) groups[row.group].add(*measured, one.central(kStepTime));
+    if (!row.group.empty()) groups[row.group].emplace_back(one.central(kStepTime), *measured);
   }
   result.errors = summary_of(has_steps(set) ? steps : memory);
   result.memory = summary_of(memory);
   for (const auto& [name, errors] : baselines) result.baselines[name] = summary_of(errors);
-  std::erase_if(groups, [](const auto& group) { return group.second.rows < 2; });
+  std::erase_if(groups, [](const auto& group) { return group.second.size() < 2; });
   result.groups = groups.size();
-  for (const auto& [name, group] : groups)
-    if (group.first <= (1.0 + kAsGood) * group.best) ++result.ranked;
+  for (const auto& [name, plans] : groups) {
+    const double chosen = std::ranges::min_element(plans, {}, &Plan::first)->second;
+    const double best = std::ranges::min_element(plans, {}, &Plan::second)->second;
+    if (chosen <= (1.0 + kAsGood) * best) ++result.ranked;
+  }
   return result;
 }
 

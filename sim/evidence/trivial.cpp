@@ -82,12 +82,10 @@ void add_published_predictors(const RowSet& set, std::vector<Case>& rows) {
       return std::tuple(std::abs(std::log(static_cast<double>(ranks(j)) / ranks(i))),
                         rows[j].configuration.strategy != here.configuration.strategy, j > i ? j - i : i - j);
     };
-    const auto nearer = [&](std::size_t a, std::size_t b) { return distance(a) < distance(b); };
-    here.trivial["copy"] = *measured(*std::ranges::min_element(fitted, nearer), here.quantity);
+    here.trivial["copy"] = *measured(*std::ranges::min_element(fitted, {}, distance), here.quantity);
     std::erase_if(fitted, [&](std::size_t j) { return rows[j].configuration.world_size == 0; });
     if (fitted.empty() || here.configuration.world_size == 0) continue;
-    const auto fewer = [&](std::size_t a, std::size_t b) { return ranks(a) < ranks(b); };
-    const std::size_t least = *std::ranges::min_element(fitted, fewer);
+    const std::size_t least = *std::ranges::min_element(fitted, {}, ranks);
     here.trivial["ideal_scaling"] =
         *measured(least, here.quantity) *
         std::pow(static_cast<double>(ranks(i)) / ranks(least), ideal_power(here.quantity, set.global_batch));

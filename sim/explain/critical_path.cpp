@@ -134,12 +134,9 @@ class Walk {
   }
 
   void consider_main(RecordedPosition position, const auto& consider) {
-    for (int i = position.op - 1; i >= 0; --i) {
-      const RecordedPosition one = position.at(i);
-      if (!holds_main(one) || world_.is_hook(one)) continue;
-      consider(i);
-      return;
-    }
+    int i = position.op - 1;
+    while (i >= 0 && (!holds_main(position.at(i)) || world_.is_hook(position.at(i)))) --i;
+    if (i >= 0) consider(i);
   }
 
   /// Considers the operations before it in its queue. Calls ahead of the main thread come before earlier

@@ -28,8 +28,8 @@ struct StepDifferences {
   std::string note;  ///< how options or real and replayed compute differ; "": they do not
 };
 
-/// \throws InputError if no rank is in both files, or if the second is not a forecast of the first: the
-/// model, the strategy or the number of ranks, samples or micro-batches differ
+/// \throws InputError if no rank is in both files, or if they are of different cases: the model, the
+/// strategy or the number of ranks, samples or micro-batches differ
 StepDifferences step_differences(const Result& measured, const Result& forecast);
 
 }  // namespace stepcast

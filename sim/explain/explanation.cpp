@@ -33,13 +33,6 @@ std::vector<std::string> resources(const Explanation& known) {
   return names;
 }
 
-/// `network1+pcie` scales both.
-ResourceScales scales_of(const std::string& resource, double more) {
-  ResourceScales scales;
-  for (const std::string& one : split(resource, '+')) scales.push_back({one, more});
-  return scales;
-}
-
 /// Step time; none if the prediction fails because it lacks the resource.
 std::optional<double> step_of(const PredictionRequest& request) {
   try {
@@ -78,8 +71,8 @@ Explanation explain(const PredictionRequest& request, double more) {
   again.brief = true;
   for (const std::string& resource : resources(result)) {
     PredictionRequest changed = again;
-    const ResourceScales scales = scales_of(resource, more);
-    changed.scale.insert(changed.scale.end(), scales.begin(), scales.end());
+    for (const std::string& one : split(resource, '+'))
+      changed.scale.push_back({one, more});  // network1+pcie
     if (const auto step = step_of(changed))
       result.gains.push_back({resource, "--scale " + to_text(changed.scale), *step});
   }

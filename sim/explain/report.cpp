@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
@@ -18,16 +19,14 @@ constexpr double kLeastGain = 0.0005;  ///< of the step; smaller gains count as 
 /// The largest rows, and the sum of the others.
 std::string table_of(const std::string& what, const Contributions& all, double step_s) {
   Table table({what, "time", "of the step"});
-  double others = 0.0;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (i >= kMostRows)
-      others += all[i].second;
-    else
-      table.add({all[i].first, to_text(Seconds(all[i].second)), percent_text(all[i].second / step_s)});
-  }
-  if (all.size() > kMostRows)
-    table.add(
-        {counted(all.size() - kMostRows, "other"), to_text(Seconds(others)), percent_text(others / step_s)});
+  const auto add = [&](const std::string& name, double seconds) {
+    table.add({name, to_text(Seconds(seconds)), percent_text(seconds / step_s)});
+  };
+  const auto shown = std::span(all).first(std::min(kMostRows, all.size()));
+  for (const auto& [name, seconds] : shown) add(name, seconds);
+  const auto others = std::span(all).subspan(shown.size());
+  if (!others.empty())
+    add(counted(others.size(), "other"), sum_of(others, [](const auto& one) { return one.second; }));
   return table.text() + "\n";
 }
 

@@ -80,7 +80,7 @@ class DeviceTimes {
   }
 
   void place_events() {
-    for (int i = 0; i < file_.names.size(); ++i) collectives_.push_back(collective_kernel(file_.names[i]));
+    collectives_ = transformed(file_.names, collective_kernel);
     std::map<int, double> busy;
     std::vector<Placed> unlinked;
     bool linked = false;

@@ -13,6 +13,7 @@
 #include "core/error.hpp"
 #include "core/importer.hpp"
 #include "core/number.hpp"
+#include "core/text.hpp"
 
 namespace stepcast {
 namespace {
@@ -35,12 +36,11 @@ struct PlainCharacters : io::multichar_input_filter {
 };
 
 std::optional<KinetoCategory> category_of(const std::string& text) {
-  std::string lower = text;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  const auto is = [&](const auto&... names) { return ((lower == names) || ...); };
+  const std::string category = lower(text);
+  const auto is = [&](const auto&... names) { return ((category == names) || ...); };
   if (is("cpu_op", "operator")) return KinetoCategory::kOperation;
   if (is("user_annotation", "python_function")) return KinetoCategory::kAnnotation;
-  if (is("cuda_driver", "runtime") || lower.ends_with("_runtime")) return KinetoCategory::kRuntime;
+  if (is("cuda_driver", "runtime") || category.ends_with("_runtime")) return KinetoCategory::kRuntime;
   if (is("kernel")) return KinetoCategory::kKernel;
   if (is("gpu_memcpy", "memcpy", "memset", "gpu_memset")) return KinetoCategory::kCopy;
   return std::nullopt;
@@ -194,9 +194,8 @@ void add_extents(const json& dims, std::vector<std::vector<std::int64_t>>& tenso
 
 int TextTable::add(std::string_view text) {
   if (const auto found = indices_.find(text); found != indices_.end()) return found->second;
-  texts_.emplace_back(text);
-  const int index = size() - 1;
-  indices_.emplace(texts_.back(), index);
+  const auto index = static_cast<int>(texts_.size());
+  indices_.emplace(texts_.emplace_back(text), index);
   return index;
 }
 

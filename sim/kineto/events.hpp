@@ -27,7 +27,8 @@ class TextTable {
   [[nodiscard]] const std::string& operator[](int index) const {
     return texts_[static_cast<std::size_t>(index)];
   }
-  [[nodiscard]] int size() const { return static_cast<int>(texts_.size()); }
+  [[nodiscard]] auto begin() const { return texts_.begin(); }
+  [[nodiscard]] auto end() const { return texts_.end(); }
 
  private:
   std::deque<std::string> texts_;

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "core/file.hpp"
 #include "core/importer.hpp"
@@ -49,16 +50,13 @@ std::vector<std::string> collective_lines(const ProfiledRun& run) {
   }
   std::vector<std::string> lines;
   for (const auto& [key, sum] : sums) {
-    std::string sizes;
-    constexpr std::size_t kMostSizes = 8;
-    std::size_t shown = 0;
-    for (const auto& [size, count] : sum.sizes)
-      if (sum.known && shown++ < kMostSizes)
-        sizes += fmt::format("{}{:g} x {}", sizes.empty() ? "" : ", ", count, size);
-    if (sum.sizes.size() > kMostSizes) sizes += ", ...";
+    constexpr std::ptrdiff_t kMostSizes = 8;
+    auto sizes = transformed(sum.sizes | std::views::take(kMostSizes),
+                             [](const auto& one) { return fmt::format("{:g} x {}", one.second, one.first); });
+    if (std::ssize(sum.sizes) > kMostSizes) sizes.emplace_back("...");
     lines.push_back(fmt::format(
         "collectives in a step: {:g} {} of {} over {} ranks, {}", sum.calls, key.first,
-        sum.known ? fmt::format("{:.0f} B ({})", sum.bytes, sizes) : "sizes that were not recorded",
+        sum.known ? fmt::format("{:.0f} B ({})", sum.bytes, joined(sizes)) : "sizes that were not recorded",
         key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time)));
   }
   return lines;
@@ -128,8 +126,8 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
 
 void report_model(const ProfiledRun& run, Imported& imported) {
   const RankProfile& any = run.ranks.front();
-  std::size_t blocks = 0;
-  for (const ProfiledSegment& segment : run.segments) blocks += segment.repeated ? 1 : 0;
+  const auto blocks =
+      static_cast<std::size_t>(std::ranges::count_if(run.segments, &ProfiledSegment::repeated));
   if (run.parameters > 0.0) {
     const std::vector<std::string> known = models_with(run.parameters);
     imported.understood.push_back(

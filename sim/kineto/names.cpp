@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/text.hpp"
+
 namespace stepcast {
 namespace {
 
-bool contains_any(const std::string& text, std::initializer_list<const char*> parts) {
-  return std::ranges::any_of(parts, [&](const char* part) { return text.find(part) != std::string::npos; });
-}
 bool begins_any(const std::string& text, std::initializer_list<const char*> parts) {
   return std::ranges::any_of(parts, [&](const char* part) { return text.starts_with(part); });
 }
@@ -27,10 +26,8 @@ std::string kind_in(const std::string& name) {
                                                                        {"gather", "gather"},
                                                                        {"scatter", "scatter"},
                                                                        {"reduce", "reduce"}};
-  std::string plain;
-  for (const char c : name)
-    if (c != '_' && c != '.' && c != ' ')
-      plain.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
+  std::string plain = lower(name);
+  std::erase_if(plain, [](char c) { return c == '_' || c == '.' || c == ' '; });
   for (const auto& [part, kind] : kKinds)
     if (plain.find(part) != std::string::npos) return kind;
   return "";
@@ -69,12 +66,6 @@ NameKind name_kind(const std::string& name) {
       name == "urQueueFinish")
     return NameKind::kBlocking;
   return NameKind::kOther;
-}
-
-std::vector<NameKind> name_kinds(const TextTable& names) {
-  std::vector<NameKind> kinds;
-  for (int i = 0; i < names.size(); ++i) kinds.push_back(name_kind(names[i]));
-  return kinds;
 }
 
 std::string collective_kernel(const std::string& name) {

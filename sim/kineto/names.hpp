@@ -29,9 +29,6 @@ enum class NameKind : std::uint8_t {
 
 NameKind name_kind(const std::string& name);
 
-/// Kinds of all names of a file.
-std::vector<NameKind> name_kinds(const TextTable& names);
-
 /// Kind of a collective's kernel: `all_reduce`, `collective` if its name does not contain it; "" for other
 /// kernels. NCCL and RCCL, MSCCL, and PyTorch's and vLLM's own kernels over NVLink.
 std::string collective_kernel(const std::string& name);

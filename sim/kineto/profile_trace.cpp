@@ -261,8 +261,7 @@ class StepTimes {
 
   /// Host time for the strategy that is in no backward: broadcasts of buffers, hooks of units.
   [[nodiscard]] double strategy_before() const {
-    double known = 0.0;
-    for (const ProfiledOperation& operation : step_.operations) known += operation.strategy;
+    const double known = sum_of(step_.operations, &ProfiledOperation::strategy);
     return std::max(0.0, step_.strategy.host + step_.waited - known);
   }
 

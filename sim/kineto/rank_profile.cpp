@@ -9,6 +9,7 @@
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 #include "core/units.hpp"
 #include "sim/kineto/device_times.hpp"
 #include "sim/kineto/host_sweep.hpp"
@@ -139,9 +140,9 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
 /// Leaves out steps without a backward, and those that took much longer than the others.
 void drop_steps(std::vector<ProfiledStep>& steps, const DeviceReport& device,
                 std::vector<std::string>& notes) {
-  std::vector<double> all;
-  for (const ProfiledStep& step : steps)
-    if (step.nodes > 0) all.push_back(step.duration());
+  const auto all =
+      transformed(steps | std::views::filter([](const ProfiledStep& step) { return step.nodes > 0; }),
+                  &ProfiledStep::duration);
   const double middle = all.empty() ? 0.0 : median(all);
   std::erase_if(steps, [&](const ProfiledStep& step) {
     const bool empty = step.nodes == 0;
@@ -180,9 +181,7 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
     const KinetoEvent& event = file.events[operation.event];
     const auto dims = dims_of(file, event);
     const std::size_t which = operation.name == "aten::embedding" ? 1 : 0;
-    const bool product =
-        std::ranges::any_of(std::initializer_list<const char*>{"linear", "conv", "mm", "matmul", "embedding"},
-                            [&](const char* part) { return operation.name.find(part) != std::string::npos; });
+    const bool product = contains_any(operation.name, {"linear", "conv", "mm", "matmul", "embedding"});
     if (!product || dims.size() <= which || dims[which].empty()) continue;
     if (profile.metadata.batch == 0) profile.metadata.batch = static_cast<int>(dims[which][0]);
     if (profile.input_elements <= 0.0) {
@@ -211,8 +210,7 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
 
 void find_strategy(const KinetoFile& file, RankProfile& profile) {
   bool ddp = false, fsdp = false;
-  for (int i = 0; i < file.names.size(); ++i) {
-    const std::string& name = file.names[i];
+  for (const std::string& name : file.names) {
     ddp = ddp || name.starts_with("DistributedDataParallel.forward") ||
           name.find("reducer::") != std::string::npos;
     fsdp = fsdp || name.starts_with("FSDP::") || name.starts_with("FullyShardedDataParallel");
@@ -259,18 +257,14 @@ const std::map<std::string, std::pair<double, const char*>>& element_types() {
 }  // namespace
 
 std::string precision_dtype(const std::string& type) {
-  const auto found = element_types().find(type);
-  return found == element_types().end() ? "" : found->second.second;
+  return value_or(element_types(), type, {0.0, ""}).second;
 }
 
-double element_bytes(const std::string& type) {
-  const auto found = element_types().find(type);
-  return found == element_types().end() ? 0.0 : found->second.first;
-}
+double element_bytes(const std::string& type) { return value_or(element_types(), type, {0.0, ""}).first; }
 
 RankProfile read_rank_profile(const std::string& path) {
   const KinetoFile file = read_kineto(path);
-  const std::vector<NameKind> kinds = name_kinds(file.names);
+  const std::vector<NameKind> kinds = transformed(file.names, name_kind);
   RankProfile profile;
   profile.path = path;
   profile.metadata = file.metadata;

@@ -11,6 +11,7 @@
 #include "core/file.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 #include "core/yaml.hpp"
 
 namespace stepcast {
@@ -112,10 +113,8 @@ std::vector<ProfiledSegment> segments_of(const std::vector<ProfiledOperation>& o
     if (fine.empty() || (has_parameters && !fine.back().elements.empty())) fine.push_back({.begin = i});
     if (has_parameters || fine.back().end == 0)  // the first, or the first with parameters
       fine.back().name = short_name(operation.module.empty() ? operation.name : operation.module);
-    fine.back().end = i + 1;
-    // The backward runs the other way: gradients of the later operations are ready first.
-    const std::vector<double> own = transformed(operation.gradients, &ReadyGradient::elements);
-    fine.back().elements.insert(fine.back().elements.begin(), own.begin(), own.end());
+    append(fine.back(),
+           {.end = i + 1, .elements = transformed(operation.gradients, &ReadyGradient::elements)});
   }
   if (fine.empty()) fine.push_back({.name = "model", .end = operations.size()});
   const bool units = std::ranges::any_of(operations, [](const auto& each) { return !each.unit.empty(); });
@@ -163,8 +162,7 @@ std::vector<ProfiledSegment> segments_like(const Model& model, const std::vector
 
 std::string described_model(const RankProfile& profile, const std::vector<ProfiledSegment>& segments,
                             const std::string& description) {
-  const bool adam = profile.optimizer.find("Adam") != std::string::npos ||
-                    profile.optimizer.find("LAMB") != std::string::npos;
+  const bool adam = contains_any(profile.optimizer, {"Adam", "LAMB"});
   std::string text = fmt::format(
       "description: \"{}\"\ninput: {{kind: features, shape: [{:.0f}]}}\nloss: traced\noptimizer: "
       "{}\nsegments:\n",

@@ -74,6 +74,10 @@ std::vector<double> slowest_rank(const Result& result) {
   return times;
 }
 
+void add_once(std::vector<std::string>& warnings, const std::string& warning) {
+  if (std::ranges::find(warnings, warning) == warnings.end()) warnings.push_back(warning);
+}
+
 void check(const CollectiveRequest& request) {
   if (request.world_size < 2) throw UsageError("--world-size must be at least 2 for collectives");
   if (request.world_size > 65'536) throw UsageError("--world-size must be at most 65536");
@@ -134,6 +138,8 @@ Bench predict_collectives(const CollectiveRequest& request) {
       row.message_bytes = size.count();
       const Result result = replay(input);
       row.time_s = slowest_rank(result);
+      if (const auto classes = result.notes.find("path_classes"); classes != result.notes.end())
+        add_once(bench.context.warnings, "path_classes: " + classes->second);
       if (const auto nccl = result.notes.find("nccl"); nccl != result.notes.end())
         row.algorithm = nccl->second.substr(nccl->second.find(": ") + 2);
       else if (kind && input.algorithms.count(*kind) != 0)

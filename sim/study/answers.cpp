@@ -79,9 +79,8 @@ FileRows read_rows(const fs::path& path, const std::string& header, bool drop_lo
   return result;
 }
 
-std::map<std::string, StudyRow> rows_of_folder(const std::string& folder, const std::string& header,
-                                               bool drop_lost) {
-  std::map<std::string, StudyRow> rows;
+StudyRows rows_of_folder(const std::string& folder, const std::string& header, bool drop_lost) {
+  StudyRows rows;
   for (const fs::path& file : rows_files(folder))
     for (StudyRow& row : read_rows(file, header, drop_lost).rows) {
       const auto known = rows.find(row.key);
@@ -164,8 +163,7 @@ class Workers {
   Workers(const std::vector<Batch>& batches, const Answer& answer, const StudyRun& run, const fs::path& path)
       : batches_(batches), answer_(answer), run_(run), rows_(path), next_(batches.size()) {
     for (const Batch& batch : batches)
-      wanted_ += static_cast<std::size_t>(
-          std::ranges::count_if(batch, [](const BatchPoint& one) { return !one.known; }));
+      wanted_ += static_cast<std::size_t>(std::ranges::count(batch, false, &BatchPoint::known));
   }
 
   void compute_all() {
@@ -192,7 +190,7 @@ class Workers {
   void store(const BatchPoint& point, const std::string& line) {
     if (point.known) return;
     rows_.add(line);
-    run_.on_progress(++done_, wanted_);
+    run_.on_progress(wanted_);
   }
 
   /// The point at which a process died has a lost row; another process computes the rest of its batch.
@@ -217,7 +215,7 @@ class Workers {
   RowWriter rows_;
   ChildPool children_;
   std::vector<std::size_t> next_;  ///< by batch: the point that a process is computing
-  std::size_t next_batch_ = 0, done_ = 0, wanted_ = 0;
+  std::size_t next_batch_ = 0, wanted_ = 0;
 };
 
 /// `1/4, 3/4`: the shards that contain these points, counted in the order of the study. Empty if the files
@@ -238,7 +236,7 @@ std::string shards_of(const std::set<fs::path>& files, const std::vector<std::si
 }
 
 struct MergedRows {
-  std::map<std::string, StudyRow> rows;
+  StudyRows rows;
   std::set<fs::path> files;
 };
 
@@ -304,8 +302,7 @@ void prepare_file(const fs::path& path, const std::string& header) {
 }
 
 /// Batches of this run's shard in which a row is missing.
-std::vector<Batch> batches_of(const Study& study, const StudyRun& run,
-                              const std::map<std::string, StudyRow>& known) {
+std::vector<Batch> batches_of(const Study& study, const StudyRun& run, const StudyRows& known) {
   std::vector<Batch> all;
   const std::size_t size = points_per_batch(study);
   std::unordered_set<std::string_view> keys;
@@ -317,8 +314,7 @@ std::vector<Batch> batches_of(const Study& study, const StudyRun& run,
   std::vector<Batch> own;
   for (std::size_t i = static_cast<std::size_t>(run.shard) - 1; i < all.size();
        i += static_cast<std::size_t>(run.shards))
-    if (!std::ranges::all_of(all[i], [](const BatchPoint& one) { return one.known; }))
-      own.push_back(std::move(all[i]));
+    if (!std::ranges::all_of(all[i], &BatchPoint::known)) own.push_back(std::move(all[i]));
   return own;
 }
 
@@ -332,8 +328,8 @@ std::size_t points_per_batch(const Study& study) {
   return apart ? 1 : std::clamp(study.points.size() / kBatches, kMin, kMax);
 }
 
-std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun& run,
-                                             const std::string& header, const Answer& answer) {
+StudyRows answer_study(const Study& study, const StudyRun& run, const std::string& header,
+                       const Answer& answer) {
   const fs::path rows_path = fs::path(run.folder) / fmt::format("rows.{}-of-{}", run.shard, run.shards);
   const fs::path path = rows_path.string() + ".jsonl", lock_path = rows_path.string() + ".lock";
   std::error_code problem;
@@ -349,7 +345,7 @@ std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun&
   const std::vector<Batch> batches = batches_of(study, run, rows_of_folder(run.folder, header, true));
   prepare_file(path, header);
   if (!batches.empty()) Workers(batches, answer, run, path).compute_all();
-  std::map<std::string, StudyRow> rows = rows_of_folder(run.folder, header, false);
+  StudyRows rows = rows_of_folder(run.folder, header, false);
   std::unordered_set<std::string_view> keys;
   for (const StudyPoint& point : study.points) keys.insert(point.key);
   std::erase_if(rows, [&](const auto& row) { return !keys.contains(row.first); });

@@ -17,7 +17,7 @@ struct StudyRun {
   int shard = 1, shards = 1;  ///< this run computes every `shards`-th batch of points, from the `shard`-th
   bool force = false;         ///< start again if the folder holds rows of another study
   std::vector<std::string> merged{};  ///< folders whose rows are joined; nothing is computed then
-  std::function<void(std::size_t done, std::size_t total)> on_progress = [](std::size_t, std::size_t) {};
+  std::function<void(std::size_t total)> on_progress = [](std::size_t) {};  ///< called for each computed row
 };
 
 /// Points that one child process computes. A batch always starts at the same point, known or not: the
@@ -38,8 +38,7 @@ std::size_t points_per_batch(const Study& study);
 /// first line of the file: program, inputs and study of its rows \throws InputError if the folder holds rows
 /// with another header or another run computes the same shard; RunError if the disk is full \returns all rows
 /// of the folder that belong to points of the study, by key
-std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun& run,
-                                             const std::string& header,
-                                             const std::function<StudyRow(const StudyPoint&)>& answer);
+StudyRows answer_study(const Study& study, const StudyRun& run, const std::string& header,
+                       const std::function<StudyRow(const StudyPoint&)>& answer);
 
 }  // namespace stepcast

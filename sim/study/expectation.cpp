@@ -49,15 +49,14 @@ Judgement judge_each(const Expectation& one, const Concerned& all) {
   const auto text_of = [](const std::optional<double>& value) {
     return value ? short_number(*value) : std::string("without a value");
   };
-  for (std::size_t i = 0; i < all.rows.size(); ++i) {
-    const auto value = all.rows[i]->value(one.column);
-    const auto limit =
-        one.below.empty() ? std::numeric_limits<double>::infinity() : all.rows[i]->value(one.below);
+  for (const StudyRow* row : all.rows) {
+    const auto value = row->value(one.column);
+    const auto limit = one.below.empty() ? std::numeric_limits<double>::infinity() : row->value(one.below);
     if (value && meets(one, *value) && limit && *value < *limit)
       ++met;
     else if (first.empty())
       first = "; first " + text_of(value) + (one.below.empty() ? "" : " against " + text_of(limit)) + " at " +
-              all.points[i]->key;
+              row->key;
   }
   return {met == all.rows.size(), fmt::format("{} of {}{}", met, counted(all.rows.size(), "point"), first)};
 }
@@ -177,11 +176,11 @@ void read_bounds(const YamlNode& node, Expectation& one) {
 
 }  // namespace
 
-Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
-                           const std::vector<std::string>& columns) {
+Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names) {
   if (node.has("change")) return change_of(node);
   node.allow_only({"where", "column", "of", "at_least", "at_most", "below", "in_order_of", "same"});
   Expectation one;
+  const std::vector<std::string> columns = study_column_names();
   one.text = one.column = node.at("column").one_of("column", columns);
   if (node.has("of")) {
     static const std::map<std::string, double> kOf{{"median", 0.5}, {"p90", 0.9}, {"worst", 1.0}};

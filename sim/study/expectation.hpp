@@ -39,8 +39,7 @@ struct Expectation {
 };
 
 /// \param names that points assign \throws InputError that names file, line, key and valid values
-Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
-                           const std::vector<std::string>& columns);
+Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names);
 
 /// kNoPoint: --only or the study left all points out.
 enum class ExpectationVerdict : std::uint8_t { kMet, kMissed, kNoPoint };

@@ -368,7 +368,7 @@ class ExperimentRun {
     }
   }
 
-  void advance(const std::string& now) { calls_.on_progress(++done_, total_, now); }
+  void advance(const std::string& now) { calls_.on_progress(total_, now); }
 
   StudyExperiment& all_;
   const Study& study_;
@@ -377,24 +377,16 @@ class ExperimentRun {
   const ExperimentCalls& calls_;
   StudyRows rows_;
   std::map<std::pair<std::string, int>, std::string> failed_;  ///< errors of measurements, by trace and batch
-  int done_ = 0, total_ = 0;
+  int total_ = 0;
 };
 
 }  // namespace
-
-std::string StudyExperiment::predicted_path(const StudyPoint& point) const {
-  return path("predicted/" + point.name + ".json");
-}
 
 std::vector<std::string> StudyExperiment::run_paths(const StudyPoint& point) const {
   std::vector<std::string> paths;
   for (int launch = 1; launch <= study.parts->run.launches; ++launch)
     if (fs::exists(run_path(*this, point, launch))) paths.push_back(run_path(*this, point, launch));
   return paths;
-}
-
-bool StudyExperiment::is_baseline(const StudyPoint& point) const {
-  return study.parts->baseline && study.parts->baseline->holds(point.assigned);
 }
 
 std::vector<std::string> StudyExperiment::measured_words(const StudyPoint& point) const {

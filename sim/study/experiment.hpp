@@ -22,7 +22,7 @@ struct ExperimentCalls {
   std::function<ProgramOutput(const std::vector<std::string>&)> program;
   /// Predicts points into predicted_path(). Points with a known row are not predicted again.
   std::function<StudyRows(const std::vector<StudyPoint>&)> predict;
-  std::function<void(int done, int total, const std::string& now)> on_progress;
+  std::function<void(int total, const std::string& now)> on_progress;  ///< called when one of `total` is done
   std::set<std::string> forecast_options{};  ///< options of `predict` that `run` does not have
   /// Called when the points of `first` have been run once.
   std::function<void(const std::vector<const StudyPoint*>&)> on_first = nullptr;
@@ -41,7 +41,9 @@ struct StudyExperiment {
 
   /// Options that a point's prediction gets from measurements: --trace and --calibration.
   [[nodiscard]] std::vector<std::string> measured_words(const StudyPoint& point) const;
-  [[nodiscard]] std::string predicted_path(const StudyPoint& point) const;
+  [[nodiscard]] std::string predicted_path(const StudyPoint& point) const {
+    return path("predicted/" + point.name + ".json");
+  }
   /// Results of the launches that were run.
   [[nodiscard]] std::vector<std::string> run_paths(const StudyPoint& point) const;
   [[nodiscard]] std::string path(const std::string& name) const { return folder + "/" + name; }
@@ -50,7 +52,9 @@ struct StudyExperiment {
   /// not real, and on GPUs, whose results contain their clocks.
   [[nodiscard]] std::vector<double> slowdowns(const StudyPoint& point) const;
   /// Whether the point only serves as baseline of speed-ups.
-  [[nodiscard]] bool is_baseline(const StudyPoint& point) const;
+  [[nodiscard]] bool is_baseline(const StudyPoint& point) const {
+    return study.parts->baseline && study.parts->baseline->holds(point.assigned);
+  }
 };
 
 /// Measures, predicts and runs all points. Existing files are kept, so that an interrupted experiment

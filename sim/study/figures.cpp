@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "sim/study/rows.hpp"
 
 namespace stepcast {
 namespace {
@@ -43,8 +44,7 @@ std::string figure_file(const YamlNode& node) {
 
 }  // namespace
 
-StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& names,
-                         const std::vector<std::string>& columns) {
+StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& names) {
   const std::vector<std::string> kinds = transformed(kKinds, &FigureKeys::kind);
   const std::string kind = node.has("kind") ? node.at("kind").one_of("kind", kinds) : kinds.front();
   const auto number = static_cast<std::size_t>(std::ranges::find(kinds, kind) - kinds.begin());
@@ -56,6 +56,7 @@ StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& n
   one.file = figure_file(node.at("file"));
   one.kind = static_cast<StudyFigureKind>(number);
   const bool points = one.kind == StudyFigureKind::kPoints;
+  const std::vector<std::string> columns = study_column_names();
   one.x_is_name = points ? std::ranges::find(columns, node.at("x").text()) == columns.end()
                          : one.kind != StudyFigureKind::kPareto;
   const auto read = [&](const char* key, bool is_name) {

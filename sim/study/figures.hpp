@@ -45,7 +45,6 @@ struct StudyFigure {
 ///
 /// \param names that points assign
 /// \throws InputError that names file, line, key and valid values
-StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& names,
-                         const std::vector<std::string>& columns);
+StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& names);
 
 }  // namespace stepcast

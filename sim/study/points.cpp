@@ -24,16 +24,28 @@ void check_size(const YamlNode& node, std::size_t points) {
   if (points > kMaxPoints) node.fail("more than {} points", kMaxPoints);
 }
 
+/// All combinations of an assignment of each list. \throws InputError at `node` if both assign a name
+std::vector<Assignment> combinations(const YamlNode& node, const std::vector<Assignment>& first,
+                                     const std::vector<Assignment>& second) {
+  check_size(node, first.size() * second.size());
+  std::vector<Assignment> all;
+  for (const Assignment& before : first)
+    for (const Assignment& element : second) {
+      Assignment& both = all.emplace_back(before);
+      for (const auto& [name, value] : element.values()) {
+        if (before.find(name) != nullptr) node.fail("'{}' is assigned by a block before", name);
+        both.set(name, value);
+      }
+    }
+  return all;
+}
+
 std::vector<Assignment> grid_of(const YamlNode& map) {
   std::vector<Assignment> result(1);
-  for (const auto& [key, node] : entries_of(map)) {
-    const std::vector<YamlNode> values = one_or_more(node);
-    check_size(map, result.size() * values.size());
-    std::vector<Assignment> longer;
-    for (const Assignment& before : result)
-      for (const YamlNode& value : values) longer.emplace_back(before).set(key, value.text());
-    result = std::move(longer);
-  }
+  for (const auto& [key, node] : entries_of(map))
+    result = combinations(map, result, transformed(one_or_more(node), [&name = key](const YamlNode& value) {
+                            return Assignment{{name, value.text()}};
+                          }));
   return result;
 }
 
@@ -122,17 +134,7 @@ std::vector<Assignment> expand_points(const YamlNode& blocks, unsigned seed) {
   for (const YamlNode& block : blocks.items()) {
     const std::vector<Assignment> elements = elements_of(block, seed);
     if (elements.empty()) block.fail("expected at least one point");
-    check_size(block, result.size() * elements.size());
-    std::vector<Assignment> longer;
-    for (const Assignment& before : result)
-      for (const Assignment& element : elements) {
-        Assignment& both = longer.emplace_back(before);
-        for (const auto& [name, value] : element.values()) {
-          if (before.find(name) != nullptr) block.fail("'{}' is assigned by a block before", name);
-          both.set(name, value);
-        }
-      }
-    result = std::move(longer);
+    result = combinations(block, result, elements);
   }
   return result;
 }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/text.hpp"
 
@@ -116,8 +117,7 @@ class ReportWriter {
     const auto no_room = [&](const StudyPoint* point) { return rows_.at(point->key).value("fits") == 0.0; };
     if (!std::ranges::all_of(fastest, no_room)) std::erase_if(fastest, no_room);
     if (fastest.size() > kFastest) fastest.resize(kFastest);
-    std::vector<std::vector<std::string>> lines;
-    for (const StudyPoint* point : fastest) lines.push_back(cells(*point, shown));
+    const auto lines = transformed(fastest, [&](const auto* point) { return cells(*point, shown); });
     return fmt::format("<h2>The {} with the highest throughput</h2>\n", counted(fastest.size(), "point")) +
            html_table(header(shown, true), lines, study_.names.size());
   }

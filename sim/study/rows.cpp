@@ -1,6 +1,7 @@
 #include "sim/study/rows.hpp"
 
 #include <algorithm>
+#include <boost/algorithm/string/replace.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -158,9 +159,7 @@ std::vector<StudyColumn> read_columns() {
 /// `"a, ""b"""` if a text contains a separator, a quote or a line break.
 std::string csv_cell(const std::string& text) {
   if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
+  return "\"" + boost::replace_all_copy(text, "\"", "\"\"") + "\"";
 }
 
 }  // namespace

@@ -80,8 +80,7 @@ StudyCost study_cost(const StudyFile& file) {
 class PartsReader {
  public:
   /// \param names that points assign
-  PartsReader(const StudyFile& file, const Names& names, const Names& columns)
-      : file_(file), names_(names), columns_(columns) {}
+  PartsReader(const StudyFile& file, const Names& names) : file_(file), names_(names) {}
 
   StudyParts read() const {
     StudyParts parts;
@@ -115,8 +114,8 @@ class PartsReader {
     run.least_launches = count_of(node, "at_least", run.launches);
     if (node.has("until")) run.until_s = node.at("until").seconds().count();
     run.lab = node.text_or("lab", "");
-    Names known = names_;
-    known.insert(known.end(), columns_.begin(), columns_.end());
+    Names known = study_column_names();
+    known.insert(known.begin(), names_.begin(), names_.end());
     run.skip = skip_rules(node, known);
     return run;
   }
@@ -166,14 +165,13 @@ class PartsReader {
   }
 
   const StudyFile& file_;
-  const Names &names_, &columns_;
+  const Names& names_;
 };
 
 class StudyReader {
  public:
-  StudyReader(const std::string& path, const StudyVocabulary& vocabulary, const Names& columns,
-              const std::string& only)
-      : file_(path), vocabulary_(vocabulary), columns_(columns), only_(only) {
+  StudyReader(const std::string& path, const StudyVocabulary& vocabulary, const std::string& only)
+      : file_(path), vocabulary_(vocabulary), only_(only) {
     study_.path = path;
     study_.title = file_.at("study").text();
     if (study_.title.size() > kMaxTitle)
@@ -188,7 +186,7 @@ class StudyReader {
     const YamlNode blocks = file_.at("points");
     std::vector<Assignment> points = assignments(blocks, seed);
     if (file_.has("run"))
-      study_.parts = PartsReader(file_, assigned_, columns_).read();
+      study_.parts = PartsReader(file_, assigned_).read();
     else if (!only_.empty())
       throw UsageError("--only requires a study that runs");
     PointBuilder builder(study_, vocabulary_, skip_rules(file_, assigned_));
@@ -257,7 +255,7 @@ class StudyReader {
 
   void read_expectations() {
     for (const YamlNode& node : file_.items("expect")) {
-      study_.expectations.push_back(expectation_of(node, assigned_, columns_));
+      study_.expectations.push_back(expectation_of(node, assigned_));
       if (node.has("change") && !study_.parts) node.fail("'change' requires a study that runs");
       check_columns(node);
       check_where(node, study_.expectations.back().where);
@@ -267,7 +265,7 @@ class StudyReader {
   void read_figures() {
     const auto stem = [](const StudyFigure& one) { return std::filesystem::path(one.file).stem(); };
     for (const YamlNode& node : file_.items("plot")) {
-      StudyFigure figure = study_figure(node, assigned_, columns_);
+      StudyFigure figure = study_figure(node, assigned_);
       check_columns(node);
       check_where(node, figure.where);
       for (const StudyFigure& other : study_.figures)
@@ -312,7 +310,6 @@ class StudyReader {
 
   StudyFile file_;
   const StudyVocabulary& vocabulary_;
-  const Names& columns_;
   const std::string& only_;
   Study study_;
   Names assigned_;  ///< names that points assign, by any part of the file
@@ -336,9 +333,9 @@ std::vector<std::string> StudyPoint::words() const {
   return words;
 }
 
-Study load_study(const std::string& path, const StudyVocabulary& vocabulary, const Names& columns,
-                 unsigned seed, const std::string& only) {
-  return StudyReader(path, vocabulary, columns, only).read(seed);
+Study load_study(const std::string& path, const StudyVocabulary& vocabulary, unsigned seed,
+                 const std::string& only) {
+  return StudyReader(path, vocabulary, only).read(seed);
 }
 
 }  // namespace stepcast

@@ -142,10 +142,9 @@ struct StudyVocabulary {
 ///
 /// A name that is not an option must be used in an expression. Left out are points that a rule skips, whose
 /// division leaves a remainder, and those that differ from another only in an option without effect. Points
-/// that differ in other names only share a key and an answer. \param columns that expectations and figures
-/// may name \param seed of `draw` \param only points of a study that runs whose names contain this \throws
-/// InputError that names file, line, key and valid values
-Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
-                 const std::vector<std::string>& columns, unsigned seed = 1, const std::string& only = "");
+/// that differ in other names only share a key and an answer. \param seed of `draw` \param only points of a
+/// study that runs whose names contain this \throws InputError that names file, line, key and valid values
+Study load_study(const std::string& path, const StudyVocabulary& vocabulary, unsigned seed = 1,
+                 const std::string& only = "");
 
 }  // namespace stepcast

@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "core/ranges.hpp"
 #include "models/model.hpp"
 #include "sim/strategies/mesh.hpp"
 #include "sim/train/training.hpp"
@@ -29,8 +30,8 @@ Bytes state_bytes(const std::string& model, const std::string& precision) {
   whole.precision = Precision::parse(precision);
   const auto count = static_cast<double>(whole.parameter_count());
   const auto trained = static_cast<double>(whole.trained_count());
-  double muon_count = 0.0;
-  for (const Parameter& one : whole.parameters) muon_count += whole.muon_elements(one);
+  const double muon_count =
+      sum_of(whole.parameters, [&](const Parameter& one) { return whole.muon_elements(one); });
   return Bytes(count * bytes_of(whole.precision.parameters)) + whole.optimizer_bytes(trained, muon_count);
 }
 

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <boost/math/distributions/chi_squared.hpp>
+#include <cmath>
 #include <ctime>
 #include <map>
 
@@ -8,6 +10,7 @@
 #include "core/number.hpp"
 #include "core/table.hpp"
 #include "sim/train/failures.hpp"
+#include "sim/train/timeline.hpp"
 
 namespace stepcast {
 namespace {
@@ -31,6 +34,14 @@ double time_of(const std::string& text, const std::string& what) {
   if (end == nullptr || *end != 0 || time.tm_mday != day)
     throw InputError("{}: '{}' is not a time; write for example 2026-03-01T12:00:00 or 36h", what, text);
   return static_cast<double>(seconds);
+}
+
+/// As time_of() reads it.
+std::string date_text(double seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", std::gmtime(&time));
+  return text.data();
 }
 
 std::vector<LogRow> read_log(const std::string& path, bool& dates) {
@@ -62,11 +73,11 @@ std::vector<LogRow> read_log(const std::string& path, bool& dates) {
 
 }  // namespace
 
-std::pair<double, double> count_interval(double count, double level) {
+std::pair<double, double> count_interval(double count) {
   const auto bound = [&](double n, double probability) {
     return boost::math::quantile(boost::math::chi_squared(2.0 * n), probability) / (2.0 * count);
   };
-  return {bound(count, 0.5 - 0.5 * level), bound(count + 1.0, 0.5 + 0.5 * level)};
+  return {bound(count, 0.05), bound(count + 1.0, 0.95)};
 }
 
 FailureSet failures_of_log(const Specification& log) {
@@ -95,12 +106,16 @@ FailureSet failures_of_log(const Specification& log) {
     }
     before = row.end_s;
   }
-  if (!(exposure > 0.0))
-    throw InputError("{}: no time between interruptions; set begin and end of the observation: {}:begin=0s",
-                     log.file, log.file);
+  if (!(exposure > 0.0)) {
+    throw InputError(
+        "{}: no time between interruptions; set begin and end of the observation, for example {}:{}",
+        log.file, log.file,
+        dates ? "begin=" + date_text(rows.front().start_s - kDay)
+              : fmt::format("end={:.0f}s", std::ceil(end + kDay)));
+  }
   FailureSet set{
       .name = log.file,
-      .source = fmt::format("{} in {:.4g} GPU-days", counted(events, "interruption"), exposure / 86400.0),
+      .source = fmt::format("{} in {:.4g} GPU-days", counted(events, "interruption"), exposure / kDay),
       .assumes = {"causes of a log need a restart alone, and scale with the number of GPUs"}};
   for (auto& [name, cause] : causes) {
     cause.name = name;

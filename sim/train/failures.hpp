@@ -78,7 +78,7 @@ FailureSet load_failures(const std::string& text);
 /// `planned` is planned maintenance. \throws InputError that names file and line
 FailureSet failures_of_log(const Specification& log);
 
-/// Lower and upper bound of a rate that follows from a count, over the rate. \pre count > 0
-std::pair<double, double> count_interval(double count, double level);
+/// Lower and upper bound at level 90 % of a rate that follows from a count, over the rate. \pre count > 0
+std::pair<double, double> count_interval(double count);
 
 }  // namespace stepcast

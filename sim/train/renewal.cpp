@@ -152,14 +152,11 @@ double best_interval(const TrainingCase& training) {
 }
 
 double young_interval_s(const TrainingCase& training) {
-  const CheckpointCost& cost = training.checkpoint;
-  return std::sqrt(2.0 * (cost.stall_s + cost.slowdown * cost.write_s) / recoveries_of(training).failures);
+  return std::sqrt(2.0 * training.checkpoint.lost_s() / recoveries_of(training).failures);
 }
 
 double daly_interval_s(const TrainingCase& training) {
-  const double mtbf = 1.0 / recoveries_of(training).failures;
-  const double cost =
-      training.checkpoint.stall_s + training.checkpoint.slowdown * training.checkpoint.write_s;
+  const double mtbf = 1.0 / recoveries_of(training).failures, cost = training.checkpoint.lost_s();
   if (cost >= 2.0 * mtbf) return mtbf;
   const double part = std::sqrt(cost / (2.0 * mtbf));
   return young_interval_s(training) * (1.0 + part / 3.0 + part * part / 9.0) - cost;

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "core/table.hpp"
@@ -12,18 +13,16 @@ constexpr std::array<double, 3> kQuantiles{0.1, 0.5, 0.9};
 /// Of a training that takes `wall` seconds; 0: unknown.
 struct TrainingQuantity {
   const char *name, *key;
-  double (*value)(const TrainingOutcome& outcome, double wall);
+  std::function<double(const TrainingOutcome& outcome, double wall)> value;
 };
-constexpr std::array<TrainingQuantity, 4> kQuantities{
+const std::array<TrainingQuantity, 4> kQuantities{
     {{"days", "days", [](const TrainingOutcome&, double wall) { return wall / kDay; }},
-     {"device-hours", "device_hours",
-      [](const TrainingOutcome& outcome, double wall) { return outcome.device_hours(wall); }},
+     {"device-hours", "device_hours", &TrainingOutcome::device_hours},
      {"cost", "cost",
       [](const TrainingOutcome& outcome, double wall) {
         return outcome.request.per_device_hour * outcome.device_hours(wall);
       }},
-     {"energy (kWh)", "energy_kwh",
-      [](const TrainingOutcome& outcome, double wall) { return outcome.energy_kwh(wall); }}}};
+     {"energy (kWh)", "energy_kwh", &TrainingOutcome::energy_kwh}}};
 
 /// `1.00 s`, `12.30 min`, `4.500 h`, `12.00 days`
 std::string long_time(double seconds) {
@@ -71,7 +70,7 @@ std::string failures_text(const TrainingOutcome& outcome) {
   for (std::size_t i = 0; i < failures.components.size(); ++i) {
     const FailureComponent& one = failures.components[i];
     if (one.count <= 0.0) continue;
-    const auto [low, high] = count_interval(one.count, 0.9);
+    const auto [low, high] = count_interval(one.count);
     const double rate = outcome.plan.events_per_day[i];
     text += fmt::format("  {}: {} per day, 90 % interval {} to {}\n", one.name, short_number(rate),
                         short_number(low * rate), short_number(high * rate));

@@ -52,6 +52,8 @@ struct CheckpointCost {
   int storage_every = 0;
   double storage_write_s = 0.0;
   bool exists = true;  ///< false: nothing is saved, before planned stops neither
+  /// Training time that one checkpoint costs.
+  [[nodiscard]] double lost_s() const { return stall_s + slowdown * write_s; }
 };
 
 enum class Elasticity : std::uint8_t {

@@ -115,6 +115,7 @@ const std::vector<Library>& library_table() {
       {"zip.h", {"models"}, true},
       {"Eigen/", {"calibration", "sim/evidence"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
+      {"boost/algorithm/", {"sim/cli", "sim/study", "plots"}},
       {"boost/container/", {"sim/study"}},
       {"boost/math/", {"sim/replay", "sim/train"}},
       {"boost/uuid/", {"core"}, true},

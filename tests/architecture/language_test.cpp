@@ -1,10 +1,11 @@
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include "core/text.hpp"
 
 /// Phrases that the project has replaced by plain ones. This file alone contains them.
 namespace stepcast::language_test {
@@ -34,12 +35,6 @@ bool contains(const std::string& line, const std::string& phrase) {
       return true;
   }
   return false;
-}
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 }  // namespace

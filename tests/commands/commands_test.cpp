@@ -148,6 +148,10 @@ TEST_CASE("plot --all draws what a folder allows and lists what the rest needs",
     CHECK_THAT(all.out, Catch::Contains(text));
   CHECK(shell.run("stepcast plot --all . -o figures --format png").exit_code == 3);
   CHECK(shell.run("stepcast plot --all . -o figures --format gif").exit_code == 2);
+  CHECK_THAT(shell.run("stepcast plot --all . -o others --ranks 0").err,
+             Catch::Contains("--ranks cannot be combined with --all"));
+  CHECK_THAT(shell.run("stepcast plot memory p2.json -o m.svg --format png").err,
+             Catch::Contains("--format requires --all"));
   const Outcome drawn = shell.run("stepcast plot progress run2.json --term");
   CHECK(drawn.exit_code == 0);
   CHECK_THAT(drawn.out, Catch::Contains("Throughput and loss") && Catch::Contains("ddp, 2 ranks"));
@@ -233,6 +237,23 @@ TEST_CASE("predicted collectives are compared with measured ones", "[commands]")
   const Outcome less = shell.run("stepcast compare p.json less.json --max-error 1%");
   CHECK(less.exit_code == 4);
   CHECK_THAT(less.err, Catch::Contains("1 row of p.json and less.json"));
+}
+
+TEST_CASE("predicted collectives report costs that stand in for others, and write no execution trace",
+          "[commands]") {
+  const Shell shell;
+  const std::string predict = "stepcast predict --collectives all --cluster star:hosts=4 --world-size 4 ";
+  const Outcome outcome =
+      shell.run(predict + "--calibration " STEPCAST_SOURCE_DIR
+                          "/calibration/data/two-cores.calibration.json --min 1MiB --max 1MiB");
+  INFO(outcome.err);
+  CHECK(outcome.exit_code == 0);
+  const std::string note = "path_classes: same_host for same_switch, which is not calibrated\n";
+  CHECK_THAT(outcome.out, Catch::Contains(note));
+  CHECK(outcome.out.find(note) == outcome.out.rfind(note));
+  const Outcome traced = shell.run(predict + "--chakra ck");
+  CHECK(traced.exit_code == 2);
+  CHECK_THAT(traced.err, Catch::Contains("--collectives cannot be combined with --chakra"));
 }
 
 TEST_CASE("execution traces and timelines of ranks are written all or not at all", "[commands]") {

@@ -80,7 +80,11 @@ TEST_CASE("explain compares a measured step with its forecast", "[commands]") {
   CHECK(shell.run("stepcast explain replayed.json --against forecast.json").out == outcome.out);
   CHECK_THAT(shell.run("stepcast explain forecast.json --more 1e20%").err, Catch::Contains("at most 1000%"));
   CHECK_THAT(shell.run("stepcast explain measured.json").err, Catch::Contains("--against FORECAST"));
-  CHECK(shell.run("stepcast explain forecast.json --against measured.json").exit_code == 3);
+  const Outcome swapped = shell.run("stepcast explain forecast.json --against measured.json");
+  CHECK(swapped.exit_code == 3);
+  CHECK_THAT(swapped.err, Catch::Contains("forecast.json: is not a measured result"));
+  CHECK_THAT(shell.run("stepcast explain measured.json --against measured.json").err,
+             Catch::Contains("--against: measured.json: is not a forecast"));
 }
 
 TEST_CASE("explain compares a profile of PyTorch with its forecast", "[commands]") {

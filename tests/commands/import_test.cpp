@@ -80,6 +80,23 @@ TEST_CASE("import refuses kinds and options that do not belong together", "[comm
     CHECK_THAT(help, Catch::Contains(kind));
 }
 
+TEST_CASE("import: --device selects the rows of its GPU, and a poor fit is a warning", "[commands]") {
+  const Shell shell;
+  shell.write("two.csv", kSlow + "NVIDIA A100-SXM4-80GB,all_gather,half,2,512,20.0\n");
+  const Outcome both = shell.run("stepcast import two.csv -o x.calibration.json");
+  CHECK(both.exit_code == 3);
+  CHECK_THAT(both.err, Catch::Contains("two.csv:5") && Catch::Contains("set --device"));
+  const Outcome one = shell.run("stepcast import two.csv --device h100-sxm -o x.calibration.json");
+  CHECK(one.exit_code == 0);
+  CHECK_THAT(one.out, Catch::Contains("3 samples of h100-sxm") && !Catch::Contains("warning"));
+  shell.write("poor.csv", kSlow.substr(0, kSlow.find('\n') + 1) +
+                              "NVIDIA H100 80GB HBM3,all_reduce,half,8,268435456,11764\n");
+  const Outcome poor = shell.run("stepcast import poor.csv -o poor.calibration.json");
+  CHECK(poor.exit_code == 0);
+  CHECK_THAT(poor.out, Catch::Contains("warning: the fitted model misses its own samples by"));
+  CHECK(nlohmann::json::parse(shell.read("poor.calibration.json"))["warnings"].size() == 1);
+}
+
 TEST_CASE("an imported file does not name the importing machine", "[commands]") {
   const Shell shell;
   shell.write("slow.csv", kSlow);
@@ -98,7 +115,7 @@ TEST_CASE("import: GPUs that no data sheet knows need --device, runs on other nu
     std::string text = "# Collective test starting: all_reduce_perf\n";
     for (int rank = 0; rank < 4; ++rank)
       text += "#  Rank  " + std::to_string(rank) + " Group  0 Pid 1 on node-" + std::to_string(rank % hosts) +
-              " device  0 [0000:1b:00] " + gpu + "\n";
+              " device  " + std::to_string(rank / hosts) + " [0000:1b:00] " + gpu + "\n";
     return text + "# size count type redop root time algbw busbw #wrong\n 4096 1024 float sum -1 " +
            std::to_string(20 + hosts) + ".0 0 0 0\n";
   };

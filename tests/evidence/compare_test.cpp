@@ -288,7 +288,7 @@ TEST_CASE("errors over exposed communication are of cases that have enough of it
   CHECK(*cases[0].error_over_exposed() == Approx(0.2));
   CHECK(*cases[1].error_over_exposed() == Approx(-0.4));
   CHECK_FALSE(cases[2].error_over_exposed());
-  CHECK(errors_over_exposed(cases).relative.median == Approx(0.3));
+  CHECK(errors_by(cases, &Case::error_over_exposed).relative.median == Approx(0.3));
   const nlohmann::json json = comparison_json(cases, {}, {});
   CHECK(json["over_exposed_communication"]["cases_without"] == 1);
   CHECK(json["over_exposed_communication"]["count"] == 2);

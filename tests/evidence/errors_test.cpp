@@ -4,6 +4,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/ranges.hpp"
+#include "core/table.hpp"
+
 namespace stepcast::errors_test {
 
 TEST_CASE("errors of +10, -50 and +100 % have median 50 %, mean 53.3 % and bias +20 %") {
@@ -24,15 +27,16 @@ TEST_CASE("half and double have the same logarithmic error, a geometric mean of 
   CHECK(errors.geometric_mean() == Approx(1.0));
 }
 
-TEST_CASE("groups keep the order of their first rows, and a group of no rows has no cells") {
-  const auto groups = errors_by_group({{0.1, "", "b"}, {0.2, "", "a"}, {0.3, "", "b"}});
+TEST_CASE("groups keep the order of their first rows, and a table of no rows has no numbers") {
+  const std::vector<ForecastError> rows{{0.1, "", "b"}, {0.2, "", "a"}, {0.3, "", "b"}};
+  const auto groups = errors_by_group(rows);
   REQUIRE(groups.size() == 2);
   CHECK(groups[0].first == "b");
   CHECK(groups[0].second.relative.median == Approx(0.2));
   CHECK(groups[1].second.count == 1);
-  CHECK(error_cells(groups[0].second) ==
-        std::vector<std::string>{"2", "20.0 %", "20.0 %", "28.0 %", "30.0 %", "+20.0 %"});
-  CHECK(error_cells(Errors{}).at(1) == "-");
+  const auto table = [](const auto& of) { return joined(words_in(errors_table("group", of)), " "); };
+  CHECK_THAT(table(rows), Catch::Contains("b 2 20.0 % 20.0 % 28.0 % 30.0 % +20.0 %"));
+  CHECK_THAT(table(std::vector<ForecastError>{}), Catch::Contains("all 0 - - - - -"));
   CHECK(errors_json(Errors{}) == nlohmann::json{{"count", 0}});
   CHECK(errors_json(groups[0].second).at("bias") == Approx(0.2));
 }

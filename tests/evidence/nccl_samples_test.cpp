@@ -46,6 +46,16 @@ TEST_CASE("nccl-tests' table contains collective, GPUs, dtype, size and the time
   CHECK(samples[1].device == "NVIDIA H100 80GB HBM3");
 }
 
+TEST_CASE("text: two ranks on one GPU are on two hosts of one name; different GPUs in one run are refused") {
+  const auto second = [](const std::string& gpu) {
+    return std::regex_replace(kText, std::regex(R"(device  1 .*)"), gpu);
+  };
+  CHECK(read(second("device  0 [0000:1b:00] NVIDIA H100 80GB HBM3")).front().hosts == 2);
+  CHECK(read(second("device  0 [0000:2b:00] NVIDIA H100 80GB HBM3")).front().hosts == 1);
+  CHECK_THROWS_WITH(read(second("device  1 [0000:2b:00] NVIDIA A100-SXM4-80GB")),
+                    Contains(":5: GPU 'NVIDIA A100-SXM4-80GB'") && Contains("'NVIDIA H100 80GB HBM3'"));
+}
+
 NcclMeasurements read_case(const std::string& name, const NcclHints& hints = {}) {
   return read_nccl_samples({std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/" + name}, hints);
 }
@@ -72,7 +82,8 @@ TEST_CASE("columns alone: the ratio 1.75 is an all-reduce of 8 GPUs") {
     CHECK(sample.gpus == 8);
     CHECK(sample.device.empty());
   }
-  CHECK(measured.assumed.size() == 2);
+  REQUIRE(measured.assumed.size() == 3);
+  CHECK_THAT(measured.assumed[2], Contains("8 GPUs on 1 host (0 ranks listed)"));
   CHECK_THROWS_WITH(read_case("columns_alone.txt", {.gpus = 4}),
                     Contains("--gpus 4: busbw / algbw = 1.75 is that of 8 to 8 GPUs"));
   CHECK_THROWS_WITH(read_case("columns_alone.txt", {.kind = "all_gather"}),
@@ -113,7 +124,7 @@ TEST_CASE("a list of ranks with lines left out: the highest rank and the ratio w
   const std::string fewer = std::regex_replace(cut, std::regex("#  Rank 15[^\n]*\n"), "");
   const NcclMeasurements without = read_nccl_samples({folder.write("cut.txt", fewer)});
   CHECK(without.samples.at(0).gpus == 16);
-  CHECK_THAT(without.assumed.at(0), Contains("16 GPUs") && Contains("list 8"));
+  CHECK_THAT(without.assumed.at(0), Contains("16 GPUs") && Contains("8 are listed"));
 }
 
 TEST_CASE("columns that were removed by hand: rows are read by their header") {
@@ -144,6 +155,42 @@ TEST_CASE("nccl-tests' JSON contains the same; without MPI it lists one device o
   CHECK(samples[1].time.count() == Approx(12.5e-6));
   CHECK_THROWS_WITH(read(R"({"args": ["all_reduce_perf"], "results": []})"),
                     Contains("key 'config' is missing"));
+}
+
+/// An all-reduce of nccl-tests on 8 GPUs. \param bandwidths its keys, for example `"alg_bw": 10.0`
+std::string tests_json(const std::string& last_device, const std::string& bandwidths, int devices = 8) {
+  std::string listed;
+  for (int i = 0; i < devices; ++i)
+    listed += (i > 0 ? ", " : "") + std::string(R"({"hostname": "a", "rank": )") + std::to_string(i) +
+              R"(, "device": )" + std::to_string(i) + R"(, "device_info": ")" +
+              (i + 1 < devices ? "NVIDIA L40S" : last_device) + "\"}";
+  return R"({"args": ["all_reduce_perf"], "config": {"nthreads": 1, "ngpus": 8, "devices": [)" + listed +
+         R"(]}, "results": [{"size": 4096, "type": "half", "out_of_place": {"time": 9, )" + bandwidths +
+         "}}]}\n";
+}
+
+TEST_CASE("nccl-tests' JSON: busbw / algbw corrects the number of GPUs, and every document is read") {
+  const TemporaryFolder folder;
+  const auto measured = [&](const std::string& text) {
+    return read_nccl_samples({folder.write("a.json", text)});
+  };
+  const std::string eight = tests_json("NVIDIA L40S", R"("alg_bw": 10.0, "bus_bw": 17.5)");
+  CHECK(measured(eight).samples.front().gpus == 8);
+  CHECK(measured(eight).assumed.empty());
+  const NcclMeasurements split = measured(tests_json("NVIDIA L40S", R"("alg_bw": 10.01, "bus_bw": 10.01)"));
+  CHECK(split.samples.front().gpus == 2);
+  REQUIRE(split.assumed.size() == 1);
+  CHECK_THAT(split.assumed[0], Contains("a.json: 2 GPUs, from busbw / algbw") && Contains("8 are listed"));
+  const NcclMeasurements more =
+      measured(tests_json("NVIDIA L40S", R"("alg_bw": 160.01, "bus_bw": 300.01875)", 1));
+  CHECK(more.samples.front().gpus == 16);
+  REQUIRE(more.assumed.size() == 2);
+  CHECK_THAT(more.assumed[1], Contains("16 GPUs on 1 host (1 rank listed)"));
+  const NcclMeasurements both = measured(eight + eight);
+  REQUIRE(both.samples.size() == 2);
+  CHECK_THAT(both.samples[1].where, Contains("a.json: object 2: results[0]"));
+  CHECK_THROWS_WITH(measured(tests_json("NVIDIA H100 80GB HBM3", R"("alg_bw": 10.0, "bus_bw": 17.5)")),
+                    Contains("a.json: GPU 'NVIDIA H100 80GB HBM3'") && Contains("'NVIDIA L40S'"));
 }
 
 std::string inspector(int rank, int number, double bytes, double time_us, double algbw) {
@@ -232,6 +279,20 @@ TEST_CASE("parameters are recovered from forecasts of 2 GPUs and then forecast 8
   CHECK(nccl_error(costs, samples(8)) < 0.1);
   CHECK(std::find(costs.determined.begin(), costs.determined.end(), "launch") != costs.determined.end());
   CHECK(std::find(costs.determined.begin(), costs.determined.end(), "nvls_fill") == costs.determined.end());
+}
+
+TEST_CASE("a fit that misses its samples has a warning, and its worst error is at least the mean") {
+  NcclSample slow;
+  slow.kind = CollectiveKind::kAllReduce;
+  slow.gpus = 8;
+  slow.message = Bytes(268435456);
+  slow.time = 10.0 * CollectiveForecasts().of("h100-sxm", slow);
+  const Calibration off = nccl_calibration("h100-sxm", {slow});
+  CHECK(off.nccl.fit.worst_absolute_relative_residual == Approx(nccl_error(off.nccl, {slow})));
+  REQUIRE(off.warnings.size() == 1);
+  CHECK_THAT(off.warnings[0], Contains("misses its own samples by"));
+  slow.time = 0.1 * slow.time;
+  CHECK(nccl_calibration("h100-sxm", {slow}).warnings.empty());
 }
 
 TEST_CASE(

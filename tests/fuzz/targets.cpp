@@ -225,9 +225,8 @@ std::vector<Target> description_targets() {
                   [](const std::string& path) { to_text(read_exported(read_file(path), path).model); }),
       yaml_target("cluster", seeds_of({"topologies", inputs}, {".yaml"}),
                   [](const std::string& path) { load_cluster(path); }),
-      yaml_target(
-          "study", studies(),
-          [words = vocabulary()](const std::string& path) { load_study(path, words, study_column_names()); }),
+      yaml_target("study", studies(),
+                  [words = vocabulary()](const std::string& path) { load_study(path, words); }),
       yaml_target("rows", seeds_of({"studies/published"}, {".yaml"}),
                   [](const std::string& path) { read_rows(path); }),
       yaml_target("rows of a table", seeds_of({"studies/measured/torchtitan.yaml"}),

@@ -44,7 +44,7 @@ TEST_CASE("every figure draws the example results as SVG and PNG, next to script
   const Folder folder;
   for (const auto& entry : figures().entries()) {
     INFO(entry.name);
-    const Drawing drawing = entry.value.draw(examples::figure_input());
+    const Drawing drawing = entry.value(examples::figure_input());
     for (const char* extension : {".svg", ".png"}) {
       const fs::path path = folder.path / (entry.name + extension);
       render(drawing, path, "stepcast example", true);
@@ -59,15 +59,15 @@ TEST_CASE("every figure draws the example results as SVG and PNG, next to script
 TEST_CASE("every figure refuses inputs that hold nothing to draw", "[plots]") {
   for (const auto& entry : figures().entries()) {
     INFO(entry.name);
-    CHECK_THROWS_AS(entry.value.draw(FigureInput{}), InputError);
+    CHECK_THROWS_AS(entry.value(FigureInput{}), InputError);
   }
 }
 
 TEST_CASE("equal inputs give equal figures", "[plots]") {
   for (const auto& entry : figures().entries()) {
     INFO(entry.name);
-    const Drawing a = entry.value.draw(examples::figure_input());
-    const Drawing b = entry.value.draw(examples::figure_input());
+    const Drawing a = entry.value(examples::figure_input());
+    const Drawing b = entry.value(examples::figure_input());
     CHECK(a.script == b.script);
     CHECK(a.data == b.data);
   }
@@ -110,24 +110,24 @@ TEST_CASE("the accuracy figure writes -50.0 % over a prediction that is half of 
   predicted.origin = Origin::kPredicted;
   predicted.step_time_s = {{1.0}};
   input.results = {{"run.json", "a", measured}, {"predicted.json", "b", predicted}};
-  CHECK_THAT(figure("accuracy").draw(input).data, Catch::Contains("\"-50.0 %\""));
+  CHECK_THAT(figure("accuracy")(input).data, Catch::Contains("\"-50.0 %\""));
 }
 
 TEST_CASE(
     "the speed-up's title fits into one panel, and its legend contains measured markers if there are any",
     "[plots]") {
   FigureInput input = examples::figure_input();
-  CHECK_THAT(figure("speedup").draw(input).script,
+  CHECK_THAT(figure("speedup")(input).script,
              Catch::Contains("Speed-up over one rank, same batch per rank (weak)") &&
                  Catch::Contains("title 'measured, fastest to slowest launch (lines: predicted)'"));
   std::erase_if(input.results, [](const auto& file) { return file.result.origin == Origin::kMeasured; });
-  CHECK_THAT(figure("speedup").draw(input).script, !Catch::Contains("title 'measured"));
+  CHECK_THAT(figure("speedup")(input).script, !Catch::Contains("title 'measured"));
 }
 
 TEST_CASE("benches of several world sizes are no line", "[plots]") {
   FigureInput input = examples::figure_input();
   input.benches.back().world_size = 8;
-  CHECK_THROWS_WITH(figure("bandwidth").draw(input),
+  CHECK_THROWS_WITH(figure("bandwidth")(input),
                     Catch::Contains("of 2 and of 8 ranks; give those of one world size"));
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("the timeline draws a copy inside a backward lower than the backward",
   result.spans = {{0, Stream::kCompute, SpanKind::kCompute, "backward/a", 0.0, 1.0},
                   {0, Stream::kCompute, SpanKind::kOptimizerAndCopies, "copy_in/bucket0", 0.4, 0.6}};
   input.results = {{"run.json", "a", result}};
-  const std::string data = figure("timeline").draw(input).data;
+  const std::string data = figure("timeline")(input).data;
   CHECK_THAT(data, Catch::Contains("500 0 0 1000 -0.42 0.42 \"backward/a\""));
   CHECK_THAT(data, Catch::Contains("500 0.235 400 600 0.05 0.42 \"copy_in/bucket0\""));
 }

@@ -11,9 +11,7 @@
 namespace stepcast::pipeline_figures_test {
 namespace {
 
-Drawing draw(const std::string& figure, const FigureInput& input) {
-  return figures().find(figure).draw(input);
-}
+Drawing draw(const std::string& figure, const FigureInput& input) { return figures().find(figure)(input); }
 
 FigureInput input_of(const std::vector<Result>& results) {
   FigureInput input;

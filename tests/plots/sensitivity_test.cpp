@@ -23,7 +23,7 @@ ResultFile prediction(const std::string& cluster, int ranks, double step_s) {
 Drawing draw(const std::vector<ResultFile>& files) {
   FigureInput input;
   input.results = files;
-  return figures().find("sensitivity").draw(input);
+  return figures().find("sensitivity")(input);
 }
 
 }  // namespace

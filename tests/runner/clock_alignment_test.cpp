@@ -83,8 +83,9 @@ TEST_CASE("ranks receive rank 0's clock over connections; ranks of one clock sha
     const auto rank = static_cast<std::size_t>(session.ranks.rank);
     const double shift = hosts[rank].machine == "b" ? 3.2 : 0.0;
     const ClockReading own = [shift] { return wall_clock_s() - shift; };
-    const ClockOffset before = compare_with_rank_0(session, hosts, own);
-    const ClockOffset after = compare_with_rank_0(session, hosts, own);
+    session.place.hosts = hosts;
+    const ClockOffset before = compare_with_rank_0(session, own);
+    const ClockOffset after = compare_with_rank_0(session, own);
     const std::scoped_lock lock(mutex);
     lines[rank] = ClockLine(before, after);
   });

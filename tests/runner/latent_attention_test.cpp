@@ -163,7 +163,7 @@ TEST_CASE(
     whole.net.loss(whole.net.forward(batch.input), batch.target).backward();
     CHECK(order == whole.model.ready_order());
     SegmentedPass pass(parts.net);
-    pass.begin(batch.input);
+    pass.receive(0, batch.input);
     for (std::size_t i = 0; i < parts.net.segments(); ++i) pass.forward(i);
     static_cast<void>(pass.loss(batch.target));
     for (std::size_t i = parts.net.segments(); i-- > 0;) pass.backward(i);

@@ -75,6 +75,7 @@ TEST_CASE("Slurm's ranks meet at the first host of the node list, at a port of t
   CHECK(first_slurm_host("a1,a2") == "a1");
   CHECK(first_slurm_host("n[7]-ib,m1") == "n7-ib");
   CHECK(first_slurm_host("host") == "host");
+  CHECK(first_slurm_host("rack[1-2]node[3,5-6]") == "rack1node3");
 }
 
 TEST_CASE("a launcher's job of one rank leaves --nproc free to start ranks", "[launch]") {

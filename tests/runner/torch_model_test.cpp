@@ -132,7 +132,7 @@ TEST_CASE(
     std::vector<int> order;
     segmented.set_gradient_hook([&](int tensor) { order.push_back(tensor); });
     SegmentedPass pass(segmented);
-    pass.begin(batch.input);
+    pass.receive(0, batch.input);
     for (std::size_t i = 0; i < model.segments.size(); ++i) pass.forward(i);
     CHECK(pass.loss(batch.target).item<double>() == expected.item<double>());
     for (std::size_t i = model.segments.size(); i-- > 0;) pass.backward(i);

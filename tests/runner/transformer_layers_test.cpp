@@ -28,7 +28,7 @@ std::size_t index_of(const Model& model, const std::string& name) {
 
 double segmented_step(TorchModel& model, const Batch& batch) {
   SegmentedPass pass(model);
-  pass.begin(batch.input);
+  pass.receive(0, batch.input);
   for (std::size_t i = 0; i < model.segments(); ++i) pass.forward(i);
   const auto loss = pass.loss(batch.target).item<double>();
   for (std::size_t i = model.segments(); i-- > 0;) pass.backward(i);

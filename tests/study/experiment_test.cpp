@@ -24,7 +24,7 @@ StudyVocabulary words() {
 }
 
 Study study_of(const std::string& path, unsigned seed = 1, const std::string& only = "") {
-  return load_study(path, words(), study_column_names(), seed, only);
+  return load_study(path, words(), seed, only);
 }
 
 Study shipped_study(const std::string& name, unsigned seed = 1) {
@@ -111,7 +111,7 @@ struct Bench {
       return rows;
     };
     calls.forecast_options = {"cluster", "world-size"};
-    calls.on_progress = [](int done, int total, const std::string&) { CHECK(done <= total); };
+    calls.on_progress = [done = 0](int total, const std::string&) mutable { CHECK(++done <= total); };
     calls.on_first = [&](const std::vector<const StudyPoint*>& points) {
       asked.push_back("first " + std::to_string(points.size()));
     };
@@ -236,7 +236,7 @@ predict: {model: tiny, strategy: single}
 run: {device: cuda, precision: "{precision}", launches: 1}
 points: [{grid: {batch: [2, 8], precision: [fp32, bf16]}}]
 )"),
-                                 vocabulary, study_column_names(), 1, "");
+                                 vocabulary, 1, "");
   const auto rows = bench.run(study);
   for (const StudyPoint& point : study.points)
     CHECK(rows.at(point.key).error == (value(point, "batch") == "8" ? "out of memory\\x0a" : ""));
@@ -267,7 +267,7 @@ run: {launches: 1}
 values: {way: {whole: {strategy: ddp}, shared: {strategy: fsdp, mesh: tensor=2}}}
 points: [{grid: {way: [whole, shared]}}]
 )"),
-                                 vocabulary, study_column_names(), 1, "");
+                                 vocabulary, 1, "");
   static_cast<void>(bench.run(study));
   CHECK_THAT(
       bench.story(),

@@ -34,7 +34,7 @@ StudyVocabulary words() {
 
 Study study_of(const std::string& text) {
   const TemporaryFolder folder;
-  return load_study(folder.write("study.yaml", text), words(), {"step_time_s", "efficiency", "measured_s"});
+  return load_study(folder.write("study.yaml", text), words());
 }
 
 std::string refusal(const std::string& text) {

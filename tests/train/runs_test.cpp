@@ -159,7 +159,7 @@ TEST_CASE("a log is fitted by causes, with intervals and outages", "[train]") {
   CHECK(gpu.per_s == Approx(2.0 / (96.0 * kHour * 100.0)));  // four times 24 h of 100 GPUs
   CHECK(gpu.outage.count() == Approx(kHour));
   CHECK(failures.components[2].effect == FailureEffect::kPlanned);
-  const auto [low, high] = count_interval(1.0, 0.9);  // tables of Garwood's limits
+  const auto [low, high] = count_interval(1.0);  // tables of Garwood's limits
   CHECK(low == Approx(0.0513).epsilon(0.002));
   CHECK(high == Approx(4.744).epsilon(0.001));
   const TemporaryFile dates(
@@ -220,7 +220,10 @@ TEST_CASE("logs and failure files that make no sense are refused", "[train]") {
              Contains("'2026-13-01T00:00' is not a time"));
   CHECK_THAT(log_error("2026-02-31T00:00:00,2026-03-04T01:00:00,GPU,8\n"),
              Contains("'2026-02-31T00:00:00' is not a time"));
-  CHECK_THAT(log_error("2026-01-01T00:00:00,2026-01-01T01:00:00,GPU,8\n"), Contains("set begin and end"));
+  CHECK_THAT(log_error("2026-01-01T00:00:00,2026-01-01T01:00:00,GPU,8\n"),
+             Contains("set begin and end") && Contains(":begin=2025-12-31T00:00:00"));
+  CHECK(log_error("2026-01-01T00:00:00,2026-01-01T01:00:00,GPU,8\n", ":begin=2025-12-31T00:00:00").empty());
+  CHECK_THAT(log_error("0h,1h,GPU,8\n"), Contains(":end=90000s"));
   CHECK_THAT(log_error("1h,2h,GPU,8\n", ":until=3h"), Contains("unknown setting 'until'"));
   CHECK_THAT(file_error("{name: GPU, rate: 0.01}"),
              Contains(":3: components[0].rate: rate '0.01' has no unit; write"));
