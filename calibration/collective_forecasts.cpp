@@ -14,17 +14,15 @@ constexpr int kMostGpus = 8;
 /// Shipped cluster of eight such GPUs, and what connects them. Bridges connect pairs, beside PCIe.
 std::pair<std::string, const char*> host_of(const DeviceModel& device) {
   const std::string settings = ":gpus=8,device=" + device.name;
-  if (device.links.nvlinks > 0 && device.about.summary.find("bridge") == std::string::npos)
+  if (device.links.nvlinks > 0 && !device.links.bridged)
     return {"h100x4-nvlink" + settings, "NVSwitches"};
   return {"l40s-pcie" + settings, "PCIe switches in pairs"};
 }
 
-bool is_int8(const std::string& dtype) { return dtype == "int8" || dtype == "uint8"; }
-
 }  // namespace
 
 Seconds nccl_time(const NcclGraph& graph, const NcclSample& sample) {
-  const NcclLimits limits{.nvls = !is_int8(sample.dtype)};
+  const NcclLimits limits{.nvls = sample.dtype != "int8" && sample.dtype != "uint8"};
   return nccl_cost(graph, sample.kind, sample.message, limits).time(sample.message);
 }
 
@@ -50,8 +48,7 @@ Seconds CollectiveForecasts::of(const std::string& device, const NcclSample& sam
 
 std::string device_of(const NcclSample& sample, const std::string& otherwise) {
   if (!otherwise.empty()) return device_model(otherwise).name;
-  const DeviceModel* found = reported_device(sample.device);
-  if (found != nullptr) return found->name;
+  if (const DeviceModel* found = reported_device(sample.device)) return found->name;
   throw InputError("{}: device '{}' is none of {}; --device states what it is like", sample.where,
                    sample.device, joined(gpu_names()));
 }

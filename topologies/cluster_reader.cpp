@@ -3,6 +3,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -89,14 +90,14 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
     if (numbered) one.name += std::to_string(i);
     const int index = cluster.add_host(std::move(one));
     add_host_parts(node, settings, index, cluster);
-    if (i == 0 && before + (cluster.nodes.size() - before) * static_cast<std::size_t>(count) > kMostNodes)
-      node.fail("expected at most {} parts of hosts, found {} hosts of {}", kMostNodes, count,
-                cluster.nodes.size() - before);
     if (i > 0) continue;
-    cluster.hosts.reserve(cluster.hosts.size() + static_cast<std::size_t>(count));
-    cluster.nodes.reserve(before + (cluster.nodes.size() - before) * static_cast<std::size_t>(count));
-    cluster.links.reserve(links_before +
-                          (cluster.links.size() - links_before) * static_cast<std::size_t>(count));
+    const auto hosts = static_cast<std::size_t>(count);
+    const std::size_t parts = cluster.nodes.size() - before, joins = cluster.links.size() - links_before;
+    if (before + parts * hosts > kMostNodes)
+      node.fail("expected at most {} parts of hosts, found {} hosts of {}", kMostNodes, count, parts);
+    cluster.hosts.reserve(cluster.hosts.size() + hosts);
+    cluster.nodes.reserve(before + parts * hosts);
+    cluster.links.reserve(links_before + joins * hosts);
   }
 }
 
@@ -131,10 +132,13 @@ void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster
 void slow_down(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
   std::map<std::string, Host*> hosts;
   for (Host& host : cluster.hosts) hosts[host.name] = &host;
+  std::set<std::string> slowed;
   for (const YamlNode& item : node.items()) {
     item.allow_only({"host", "speed"});
     const double speed = factor(item.at("speed"), settings, 1e-3, 1e3, kSpeeds);
     item.at("host").named("host", hosts)->speed = speed;
+    if (!slowed.insert(item.at("host").text()).second)
+      item.at("host").fail("found host '{}' twice, expected one speed", item.at("host").text());
   }
 }
 
@@ -159,6 +163,18 @@ Storage read_storage(const YamlNode& node, const ClusterSettings& settings) {
   return storage;
 }
 
+/// Refuses a second link between two nodes, which paths would ignore. NVLink may be beside PCIe.
+void expect_single_links(const YamlNode& node, const Cluster& cluster) {
+  std::vector<std::tuple<int, int, bool>> ends;
+  ends.reserve(cluster.links.size());
+  for (const Link& link : cluster.links)
+    ends.emplace_back(std::min(link.a, link.b), std::max(link.a, link.b), link.kind == LinkKind::kNvLink);
+  std::ranges::sort(ends);
+  if (const auto twice = std::ranges::adjacent_find(ends); twice != ends.end())
+    node.fail("two links join '{}' and '{}'; expected one with the bandwidth of both",
+              cluster.node_name(std::get<0>(*twice)), cluster.node_name(std::get<1>(*twice)));
+}
+
 /// Every link can carry bytes, names are unique, and every place reaches every other.
 void check_network(const YamlNode& node, const Cluster& cluster) {
   std::vector<int> root(cluster.nodes.size());
@@ -169,9 +185,9 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
   };
   expect_own_names(node, "nodes", cluster.nodes);
   expect_own_names(node, "links", cluster.links);
+  expect_single_links(node, cluster);
   for (const Link& link : cluster.links) {
     if (!(link.bandwidth.count() > 0.0)) node.fail("link '{}': expected a bandwidth above 0", link.name);
-    if (link.latency.count() < 0.0) node.fail("link '{}': expected a latency of at least 0", link.name);
     if (link.queue == Queue::kFifo && cluster.has_devices())
       node.fail("link '{}': queue fifo is that of TCP between hosts without devices; expected fair",
                 link.name);

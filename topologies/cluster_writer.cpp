@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <array>
 #include <cassert>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
+#include "core/number.hpp"
 #include "core/table.hpp"
 #include "topologies/cluster_text.hpp"
 #include "topologies/explicit_parts.hpp"
@@ -16,13 +15,6 @@ namespace {
 
 constexpr int kRoundings = 4;  // adjacent doubles to try: one of them is the dividend
 
-/// The shortest text that reads back as the same number.
-std::string number(double value) {
-  std::array<char, 32> buffer{};
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
-  return {buffer.data(), end};
-}
-
 using Units = std::initializer_list<std::pair<double, const char*>>;
 
 /// The shortest text that `parse` reads back as the same quantity.
@@ -30,9 +22,9 @@ template <class Quantity>
 std::string shortest(Quantity quantity, Units units, Quantity parse(std::string_view, std::string_view)) {
   const double value = quantity.count();
   if (value == 0.0) return "0";
-  std::string best = number(value) + units.begin()->second;
+  std::string best = shortest_text(value) + units.begin()->second;
   for (const auto& [factor, unit] : units) {
-    const std::string text = number(value / factor) + unit;
+    const std::string text = shortest_text(value / factor) + unit;
     if (parse(text, "").count() == value && text.size() < best.size()) best = text;
   }
   return best;
@@ -119,7 +111,8 @@ class Writer {
     for (; link_ < cluster_.links.size(); ++link_) links.push_back(link_text(cluster_.links[link_], ""));
     for (const Link& link : cluster_.links)
       if (link.remaining != 1.0)
-        degraded.push_back("{link: " + scalar(link.name) + ", factor: " + number(link.remaining) + "}");
+        degraded.push_back("{link: " + scalar(link.name) + ", factor: " + shortest_text(link.remaining) +
+                           "}");
     return out + list_text("", "switches", switches) + list_text("", "links", links) +
            list_text("", "degraded_links", degraded);
   }
@@ -159,7 +152,7 @@ class Writer {
     if (cluster_.node_name(host.node) == host.name) nodes.clear();  // a host of one node has no list
     std::string text = "    cores: " + std::to_string(host.cores) + "\n";
     if (host.memory.count() > 0.0) text += "    memory: " + text_of(host.memory) + "\n";
-    if (host.speed != 1.0) text += "    speed: " + number(host.speed) + "\n";
+    if (host.speed != 1.0) text += "    speed: " + shortest_text(host.speed) + "\n";
     return text + list_text("    ", "nodes", nodes) + list_text("    ", "links", links);
   }
 

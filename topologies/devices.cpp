@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <ranges>
 #include <variant>
 
 #include "core/error.hpp"
@@ -20,10 +21,11 @@ namespace {
 constexpr int kChosenByName = 1'000'000;  // newer than every compute capability
 
 void read_nvlink(const YamlNode& node, DeviceLinks& links) {
-  node.allow_only({"links", "raw", "nccl"});
+  node.allow_only({"links", "raw", "nccl", "bridge"});
   links.nvlinks = static_cast<int>(node.at("links").integer());
   links.nvlink_raw = node.at("raw").bytes_per_second();
   links.nvlink_bandwidth = node.at("nccl").bytes_per_second();
+  links.bridged = node.flag("bridge");
 }
 
 /// `[part, half]` by mask; of forward and backward alike, or of each.
@@ -283,10 +285,7 @@ const std::vector<KernelParameters>& kernel_parameters() {
 const std::deque<DeviceModel>& device_models() { return devices(); }
 
 std::vector<std::string> gpu_names() {
-  std::vector<std::string> names;
-  for (const DeviceModel& device : device_models())
-    if (device.gpu) names.push_back(device.name);
-  return names;
+  return transformed(device_models() | std::views::filter(&DeviceModel::gpu), &DeviceModel::name);
 }
 
 const DeviceModel& add_device(const std::string& path) {
@@ -310,12 +309,13 @@ const DeviceModel& device_model(const std::string& specification) {
 }
 
 const DeviceModel* reported_device(const std::string& text) {
-  const auto ends = [&](std::size_t at) {  // or an A100 would be an A10
-    return at >= text.size() || std::isalnum(static_cast<unsigned char>(text[at])) == 0;
+  const auto ends = [&](const DeviceModel& device, std::size_t at) {  // or an A100 would be an A10
+    if (at == text.size() || device.compute_capability > 0) return at == text.size();
+    return std::isalnum(static_cast<unsigned char>(text[at])) == 0;
   };
   for (const DeviceModel& device : device_models())
     for (const std::string& words : device.about.reported_as)
-      if (const std::size_t at = text.find(words); at != std::string::npos && ends(at + words.size()))
+      if (const std::size_t at = text.find(words); at != std::string::npos && ends(device, at + words.size()))
         return &device;
   return nullptr;
 }

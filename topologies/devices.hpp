@@ -78,6 +78,7 @@ struct DeviceDescription {
 /// Links of one GPU.
 struct DeviceLinks {
   int nvlinks = 0;
+  bool bridged = false;             ///< NVLink is a bridge to one other card
   BytesPerSecond nvlink_raw;        ///< of one link and direction
   BytesPerSecond nvlink_bandwidth;  ///< of one link and direction, as NCCL counts it
   int pcie_generation = 0;
@@ -166,6 +167,8 @@ const DeviceModel& add_device(const std::string& path);
 const DeviceModel& device_model(const std::string& specification);
 
 /// The device whose `reported_as` is part of `text`, or null: `Tesla P100-PCIE-12GB` is p100-pcie-12gb.
+/// NVIDIA's names end with it: `H100 80GB HBM3 MIG 1g.10gb` is a part of a GPU, `H200 NVL` another one than
+/// `H200`.
 const DeviceModel* reported_device(const std::string& text);
 
 }  // namespace stepcast

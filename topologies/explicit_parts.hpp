@@ -1,9 +1,10 @@
 #pragma once
 
-#include <cctype>
+#include <algorithm>
 #include <map>
 #include <string>
 
+#include "core/text.hpp"
 #include "core/yaml.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/settings.hpp"
@@ -28,8 +29,8 @@ namespace stepcast {
 /// Name of a kind of node or link in files: `pcie_switch`, `infiniband`.
 template <class Kind>
 std::string key_of(Kind kind) {
-  std::string key = to_text(kind);
-  for (char& c : key) c = c == ' ' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string key = lower(to_text(kind));
+  std::ranges::replace(key, ' ', '_');
   return key;
 }
 

@@ -51,6 +51,8 @@ class HostParts {
     if (!node_.has("pcie")) return;
     const YamlNode pcie = node_.at("pcie");
     pcie.allow_only({"generation", "width", "switches", "bandwidth", "latency"});
+    if (pcie.has("bandwidth") && pcie.has("width"))
+      pcie.at("width").fail("stands beside 'bandwidth'; expected one of both");
     generation_ = integer(pcie, "generation", generation_, 1, 6);
     pcie_.bandwidth = pcie_bandwidth(generation_, integer(pcie, "width", 16, 1, 32));
     bridges_wanted_ = integer(pcie, "switches", 0, 0);
@@ -117,14 +119,21 @@ class HostParts {
       return PartLink{static_cast<double>(links) * model.links.nvlink_bandwidth, latency};
     };
     const std::vector<int> devices = parts_.host().devices;
+    std::map<int, int> total;  // links by device
+    const auto use = [&](int device, int links, const YamlNode& key) {
+      if ((total[device] += links) > model.links.nvlinks)
+        key.fail("found {} links of {}, device '{}' has {}", total[device], parts_.name_in_host(device),
+                 model.name, model.links.nvlinks);
+    };
     if (nvlink.flag("switch"))
-      for (const int device : devices) parts_.join_nvswitch(device, wire_of(model.links.nvlinks));
-    const std::string has = fmt::format("device '{}' has {} links", model.name, model.links.nvlinks);
+      for (const int device : devices) {
+        total[device] = model.links.nvlinks;
+        parts_.join_nvswitch(device, wire_of(model.links.nvlinks));
+      }
     if (nvlink.has("all_to_all")) {
       const int links = settings_.integer(nvlink.at("all_to_all"), 1);
-      const int others = static_cast<int>(devices.size()) - 1;
-      if (links * others > model.links.nvlinks)
-        nvlink.at("all_to_all").fail("found {} to each of {}, {}", links, others, has);
+      for (const int device : devices)
+        use(device, links * (static_cast<int>(devices.size()) - 1), nvlink.at("all_to_all"));
       for (std::size_t a = 0; a < devices.size(); ++a)
         for (std::size_t b = a + 1; b < devices.size(); ++b)
           parts_.join(devices[a], devices[b], wire_of(links), LinkKind::kNvLink);
@@ -133,10 +142,10 @@ class HostParts {
       const std::vector<YamlNode> parts = pair.items();
       if (parts.size() != 3) pair.fail("expected two devices and how many links: [gpu0, gpu1, 12]");
       const int links = settings_.integer(parts[2], 1);
-      if (links > model.links.nvlinks) parts[2].fail("found {}, {}", links, has);
       const int a = device_named(parts[0]);
       const int b = device_named(parts[1]);
       if (a == b) pair.fail("expected two different devices");
+      for (const int device : {a, b}) use(device, links, parts[2]);
       parts_.join(a, b, wire_of(links), LinkKind::kNvLink);
     }
   }

@@ -22,8 +22,8 @@
 /// joins the first socket of a host without NICs. A host without devices and NICs is one node, whatever its
 /// number of sockets; `smp` is an error there.
 ///
-/// NVLink without a switch is the same for every pair, or listed; bandwidths follow from the technology and
-/// may be set:
+/// NVLink without a switch is the same for every pair, or listed; a GPU has at most the links of its device.
+/// Bandwidths follow from the technology and may be set:
 ///
 ///     nvlink: {all_to_all: 6}
 ///     nvlink: {pairs: [[gpu0, gpu1, 12], [gpu2, gpu3, 12]]}
@@ -76,6 +76,7 @@ class HostBuilder {
   HostBuilder(Cluster& cluster, int host) : cluster_(cluster), host_(host) {}
 
   [[nodiscard]] Host& host() { return cluster_.hosts[host_]; }
+  [[nodiscard]] std::string name_in_host(int node) const { return cluster_.name_in_host(node); }
 
   /// Adds a node `host/name`, which the host lists if it is a device or a NIC.
   int add(const std::string& name, NodeKind kind, const std::string& device = "");

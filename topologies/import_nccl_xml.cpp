@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 #include "topologies/importer.hpp"
 
 /// Reads the file that NCCL and RCCL write to NCCL_TOPO_DUMP_FILE, as NCCL does (src/graph/xml.cc, topo.cc).
@@ -27,8 +29,7 @@ constexpr std::array<std::string_view, 19> kVirtualInterfaces{
 int pcie_generation(double transfers) {
   static const std::map<double, int> kGenerations{{2.5, 1},  {5.0, 2},  {8.0, 3},
                                                   {16.0, 4}, {32.0, 5}, {64.0, 6}};
-  const auto found = kGenerations.find(transfers);
-  return found == kGenerations.end() ? 3 : found->second;
+  return value_or(kGenerations, transfers, 3);
 }
 
 /// Bandwidth between sockets by the processor (src/graph/topo.h); none if NCCL has no value.
@@ -181,18 +182,17 @@ class XmlHost {
     int bits = 0;
     for (const char c : lower(cpu.attribute("affinity").value())) {
       if (c == ',') continue;
-      const bool digit = c >= '0' && c <= '9';
-      if (!digit && !(c >= 'a' && c <= 'f'))
-        fail(cpu, "found '{}' in affinity, expected hexadecimal digits and commas", c);
-      bits += std::popcount(static_cast<unsigned>(digit ? c - '0' : c - 'a' + 10));
+      const auto digit = number_in<unsigned>({&c, 1}, 16);
+      if (!digit) fail(cpu, "found '{}' in affinity, expected hexadecimal digits and commas", c);
+      bits += std::popcount(*digit);
     }
     return bits;
   }
 
   // --- PCIe ---
 
-  /// Link from a PCIe function to the node above it. Bridges of an emulated machine report 2.5 GT/s x1, or no
-  /// rate: then the device's generation holds.
+  /// Link from a PCIe function to the node above it. Without a rate the device's generation holds. Bridges of
+  /// an emulated machine, which report 2.5 GT/s x1, have 16 lanes of it.
   [[nodiscard]] PartLink link_of(const pugi::xml_node& pci) {
     if (options_.pcie_generation > 0)
       return {pcie_bandwidth(options_.pcie_generation, lanes_of(pci)), kPcieLatency};
@@ -200,9 +200,11 @@ class XmlHost {
     double transfers = 0.0;
     std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
     const bool emulated = transfers <= 2.5 && integer_or(pci, "link_width", 0, 0) <= 1;
-    if (emulated) emulated_.insert(pci.attribute("busid").value());
+    const bool has_rate = transfers > 0.0;
+    if (emulated || !has_rate) unrated_.insert(pci.attribute("busid").value());
     if (emulated) return host_.pcie();
-    return {pcie_bandwidth(pcie_generation(transfers), lanes_of(pci)), kPcieLatency};
+    const int generation = has_rate ? pcie_generation(transfers) : host_.device().links.pcie_generation;
+    return {pcie_bandwidth(generation, lanes_of(pci)), kPcieLatency};
   }
   [[nodiscard]] int lanes_of(const pugi::xml_node& pci) const {
     const int lanes = integer_or(pci, "link_width", 0, 0);
@@ -219,19 +221,10 @@ class XmlHost {
     if (!is_part(pci) && !pci.find_node(is_part)) return;  // a disk, or a bridge to nothing
     const PartLink link = link_of(pci);
     if (bare_ && is_bare_gpu(pci)) return add_gpu(pci, {}, above, link);
-    if (bare_ && is_bare_nic(pci)) {
-      const std::string name = "nic" + std::to_string(cluster().hosts[0].nics.size());
-      host_.parts.add_below(above, name, NodeKind::kNic, link);
-      return;
-    }
-    if (const pugi::xml_node gpu = pci.child("gpu")) {
-      add_gpu(pci, gpu, above, link);
-      return;
-    }
-    if (const pugi::xml_node nic = pci.child("nic"); nic && !pci.child("pci")) {
-      add_nets(nic, above, link);
-      return;
-    }
+    if (bare_ && is_bare_nic(pci)) return add_nic("", above, link);
+    if (const pugi::xml_node gpu = pci.child("gpu")) return add_gpu(pci, gpu, above, link);
+    if (const pugi::xml_node nic = pci.child("nic"); nic && !pci.child("pci"))
+      return add_nets(nic, above, link);
     const int bridge = host_.parts.add_bridge(above, link);
     for (const pugi::xml_node& below : pci.children("pci")) add_pci(below, bridge, level + 1);
     for (const pugi::xml_node& nic : pci.children("nic")) add_nets(nic, bridge, link);
@@ -254,6 +247,12 @@ class XmlHost {
                                [&](std::string_view start) { return name.starts_with(start); });
   }
 
+  /// \param name "": `nic0`, `nic1`, ...
+  void add_nic(std::string name, int above, const PartLink& link) {
+    if (name.empty()) name = "nic" + std::to_string(cluster().hosts[0].nics.size());
+    host_.parts.add_below(above, name, NodeKind::kNic, link);
+  }
+
   /// Adds the ports of a card. Several ports share its PCIe link.
   void add_nets(const pugi::xml_node& nic, int above, const PartLink& link) {
     std::vector<pugi::xml_node> nets;
@@ -265,9 +264,7 @@ class XmlHost {
     }
     const int over = nets.size() > 1 ? host_.parts.add_bridge(above, link) : above;
     for (const pugi::xml_node& net : nets) {
-      std::string name = net.attribute("name").value();
-      if (name.empty()) name = "nic" + std::to_string(cluster().hosts[0].nics.size());
-      host_.parts.add_below(over, name, NodeKind::kNic, link);
+      add_nic(net.attribute("name").value(), over, link);
       if (net.attribute("speed")) rates_.insert(integer(net, "speed", 0));
     }
   }
@@ -275,23 +272,25 @@ class XmlHost {
   void note_left_out() {
     if (!virtual_.empty())
       host_.imported.ignored.push_back("virtual interfaces are no NICs: " + joined(virtual_));
-    if (!emulated_.empty())
+    if (!unrated_.empty())
       host_.imported.assumed.push_back(
-          fmt::format("PCIe generation {} x16 for {}, whose rate in the file is an emulated machine's; "
-                      "--pcie-generation changes it",
-                      host_.device().links.pcie_generation, joined(emulated_)));
+          fmt::format("PCIe generation {} for {}, whose rate in the file is missing or an emulated "
+                      "machine's; --pcie-generation changes it",
+                      host_.device().links.pcie_generation, joined(unrated_)));
   }
 
   /// Files of clouds contain neither NVLinks nor rates of NICs.
   void assume_nvswitch() {
-    const int links = host_.device().links.nvlinks;
+    const bool bridged = host_.device().links.bridged;
+    const int links = bridged ? 0 : host_.device().links.nvlinks;
     const std::string absent = "NVLinks and rates of NICs are not in the file; ";
     if (links > 0)
       for (const auto& [node, gpu] : gpus_) host_.parts.join_nvswitch(node, host_.nvlinks(links));
     host_.imported.assumed.push_back(
-        absent + (links > 0
-                      ? fmt::format("an NVSwitch joins all {} GPUs by {} links each", gpus_.size(), links)
-                      : host_.device().name + " has no NVLink"));
+        absent +
+        (links > 0 ? fmt::format("an NVSwitch joins all {} GPUs by {} links each", gpus_.size(), links)
+                   : host_.device().name +
+                         (bridged ? " has NVLink over a bridge to one other, left out" : " has no NVLink")));
   }
 
   // --- NVLink ---
@@ -394,7 +393,7 @@ class XmlHost {
   std::map<std::pair<int, int>, Peers> peers_;           ///< from, to
   std::set<int> rates_;                                  ///< of NICs, Mb/s
   std::vector<std::string> virtual_;                     ///< interfaces that were left out
-  std::set<std::string> emulated_;                       ///< busids of functions without a believable rate
+  std::set<std::string> unrated_;                        ///< busids of functions without a believable rate
   bool bare_ = false;                                    ///< the file lists PCI functions alone
   ImportedHost host_;
 };

@@ -1,3 +1,4 @@
+#include "core/text.hpp"
 #include "topologies/importer.hpp"
 
 namespace stepcast {
@@ -5,9 +6,8 @@ namespace {
 
 /// Tables of `rocm-smi --showtopo` are recognised and refused: clusters have no xGMI links.
 bool is_rocm_smi(const std::string& text) {
-  for (const char* title : {"Weight between two GPUs", "Hops between two GPUs", "Link Type between two GPUs"})
-    if (text.find(title) != std::string::npos) return true;
-  return false;
+  return contains_any(text,
+                      {"Weight between two GPUs", "Hops between two GPUs", "Link Type between two GPUs"});
 }
 
 const Registration<Importer> kRocmSmi{

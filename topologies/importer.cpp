@@ -1,7 +1,6 @@
 #include "topologies/importer.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <set>
 
@@ -126,12 +125,6 @@ int ImportedHost::pcie_generation() const {
 PartLink ImportedHost::pcie() const { return {pcie_bandwidth(pcie_generation(), 16), kPcieLatency}; }
 PartLink ImportedHost::nvlinks(int count) const {
   return {static_cast<double>(count) * device_->links.nvlink_bandwidth, kNvLinkLatency};
-}
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 }  // namespace stepcast

@@ -119,7 +119,4 @@ int lowest_free(const std::map<int, Value>& taken) {
   return number;
 }
 
-/// With ASCII letters in lower case.
-std::string lower(std::string text);
-
 }  // namespace stepcast

@@ -8,8 +8,7 @@
 namespace stepcast {
 
 bool of_network(LinkKind kind) {
-  return kind == LinkKind::kNetwork || kind == LinkKind::kEthernet || kind == LinkKind::kInfiniband ||
-         kind == LinkKind::kRoce;
+  return kind != LinkKind::kNvLink && kind != LinkKind::kPcie && kind != LinkKind::kSmp;
 }
 
 std::vector<int> tiers_of(const Cluster& cluster) {

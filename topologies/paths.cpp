@@ -262,9 +262,7 @@ int switches_crossed(const Cluster& cluster, const Path& path) {
 }
 
 Seconds latency(const Cluster& cluster, const Path& path) {
-  Seconds sum{0};
-  for (const Hop& hop : path) sum += cluster.links[hop.link].latency;
-  return sum;
+  return total_of(path, [&](const Hop& hop) { return cluster.links[hop.link].latency; });
 }
 
 BytesPerSecond bandwidth(const Cluster& cluster, const Path& path) {

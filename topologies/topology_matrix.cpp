@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "core/text.hpp"
 #include "topologies/host_parts.hpp"
 
 namespace stepcast {

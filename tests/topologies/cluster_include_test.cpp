@@ -124,6 +124,8 @@ TEST_CASE("a slow host has its speed, and nothing else changes") {
              Contains(":4: ") && Contains("did you mean 'host3'"));
   CHECK_THAT(message_of(kFabric + "slow_hosts: [{host: host3, speed: 0}]\n"),
              Contains("a factor from 0.001 to 1000"));
+  CHECK_THAT(message_of(kFabric + "slow_hosts: [{host: host3, speed: 0.7}, {host: host3, speed: 0.9}]\n"),
+             Contains(":4: slow_hosts[1].host: found host 'host3' twice"));
 }
 
 }  // namespace

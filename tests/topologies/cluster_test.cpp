@@ -128,6 +128,42 @@ TEST_CASE("a host without devices and NICs is one node, whose sockets nothing jo
         Approx(6e9));
 }
 
+TEST_CASE("all NVLinks of a GPU together are at most those of its device") {
+  const auto complaint = [](const std::string& nvlink) {
+    return message_of("name: t\nhosts: {name: n, devices: {model: a100-sxm, count: 4}, nvlink: {" + nvlink +
+                      "}}\n");
+  };
+  CHECK_THAT(complaint("pairs: [[gpu0, gpu1, 6], [gpu2, gpu0, 6], [gpu3, gpu2, 7]]"),
+             Contains(":2: hosts.nvlink.pairs[2][2]: found 13 links of gpu2, device 'a100-sxm' has 12"));
+  CHECK_THAT(complaint("switch: true, all_to_all: 4"),
+             Contains("hosts.nvlink.all_to_all: found 24 links of gpu0, device 'a100-sxm' has 12"));
+  CHECK_THAT(complaint("switch: true, pairs: [[gpu0, gpu1, 1]]"), Contains("found 13 links of gpu0"));
+  CHECK_THAT(complaint("all_to_all: 5"), Contains("found 15 links of gpu0"));
+  CHECK(complaint("all_to_all: 4").empty());
+  CHECK(complaint("pairs: [[gpu0, gpu1, 6], [gpu2, gpu0, 6], [gpu3, gpu2, 6]]").empty());
+}
+
+TEST_CASE("a second link between two nodes is an error, except for NVLink beside PCIe") {
+  CHECK_THAT(message_of("name: t\nhosts: {name: n, devices: {model: a100-sxm, count: 2}, nvlink: {pairs: "
+                        "[[gpu0, gpu1, 6], [gpu1, gpu0, 6]]}}\n"),
+             Contains("two links join 'n/gpu0' and 'n/gpu1'; expected one with the bandwidth of both"));
+  CHECK_THAT(message_of("name: t\nhosts: {count: 2}\nlinks:\n"
+                        "  - {between: [host0, host1], bandwidth: 1GB/s, latency: 1us}\n"
+                        "  - {name: b, between: [host1, host0], bandwidth: 1GB/s, latency: 1us}\n"),
+             Contains("two links join 'host0' and 'host1'"));
+  const std::string parts =
+      "name: t\nhosts:\n  - nodes: [{name: s, kind: socket}, {name: g, kind: device, device: gh200}]\n"
+      "    links:\n      - {between: [g, s], kind: pcie, bandwidth: 48GB/s, latency: 1us}\n"
+      "      - {name: c2c, between: [g, s], bandwidth: 300GB/s, latency: 1us, kind: ";
+  CHECK(message_of(parts + "nvlink}\n").empty());
+  CHECK_THAT(message_of(parts + "smp}\n"), Contains("two links join 'host/s' and 'host/g'"));
+}
+
+TEST_CASE("PCIe has a width or a bandwidth") {
+  CHECK_THAT(message_of("name: t\nhosts: {nics: {count: 1}, pcie: {width: 8, bandwidth: 50GB/s}}\n"),
+             Contains(":2: hosts.pcie.width: stands beside 'bandwidth'; expected one of both"));
+}
+
 TEST_CASE("the bandwidth between sockets follows the year of the devices unless the file sets it") {
   const auto between_sockets = [](const std::string& parts) {
     const Cluster cluster = cluster_of("name: t\nhosts: {name: n, sockets: 2, " + parts + "}\n");

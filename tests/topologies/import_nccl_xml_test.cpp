@@ -107,6 +107,10 @@ TEST_CASE("a cloud's file of PCI functions becomes GPUs and NICs, and NVLinks ar
   REQUIRE(imported.assumed.size() == 1);
   CHECK_THAT(imported.assumed[0], Contains("not in the file") && Contains("12 links"));
   CHECK(rate(import_reference("vendor_pci_only.xml", {"l40s"}).cluster, "gpu3-nvswitch") == 0.0);
+  const ImportedCluster bridged = import_reference("vendor_pci_only.xml", {"h100-nvl"});
+  CHECK(rate(bridged.cluster, "gpu3-nvswitch") == 0.0);
+  REQUIRE(bridged.assumed.size() == 1);
+  CHECK_THAT(bridged.assumed[0], Contains("h100-nvl has NVLink over a bridge to one other, left out"));
 }
 
 TEST_CASE("virtual interfaces, NVLinks of a GPU to itself and rates of emulated bridges do not count") {
@@ -121,7 +125,19 @@ TEST_CASE("virtual interfaces, NVLinks of a GPU to itself and rates of emulated 
   CHECK_THAT(imported.ignored[0], Contains("gpu1 has 18 NVLinks to itself"));
   CHECK_THAT(imported.ignored[1], Contains("docker0, veth1a2b3c4"));
   REQUIRE(imported.assumed.size() == 1);
-  CHECK_THAT(imported.assumed[0], Contains("generation 5 x16 for 0000:10:00.0"));
+  CHECK_THAT(imported.assumed[0], Contains("generation 5 for 0000:10:00.0"));
+}
+
+TEST_CASE("a PCIe function without a rate has its lanes in the device's generation, with a note") {
+  for (const char* rate_text : {"", R"(link_speed="Unknown" )"}) {
+    const ImportedCluster imported =
+        import_text(replaced(reference_text("hopper-nvswitch.xml"), R"(link_speed="32 GT/s" link_width="0")",
+                             rate_text + std::string(R"(link_width="8")")));
+    CHECK(rate(imported.cluster, "gpu1-socket1") == Approx(24.0));
+    REQUIRE(imported.assumed.size() == 1);
+    CHECK_THAT(imported.assumed[0],
+               Contains("generation 5 for 0000:97:00.0, whose rate in the file is missing"));
+  }
 }
 
 TEST_CASE("a mistake in NCCL's file is named with line, column and what was expected") {
