@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
@@ -66,7 +67,7 @@ std::string program_of(const std::string& text) {
 ///   cannot: [{data: why, if: {tensor: "> 1"}}]  # keys with a combination that is not modelled
 ///   assumed: [{data: "1, as it has none", if: {data: ""}}]      # keys and what is assumed of them
 ///   ignored: [log-*]             # patterns of keys without effect
-///   set: [{data: "{world-size/tensor}", if: {tensor: "> 1"}}]     # further values, in order
+///   set: [{data: "{world-size/tensor}", if: {tensor: "> 1"}}]     # in order; also `N up to a multiple of M`
 ///   settings: [{sequence_parallel: 1, if: {sequence-parallel: yes}}]  # of the model
 ///   options: [{strategy: ddp, if: {pipeline: 1}}]                 # of `predict`
 /// ```
@@ -90,7 +91,9 @@ class TableReader {
     if (words_.contains("world-size")) values_.set("world-size", words_.at("world-size"));
     values_.set("model-given", words_.contains("model") ? "yes" : "no");
     add_layers();
-    evaluate("set", [&](const std::string& name, const std::string& value) { values_.set(name, value); });
+    evaluate("set", [&](const std::string& name, const std::string& value) {
+      values_.set(name, rounded_up(value));
+    });
     evaluate("cannot", [&](const std::string& key, const std::string& why) {
       if (const auto entry = entries_.find(key); entry != entries_.end()) fail(entry->second, why);
       throw InputError("{}: {}: {}", name_, key, why);
@@ -104,6 +107,7 @@ class TableReader {
     evaluate("options", [&](const std::string& name, const std::string& value) { options[name] = value; });
     if (words_.contains("trace")) leave_out_kernels();
     for (const auto& [option, value] : words_) options[option] = value;
+    add_lighter_ends();
     add_settings();
     std::erase_if(options, [](const auto& option) { return option.second.empty(); });
     report();
@@ -157,8 +161,8 @@ class TableReader {
   void take(const LaunchEntry& entry) {
     if (entry.key == "world-size") return values_.set("world-size", entry.value);
     const std::string key = normal(entry.key), value = normal_value(entry.value);
-    entries_[key] = entry;
     const bool absent = value == "null" || value == "None";
+    const LaunchEntry before = absent ? entry : std::exchange(entries_[key], entry);
     const std::vector<std::string> parts = matches("lists", key) ? parts_of(value) : std::vector{value};
     const bool of_model = read_.has("model") && read_.at("model").has(key);
     if (of_model && words_.contains("model")) {
@@ -176,6 +180,9 @@ class TableReader {
     }
     if (!known) return take_other(entry, key, value);
     if (absent) return;
+    if (before.key.find('.') != std::string::npos && entry.key.find('.') != std::string::npos &&
+        before.key != entry.key && normal_value(before.value) != value)
+      fail(entry, "contradicts " + before.key + " " + printable(before.value) + "; remove one of them");
     if (entry.value.find(kNotLiteral) != std::string::npos)
       fail(entry,
            "the value is not literal; only literal assignments, arrays and variables of these are read");
@@ -301,7 +308,7 @@ class TableReader {
     values_.set("whole-pattern", values_.value_or("layers", letters) == letters ? "yes" : "no");
     std::vector<int> stages;
     if (const std::string layout = values_.value_or("layout", ""); !layout.empty()) {
-      for (const std::string& part : split(layout, '|')) stages.push_back(blocks_in(part));
+      for (const std::string& part : split(layout, '|')) stages.push_back(blocks_of(part, name_));
     } else if (const std::string points = values_.value_or("split-points", ""); !points.empty()) {
       int before = 0;
       const int all = positive_number(values_.value_or("layers", "")).value_or(0);
@@ -321,21 +328,23 @@ class TableReader {
     values_.set("split", split_text(stages));
     values_.set("parts", std::to_string(stages.size()));
   }
-  /// Blocks of `Et*9`, `tttL` and `(t|)*3` without bars.
-  [[nodiscard]] int blocks_in(const std::string& part) const {
-    int blocks = 0;
-    for (std::size_t at = 0; at < part.size(); ++at) {
-      if (part[at] == 't') {
-        const bool times = at + 1 < part.size() && part[at + 1] == '*';
-        std::size_t end = at + 2;
-        while (times && end < part.size() && std::isdigit(static_cast<unsigned char>(part[end])) != 0) ++end;
-        blocks += times ? positive_number(part.substr(at + 2, end - at - 2)).value_or(0) : 1;
-        at = times ? end - 1 : at;
-      } else if (part[at] != 'E' && part[at] != 'L' && part[at] != ' ') {
-        throw InputError("{}: layout '{}': only E, t, t*N and L are read", name_, printable(part));
-      }
-    }
-    return blocks;
+  /// Splits as torchtitan does: embedding and head count as one block each, the first stages are larger.
+  void add_lighter_ends() {
+    OptionTexts& options = result_.options;
+    if (values_.value_or("lighter-ends", "") != "yes" || !options.contains("model") ||
+        options.contains("split") || words_.contains("split") || options["strategy"] != "pipeline")
+      return;
+    const auto model = load_model(options.at("model")).settings;
+    const auto count = [&](const char* name) -> std::int64_t {
+      return positive_number(values_.value_or(name, "")).value_or(1);
+    };
+    const std::int64_t parts = count("pipeline") * count("virtual-stages");
+    const std::int64_t all = model.contains("layers") ? model.at("layers") + 2 : 0;
+    if (all < 2 * parts) return result_.assumed.push_back("stages with as equal numbers of blocks as can be");
+    std::vector<int> stages(parts, static_cast<int>(all / parts));
+    for (std::int64_t stage = 0; stage < all % parts; ++stage) ++stages[stage];
+    --stages.front(), --stages.back();
+    options["split"] = split_text(stages);
   }
 
   /// Dimensions of more than one rank, as in --mesh; "" if one has all ranks.

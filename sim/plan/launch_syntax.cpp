@@ -12,6 +12,7 @@
 #include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
+#include "sim/strategies/options.hpp"
 
 namespace stepcast {
 namespace {
@@ -108,7 +109,33 @@ void read_comment(const std::string& line, int number, LaunchFile& file) {
   if (line.size() > kLongestLine || !text.starts_with("#")) return;
   if (std::regex_search(line, found, kWorld)) file.entries.push_back({"world-size", found[1], number});
   if (std::regex_search(line, found, kTrainer) || std::regex_search(line, found, kCall))
-    file.entries.push_back({"trainer." + found[1].str(), found[2], number});
+    file.entries.push_back({found[1], found[2], number});
+}
+
+int blocks_of(const std::string& part, const std::string& name) {
+  int blocks = 0;
+  for (std::size_t at = 0; at < part.size(); ++at) {
+    if (part[at] == 't') {
+      const bool times = at + 1 < part.size() && part[at + 1] == '*';
+      std::size_t end = at + 2;
+      while (times && end < part.size() && std::isdigit(static_cast<unsigned char>(part[end])) != 0) ++end;
+      blocks += times ? positive_number(part.substr(at + 2, end - at - 2)).value_or(0) : 1;
+      at = times ? end - 1 : at;
+    } else if (part[at] != 'E' && part[at] != 'L' && part[at] != ' ') {
+      throw InputError("{}: layout '{}': only E, t, t*N and L are read", name, printable(part));
+    }
+  }
+  return blocks;
+}
+
+std::string rounded_up(const std::string& text) {
+  constexpr std::string_view kUp = " up to a multiple of ";
+  const auto at = text.find(kUp);
+  if (at == std::string::npos) return text;
+  const auto number = positive_number(text.substr(0, at));
+  const auto unit = positive_number(text.substr(at + kUp.size()));
+  if (!number || !unit) throw InputError("'{}': expected whole numbers above 0", text);
+  return std::to_string((std::int64_t{*number} + *unit - 1) / *unit * *unit);
 }
 
 LaunchFile read_recipe(const std::string& text, const std::string& name) {

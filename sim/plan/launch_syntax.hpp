@@ -29,13 +29,19 @@ struct LaunchFile {
 ///     recipe   Python: `a.b.c = literal`, `key=literal` in calls, and variables of literals; or Hydra's
 ///              overrides
 ///     toml     sections, scalars and lists
-///     yaml     maps, also as JSON; comments `# Trainer: key: value`
+///     yaml     maps, also as JSON; comments `# Trainer: key: value` as keys
 ///
 /// \param name the text's name in errors \throws InputError with the line of what is not literal
 LaunchFile read_script(const std::string& text, const std::string& name);
 LaunchFile read_recipe(const std::string& text, const std::string& name);
 LaunchFile read_toml(const std::string& text, const std::string& name);
 LaunchFile read_yaml(const std::string& text, const std::string& name);
+
+/// Blocks of a stage of a layout: of `Et*9`, `tttL`. \throws InputError that names `name`
+int blocks_of(const std::string& part, const std::string& name);
+
+/// 50432 of `50257 up to a multiple of 256`; other texts as they are.
+std::string rounded_up(const std::string& text);
 
 /// Adds what a comment of a plan contains: the number of processes, and options that the program's own do not
 /// express. Other lines contain nothing.
