@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <variant>
@@ -76,6 +77,7 @@ enum class KernelRole : std::uint8_t {
   kBatchFirst,  ///< copies between sequence-first and batch-first arrays, which equal those of one sample
   kExpertBias,  ///< added to the outputs of experts, weighted
   kPromoted,    ///< one that autocast computes in fp32: embeddings, powers
+  kLeave,       ///< after the layers that tensor-parallel ranks share; it saves nothing
   kResidual     ///< a sum, which autocast computes in the dtype of its widest input
 };
 
@@ -131,11 +133,7 @@ struct LayerWork {
   [[nodiscard]] double gemm_outputs() const;
   [[nodiscard]] bool has_router() const;
   /// True if a kernel fulfils `condition`.
-  [[nodiscard]] bool any(const auto& condition) const {
-    for (const Kernel& kernel : kernels)
-      if (std::invoke(condition, kernel)) return true;
-    return false;
-  }
+  [[nodiscard]] bool any(const auto& condition) const { return std::ranges::any_of(kernels, condition); }
   void for_each_gemm(const auto& visit) const {
     for (const Kernel& kernel : kernels)
       if (const Gemm* gemm = kernel.gemm()) visit(*gemm);

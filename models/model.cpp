@@ -3,28 +3,17 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <type_traits>
+#include <span>
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "models/layer.hpp"
 #include "models/muon.hpp"
 
 namespace stepcast {
 
 std::int64_t Parameter::numel() const { return stepcast::numel(shape); }
-
-namespace {
-
-/// Sum over `things` of what `part` returns for each.
-template <class Things, class Part>
-auto total(const Things& things, Part part) {
-  std::decay_t<std::invoke_result_t<Part, typename Things::const_reference>> sum{};
-  for (const auto& thing : things) sum += std::invoke(part, thing);
-  return sum;
-}
-
-}  // namespace
 
 bool Segment::predicts_later_tokens() const {
   return std::ranges::any_of(layers, [](const Layer& layer) { return layer.kind == kNextTokens; });
@@ -39,25 +28,43 @@ std::vector<int> Segment::all_parameters() const {
 double Segment::weight_part() const {
   if (!passes_gradient()) return 1.0;
   if (fixed || layers.front().kind == "traced") return trains() ? 0.5 : 0.0;
-  const Flop all = total(work, [](const LayerWork& one) { return one.backward() + one.recomputed(); }) +
-                   total(recomputed.work, &LayerWork::forward);
-  return all > Flop(0) ? total(work, &LayerWork::weight_gradients) / all : 0.0;
+  const Flop all = total_of(work, [](const LayerWork& one) { return one.backward() + one.recomputed(); }) +
+                   total_of(recomputed.work, &LayerWork::forward);
+  return all > Flop(0) ? total_of(work, &LayerWork::weight_gradients) / all : 0.0;
 }
 
-Bytes Model::parameter_bytes() const { return total(parameters, &Parameter::size); }
+std::size_t Segment::needed_works() const {
+  for (std::size_t i = work.size(); i-- > 0;) {
+    if (work[i].has_router()) return work.size();
+    if (work[i].weight_gemms() > 0.0) return i;
+    const auto saves = [](const Kernel& one) {
+      return !one.is(KernelRole::kResidual) && !one.is(KernelRole::kLeave);
+    };
+    if (work[i].any(saves)) return i + 1;
+  }
+  return 0;
+}
+
+double Segment::needed_part() const {
+  const Flop all = total_of(work, &LayerWork::forward);
+  if (!repeated || all == Flop(0)) return 1.0;
+  return total_of(std::span(work).first(needed_works()), &LayerWork::forward) / all;
+}
+
+Bytes Model::parameter_bytes() const { return total_of(parameters, &Parameter::size); }
 
 Bytes Model::parameter_bytes(const Segment& segment) const {
-  return total(segment.all_parameters(), [&](int i) { return parameters[i].size; });
+  return total_of(segment.all_parameters(), [&](int i) { return parameters[i].size; });
 }
 
 Bytes Model::trained_bytes(const Segment& segment) const {
-  return total(segment.parameters, [&](int i) { return parameters[i].size; });
+  return total_of(segment.parameters, [&](int i) { return parameters[i].size; });
 }
 
-Bytes Model::gradient_bytes() const { return total(parameters, &Parameter::gradient); }
+Bytes Model::gradient_bytes() const { return total_of(parameters, &Parameter::gradient); }
 
 Bytes Model::gradient_bytes(const Segment& segment) const {
-  return total(segment.parameters, [&](int i) { return parameters[i].gradient; });
+  return total_of(segment.parameters, [&](int i) { return parameters[i].gradient; });
 }
 
 Bytes Model::update_traffic(double count) const {
@@ -93,10 +100,10 @@ Bytes Model::update_traffic(const Segment& segment) const {
   return traffic + update_traffic(others);
 }
 
-std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
+std::int64_t Model::parameter_count() const { return total_of(parameters, &Parameter::numel); }
 
 std::int64_t Model::trained_count(const Segment& segment) const {
-  return total(segment.parameters, [&](int i) { return parameters[i].numel(); });
+  return total_of(segment.parameters, [&](int i) { return parameters[i].numel(); });
 }
 
 std::vector<int> Model::trained() const {
@@ -107,7 +114,7 @@ std::vector<int> Model::trained() const {
 }
 
 std::int64_t Model::trained_count() const {
-  return total(parameters, [](const Parameter& one) { return one.frozen ? 0 : one.numel(); });
+  return total_of(parameters, [](const Parameter& one) { return one.frozen ? 0 : one.numel(); });
 }
 
 std::vector<int> Model::ready_order() const {
@@ -118,7 +125,7 @@ std::vector<int> Model::ready_order() const {
 }
 
 Flop Model::forward_flop() const {
-  return total(segments, [](const Segment& one) { return one.flop.forward; });
+  return total_of(segments, [](const Segment& one) { return one.flop.forward; });
 }
 
 std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
@@ -148,13 +155,10 @@ Bytes Model::input_bytes() const {
 
 Bytes Model::buffer_bytes(int dtype_group) const {
   const bool integers = dtype_group == 1;
-  return total(buffers, [&](const Buffer& b) { return b.is_integer == integers ? b.size : Bytes(0); });
+  return total_of(buffers, [&](const Buffer& b) { return b.is_integer == integers ? b.size : Bytes(0); });
 }
 
-bool Model::transformer_engine() const {
-  const auto found = settings.find(kTransformerEngine);
-  return found != settings.end() && found->second != 0;
-}
+bool Model::transformer_engine() const { return value_or(settings, kTransformerEngine, 0) != 0; }
 
 bool Model::has_experts() const {
   return std::ranges::any_of(

@@ -176,6 +176,12 @@ struct Segment {
   /// Share of the backward that computes weights' gradients and can be deferred: 1 if no gradient is passed
   /// on, one half of declared times, else by flop.
   [[nodiscard]] double weight_part() const;
+  /// Number of its works whose results the backward reads, counted from the first: those before the last GEMM
+  /// with weights; up to a kernel after it that is neither a sum nor of a border between shared layers; with
+  /// experts all, since their weighting in the end needs what they give.
+  [[nodiscard]] std::size_t needed_works() const;
+  /// These works' part of the forward, by flop. 1 outside of blocks.
+  [[nodiscard]] double needed_part() const;
 };
 
 struct Optimizer {

@@ -1,10 +1,10 @@
+#include "core/ranges.hpp"
+#include "core/text.hpp"
 #include "models/layer_kinds.hpp"
 
 /// Borders of the layers that tensor-parallel ranks share; t ranks, sequence s and h features.
 namespace stepcast {
 namespace {
-
-bool splits_sequence(const Layer& layer) { return flag(layer, "sequence"); }
 
 /// Gathered and scattered arrays are ordered by rank. If the sequence is not the first dimension of a tensor,
 /// one more kernel copies the whole (torch/distributed/_functional_collectives.py: chunks, and their
@@ -15,7 +15,7 @@ void add_copy(const Layer& layer, double whole, LayerCost& cost) {
 }
 
 void add_enter(const Layer& layer, LayerCost& cost) {
-  cost.is_view = !splits_sequence(layer);
+  cost.is_view = !flag(layer, "sequence");
   cost.kernels.clear();
   add_copy(layer, out(layer), cost);
   cost.regathers = cost.saves_input = flag(layer, "regather");
@@ -23,14 +23,15 @@ void add_enter(const Layer& layer, LayerCost& cost) {
 
 void add_leave(const Layer& layer, LayerCost& cost) {
   const double added = number(layer, "bias") * out(layer);
-  cost.is_view = !splits_sequence(layer) && added == 0.0;
+  cost.is_view = !flag(layer, "sequence") && added == 0.0;
   cost.kernels.front() = moves(2.0 * added, added, added > 0.0 ? 1 : 0);
   cost.kernels.front().flop = Flop(added);
   add_copy(layer, in(layer), cost);
+  for (Kernel& kernel : cost.kernels) kernel.role = KernelRole::kLeave;
 }
 
 Shape leave_output(const Layer& layer) {
-  if (!splits_sequence(layer)) return layer.input;
+  if (!flag(layer, "sequence")) return layer.input;
   expect_divisible("sequence", layer.input[0], size(layer, "ranks"));
   return {layer.input[0] / size(layer, "ranks"), layer.input[1]};
 }
@@ -40,11 +41,9 @@ Shape leave_output(const Layer& layer) {
 int shared_dimension(const Layer& layer, const LayerTensor& tensor) {
   const auto by = layer.texts.find(kShared);
   if (by == layer.texts.end()) return tensor.divided;
-  const auto wide = layer.sizes.find("wide_norms");
-  if (by->second == "heads" && (wide == layer.sizes.end() || wide->second == 0))
-    // norms of heads, and the latents that all heads share
-    for (const char* whole : {"norm.", "_a_proj"})
-      if (tensor.suffix.find(whole) != std::string::npos) return -1;
+  if (by->second == "heads" && value_or(layer.sizes, "wide_norms", 0) == 0 &&
+      contains_any(tensor.suffix, {"norm.", "_a_proj"}))
+    return -1;  // norms of heads, and the latents that all heads share
   return by->second == "rows" && tensor.shape.size() == 2 ? 1 : 0;
 }
 
@@ -56,10 +55,9 @@ std::vector<LayerKind> parallel_kinds() {
       // backward; here it blocks.
       {.name = "tensor_enter",
        .input = kSequence,
-       .output =
-           [](const Layer& l) {
-             return Shape{splits_sequence(l) ? size(l, "ranks") * l.input[0] : l.input[0], l.input[1]};
-           },
+       .output = [](const Layer& l) -> Shape {
+         return {flag(l, "sequence") ? size(l, "ranks") * l.input[0] : l.input[0], l.input[1]};
+       },
        .adjust = add_enter},
       // Megatron's reduce_from_tensor_model_parallel_region, in place; with `sequence`
       // reduce_scatter_to_sequence_parallel_region. A bias is added once, to the sum.

@@ -83,17 +83,6 @@ bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
   return any;
 }
 
-/// Number of a segment's works that run again: those before the last GEMM with weights, or up to a dropout
-/// after it; with experts all, since their weighting in the end needs what they give.
-std::size_t recomputed_works(const std::vector<LayerWork>& works) {
-  for (std::size_t i = works.size(); i-- > 0;) {
-    if (works[i].any([](const Kernel& one) { return one.moved == Moved::kNoise; })) return i + 1;
-    if (works[i].has_router()) return works.size();
-    if (works[i].weight_gemms() > 0.0) return i;
-  }
-  return 0;
-}
-
 /// Returns the work without the GEMMs and the attention whose outputs are saved; `kept` grows by those. Of
 /// experts and their router nothing is: grouped GEMMs are not on torchtitan's list, and it excludes routers.
 LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
@@ -149,7 +138,7 @@ bool recompute_experts(Model& model, Segment& segment) {
 }
 
 void recompute_operations(Model& model, Segment& segment) {
-  const std::size_t end = recomputed_works(segment.work);
+  const std::size_t end = segment.needed_works();
   Bytes kept = segment.output_size;
   int number = 0;
   // The result of a reduce-scatter is saved (repeat_collectives), and with it what its layer computes from

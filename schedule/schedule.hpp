@@ -37,7 +37,8 @@ struct Compute {
   /// follows
   bool checkpointed = false;
   bool keeps_input = false;
-  double part = 1.0;  ///< zero_grad and optimizer only: share of the segment's parameters that it acts on
+  /// zero_grad and optimizer: share of the segment's parameters that it acts on; recompute: of its forward
+  double part = 1.0;
 };
 
 /// Copies the gradient of parameter `tensor` into `bucket`, multiplied by `scale` and converted to the

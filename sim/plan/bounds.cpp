@@ -235,7 +235,8 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseC
         segment.passes_gradient()
             ? (part == &PhaseCost::launch_s ? own.weight_launch_fraction : own.weight_fraction) * backward
             : backward + inside);
-    all.recompute_s.add((blocks && !segment.repeated) || !segment.has_backward() ? 0.0 : forward);
+    const double again = view.model.execution.recomputed == "needed" ? segment.needed_part() : 1.0;
+    all.recompute_s.add((blocks && !segment.repeated) || !segment.has_backward() ? 0.0 : again * forward);
     const double experts = expert_part(view.model, segment), optimizer = own.optimizer.*part / speed;
     all.optimizer_s.add((1.0 - experts) * optimizer);
     all.expert_optimizer_s.add(experts * optimizer);

@@ -327,8 +327,10 @@ void LocalStep::forward_all(int micro_batch, std::vector<int> after) {
 
 int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
   const Bytes traffic = samples() * segment(index).traffic.forward + moved_parameters(segment(index));
-  return add_compute({Phase::kRecompute, index, micro_batch}, traffic, std::move(after),
-                     {{.segment = index, .saved = 1.0}});
+  Compute compute{Phase::kRecompute, index, micro_batch};
+  if (ends_unit(index) && model_.execution.recomputed == "needed")
+    compute.part = segment(index).needed_part();
+  return add_compute(compute, compute.part * traffic, std::move(after), {{.segment = index, .saved = 1.0}});
 }
 
 bool LocalStep::has(Phase phase, int index) const {
@@ -340,12 +342,11 @@ bool LocalStep::has(Phase phase, int index) const {
 int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phase phase) {
   const bool begins = phase != Phase::kBackwardWeight || !has(Phase::kBackwardInput, index);
   const bool ends = phase != Phase::kBackwardInput || !has(Phase::kBackwardWeight, index);
-  const bool ends_unit = !recomputes(index) || units_.at(index).second == index;
-  if (begins && ends_unit) {
+  if (begins && (ends_unit(index) || !recomputes(index))) {
     if (const auto own = fetch(index, micro_batch)) after.push_back(*own);
     fetch((recomputes(index) ? units_.at(index).first : index) - 1, micro_batch);
   }
-  if (begins && ends_unit && recomputes(index))
+  if (begins && ends_unit(index))
     for (int member = units_.at(index).first; member <= index; ++member)
       recompute(member, micro_batch, std::exchange(after, {}));
   Bytes traffic = samples() * segment(index).traffic.backward + moved_in_backward(segment(index));

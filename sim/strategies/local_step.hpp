@@ -160,6 +160,10 @@ class LocalStep {
   std::optional<int> fetch(int last, int micro_batch);
   /// True if it is the first of its unit.
   [[nodiscard]] bool begins_unit(int segment) const { return units_.at(segment).first == segment; }
+  /// True if it is the last of a recomputed unit.
+  [[nodiscard]] bool ends_unit(int segment) const {
+    return recomputes(segment) && units_.at(segment).second == segment;
+  }
 
   const Model& model_;
   const TrainingConfig& config_;

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "core/error.hpp"
@@ -286,6 +287,42 @@ TEST_CASE("what is recomputed of a block leaves nothing behind, and gathers agai
   };
   CHECK(gathers(false) == 2);
   CHECK(gathers(true) == 2 + 2);  // of the gradients, and once more of the inputs
+}
+
+TEST_CASE("a recomputation of what is needed stops before the last GEMM of its unit") {
+  const std::string text = "llama:layers=4,hidden=64,feed_forward=128,heads=4,sequence=32,vocabulary=64";
+  Model model = load_model(text);
+  const double last_gemm = 2.0 * 32 * 64 * 128, part = model.segments[1].needed_part();
+  CHECK(part == Approx(1.0 - last_gemm / model.segments[1].flop.forward.count()));
+  const auto parts = [&](int blocks) {
+    std::vector<double> result;
+    const Schedule schedule = recomputing(model, "single", 1, blocks);
+    for (const Op& op : schedule.program(0).ops)
+      if (const auto* one = std::get_if<Compute>(&op.action);
+          one != nullptr && one->phase == Phase::kRecompute)
+        result.push_back(one->part);
+    return result;
+  };
+  CHECK(parts(1) == std::vector<double>{1, 1, 1, 1});
+  model.execution.recomputed = "needed";
+  CHECK(parts(1) == std::vector<double>{part, part, part, part});
+  CHECK(parts(2) == std::vector<double>{1, part, 1, part});
+  CHECK(load_model("bert-base").segments[1].needed_part() == 1.0);  // a norm after it reads its output
+  CHECK(load_model("gpt:layers=2,dropout=10").segments[1].needed_part() == 1.0);
+  CHECK(load_model("moe:layers=2").segments[1].needed_part() == 1.0);
+
+  const auto sums = [&](const char* recomputed) {
+    Model shared = load_model(text + ",tensor=2,sequence_parallel=1");
+    shared.execution.recomputed = recomputed;
+    const Schedule schedule = recomputing(shared, "ddp", 2, 1);
+    return std::ranges::count_if(schedule.program(0).ops, [](const Op& op) {
+      const auto* call = std::get_if<Collective>(&op.action);
+      return call != nullptr && call->kind == CollectiveKind::kReduceScatter &&
+             op.name.find("recompute") != std::string::npos;
+    });
+  };
+  CHECK(sums("whole") == 2 * 4);
+  CHECK(sums("needed") == 1 * 4);
 }
 
 }  // namespace stepcast
