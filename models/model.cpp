@@ -36,7 +36,9 @@ double Segment::weight_part() const {
 std::size_t Segment::needed_works() const {
   for (std::size_t i = work.size(); i-- > 0;) {
     if (work[i].has_router()) return work.size();
-    if (work[i].weight_gemms() > 0.0) return i;
+    // The second GEMM of an adapter reads what the first one gives.
+    const auto adapts = [](const Kernel& one) { return one.gemm() != nullptr && one.gemm()->adapts; };
+    if (work[i].weight_gemms() > 0.0) return work[i].any(adapts) ? i + 1 : i;
     const auto saves = [](const Kernel& one) {
       return !one.is(KernelRole::kResidual) && !one.is(KernelRole::kLeave);
     };

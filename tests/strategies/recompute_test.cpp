@@ -310,6 +310,7 @@ TEST_CASE("a recomputation of what is needed stops before the last GEMM of its u
   CHECK(load_model("bert-base").segments[1].needed_part() == 1.0);  // a norm after it reads its output
   CHECK(load_model("gpt:layers=2,dropout=10").segments[1].needed_part() == 1.0);
   CHECK(load_model("moe:layers=2").segments[1].needed_part() == 1.0);
+  CHECK(load_model("llama:layers=2,lora=8").segments[1].needed_part() == 1.0);
 
   const auto sums = [&](const char* recomputed) {
     Model shared = load_model(text + ",tensor=2,sequence_parallel=1");
