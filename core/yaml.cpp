@@ -1,22 +1,47 @@
 #include "core/yaml.hpp"
 
+#include <yaml-cpp/eventhandler.h>
+
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "core/file.hpp"
 #include "core/number.hpp"
 
 namespace stepcast {
+namespace {
+
+/// Reads a document without keeping it.
+struct Skip final : YAML::EventHandler {
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+};
+
+}  // namespace
 
 YamlNode YamlNode::load(const std::string& path) { return parse(read_file(path), path); }
 
 YamlNode YamlNode::parse(const std::string& text, const std::string& name) {
   try {
-    // YAML::LoadAll does not return if text without '---' follows a document.
-    for (auto end = text.find("\n---"); end != std::string::npos; end = text.find("\n---", end + 1))
-      if (!YAML::Load(text.substr(0, end)).IsNull())
-        throw InputError("{}: contains several YAML documents, separated by '---'; one is valid", name);
-    return {YAML::Load(text), name, ""};
+    YAML::Node document = YAML::Load(text);  // the first document alone; LoadAll may not return
+    const bool may_end = document.Style() == YAML::EmitterStyle::Flow ||
+                         text.find("\n---") != std::string::npos || text.find("\n...") != std::string::npos;
+    std::istringstream input(may_end ? text : "");
+    YAML::Parser parser(input);
+    Skip skip;
+    if (parser.HandleNextDocument(skip) && parser.HandleNextDocument(skip))
+      throw InputError("{}: text follows the first YAML document; one document is valid", name);
+    return {document, name, ""};
   } catch (const YAML::Exception& error) {
     throw InputError(name + ":" + std::to_string(error.mark.line + 1) + ":" +
                      std::to_string(error.mark.column + 1) + ": is not valid YAML: " + error.msg);

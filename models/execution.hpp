@@ -26,7 +26,7 @@ struct Execution {
   std::string update = "fused";          ///< of Adam and SGD: one kernel, or one for each operation
   std::string gathered = "views";  ///< arrays of FSDP's units: in the buffers of its collectives, or copied
 
-  std::string recomputed = "whole";  ///< of blocks that are recomputed: all, or what their backward reads
+  std::string recomputed = "whole";  ///< what recomputed blocks run again: all, or what the backward reads
 
   std::string reserved = "105";  ///< memory that PyTorch's allocator takes, percent of what it hands out
   std::string communicators = "none";  ///< of NCCL, besides those that the schedule uses

@@ -49,9 +49,10 @@ std::size_t Segment::needed_works() const {
 
 double Segment::needed_part() const {
   const Flop all = total_of(work, &LayerWork::forward);
-  if (!repeated || all == Flop(0)) return 1.0;
-  return total_of(std::span(work).first(needed_works()), &LayerWork::forward) / all;
+  return all > Flop(0) ? total_of(std::span(work).first(needed_works()), &LayerWork::forward) / all : 1.0;
 }
+
+bool Segment::needs(const LayerCollective& one) const { return one.work <= static_cast<int>(needed_works()); }
 
 Bytes Model::parameter_bytes() const { return total_of(parameters, &Parameter::size); }
 

@@ -176,12 +176,14 @@ struct Segment {
   /// Share of the backward that computes weights' gradients and can be deferred: 1 if no gradient is passed
   /// on, one half of declared times, else by flop.
   [[nodiscard]] double weight_part() const;
-  /// Number of its works whose results the backward reads, counted from the first: those before the last GEMM
-  /// with weights; up to a kernel after it that is neither a sum nor of a border between shared layers; with
-  /// experts all, since their weighting in the end needs what they give.
+  /// Number of leading works that a recomputation runs if it ends once everything is there that the backward
+  /// reads: those before the last GEMM with weights. With adapters that GEMM is included, and so is a later
+  /// kernel that saves its input. A segment with a router runs all works.
   [[nodiscard]] std::size_t needed_works() const;
-  /// These works' part of the forward, by flop. 1 outside of blocks.
+  /// Their part of the forward, by flop.
   [[nodiscard]] double needed_part() const;
+  /// True if a collective of its forward is part of such a recomputation.
+  [[nodiscard]] bool needs(const LayerCollective& one) const;
 };
 
 struct Optimizer {

@@ -56,9 +56,9 @@ int PhaseCosts::row(double quantile) const {
 }
 
 /// Sum of `value(cost)` over the phases of an operation. \param weights fraction that halves of a backward
-/// split it by
+/// split it by \param needed part of the forward that a recomputation of what is needed runs
 double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentCosts::*weights,
-                         const auto& value) const {
+                         double SegmentCosts::*needed, const auto& value) const {
   const auto unit_sum = [&](int index, PhaseCost SegmentCosts::*phase) {
     const FsdpUnit& unit = schedule.units[index];
     return unit.part * sum_of(unit.segments, [&](int segment) { return value(segments[segment].*phase); });
@@ -68,6 +68,7 @@ double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentC
     if (which.segment < 0) return value(which.phase == Phase::kZeroGrad ? all_zero_grad : all_optimizer);
     const SegmentCosts& segment = segments[which.segment];
     const double whole = value(segment[which.phase]);
+    if (which.needed) return segment.*needed * whole;
     if (which.phase == Phase::kBackwardInput) return (1.0 - segment.*weights) * whole;
     return which.phase == Phase::kBackwardWeight ? segment.*weights * whole : whole;
   };
@@ -91,12 +92,12 @@ double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentC
 
 double PhaseCosts::seconds(const Schedule& schedule, const Op& op, double quantile, bool follows) const {
   const PhaseCosts& from = follows && following ? *following : *this;
-  return from.total(schedule, op, &SegmentCosts::weight_fraction,
+  return from.total(schedule, op, &SegmentCosts::weight_fraction, &SegmentCosts::needed_fraction,
                     [at = from.row(quantile)](const PhaseCost& cost) { return cost.at(at); });
 }
 
 double PhaseCosts::launch_s(const Schedule& schedule, const Op& op) const {
-  return total(schedule, op, &SegmentCosts::weight_launch_fraction,
+  return total(schedule, op, &SegmentCosts::weight_launch_fraction, &SegmentCosts::needed_launch_fraction,
                [](const PhaseCost& cost) { return cost.launch_s; });
 }
 

@@ -26,6 +26,8 @@ struct SegmentCosts {
   PhaseCost forward, backward, zero_grad, optimizer;
   /// Part of the backward that computes gradients of weights: of its device time, and of its launch overhead.
   double weight_fraction = 0.0, weight_launch_fraction = 0.0;
+  /// Part of the forward that a recomputation of what is needed runs (Compute::needed), alike.
+  double needed_fraction = 1.0, needed_launch_fraction = 1.0;
   double saved_bytes = 0.0;  ///< live bytes that the forward leaves for the backward
   /// Most live bytes above those at the start of the phase.
   double forward_peak_bytes = 0.0, backward_peak_bytes = 0.0, optimizer_peak_bytes = 0.0;
@@ -108,7 +110,7 @@ struct PhaseCosts {
  private:
   [[nodiscard]] int row(double quantile) const;
   [[nodiscard]] double total(const Schedule& schedule, const Op& op, double SegmentCosts::*weights,
-                             const auto& value) const;
+                             double SegmentCosts::*needed, const auto& value) const;
 };
 
 /// By operation of a program, 1 if one of the same phase and segment runs before it in a step.

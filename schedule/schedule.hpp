@@ -37,8 +37,8 @@ struct Compute {
   /// follows
   bool checkpointed = false;
   bool keeps_input = false;
-  /// zero_grad and optimizer: share of the segment's parameters that it acts on; recompute: of its forward
-  double part = 1.0;
+  double part = 1.0;    ///< zero_grad and optimizer only: share of the segment's parameters that it acts on
+  bool needed = false;  ///< recompute only: it ends once everything is there that the backward reads
 };
 
 /// Copies the gradient of parameter `tensor` into `bucket`, multiplied by `scale` and converted to the

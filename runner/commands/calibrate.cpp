@@ -213,6 +213,7 @@ ExitCode run_nccl(const po::variables_map& options) {
     measured.calibration.context.libraries["device"] = device->device();
     if (!write_output(options, [&] { return to_file_text(measured.calibration); }))
       std::cout << fit_text(measured.calibration.nccl, measured.samples);
+    for (const std::string& warning : measured.calibration.warnings) std::cerr << "! " << warning << '\n';
     return ExitCode::kDone;
   });
 }

@@ -104,13 +104,19 @@ BandwidthRatio bandwidth_ratio(const std::vector<Json>& results) {
 /// GPUs, hosts and device of nccl-tests' key 'config'.
 void set_run(const Json& config, const BandwidthRatio& ratio, const std::string& where, NcclSample& sample,
              NcclMeasurements& measured) {
-  const Json devices = config.value("devices", Json::array());
+  const Json devices = config.is_object() ? config.value("devices", Json::array()) : Json();
+  if (!devices.is_array() || !std::ranges::all_of(devices, [](const Json& gpu) { return gpu.is_object(); }))
+    throw InputError("{}: key 'config': expected 'devices', a list of objects; found {}", where,
+                     (config.is_object() ? devices : config).dump());
   HostCount hosts;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     Json gpu = devices[i];
-    const std::string rank = std::to_string(i), name = gpu.value("device_info", std::string());
+    const auto text = [&](const char* key) {
+      return gpu.contains(key) ? at<std::string>(gpu, fmt::format("{}: devices[{}]", where, i), key) : "";
+    };
+    const std::string rank = std::to_string(i), host = text("hostname"), name = text("device_info");
     for (const char* key : {"rank", "group", "pid"}) gpu.erase(key);
-    hosts.add(gpu.value("hostname", std::string()), gpu.contains("device") ? gpu.dump() : rank, rank);
+    hosts.add(host, gpu.contains("device") ? gpu.dump() : rank, rank);
     set_device(sample.device, name, where);
   }
   // Without MPI only the first device is listed.

@@ -56,11 +56,11 @@ struct TestRow {
 /// Lines of one test from its settings to the end of its table.
 struct TestRun {
   std::string test;  ///< `all_reduce`; "" if no line names it
-  std::vector<std::string> columns;
-  std::string device;
+  std::vector<std::string> columns{};
+  std::string device{};
   int highest_rank = -1, rank_lines = 0, highest_device = 0, per_process = 0;
-  HostCount hosts;
-  std::vector<TestRow> rows;
+  HostCount hosts{};
+  std::vector<TestRow> rows{};
 };
 
 /// Kinds that the columns redop and root allow.
@@ -153,7 +153,8 @@ class NcclTextReader {
       device.erase(device.find_last_not_of(" \t") + 1);
       set_device(run_.device, device, where(line_));
     } else if (std::regex_search(line, found, kSettings)) {
-      if (!run_.rows.empty()) finish();
+      finish();
+      run_ = {.test = run_.test};  // without the ranks of a run that failed
       run_.per_process =
           number_in<int>(found[1].str()).value_or(0) * number_in<int>(found[2].str()).value_or(0);
     } else if (line.find("algbw") != std::string::npos || line.find("busbw") != std::string::npos) {

@@ -235,8 +235,15 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseC
         segment.passes_gradient()
             ? (part == &PhaseCost::launch_s ? own.weight_launch_fraction : own.weight_fraction) * backward
             : backward + inside);
-    const double again = view.model.execution.recomputed == "needed" ? segment.needed_part() : 1.0;
-    all.recompute_s.add((blocks && !segment.repeated) || !segment.has_backward() ? 0.0 : again * forward);
+    double again = forward;
+    if (view.model.execution.recomputed == "needed" && segment.repeated)
+      again = (part == &PhaseCost::launch_s ? own.needed_launch_fraction : own.needed_fraction) *
+                  (own.forward.*part / speed) +
+              sum_of(segment.collectives, [&](int index) {
+                const LayerCollective& one = view.model.collectives[index];
+                return one.backward || !segment.needs(one) ? 0.0 : time(one);
+              });
+    all.recompute_s.add((blocks && !segment.repeated) || !segment.has_backward() ? 0.0 : again);
     const double experts = expert_part(view.model, segment), optimizer = own.optimizer.*part / speed;
     all.optimizer_s.add((1.0 - experts) * optimizer);
     all.expert_optimizer_s.add(experts * optimizer);

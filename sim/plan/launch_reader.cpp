@@ -88,6 +88,7 @@ class TableReader {
     for (const std::string& key : read_.at("defaults").keys())
       values_.set(key, read_.at("defaults").at(key).text());
     for (const LaunchEntry& entry : file.entries) take(entry);
+    check_parents();
     if (words_.contains("world-size")) values_.set("world-size", words_.at("world-size"));
     values_.set("model-given", words_.contains("model") ? "yes" : "no");
     add_layers();
@@ -153,17 +154,13 @@ class TableReader {
     if (read_.at("syntax").text() == "arguments") std::ranges::replace(result, '_', '-');
     return result;
   }
-  static std::string normal_value(const std::string& value) {
-    if (value.empty() || value == "true" || value == "True") return "yes";
-    return value == "false" || value == "False" ? "no" : value;
-  }
 
   void take(const LaunchEntry& entry) {
     if (entry.key == "world-size") return values_.set("world-size", entry.value);
     const std::string key = normal(entry.key), value = normal_value(entry.value);
     const bool absent = value == "null" || value == "None";
-    const LaunchEntry before = absent ? entry : std::exchange(entries_[key], entry);
-    const std::vector<std::string> parts = matches("lists", key) ? parts_of(value) : std::vector{value};
+    if (!absent) entries_[key] = entry;
+    const std::vector<std::string> parts = matches("lists", key) ? values_in(value) : std::vector{value};
     const bool of_model = read_.has("model") && read_.at("model").has(key);
     if (of_model && words_.contains("model")) {
       if (!absent) ignored_.push_back(entry.key + " (the model is given)");
@@ -179,21 +176,21 @@ class TableReader {
       if (!known) return;
     }
     if (!known) return take_other(entry, key, value);
-    if (absent) return;
-    if (before.key.find('.') != std::string::npos && entry.key.find('.') != std::string::npos &&
-        before.key != entry.key && normal_value(before.value) != value)
-      fail(entry, "contradicts " + before.key + " " + printable(before.value) + "; remove one of them");
+    if (absent) return void(nested_[key].erase(entry.key));
+    if (entry.key.find('.') != std::string::npos) nested_[key][entry.key] = entry;
     if (entry.value.find(kNotLiteral) != std::string::npos)
       fail(entry,
            "the value is not literal; only literal assignments, arrays and variables of these are read");
     values_.set((of_model ? read_.at("model") : read_.at("keys")).at(key).text(), joined(parts, "+"));
   }
 
-  /// Values of `a b`, `a,b` and `[a, "b"]`.
-  static std::vector<std::string> parts_of(std::string text) {
-    std::ranges::replace_if(
-        text, [](char c) { return std::string_view("[]\"',").find(c) != std::string_view::npos; }, ' ');
-    return words_in(text);
+  /// Refuses different last values of a key under several parents, as `ddp` and `mixed_precision`.
+  void check_parents() const {
+    for (const auto& [key, entries] : nested_)
+      for (const auto& [name, entry] : entries)
+        for (const auto& [other, before] : entries)
+          if (before.line <= entry.line && normal_value(before.value) != normal_value(entry.value))
+            fail(entry, "contradicts " + other + " " + printable(before.value) + "; remove one of them");
   }
 
   [[nodiscard]] bool matches(const char* list, const std::string& key) const {
@@ -410,6 +407,7 @@ class TableReader {
   const OptionTexts given_;
   OptionTexts words_{};                           ///< of comments and of the command line
   std::map<std::string, LaunchEntry> entries_{};  ///< by key
+  std::map<std::string, std::map<std::string, LaunchEntry>> nested_{};  ///< the last by key and by full key
   Assignment values_{};
   std::map<std::string, std::int64_t> model_settings_{};
   std::vector<std::string> ignored_{};

@@ -91,7 +91,8 @@ void add_yaml(const YamlNode& node, const std::string& prefix, const std::string
       continue;
     }
     std::vector<std::string> items;
-    for (const YamlNode& item : value.one_or_more()) items.push_back(item.is_scalar() ? item.text() : "null");
+    for (const YamlNode& item : value.one_or_more())
+      items.push_back(item.is_scalar() && !item.text().empty() ? item.text() : "null");
     file.entries.push_back({prefix + key, items.empty() ? "[]" : joined(items, ","), line_of(text, at)});
   }
 }
@@ -100,7 +101,7 @@ void add_yaml(const YamlNode& node, const std::string& prefix, const std::string
 
 void read_comment(const std::string& line, int number, LaunchFile& file) {
   static const std::regex kWorld(R"(^\s*# (?:torchrun|deepspeed) with (\d+) processes)");
-  static const std::regex kTrainer(R"(^\s*# Trainer: ([a-z_0-9]+): (\S+))");
+  static const std::regex kTrainer(R"(^\s*# Trainer: ([a-z_0-9.]+): (\S+))");
   static const std::regex kCall(R"(^\s*# GradientAccumulationPlugin\(.*(sync_each_batch)=(True))");
   constexpr std::string_view kOwn = "# stepcast:";
   std::smatch found;
@@ -109,7 +110,19 @@ void read_comment(const std::string& line, int number, LaunchFile& file) {
   if (line.size() > kLongestLine || !text.starts_with("#")) return;
   if (std::regex_search(line, found, kWorld)) file.entries.push_back({"world-size", found[1], number});
   if (std::regex_search(line, found, kTrainer) || std::regex_search(line, found, kCall))
-    file.entries.push_back({found[1], found[2], number});
+    file.entries.push_back(
+        {found[1], found[2] == "\"\"" || found[2] == "''" ? "null" : found[2].str(), number});
+}
+
+std::string normal_value(const std::string& value) {
+  if (value.empty() || value == "true" || value == "True") return "yes";
+  return value == "false" || value == "False" ? "no" : value;
+}
+
+std::vector<std::string> values_in(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return std::string_view("[]\"',").find(c) != std::string_view::npos; }, ' ');
+  return words_in(text);
 }
 
 int blocks_of(const std::string& part, const std::string& name) {

@@ -29,13 +29,19 @@ struct LaunchFile {
 ///     recipe   Python: `a.b.c = literal`, `key=literal` in calls, and variables of literals; or Hydra's
 ///              overrides
 ///     toml     sections, scalars and lists
-///     yaml     maps, also as JSON; comments `# Trainer: key: value` as keys
+///     yaml     maps, also as JSON; comments `# Trainer: key: value` as keys; an empty text as null
 ///
 /// \param name the text's name in errors \throws InputError with the line of what is not literal
 LaunchFile read_script(const std::string& text, const std::string& name);
 LaunchFile read_recipe(const std::string& text, const std::string& name);
 LaunchFile read_toml(const std::string& text, const std::string& name);
 LaunchFile read_yaml(const std::string& text, const std::string& name);
+
+/// `yes` of flags and `true`, `no` of `false`; other values as they are.
+std::string normal_value(const std::string& value);
+
+/// Values of `a b`, `a,b` and `[a, "b"]`.
+std::vector<std::string> values_in(std::string text);
 
 /// Blocks of a stage of a layout: of `Et*9`, `tttL`. \throws InputError that names `name`
 int blocks_of(const std::string& part, const std::string& name);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numbers>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "core/ranges.hpp"
@@ -202,6 +203,16 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
   return fractions;
 }
 
+/// Sets what a recomputation of what is needed runs. \param kernels of the forward
+void set_needed(const Segment& segment, double kernels, const LayerTime& layer, SegmentCosts& to) {
+  const auto rest = std::span(segment.work).subspan(segment.needed_works());
+  const double rest_s =
+      sum_of(rest, [&](const LayerWork& one) { return layer(one, Phase::kForward).count(); });
+  const double rest_kernels = sum_of(rest, [](const LayerWork& one) { return one.issued(true); });
+  if (to.forward.device_s > 0.0) to.needed_fraction = 1.0 - rest_s / to.forward.device_s;
+  if (kernels > 0.0) to.needed_launch_fraction = 1.0 - rest_kernels / kernels;
+}
+
 }  // namespace
 
 DeviceModel slowest_of(DeviceModel device, int count) {
@@ -263,6 +274,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     to.optimizer = cost(index, Phase::kOptimizer);
     if (model.transformer_engine()) to.zero_grad = cost(index, Phase::kZeroGrad);  // arrays that stay
     to.optimizer_peak_bytes = muon_workspace(model, segment).count();
+    set_needed(segment, kernels_of(model, index, Phase::kForward), layer, to);
     to.saved_bytes = activations * segment.saved.size.count();
     to.forward_peak_bytes = to.saved_bytes + activations * segment.saved.workspace.forward.count();
     to.backward_peak_bytes = activations * segment.saved.workspace.backward.count();

@@ -10,7 +10,7 @@ Flop flop_of(const Compute& compute, const Model& model) {
   if (compute.segment < 0) return Flop(0);  // the loss and updates
   const Segment& segment = model.segments[compute.segment];
   if (compute.phase == Phase::kForward || compute.phase == Phase::kRecompute)
-    return compute.part * segment.flop.forward;
+    return (compute.needed ? segment.needed_part() : 1.0) * segment.flop.forward;
   if (!is_backward(compute.phase)) return Flop(0);
   Flop sum = segment.flop.backward;
   for (const LayerWork& work : segment.work) sum += work.recomputed();

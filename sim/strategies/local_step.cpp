@@ -328,9 +328,8 @@ void LocalStep::forward_all(int micro_batch, std::vector<int> after) {
 int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
   const Bytes traffic = samples() * segment(index).traffic.forward + moved_parameters(segment(index));
   Compute compute{Phase::kRecompute, index, micro_batch};
-  if (ends_unit(index) && model_.execution.recomputed == "needed")
-    compute.part = segment(index).needed_part();
-  return add_compute(compute, compute.part * traffic, std::move(after), {{.segment = index, .saved = 1.0}});
+  compute.needed = model_.execution.recomputed == "needed" && ends_unit(index) && segment(index).repeated;
+  return add_compute(compute, traffic, std::move(after), {{.segment = index, .saved = 1.0}});
 }
 
 bool LocalStep::has(Phase phase, int index) const {

@@ -109,7 +109,7 @@ class SharedProgram {
     } else if (backward || compute->phase == Phase::kForward || compute->phase == Phase::kRecompute) {
       for (const int exchange : model_.segments[compute->segment].collectives)
         if (const LayerCollective& one = model_.collectives[exchange];
-            one.backward == backward && (compute->part == 1.0 || is_needed(one)) &&
+            one.backward == backward && (!compute->needed || model_.segments[one.segment].needs(one)) &&
             (compute->micro_batch == last_ || !model_.sums_in_last_micro_batch(one)))
           pending_.push_back(exchange);
     }
@@ -127,11 +127,6 @@ class SharedProgram {
     const std::vector<int>& ready = model_.segments[model_.parameters[next.ready_tensor].segment].parameters;
     const auto position = std::ranges::find(ready, next.ready_tensor) - ready.begin();
     while (!pending_.empty() && model_.collectives[pending_.front()].ready <= position) add_first();
-  }
-
-  /// False if a recomputation ends before it.
-  [[nodiscard]] bool is_needed(const LayerCollective& one) const {
-    return one.work <= static_cast<int>(model_.segments[one.segment].needed_works());
   }
 
   void flush() {

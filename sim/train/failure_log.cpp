@@ -106,13 +106,12 @@ FailureSet failures_of_log(const Specification& log) {
     }
     before = row.end_s;
   }
-  if (!(exposure > 0.0)) {
+  if (!(exposure > 0.0))
     throw InputError(
         "{}: no time between interruptions; set begin and end of the observation, for example {}:{}",
         log.file, log.file,
         dates ? "begin=" + date_text(rows.front().start_s - kDay)
               : fmt::format("end={:.0f}s", std::ceil(end + kDay)));
-  }
   FailureSet set{
       .name = log.file,
       .source = fmt::format("{} in {:.4g} GPU-days", counted(events, "interruption"), exposure / kDay),

@@ -131,7 +131,10 @@ TEST_CASE("YAML errors name file, line, key and the nearest known key") {
   CHECK(YamlNode::parse("a: 010", "c.yaml").at("a").integer() == 10);
   CHECK_THROWS_WITH(YamlNode::parse("a: 0x10", "c.yaml").at("a").integer(), Catch::Contains("found '0x10'"));
   CHECK_THROWS_WITH(YamlNode::parse("a: 1\n---\nb: 2\n", "c.yaml"),
-                    Catch::Contains("c.yaml: contains several YAML documents"));
+                    Catch::Contains("c.yaml: text follows the first YAML document"));
+  CHECK_THROWS_WITH(YamlNode::parse("{a: 1}\n, b: 2}", "c.yaml"), Catch::Contains("text follows the first"));
+  CHECK_THROWS_WITH(YamlNode::parse("a: 1\n...\nb: 2\n", "c.yaml"),
+                    Catch::Contains("text follows the first"));
   CHECK(YamlNode::parse("---\na: 1\n# end\n", "c.yaml").at("a").integer() == 1);
   CHECK_THROWS_WITH(YamlNode::parse("a: [1", "c.yaml"), Catch::Contains("not valid YAML"));
   CHECK_THROWS_WITH(YamlNode::parse("[a, b]: 1", "c.yaml").keys(),

@@ -56,6 +56,16 @@ TEST_CASE("text: two ranks on one GPU are on two hosts of one name; different GP
                     Contains(":5: GPU 'NVIDIA A100-SXM4-80GB'") && Contains("'NVIDIA H100 80GB HBM3'"));
 }
 
+TEST_CASE("text: ranks above the settings are those of a run that failed, and do not count") {
+  const std::string ranks = "#  Rank  1 Pid 9 on node-b device  7 [0000:1b:00] NVIDIA A100-SXM4-80GB\n";
+  const std::vector<NcclSample> samples =
+      read("# reduce_scatter_perf\n# nThread 1 nGpus 2\n" + ranks + "node-b: Test NCCL failure\n" + kText);
+  REQUIRE(samples.size() == 2);
+  CHECK(samples[0].gpus == 2);
+  CHECK(samples[0].hosts == 1);
+  CHECK(samples[0].device == "NVIDIA H100 80GB HBM3");
+}
+
 NcclMeasurements read_case(const std::string& name, const NcclHints& hints = {}) {
   return read_nccl_samples({std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/" + name}, hints);
 }
@@ -155,6 +165,13 @@ TEST_CASE("nccl-tests' JSON contains the same; without MPI it lists one device o
   CHECK(samples[1].time.count() == Approx(12.5e-6));
   CHECK_THROWS_WITH(read(R"({"args": ["all_reduce_perf"], "results": []})"),
                     Contains("key 'config' is missing"));
+  for (const char* devices : {R"({"a": 1})", R"("abc")", "[1,2]"})
+    CHECK_THROWS_WITH(read(std::string(R"({"args": ["all_reduce_perf"], "config": {"devices": )") + devices +
+                           R"(}, "results": []})"),
+                      Contains("measured: key 'config': expected 'devices', a list of objects; found "));
+  CHECK_THROWS_WITH(read(R"({"args": ["all_reduce_perf"], "config": {"devices": [{"hostname": 5}]},
+    "results": []})"),
+                    Contains("measured: devices[0]: key 'hostname': found 5"));
 }
 
 /// An all-reduce of nccl-tests on 8 GPUs. \param bandwidths its keys, for example `"alg_bw": 10.0`

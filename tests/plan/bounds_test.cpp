@@ -68,6 +68,13 @@ std::vector<PlanProblem> problems() {
        .ranks = 4,
        .samples = 16,
        .like = "torchtitan@2025"},
+      {.model = llama,  // whose collectives take longer than its GEMMs, and not all of which are recomputed
+       .cluster = "l40s-pcie:gpus=8",
+       .device = "l40s",
+       .precision = bf16,
+       .ranks = 8,
+       .samples = 16,
+       .like = "torchtitan@2025"},
       {.model = llama + ",lora=8",
        .cluster = "h100x8-hgx",
        .device = "h100-sxm",

@@ -294,19 +294,19 @@ TEST_CASE("a recomputation of what is needed stops before the last GEMM of its u
   Model model = load_model(text);
   const double last_gemm = 2.0 * 32 * 64 * 128, part = model.segments[1].needed_part();
   CHECK(part == Approx(1.0 - last_gemm / model.segments[1].flop.forward.count()));
-  const auto parts = [&](int blocks) {
-    std::vector<double> result;
+  const auto ends = [&](int blocks) {
+    std::vector<bool> result;
     const Schedule schedule = recomputing(model, "single", 1, blocks);
     for (const Op& op : schedule.program(0).ops)
       if (const auto* one = std::get_if<Compute>(&op.action);
           one != nullptr && one->phase == Phase::kRecompute)
-        result.push_back(one->part);
+        result.push_back(one->needed);
     return result;
   };
-  CHECK(parts(1) == std::vector<double>{1, 1, 1, 1});
+  CHECK(ends(1) == std::vector<bool>(4, false));
   model.execution.recomputed = "needed";
-  CHECK(parts(1) == std::vector<double>{part, part, part, part});
-  CHECK(parts(2) == std::vector<double>{1, part, 1, part});
+  CHECK(ends(1) == std::vector<bool>(4, true));
+  CHECK(ends(2) == std::vector<bool>{false, true, false, true});
   CHECK(load_model("bert-base").segments[1].needed_part() == 1.0);  // a norm after it reads its output
   CHECK(load_model("gpt:layers=2,dropout=10").segments[1].needed_part() == 1.0);
   CHECK(load_model("moe:layers=2").segments[1].needed_part() == 1.0);
