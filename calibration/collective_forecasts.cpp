@@ -14,8 +14,7 @@ constexpr int kMostGpus = 8;
 /// Shipped cluster of eight such GPUs, and what connects them. Bridges connect pairs, beside PCIe.
 std::pair<std::string, const char*> host_of(const DeviceModel& device) {
   const std::string settings = ":gpus=8,device=" + device.name;
-  if (device.links.nvlinks > 0 && !device.links.bridged)
-    return {"h100x4-nvlink" + settings, "NVSwitches"};
+  if (device.links.nvlinks > 0 && !device.links.bridged) return {"h100x4-nvlink" + settings, "NVSwitches"};
   return {"l40s-pcie" + settings, "PCIe switches in pairs"};
 }
 

@@ -40,7 +40,7 @@ const BackendFactory& find_backend(const std::string& name) {
   if (name == "nccl" && !backends().has(name))
     throw CapabilityError(
         "--backend nccl: this stepcast-runner was built without CUDA and NCCL; install the CUDA toolkit and "
-        "NCCL's headers and build it again: cmake -DSTEPCAST_CUDA=ON says what it does not find");
+        "NCCL's headers and build it again: cmake -DSTEPCAST_CUDA=ON prints what it does not find");
   return backends().find(name);
 }
 

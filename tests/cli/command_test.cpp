@@ -2,6 +2,10 @@
 
 #include <catch2/catch.hpp>
 
+#include "core/file.hpp"
+#include "core/ranges.hpp"
+#include "core/yaml.hpp"
+#include "models/execution.hpp"
 #include "sim/cli/option.hpp"
 
 namespace stepcast::command_test {
@@ -63,6 +67,13 @@ TEST_CASE("option names for suggestions carry their dashes", "[cli]") {
     options.add_options()("output,o", po::value<std::string>(), "a file");
   };
   CHECK(option_names(option_table("c", command)) == std::vector<std::string>{"--output", "--help"});
+}
+
+TEST_CASE("the help shows the default of every choice of kernels", "[cli]") {
+  const YamlNode page = YamlNode::load((home_folder() / "commands/forecast.yaml").string()).at("kernels");
+  CHECK(page.keys() == transformed(execution_options(), &ExecutionOption::name));
+  for (const ExecutionOption& option : execution_options())
+    CHECK(page.at(option.name).at("shown").text() == Execution().*option.member);
 }
 
 }  // namespace stepcast::command_test

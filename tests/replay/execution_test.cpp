@@ -4,9 +4,6 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "core/file.hpp"
-#include "core/ranges.hpp"
-#include "core/yaml.hpp"
 #include "sim/replay/device_estimate.hpp"
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/dispatch.hpp"
@@ -423,13 +420,6 @@ TEST_CASE("a kind of attention without rates for a model leaves the choice to th
   CHECK_THROWS_WITH(attention_kind(device_model("gb300"), "cudnn-fp8", &windowed),
                     Catch::Contains("windows"));
   CHECK(attention_kind(device_model("gb300"), "cudnn-fp8+cudnn") == "cudnn-fp8");
-}
-
-TEST_CASE("the help shows the default of every choice of kernels", "[models]") {
-  const YamlNode page = YamlNode::load((home_folder() / "commands/forecast.yaml").string()).at("kernels");
-  CHECK(page.keys() == transformed(execution_options(), &ExecutionOption::name));
-  for (const ExecutionOption& option : execution_options())
-    CHECK(page.at(option.name).at("shown").text() == Execution().*option.member);
 }
 
 TEST_CASE("attention is the first kind of a preference that the device has", "[models]") {
