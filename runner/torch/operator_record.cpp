@@ -2,6 +2,7 @@
 
 #include <ATen/record_function.h>
 
+#include <map>
 #include <memory>
 #include <set>
 
@@ -12,9 +13,11 @@ namespace {
 
 using Memory = const c10::StorageImpl*;
 
-Memory memory_of(const torch::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+c10::Storage storage_of(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage() : c10::Storage();
 }
+
+Memory memory_of(const torch::Tensor& tensor) { return storage_of(tensor).unsafeGetStorageImpl(); }
 
 class OperatorRecord {
  public:
@@ -22,7 +25,7 @@ class OperatorRecord {
                  const std::vector<torch::Tensor>& apart)
       : batch_(batch) {
     for (const torch::Tensor& weight : weights) weights_.insert(memory_of(weight));
-    for (const torch::Tensor& tensor : apart) kept_.insert(memory_of(tensor));
+    for (const torch::Tensor& tensor : apart) kept_.emplace(memory_of(tensor), storage_of(tensor));
   }
 
   void begin(const at::RecordFunction& function) {
@@ -51,18 +54,20 @@ class OperatorRecord {
     const std::size_t count = function.num_outputs();
     if (count == 0 || outputs.size() < count || !outputs[outputs.size() - count].isTensor()) return;
     const torch::Tensor& output = outputs[outputs.size() - count].toTensor();
-    const Memory memory = memory_of(output);
+    const c10::Storage storage = storage_of(output);
     const bool in_place = frame.call.name.ends_with("_");
-    const bool view = !in_place && std::ranges::find(frame.memory, memory) != frame.memory.end();
+    const bool view = !in_place && std::ranges::any_of(frame.memory, [&](const c10::Storage& one) {
+      return one.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+    });
     frame.call.output = as_operand(output);
     if (view && frame.call.output.weight) return;
     OperatorCost cost = cost_of(frame.call, batch_);
     if (cost.view || view) return;
-    const auto keep = [&](Memory what, const OperatorTensor& tensor) {
-      if (tensor.weight || what == nullptr || !kept_.insert(what).second) return;
+    const auto keep = [&](const c10::Storage& what, const OperatorTensor& tensor) {
+      if (tensor.weight || !what || !kept_.emplace(what.unsafeGetStorageImpl(), what).second) return;
       cost.kernel.kept.size += Bytes(4.0 * tensor.numbers / batch_);
     };
-    if (cost.kept == Kept::kOutput) keep(memory, frame.call.output);
+    if (cost.kept == Kept::kOutput) keep(storage, frame.call.output);
     if (cost.kept == Kept::kInput)
       for (std::size_t i = 0; i < frame.memory.size(); ++i) keep(frame.memory[i], frame.call.inputs[i]);
     operators_.push_back({frame.call.name, cost.kernel, cost.weights});
@@ -73,7 +78,7 @@ class OperatorRecord {
  private:
   struct Frame {
     OperatorCall call;
-    std::vector<Memory> memory;  ///< of the inputs
+    std::vector<c10::Storage> memory;  ///< of the inputs
     bool known = false, has_inner = false;
     bool within = false;  ///< of a call that counts
   };
@@ -83,7 +88,7 @@ class OperatorRecord {
       for (const torch::Tensor& tensor : value.toTensorVector()) add_input(tensor, frame);
     } else if (value.isTensor() && value.toTensor().defined()) {
       frame.call.inputs.push_back(as_operand(value.toTensor()));
-      frame.memory.push_back(memory_of(value.toTensor()));
+      frame.memory.push_back(storage_of(value.toTensor()));
     } else if (value.isBool() && frame.call.name == "scaled_dot_product_attention") {
       frame.call.causal = frame.call.causal || value.toBool();
     }
@@ -96,7 +101,8 @@ class OperatorRecord {
   }
 
   double batch_;
-  std::set<Memory> weights_, kept_;
+  std::set<Memory> weights_;
+  std::map<Memory, c10::Storage> kept_;  ///< held, or another tensor could come to lie there
   std::vector<Frame> open_;
   std::vector<GivenOperator> operators_;
 };

@@ -2,6 +2,7 @@
 
     python3 train.py cnn --profile cnn.json.gz            # one rank: profile, with the plain step time
     torchrun --nproc-per-node 2 train.py cnn --times t.json   # DDP: prints and appends the median step time
+    python3 train.py cnn --script cnn.pt                  # writes the network as TorchScript
 """
 import argparse
 import json
@@ -74,10 +75,18 @@ def residual():
 MODELS = {"cnn": (cnn, 32), "transformer": (Transformer, 16), "residual": (residual, 16)}  # and samples per rank
 
 
+def plain_attention(q, k, v, is_causal):
+    """As operators of PyTorch 1.13, which has no scaled_dot_product_attention."""
+    hidden = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+    scores = (q @ k.transpose(2, 3) / q.shape[3] ** 0.5).masked_fill(hidden, float("-inf"))
+    return scores.softmax(3) @ v
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--profile")
+    parser.add_argument("--script")
     parser.add_argument("--times")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--autocast", action="store_true", help="bfloat16")
@@ -95,6 +104,10 @@ def main():
     else:
         inputs, targets = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
         optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    if options.script:
+        nn.functional.scaled_dot_product_attention = plain_attention
+        torch.jit.trace(model, inputs).save(options.script)
+        return
     trained = torch.compile(model) if options.compile else model
     if world > 1:
         dist.init_process_group("gloo")
