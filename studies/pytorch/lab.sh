@@ -1,9 +1,11 @@
 #!/bin/sh
 # Forecasts the profiles of measured/ on four hosts of the lab, then measures them with modules that sleep, in interleaved rounds.
 # In each round the networks themselves train, too: profiled on two ranks of this machine, then on two hosts of the lab.
-#   studies/pytorch/lab.sh OUT [ROUNDS]      PYTHON: as for run.sh; STEPCAST: the command
+#   studies/pytorch/lab.sh OUT [ROUNDS] [PROFILES]      PYTHON: as for run.sh; STEPCAST: the command
+# PROFILES: a folder with MODEL.json.gz, or MODEL.rank0.json.gz and MODEL.rank1.json.gz, in place of measured/
 set -eu
 here=$(cd "$(dirname "$0")" && pwd); out=$1; rounds=${2:-5}; python=${PYTHON:-python3}; stepcast=${STEPCAST:-stepcast}
+profiles=${3:-$here/measured}
 hosts=lab-star:hosts=4,rate
 cases="1Gb/s-25 1Gb/s-1 500Mb/s-25"  # rate of a link and MiB of a bucket
 mkdir -p "$out"
@@ -16,7 +18,7 @@ two() (  # as torchrun --nproc-per-node 2
 two "$here/costs.py" "$out/gloo.json"
 $stepcast import "$out/gloo.json" -o "$out/gloo.calibration.json"
 for model in cnn transformer residual; do
-  $stepcast import "$here/measured/$model.json.gz" -o "$out/$model.trace.json"
+  $stepcast import "$profiles/$model".*json.gz -o "$out/$model.trace.json"
   for case in $cases; do
     $stepcast predict --compute replayed --trace "$out/$model.trace.json" --calibration "$out/gloo.calibration.json" \
       --strategy ddp --world-size 4 --cluster "$hosts=${case%-*}" --bucket-cap "${case#*-}MiB" \
