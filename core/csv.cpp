@@ -3,7 +3,7 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "core/file.hpp"
+#include "core/importer.hpp"
 
 namespace stepcast {
 namespace {
@@ -60,7 +60,7 @@ class CsvReader {
 }  // namespace
 
 CsvTable read_csv(const std::string& path) {
-  CsvReader reader(path, read_file(path));
+  CsvReader reader(path, read_text(path));
   CsvTable table;
   while (!reader.at_end()) {
     if (reader.skips()) continue;

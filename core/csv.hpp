@@ -5,8 +5,8 @@
 
 namespace stepcast {
 
-/// A table of comma-separated values (RFC 4180) whose first line names the columns; empty lines are
-/// skipped.
+/// A table of comma-separated values (RFC 4180) whose first line names the columns; empty lines and a
+/// byte-order mark are skipped.
 struct CsvTable {
   std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;  ///< each as long as `columns`

@@ -131,8 +131,11 @@ std::string json_complaint(const std::exception& error) {
 }
 
 std::vector<nlohmann::json> parse_json_values(const fs::path& path) {
-  const std::string content = read_file(path);
-  if (nested_too_deep(content)) throw InputError(path.string() + ": is nested more than 64 levels deep");
+  return parse_json_values(read_file(path), path.string());
+}
+
+std::vector<nlohmann::json> parse_json_values(const std::string& content, const std::string& name) {
+  if (nested_too_deep(content)) throw InputError(name + ": is nested more than 64 levels deep");
   std::istringstream stream(content);
   std::vector<nlohmann::json> values;
   std::size_t begin = 0;
@@ -142,9 +145,9 @@ std::vector<nlohmann::json> parse_json_values(const fs::path& path) {
       stream >> values.emplace_back();
     } while (stream >> std::ws && !stream.eof());
   } catch (const nlohmann::json::out_of_range&) {
-    throw InputError(path.string() + ": contains a number that is too large");
+    throw InputError(name + ": contains a number that is too large");
   } catch (const nlohmann::json::parse_error& error) {
-    fail_syntax(path.string(), content, begin + error.byte, error);
+    fail_syntax(name, content, begin + error.byte, error);
   }
   return values;
 }

@@ -31,6 +31,8 @@ void check_writable(const std::filesystem::path& path, bool force);
 nlohmann::json parse_json_file(const std::filesystem::path& path);
 /// One or more JSON values that follow each other, as in logs, without checks of their content.
 std::vector<nlohmann::json> parse_json_values(const std::filesystem::path& path);
+/// The same of a text; `name` is its name in errors.
+std::vector<nlohmann::json> parse_json_values(const std::string& content, const std::string& name);
 
 /// Parses JSON as Python and DeepSpeed write it: with comments, and with Infinity and NaN, which become null.
 /// `name` is the text's name in errors, which are those of parse_json_file().

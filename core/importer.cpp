@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <boost/iostreams/filter/gzip.hpp>
 #include <boost/iostreams/filtering_stream.hpp>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 
 #include "core/table.hpp"
 
@@ -29,6 +32,14 @@ struct OpenFile {
 /// Text that owns the file that it is read from.
 struct OpenText : OpenFile, io::filtering_istream {};
 
+/// At most a MiB; "" at the end.
+std::string next_part(std::istream& text) {
+  std::string part(1U << 20U, '\0');
+  text.read(part.data(), static_cast<std::streamsize>(part.size()));
+  part.resize(static_cast<std::size_t>(text.gcount()));
+  return part;
+}
+
 }  // namespace
 
 Registry<Importer>& importers() {
@@ -39,18 +50,25 @@ Registry<Importer>& importers() {
 std::unique_ptr<std::istream> open_text(const std::string& path) {
   auto text = std::make_unique<OpenText>();
   text->file.open(path, std::ios::binary);
-  if (std::filesystem::is_directory(path) || !text->file) throw InputError("{}: cannot be read", path);
+  if (std::filesystem::is_directory(path)) throw InputError("{}: is a folder, not a file", path);
+  if (!text->file) throw InputError("{}: cannot be read: {}", path, std::strerror(errno));
   if (text->file.peek() == 0x1f) text->push(Unzipper());  // gzip's first byte
   text->push(text->file);
   return text;
 }
 
-std::string file_head(const std::string& path) {
-  std::string head(1U << 20U, '\0');
+std::string file_head(const std::string& path) { return next_part(*open_text(path)); }
+
+std::string read_text(const std::string& path) {
+  constexpr std::size_t kMost = 256U << 20U;
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   const std::unique_ptr<std::istream> text = open_text(path);
-  text->read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<std::size_t>(text->gcount()));
-  return head;
+  std::string all;
+  for (std::string part = next_part(*text); !part.empty(); part = next_part(*text)) {
+    all += part;
+    if (all.size() > kMost) throw InputError("{}: has more than 256 MiB", path);
+  }
+  return all.starts_with(kByteOrderMark) ? all.substr(kByteOrderMark.size()) : all;
 }
 
 const Registry<Importer>::Entry* recognised_importer(const std::string& head) {

@@ -50,6 +50,8 @@ Registry<Importer>& importers();
 std::unique_ptr<std::istream> open_text(const std::string& path);
 /// The first MiB of it. \throws InputError if it cannot be read
 std::string file_head(const std::string& path);
+/// All of it, without a byte-order mark. \throws InputError if it cannot be read, or has more than 256 MiB
+std::string read_text(const std::string& path);
 
 /// The importer named `kind`, or, if that is "", the first that recognises the file. \throws InputError that
 /// lists the kinds; UsageError for an unknown one

@@ -42,7 +42,8 @@ class SegmentAccount {
     for (const Activation& one : activations_) {
       if (!one.allocated_here || !(one.kept || one.multiplied || one.attended)) continue;
       segment_.saved.size += one.size;
-      if (one.multiplied && !one.kept) segment_.saved.gemm_inputs += one.size;
+      if (one.multiplied && !one.kept)
+        (one.attended ? segment_.saved.attended : segment_.saved.gemm_inputs) += one.size;
     }
     const Layer& last = segment_.layers.back();
     segment_.output_size =

@@ -121,6 +121,9 @@ Bytes fuse(std::vector<LayerWork>& works, double written) {
 /// The first kernel of a layer that is captured stands for the launch of its graph.
 void apply(const Execution& execution, Model& model) {
   model.execution = execution;
+  if (execution.tensor_overlap != "none" && model.parallel.tensor == 1)
+    throw InputError("--tensor-overlap {}: has no effect without --mesh tensor=N; leave it out",
+                     execution.tensor_overlap);
   if (execution.dispatch_overlap == "shared") {
     const bool shares = std::ranges::any_of(model.segments, [](const Segment& one) {
       return std::ranges::any_of(one.work, [](const LayerWork& work) {

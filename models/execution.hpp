@@ -60,7 +60,8 @@ std::string to_text(const Execution& execution);
 std::optional<int> nvlink_domain(const Execution& execution);
 
 struct Model;
-/// Sets the choices of a model and what follows for the launches of its kernels.
+/// Sets the choices of a model and what follows for the launches of its kernels. \throws InputError for a
+/// choice without effect
 void apply(const Execution& execution, Model& model);
 
 }  // namespace stepcast

@@ -28,8 +28,10 @@ Shape declared_output(const Layer& layer) {
 }
 
 /// One kernel for SiLU and the product: reads gate and value, and saves only them. Its backward writes the
-/// gradients of both, 2 f for f outputs, and has freed the product. SiLU's own layer counts the rest.
+/// gradients of both, 2 f for f outputs, and has freed the product. SiLU's own layer counts the rest. A
+/// compiler saves the same.
 void add_fused_gate(const Layer& layer, LayerCost& cost) {
+  if (flag(layer, kCompiled)) cost.saves_input = false;
   if (!flag(layer, kTransformerEngine)) return;
   cost.saves_input = false;
   const Flop flop = cost.kernels.front().flop;
@@ -76,7 +78,7 @@ std::vector<LayerKind> general_kinds() {
       // Element by element: the gate of a gated feed-forward layer. Backward reads dy and both factors,
       // writes the gradients of both, and adds what the branches return.
       {.name = "product",
-       .attributes = {Attribute::flag(kTransformerEngine)},
+       .attributes = {Attribute::flag(kTransformerEngine), Attribute::flag(kCompiled)},
        .branches = {"gate", "value"},
        .output = output_of_branches,
        .flop = 1,

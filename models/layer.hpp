@@ -169,8 +169,8 @@ inline constexpr const char* kRegather = ".regather";
 /// Attribute of layers with weights: the rank of their adapters, 0 if they have none.
 inline constexpr const char* kAdapterRank = "lora";
 
-/// Attribute that the model sets, not the file: Model::transformer_engine.
-inline constexpr const char* kTransformerEngine = "transformer_engine";
+/// Attributes that the model sets, not the file: Model::transformer_engine, Model::compiled.
+inline constexpr const char *kTransformerEngine = "transformer_engine", *kCompiled = "compiled";
 
 /// Cost of one layer per sample in float32 (4 B per element), without the traffic of parameters.
 struct LayerCost {

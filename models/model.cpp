@@ -163,6 +163,11 @@ Bytes Model::buffer_bytes(int dtype_group) const {
 
 bool Model::transformer_engine() const { return value_or(settings, kTransformerEngine, 0) != 0; }
 
+bool Model::compiled() const {
+  const std::int64_t eager = value_or(settings, "eager_blocks", value_or(settings, "eager", 0));
+  return value_or(settings, kCompiled, 0) != 0 && eager == 0;
+}
+
 bool Model::has_experts() const {
   return std::ranges::any_of(
       segments, [](const Segment& one) { return std::ranges::any_of(one.work, &LayerWork::has_router); });
@@ -194,7 +199,7 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks, boo
       saved->size =
           part * (saved->size - saved->float32 + (mask_part / part - 1.0) * saved->masks) + saved->float32;
       saved->masks = mask_part * saved->masks;
-      saved->gemm_inputs = part * saved->gemm_inputs;
+      for (Bytes* inputs : {&saved->gemm_inputs, &saved->attended}) *inputs = part * *inputs;
     }
     for (Bytes* bytes : {&segment.traffic.forward, &segment.traffic.backward, &segment.output_size,
                          &segment.saved.workspace.forward, &segment.saved.workspace.backward})

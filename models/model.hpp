@@ -119,6 +119,7 @@ struct SavedBytes {
   Bytes masks{};          ///< part of `size`: dropout's noise
   Bytes float32{};        ///< part of `size`: fp32 in every precision
   Bytes gemm_inputs{};    ///< part of `size`: inputs that only GEMMs with weights save
+  Bytes attended{};       ///< part of `size`: inputs of such GEMMs that the attention before them saves
   Workspace workspace{};  ///< not part of `size`: of the layer that needs most
 };
 
@@ -345,6 +346,10 @@ struct Model {
   [[nodiscard]] Bytes buffer_bytes(int dtype_group) const;
   /// True if layers have the kernels and buffers of Transformer Engine, as Megatron calls it.
   [[nodiscard]] bool transformer_engine() const;
+  /// True if torch.compile decides what blocks save: of element-wise functions what a GEMM reads alone, and
+  /// with torchao's fp8 not even that, since the backward makes and casts it again
+  /// (torch/_functorch/partitioners.py, min_cut_rematerialization_partition, of torch 2.11).
+  [[nodiscard]] bool compiled() const;
   /// True for sums of gradients over ranks that Megatron makes once per step: those of replicated weights
   /// (megatron/core/distributed/finalize_model_grads.py).
   [[nodiscard]] bool sums_in_last_micro_batch(const LayerCollective& collective) const {

@@ -354,7 +354,7 @@ class ModelReader {
     if (node.is_map()) {
       std::vector<std::string> known{"name", "when", "unless"};
       for (const Attribute& attribute : kind.attributes)
-        if (attribute.key != kTransformerEngine) known.push_back(attribute.key);
+        if (!value_of_model(attribute)) known.push_back(attribute.key);
       known.insert(known.end(), kind.branches.begin(), kind.branches.end());
       node.allow_only(known);
     } else if (!node.is_scalar()) {
@@ -366,8 +366,8 @@ class ModelReader {
       if (node.has(kind.branches[1])) layer.shortcut = read_layers(node.at(kind.branches[1]), layer.input);
     }
     for (const Attribute& attribute : kind.attributes) {
-      if (attribute.key == kTransformerEngine) {
-        layer.sizes[attribute.key] = model_.transformer_engine() ? 1 : 0;
+      if (const std::optional<bool> of_model = value_of_model(attribute)) {
+        layer.sizes[attribute.key] = *of_model ? 1 : 0;
         continue;
       }
       const bool is_given = node.has(attribute.key);
@@ -383,6 +383,13 @@ class ModelReader {
     }
     const std::int64_t every = value_or(layer.sizes, "full_every", 0);
     if (every > 0 && (repetition_ + 1) % every == 0) layer.sizes["window"] = 0;
+  }
+
+  /// Of an attribute that the model sets; empty for those of the file.
+  [[nodiscard]] std::optional<bool> value_of_model(const Attribute& attribute) const {
+    if (attribute.key == kTransformerEngine) return model_.transformer_engine();
+    if (attribute.key == kCompiled) return model_.compiled();
+    return {};
   }
 
   [[nodiscard]] std::int64_t read_size(const YamlNode& node, const Attribute& attribute) const {

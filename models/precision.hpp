@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -78,5 +79,7 @@ double bytes_of(const std::string& dtype);
 
 /// Name in device files: `float32`, `tf32`, `bfloat16`, `float16`, `float8`.
 std::string device_dtype(const std::string& dtype);
+/// All of these names.
+std::set<std::string> device_dtypes();
 
 }  // namespace stepcast

@@ -148,7 +148,12 @@ void quantize(Model& model, bool transposes) {
     }
     SavedBytes& inputs =
         model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed.saved : segment.saved;
-    inputs.size -= (1.0 - part) * segment.saved.gemm_inputs;
+    // torchao's linear layers save inputs that are not cast; a compiler makes and casts them again.
+    const Bytes own = segment.saved.gemm_inputs;
+    if (!recipe.casts_weights_each_time)
+      inputs.size += part * segment.saved.attended - (1.0 - part) * own;
+    else if (model.compiled())
+      inputs.size -= own;
     narrow_collectives(model, segment, part);
     for (const int index : segment.all_parameters()) {
       Parameter& parameter = model.parameters[index];

@@ -154,10 +154,11 @@ void recompute_operations(Model& model, Segment& segment) {
     if (LayerWork work = without_kept(segment.work[i], number, kept); !is_scattered(i))
       add_recomputed(std::move(work.kernels), work.forward_weights, segment);
   // Recomputation makes everything that a backward needs and that was not saved. Outputs after it are saved
-  // too, without use.
+  // too, without use, unless the block is compiled.
   SavedBytes& again = segment.recomputed.saved;
   again.size = std::max(Bytes(0), segment.saved.size - kept);
-  for (std::size_t i = end; i < segment.work.size(); ++i) without_kept(segment.work[i], number, kept);
+  for (std::size_t i = end; i < segment.work.size() && !model.compiled(); ++i)
+    without_kept(segment.work[i], number, kept);
   repeat_collectives(model, segment,
                      [&](const LayerCollective& one) {  // torchtitan saves what is scattered or sent
                        if (one.group == LayerCollectiveGroup::kExpert) kept += one.per_sample;

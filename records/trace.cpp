@@ -12,6 +12,7 @@
 #include "core/yaml.hpp"
 #include "models/model.hpp"
 #include "models/model_file.hpp"
+#include "models/precision.hpp"
 #include "records/result.hpp"
 
 namespace stepcast {
@@ -180,8 +181,10 @@ std::vector<double> TraceEntry::sum(std::vector<double> SegmentTrace::*phase) co
 
 std::string Trace::problem() const {
   if (entries.empty()) return "key 'entries' is empty";
+  if (const auto known = device_dtypes(); !known.contains(dtype))
+    return "key 'dtype': " + unknown_name("dtype", dtype, {known.begin(), known.end()});
   std::string found;
-  const auto check = [&](bool good, const std::string& key, const char* wanted) {
+  const auto check = [&](bool good, const std::string& key, const std::string& wanted) {
     if (!good && found.empty()) found = "key '" + key + "': expected " + wanted;
   };
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -217,6 +220,8 @@ std::string Trace::problem() const {
     for (const SegmentTrace& segment : entry.segments) {
       const std::string where = "segments." + segment.name;
       fractions(segment.grad_ready_fraction, where + ".grad_ready_fraction");
+      check(segment.saved_bytes >= 0.0, place + where + ".saved_bytes",
+            fmt::format("at least 0, found {:g}", segment.saved_bytes));
       check(none_negative({segment.forward_peak_bytes, segment.backward_peak_bytes,
                            segment.optimizer_peak_bytes, entry.loss_peak_bytes, workspace_bytes}),
             place + where, "peaks of at least 0, as of loss_peak_bytes and workspace_bytes");

@@ -145,10 +145,15 @@ void slow_down(const YamlNode& node, const ClusterSettings& settings, Cluster& c
 void degrade(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
   std::map<std::string, Link*> links;
   for (Link& link : cluster.links) links[link.name] = &link;
+  std::map<const Link*, std::string> degraded;  // factors as written
   for (const YamlNode& item : node.items()) {
     item.allow_only({"link", "factor"});
     const double left = factor(item.at("factor"), settings, 1e-6, 1.0, "0.000001 to 1");
     Link* link = item.at("link").named("link", links);
+    const auto [before, is_new] = degraded.emplace(link, item.at("factor").text());
+    if (!is_new)
+      item.fail("found factor {} for link '{}', which has factor {} already; expected one factor",
+                item.at("factor").text(), link->name, before->second);
     link->bandwidth = link->bandwidth * left;
     link->remaining *= left;
   }

@@ -32,9 +32,7 @@ BenchSettings settings_of(const po::variables_map& options, const std::string& l
 }
 
 OnSample progress_of(const RankSession& session, const BenchSettings& settings) {
-  return rank_progress(
-      session, "bench",
-      static_cast<int>(settings.collectives.size() * settings.sizes.size()) * settings.rounds);
+  return rank_progress(session, "bench", bench_samples(settings, session.ranks.world_size));
 }
 
 /// Table of --beside-compute.
@@ -107,7 +105,9 @@ ExitCode run_copies(const po::variables_map& options) {
   bench.world_size = 1;
   if (settings.collectives.empty()) settings.collectives = copy_bench.kinds();
   return run_in_one_process(options, "'bench --copies'", [&](RankSession& session) {
-    bench.rows = bench_copies(session, copy_bench, settings, progress_of(session, settings));
+    const auto cases = static_cast<int>(settings.collectives.size() * settings.sizes.size());
+    bench.rows =
+        bench_copies(session, copy_bench, settings, rank_progress(session, "bench", cases * settings.rounds));
     return report(options, bench);
   });
 }

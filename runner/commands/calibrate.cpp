@@ -196,6 +196,7 @@ ExitCode run_nccl(const po::variables_map& options) {
   reject_options(options, {"budget", "cluster"}, "--backend nccl");
   constexpr double kSmallest = 512.0;
   BenchSettings settings;
+  settings.collectives = calibrated_collectives();
   settings.sizes = bench_sizes(kSmallest, bytes_option(options, "max").count(), 2.0);
   settings.rounds = int_option(options, "rounds", 1, 1'000'000);
   if (planned_world_size(options) < 2)
@@ -204,8 +205,7 @@ ExitCode run_nccl(const po::variables_map& options) {
   return run_on_ranks(options, [&](RankSession& session) {
     const std::unique_ptr<DeviceStream> device = device_of_backend(options, session);
     settings.device = device.get();
-    const int samples =
-        static_cast<int>(settings.sizes.size() * calibrated_collectives().size()) * settings.rounds;
+    const int samples = bench_samples(settings, session.ranks.world_size);
     NcclMeasured measured = calibrate_nccl(session, settings, text_option(options, "device"),
                                            rank_progress(session, "calibrate", samples));
     if (session.ranks.rank != 0) return ExitCode::kDone;

@@ -1,5 +1,6 @@
 #include <array>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -42,7 +43,7 @@ class ComputeStream final : public DeviceStream {
  public:
   /// \param number among the GPUs that CUDA_VISIBLE_DEVICES leaves
   explicit ComputeStream(int number) : number_(number) { enter_cuda_device("--device cuda: ", number); }
-  ~ComputeStream() override { gate_.open(); }
+  ~ComputeStream() override { gate_->open(); }
 
   [[nodiscard]] std::string device() const override { return cuda_device_name(number_); }
 
@@ -76,25 +77,30 @@ class ComputeStream final : public DeviceStream {
   Clock::time_point time_of(std::size_t mark) override { return time_from(origin_, events_.at(mark)); }
 
   void hold(std::chrono::milliseconds at_most) override {
-    gate_.close();
-    at_most_ = at_most;
-    const auto stand = [](void* queue) {
-      auto* self = static_cast<ComputeStream*>(queue);
-      self->gate_.wait(self->at_most_);
+    gate_->close();
+    auto hold = std::make_unique<Hold>(gate_, at_most);
+    const auto stand = [](void* data) {
+      const std::unique_ptr<Hold> own(static_cast<Hold*>(data));
+      own->gate->wait(own->at_most);
     };
-    require_cuda(cudaLaunchHostFunc(nullptr, stand, this), "cudaLaunchHostFunc");
+    require_cuda(cudaLaunchHostFunc(nullptr, stand, hold.get()), "cudaLaunchHostFunc");
+    static_cast<void>(hold.release());  // the stream owns it, which may outlive this
   }
 
-  void release() override { gate_.open(); }
+  void release() override { gate_->open(); }
 
  private:
+  struct Hold {
+    std::shared_ptr<QueueGate> gate;
+    std::chrono::milliseconds at_most;
+  };
+
   int number_;
   std::mutex mutex_;
   CudaInstant origin_;
   std::vector<CudaEvent> events_;
   std::size_t marks_ = 0;
-  QueueGate gate_;
-  std::chrono::milliseconds at_most_{0};
+  std::shared_ptr<QueueGate> gate_ = std::make_shared<QueueGate>();
 };
 
 const Registration<DeviceStreamFactory> kCuda{

@@ -11,7 +11,7 @@
 
 namespace stepcast {
 
-/// result[i] = a[i] + b[i], with the signature of gloo's reductions.
+/// result[i] = a[i] + b[i], or the larger of both, with the signature of gloo's reductions.
 using Sum = void (*)(void* result, const void* a, const void* b, std::size_t count);
 
 /// Array of one rank, in blocks and in place, as in sim/collectives/algorithm.hpp.

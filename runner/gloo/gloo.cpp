@@ -97,11 +97,8 @@ class GlooBackend : public Backend {
     return group;
   }
 
-  WorkPtr all_reduce(Array in_place) override {
-    return reduce(in_place, false, chosen_for(CollectiveKind::kAllReduce));
-  }
-  /// Uses the library's own algorithm.
-  WorkPtr all_reduce_maximum(Array in_place) override { return reduce(in_place, true, nullptr); }
+  WorkPtr all_reduce(Array in_place) override { return reduce(in_place, false); }
+  WorkPtr all_reduce_maximum(Array in_place) override { return reduce(in_place, true); }
 
   WorkPtr broadcast(Array in_place, int root) override {
     return push_call({CollectiveKind::kBroadcast, in_place.bytes(), root}, &gloo::broadcast,
@@ -179,17 +176,18 @@ class GlooBackend : public Backend {
     return algorithms_.contains(kind) ? &algorithm_for(kind, "gloo", algorithms_) : nullptr;
   }
 
-  /// \param chosen null: gloo's own algorithm
-  WorkPtr reduce(const Array& in_place, bool maximum, const Algorithm* chosen) {
+  WorkPtr reduce(const Array& in_place, bool maximum) {
     return push({CollectiveKind::kAllReduce, in_place.bytes(), 0, size_of(in_place.type)},
-                [c = connection_, s = sent_, in_place, maximum, chosen](std::uint32_t tag) {
+                [c = connection_, s = sent_, in_place, maximum,
+                 chosen = chosen_for(CollectiveKind::kAllReduce)](std::uint32_t tag) {
                   with_type(in_place.type, [&]<class T>(T, Sum sum) {
+                    if (maximum) sum = &gloo::max<T>;
                     if (chosen != nullptr)
                       return run_algorithm(*c->context(), *chosen,
                                            {in_place.data, in_place.count, sizeof(T), sum}, tag, *s);
                     gloo::AllreduceOptions options(c->context());
                     options.setOutput(static_cast<T*>(in_place.data), in_place.count);
-                    options.setReduceFunction(maximum ? Sum{&gloo::max<T>} : sum);
+                    options.setReduceFunction(sum);
                     options.setTag(tag);
                     gloo::allreduce(options);
                   });

@@ -21,8 +21,8 @@
 #include "core/program.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
-#include "core/temporary.hpp"
 #include "runner/launch/binding.hpp"
+#include "runner/launch/job_folder.hpp"
 #include "topologies/token_bucket.hpp"
 
 namespace stepcast {
@@ -47,12 +47,12 @@ std::string call(const std::string& program, const std::vector<std::string>& wor
 
 /// Runs lines of `ip` or `tc` in one go, inside a namespace unless `space` is empty.
 void call_batch(const std::string& program, const std::string& space, const std::string& lines) {
-  const TemporaryFile file(
-      (std::filesystem::temp_directory_path() / (fmt::format("stepcast-lab-{}.batch", ::getpid()))).string());
-  std::ofstream(file.path()) << lines;
+  const JobFolder folder;  // in which nobody else can put a link
+  const std::string file = folder.path() + "/batch";
+  std::ofstream(file) << lines;
   std::vector<std::string> words;
   if (!space.empty()) words = {"-n", space};
-  words.insert(words.end(), {"-batch", file.path()});
+  words.insert(words.end(), {"-batch", file});
   try {
     call(program, words);
   } catch (const RunError& error) {

@@ -117,7 +117,7 @@ std::vector<BesideRow> bench_beside(RankSession& session, const BenchSettings& s
   std::vector<SampledCase> cases;
   std::vector<BesideRow> rows;
   for (const std::string& name : settings.collectives)
-    for (const std::size_t size : settings.sizes) {
+    for (const std::size_t size : message_sizes(name, settings.sizes, session.ranks.world_size)) {
       ConcurrentCase& one = benches.emplace_back(session, *settings.device, computing,
                                                  BenchCase(*session.backend, arrays, name, size));
       if (one.bench().is_ping_pong())

@@ -69,7 +69,17 @@ const std::vector<BenchKind> kKinds{
      [](const Place& p, std::size_t i) { return known_value(i / p.part, p.rank * p.part + i % p.part); }},
 };
 
+const BenchKind& kind_of(const std::string& collective) {
+  return *std::ranges::find_if(kKinds, [&](const BenchKind& kind) { return kind.name == collective; });
+}
+
 }  // namespace
+
+std::size_t message_bytes(const std::string& collective, std::size_t bytes, int ranks) {
+  const std::size_t unit =
+      sizeof(float) * (kind_of(collective).in_parts ? static_cast<std::size_t>(ranks) : 1);
+  return std::max<std::size_t>(1, (bytes + unit - 1) / unit) * unit;
+}
 
 BenchArrays bench_arrays(Backend& backend, std::size_t largest) {
   const std::size_t rounding = sizeof(float) * static_cast<std::size_t>(backend.world_size());
@@ -82,13 +92,10 @@ BenchCase::BenchCase(Backend& backend, const BenchArrays& arrays, const std::str
     : backend_(backend),
       in_(arrays.in.get()),
       out_(arrays.out.get()),
-      kind_(*std::ranges::find_if(kKinds, [&](const BenchKind& kind) { return kind.name == collective; })),
-      world_(backend.world_size()) {
-  const std::size_t parts = kind_.in_parts ? world_ : 1;
-  const std::size_t unit = sizeof(float) * parts;
-  count_ = std::max<std::size_t>(1, (bytes + unit - 1) / unit) * parts;
-  part_ = count_ / world_;
-}
+      kind_(kind_of(collective)),
+      world_(backend.world_size()),
+      count_(message_bytes(collective, bytes, backend.world_size()) / sizeof(float)),
+      part_(count_ / world_) {}
 
 std::string BenchCase::name() const {
   return std::string(kind_.name) + " " + to_text(Bytes(static_cast<double>(bytes())));

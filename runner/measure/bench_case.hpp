@@ -17,6 +17,10 @@ struct BenchArrays {
 /// Arrays for messages of up to `largest` bytes, rounded up to equal parts.
 BenchArrays bench_arrays(Backend& backend, std::size_t largest);
 
+/// Bytes of a message of at least `bytes` that divides into equal parts of whole floats, as the collective
+/// requires. \param collective a name of `bench_names`
+std::size_t message_bytes(const std::string& collective, std::size_t bytes, int ranks);
+
 struct BenchKind;
 
 /// One collective at one size. Every rank has arrays of the whole message.
@@ -27,7 +31,7 @@ class BenchCase {
 
   /// `all_reduce 4 KiB`
   [[nodiscard]] std::string name() const;
-  /// Message size, rounded up so that it divides into equal parts of whole floats.
+  /// \see message_bytes
   [[nodiscard]] std::size_t bytes() const { return count_ * sizeof(float); }
   /// Calls per sample. \param requested 0: 100 for small messages down to 8 for large ones
   [[nodiscard]] int iterations(int requested) const;

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "runner/measure/bench_case.hpp"
 
 namespace stepcast {
@@ -39,6 +40,21 @@ std::vector<std::size_t> bench_sizes(double smallest, double largest, double fac
   return sizes;
 }
 
+std::vector<std::size_t> message_sizes(const std::string& collective, const std::vector<std::size_t>& sizes,
+                                       int ranks) {
+  std::vector<std::size_t> messages =
+      transformed(sizes, [&](std::size_t size) { return message_bytes(collective, size, ranks); });
+  messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
+  return messages;
+}
+
+int bench_samples(const BenchSettings& settings, int ranks) {
+  std::size_t cases = 0;
+  for (const std::string& name : settings.collectives)
+    cases += message_sizes(name, settings.sizes, ranks).size();
+  return static_cast<int>(cases) * settings.rounds;
+}
+
 void sample_rows(RankSession& session, std::vector<SampledCase> cases, int rounds, const OnSample& on_sample,
                  std::vector<BenchRow>& rows) {
   Sampler sampler(session, std::move(cases), {.rounds = rounds});
@@ -63,13 +79,9 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
   std::vector<BenchRow> rows;
   double wrong = 0.0;  // in the latest check
   for (const std::string& name : names)
-    for (const std::size_t size : settings.sizes) {
-      const BenchCase bench(backend, arrays, name, size);
-      const auto bytes = static_cast<double>(bench.bytes());
-      if (!rows.empty() && rows.back().collective == name && rows.back().message_bytes == bytes)
-        continue;  // two sizes are rounded up to the same
-      BenchCase& one = benches.emplace_back(bench);
-      rows.push_back({.collective = name, .message_bytes = bytes});
+    for (const std::size_t size : message_sizes(name, settings.sizes, backend.world_size())) {
+      BenchCase& one = benches.emplace_back(backend, arrays, name, size);
+      rows.push_back({.collective = name, .message_bytes = static_cast<double>(size)});
       const auto prepare = [&] {
         wrong = one.check();
         one.clear();

@@ -29,6 +29,12 @@ std::vector<std::size_t> bench_sizes(double smallest, double largest, double fac
 void check_names(const std::string& kind, const std::vector<std::string>& names,
                  const std::vector<std::string>& known);
 
+/// Messages of a collective over the sizes of a bench; sizes that are rounded up to the same are one message.
+std::vector<std::size_t> message_sizes(const std::string& collective, const std::vector<std::size_t>& sizes,
+                                       int ranks);
+/// Samples that a bench of these settings takes. \pre settings.collectives not empty
+int bench_samples(const BenchSettings& settings, int ranks);
+
 /// Measures; all ranks call it with equal settings and receive equal rows. In each round and for each size a
 /// collective is called once on known data, every element of whose result is checked, and then `iterations`
 /// times back to back. A sample is the time per call on the slowest rank; `cpu_s` is CPU time per call and

@@ -39,17 +39,16 @@ std::pair<CollectiveKind, std::string> parse_choice(const std::string& text, con
   const std::size_t equals = text.find('=');
   const auto kind = find_value(kCollectiveKinds, text.substr(0, equals));
   if (!kind || equals == std::string::npos) {
-    std::vector<std::string> kinds;
-    for (const auto& each : kCollectiveKinds) kinds.emplace_back(each.name);
+    const auto kinds = transformed(kCollectiveKinds, &CollectiveTraits::name);
     throw UsageError("--algorithm {}: is not COLLECTIVE=NAME; {}", text,
-                     unknown_name("collective", text.substr(0, equals), kinds));
+                     unknown_name("collective", text.substr(0, equals), {kinds.begin(), kinds.end()}));
   }
   const std::string name = text.substr(equals + 1);
   const std::vector<std::string> known = choices(*kind, backend);
   if (!contains(known, name))
     throw UsageError("--algorithm {}, {}: {}", text,
                      backend.empty() ? "without a backend" : "backend " + backend,
-                     unknown_name("algorithm", name, known));
+                     known.empty() ? "there is no choice" : unknown_name("algorithm", name, known));
   return {*kind, name};
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "sim/collectives/double_tree.hpp"
 
 namespace stepcast {
@@ -14,8 +15,7 @@ class Flows {
 
   void add_rings(CollectiveKind kind) {
     const bool broadcast = kind == CollectiveKind::kBroadcast;
-    const double of_message =
-        broadcast ? 1.0 : static_cast<double>(nccl_ring_steps(kind, graph_.ranks)) / graph_.ranks;
+    const double of_message = bus_factor(kind, graph_.ranks);
     for (const NcclRing& ring : graph_.rings)
       for (std::size_t i = 0; i < ring.order.size(); ++i) {
         const int to = ring.order[(i + 1) % ring.order.size()];
@@ -44,18 +44,15 @@ class Flows {
       for (std::size_t i = 0; i < heads; ++i)
         add(ranks[i], ranks[(i + 1) % heads], 1.0 + 1.0 / static_cast<double>(heads));
     if (graph_.nodes == 1) return;
-    for (std::size_t head = 0; head < heads; ++head) {
-      std::vector<int> doors;
-      doors.reserve(hosts.size());
-      for (const std::vector<int>& ranks : hosts) doors.push_back(ranks[head]);
-      add_trees_over(doors, 1.0 / static_cast<double>(heads));
-    }
+    for (std::size_t head = 0; head < heads; ++head)
+      add_trees_over(transformed(hosts, [head](const auto& ranks) { return ranks[head]; }),
+                     1.0 / static_cast<double>(heads));
   }
 
   [[nodiscard]] std::vector<NcclFlow> flows() const {
-    std::vector<NcclFlow> result;
-    for (const auto& [ends, part] : parts_) result.push_back({ends.first, ends.second, part * call_.message});
-    return result;
+    return transformed(parts_, [this](const auto& one) {
+      return NcclFlow{one.first.first, one.first.second, one.second * call_.message};
+    });
   }
 
  private:

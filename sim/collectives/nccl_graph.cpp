@@ -179,7 +179,7 @@ class GraphOfGroup {
   /// Hardware of the edges, and the pace that the bottleneck link sets. NCCL plans with the nominal rates of
   /// adapters and with those of the first host; the protocol takes its part of them. If no ring fits, NCCL
   /// plans with one of 0.1 GB/s, which then runs at the rate of its links. Scaled links scale the bandwidth
-  /// by what the bottleneck link gains.
+  /// by what the bottleneck link gains, but not what sockets copy.
   void describe_edges() {
     std::unordered_map<int, double> used;
     const double speed = graph_.bandwidth.count() * graph_.channels;
@@ -190,9 +190,9 @@ class GraphOfGroup {
         const NcclPair& edge = pair(from, to);
         if (edge.hardware == NcclHardware::kNetwork) {
           graph_.network_latency = std::max(graph_.network_latency, edge.latency);
-          graph_.tcp = graph_.tcp || edge.tcp;
+          if (edge.tcp) graph_.tcp_message = std::min(graph_.tcp_message, nccl_tcp_rate(edge.bandwidth));
           // Sockets read the host's memory, which NCCL counts as behind the CPU.
-          graph_.through_socket = graph_.through_socket || edge.through_socket || edge.tcp;
+          graph_.through_socket = graph_.through_socket || edge.sockets > 0 || edge.tcp;
         } else {
           graph_.intra = std::max(graph_.intra, edge.hardware);
           graph_.sockets_passed = std::max(graph_.sockets_passed, edge.sockets);
@@ -205,16 +205,15 @@ class GraphOfGroup {
     for (const auto& [where, taken] : used) {
       const Link& link = cluster_.links[where / 2];
       scaled = std::min(scaled, link.bandwidth.count() / taken);
-      const BytesPerSecond wire = link.bandwidth / link.scale;
-      left = std::min(left, wire.count() / taken);
+      left = std::min(left, (link.bandwidth / link.scale).count() / taken);
       const bool adapter = cluster_.node(link.a).host >= 0 || cluster_.node(link.b).host >= 0;
-      if (graph_.tcp && link.kind == LinkKind::kEthernet && adapter)
-        tcp = std::min(tcp, nccl_tcp_rate(wire).count() / taken);
+      if (graph_.tcp() && link.kind == LinkKind::kEthernet && adapter)
+        tcp = std::min(tcp, nccl_tcp_rate(link.bandwidth).count() / taken);
     }
     const double pace = none_fits_ ? left : std::min(1.0, left);
     graph_.bandwidth = pace * graph_.bandwidth;
-    graph_.tcp_part = std::min(1.0, tcp / pace);
     if (!used.empty()) scale_ = scaled / left;
+    graph_.tcp_part = std::min(1.0, tcp / (pace * scale_));
   }
 
   /// `ncclTopoDupChannels`.
@@ -299,7 +298,6 @@ const NcclPair& NcclGraphs::pair(int from, int to) {
     if (cluster().links[hop.link].kind != LinkKind::kNvLink) pair.hardware = NcclHardware::kPcie;
     if (cluster().node(arrival(cluster(), hop)).kind == NodeKind::kSocket) ++pair.sockets;
   }
-  pair.through_socket = pair.sockets > 0;
   pair.parameters = &parameters(device_model(cluster().node(from).device).collectives_as());
   if (cluster().node(from).host != cluster().node(to).host) {
     pair.hardware = NcclHardware::kNetwork;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <unordered_map>
@@ -44,8 +45,9 @@ struct NcclGraph {
   NcclHardware intra = NcclHardware::kNvLink;  ///< inside hosts
   bool through_socket = false;                 ///< some GPU reaches its NIC only through a socket
   Seconds network_latency{0};                  ///< of the wire, the longest edge between hosts
-  bool tcp = false;                            ///< some edge between hosts is Ethernet: NCCL's sockets
   double tcp_part = 1.0;                       ///< part of the bandwidth that sockets reach
+  /// Of one message over the slowest edge between hosts that is Ethernet: NCCL's sockets.
+  BytesPerSecond tcp_message{HUGE_VAL};
 
   int channels = 1;
   BytesPerSecond bandwidth;     ///< per channel
@@ -57,6 +59,8 @@ struct NcclGraph {
   int sockets_passed = 0;  ///< the most that an edge inside a host passes
 
   std::vector<int> node_of_rank;  ///< host, from 0, by index in the group
+
+  [[nodiscard]] bool tcp() const { return std::isfinite(tcp_message.count()); }
 };
 
 /// The way between two GPUs.
@@ -66,7 +70,6 @@ struct NcclPair {
   /// Bytes on the links per byte of payload. Intel's PCIe root complex takes 6/5 for what goes from one GPU
   /// to another through one socket (`INTEL_P2P_OVERHEAD` in src/graph/topo.h).
   double overhead = 1.0;
-  bool through_socket = false;
   int sockets = 0;                             ///< on the way
   Seconds latency{0};                          ///< of the wire
   bool tcp = false;                            ///< between hosts, over Ethernet

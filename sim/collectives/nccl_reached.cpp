@@ -46,7 +46,7 @@ NcclCost cost_of(const NcclCost& choice, double latency, double per_byte) {
 }
 
 Seconds tcp_latency(const NcclGraph& graph, const NcclCost& choice) {
-  return (graph.tcp ? choice.network_hops : 0.0) * kNcclTcpHop;
+  return (graph.tcp() ? choice.network_hops : 0.0) * kNcclTcpHop;
 }
 
 /// Rings and trees.
@@ -104,10 +104,7 @@ class Reached {
     const double reached = choice_.protocol == NcclProtocol::kLl ? std::min(parameters_.ll_rate, 0.5 * bus)
                            : choice_.protocol == NcclProtocol::kLl128 ? parameters_.ll128_reached * bus
                                                                       : bus;
-    const double part = kind_ == CollectiveKind::kBroadcast
-                            ? 1.0
-                            : static_cast<double>(nccl_ring_steps(kind_, graph_.ranks)) / graph_.ranks;
-    return reached / part;
+    return reached / bus_factor(kind_, graph_.ranks);
   }
 
   const NcclGraph& graph_;
@@ -154,8 +151,10 @@ NcclCost nccl_all_to_all(const NcclGraph& graph, Bytes message) {
   double latency = message_latency(*graph.gpu.parameters, peer, graph.ranks - 1) +
                    graph.gpu.parameters->message_fill * filled(bytes, kSimpleHalf);
   if (graph.nodes > 1) latency += kNetworkHop[index(choice.protocol)];
-  if (graph.tcp) latency += kNcclTcpHop.count() / kMicro;
-  return cost_of(choice, latency, 1e-3 * near / graph.ranks / bus + own_share(graph));
+  if (graph.tcp()) latency += kNcclTcpHop.count() / kMicro;
+  const double per_byte =
+      std::max(1e-3 * near / graph.ranks / bus, 1.0 / (kMicro * graph.ranks * graph.tcp_message.count()));
+  return cost_of(choice, latency, per_byte + own_share(graph));
 }
 
 NcclCost nccl_cost(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclLimits& limits) {

@@ -200,8 +200,7 @@ int nccl_ring_steps(CollectiveKind kind, int ranks) { return traits(kind).rounds
 NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclLimits& limits) {
   std::vector<NcclCost> costs = nccl_costs(graph, kind, message);
   std::erase_if(costs, [&](const NcclCost& cost) {
-    return (limits.algorithm && cost.algorithm != *limits.algorithm) ||
-           (!limits.nvls && cost.algorithm == NcclAlgorithm::kNvls);
+    return (limits.algorithm && cost.algorithm != *limits.algorithm) || (!limits.nvls && cost.is_nvls());
   });
   if (costs.empty())
     throw UsageError("NCCL has no {} for {} over {} GPUs on {} hosts", to_text(*limits.algorithm),

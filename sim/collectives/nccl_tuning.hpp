@@ -74,7 +74,7 @@ int nccl_ring_steps(CollectiveKind kind, int ranks);
 /// Restrictions of NCCL's choice.
 struct NcclLimits {
   std::optional<NcclAlgorithm> algorithm{};  ///< as NCCL_ALGO; empty: any
-  bool nvls = true;                          ///< false: no NVLS, as for int8
+  bool nvls = true;                          ///< false: no NVLS and no NVLS tree, as for int8
 };
 /// The option with the least time. \pre graph.ranks > 1, the kind has an NCCL kernel \throws UsageError if
 /// NCCL does not have the algorithm

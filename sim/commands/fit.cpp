@@ -71,9 +71,10 @@ std::string device_text(const std::string& name, const std::string& like, const 
     text += fmt::format("  {}: {:.4g}{}  # {:.3g} to {:.3g}{}\n", one.name, one.value, one.unit, one.low,
                         one.high, one.left > kNotDetermined ? ", which the rows do not determine" : "");
   return text +
-         fmt::format("  fitted: {{rows: {}, error: {:.4f}, least_ranks: {}, most_ranks: {}}}\n  source: {}\n",
-                     summary.errors.count, summary.errors.relative.mean, least, most,
-                     in_double_quotes("stepcast fit, " + result.set.path));
+         fmt::format(
+             "  fitted: {{rows: {}, error: {:.4f}, least_ranks: {}, most_ranks: {}}}\n  source: {}\n",
+             summary.errors.count, summary.errors.relative.mean, least, most,
+             in_double_quotes("stepcast fit, " + result.set.path + ", rows with SHA-1 " + result.set.sha1));
 }
 
 ExitCode run(const po::variables_map& values) {

@@ -111,7 +111,7 @@ std::string summary_text(const RowSet& set, const SetSummary& summary) {
 
 std::string set_text(const SetResult& result, bool rows, bool every) {
   const SetSummary summary = summary_of(result.set, result.forecast);
-  std::string text = fmt::format("{}\n{} ({})\n", result.set.id, result.set.title, result.set.source);
+  std::string text = fmt::format("{}\n{} ({})\n", result.set.id(), result.set.title, result.set.source);
   if (rows) text += "\n" + rows_text(result, every) + "\n";
   text += summary_text(result.set, summary);
   std::set<std::string> parts;

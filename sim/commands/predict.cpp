@@ -81,6 +81,8 @@ ExitCode predict_step(const po::variables_map& values) {
   check_timeline(values);
   report_launch_file(values);
   const PredictionRequest request = prediction_request(values);
+  if (!values["dispatch-sms"].defaulted() && !nvlink_domain(request.costs.execution))
+    throw UsageError("--dispatch-sms has no effect without --dispatch flexN; leave it out");
   Result result = predict(request);
   if (const std::string file = text_option(values, "device-file"); !file.empty())
     result.lineage.push_back(make_ancestor("device file", file));

@@ -29,7 +29,7 @@ constexpr const char* kCollectives = "nccl_collectives";
 /// Help text of --case.
 std::string describe_cases() {
   std::string text;
-  for (const RowSet& one : load_published("")) text += fmt::format("\n{}: {}", one.id, one.title);
+  for (const RowSet& one : load_published("")) text += fmt::format("\n{}: {}", one.id(), one.title);
   return text;
 }
 
@@ -90,7 +90,7 @@ void print_quantities(const RowSet& set, const SetForecast& forecast, const std:
 }
 
 void print_details(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
-  std::cout << fmt::format("{}\n{} ({})\n\n", set.id, set.title, set.source);
+  std::cout << fmt::format("{}\n{} ({})\n\n", set.id(), set.title, set.source);
   print_quantities(set, forecast, comparisons);
   for (const std::string& line : assumptions(set, forecast)) std::cout << "assumed: " << line << '\n';
   for (const std::string& line : forecast.unidentified)  // one line per value of what stays open

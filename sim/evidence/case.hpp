@@ -48,14 +48,13 @@ struct MemoryError {
 
 /// Role of a case in summaries.
 enum class CaseRole : std::uint8_t {
-  kJudged,        ///< predicted and measured
-  kRepeated,      ///< likewise, but it differs from a fitted case only in the cores of its host
-  kWithheld,      ///< predicted, no measurement here
-  kFitted,        ///< parameters were fitted to it
-  kNotPredicted,  ///< no prediction was made
+  kJudged,    ///< predicted and measured
+  kRepeated,  ///< likewise, but it differs from a fitted case only in the cores of its host
+  kWithheld,  ///< predicted, no measurement here
+  kFitted,    ///< parameters were fitted to it
 };
 inline constexpr auto kCaseRoles =
-    enum_names<CaseRole>("predicted", "repeats a fit row", "withheld", "fitted", "not predicted");
+    enum_names<CaseRole>("predicted", "repeats a fit row", "withheld", "fitted");
 
 struct Case {
   Configuration configuration{};

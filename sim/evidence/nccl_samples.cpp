@@ -13,6 +13,7 @@
 #include "core/csv.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/importer.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
@@ -82,6 +83,12 @@ Value at(const Json& json, const std::string& where, const char* key) {
   } catch (const Json::exception&) {
     throw InputError("{}: key '{}': found {}", where, key, json.at(key).dump());
   }
+}
+
+/// The value of a key that may be missing. \throws InputError that names the key
+template <class Value>
+Value at_or(const Json& json, const std::string& where, const char* key, Value otherwise) {
+  return json.contains(key) ? at<Value>(json, where, key) : otherwise;
 }
 
 /// Bandwidth with its digits, at most 6 decimals; "" if it is not a number.
@@ -182,13 +189,14 @@ void add_call(const Json& object, const std::string& where, std::map<InspectorCa
   sample.kind = *kind;
   sample.gpus = at<int>(header, where, "n_ranks");
   if (sample.gpus < 2) return;
-  sample.hosts = header.value("nnodes", 1);
+  sample.hosts = at_or(header, where, "nnodes", 1);
   sample.where = where;
   const auto time = at<double>(call, where, "coll_exec_time_us");
   sample.message = Bytes(whole_array(*kind, at<double>(call, where, "coll_msg_size_bytes"), sample.gpus,
-                                     call.value("coll_algobw_gbs", 0.0), time));
+                                     at_or(call, where, "coll_algobw_gbs", 0.0), time));
   sample.time = Seconds(kMicro * time);
-  const InspectorCall key{header.value("id", std::string()), call.value("coll_sn", 0LL), bare(name)};
+  const InspectorCall key{at_or(header, where, "id", std::string()), at_or(call, where, "coll_sn", 0LL),
+                          bare(name)};
   const auto [found, is_new] = calls.try_emplace(key, sample);
   if (!is_new) found->second.time = std::min(found->second.time, sample.time);
 }
@@ -208,10 +216,11 @@ void add_medians(const std::map<InspectorCall, NcclSample>& calls, std::vector<N
 }
 
 /// \param calls those of NCCL Inspector are added here
-NcclMeasurements read_json(const std::string& path, std::map<InspectorCall, NcclSample>& calls) {
+NcclMeasurements read_json(const std::string& path, const std::string& text,
+                           std::map<InspectorCall, NcclSample>& calls) {
   int number = 0;
   NcclMeasurements all;
-  for (const Json& json : parse_json_values(path)) {
+  for (const Json& json : parse_json_values(text, path)) {
     ++number;
     if (json.is_object() && json.contains("results")) {
       add_tests(path, number, json, all);
@@ -252,7 +261,7 @@ NcclMeasurements read_nccl_samples(const std::vector<std::string>& paths, const 
   NcclMeasurements all;
   std::map<InspectorCall, NcclSample> calls;  // whose ranks write a file each
   for (const std::string& path : paths) {
-    const std::string text = read_file(path);
+    const std::string text = read_text(path);
     const auto first = text.find_first_not_of(" \t\r\n");
     if (first == std::string::npos) throw InputError("{}: is empty", path);
     if (!hints.kind.empty()) kind_at("--collective", hints.kind);
@@ -260,7 +269,7 @@ NcclMeasurements read_nccl_samples(const std::vector<std::string>& paths, const 
     const bool is_json = text[first] == '{' || (text[first] == '[' && line.find(">:") == std::string::npos);
     NcclMeasurements measured;
     if (is_json)
-      measured = read_json(path, calls);
+      measured = read_json(path, text, calls);
     else if (line.find("op_name") != std::string::npos)
       measured.samples = read_collective_table(path);
     else

@@ -85,7 +85,7 @@ std::vector<Case> compare_rows(const RowSet& set, const SetForecast& forecast) {
   std::vector<Case> rows;
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
     const Row& row = set.rows[i];
-    Case one{.name = row.name, .source = set.id, .quantity = row.leading()};
+    Case one{.name = row.name, .source = set.id(), .quantity = row.leading()};
     one.configuration.strategy = *set.option(row, "strategy");
     one.configuration.world_size = ranks_of(set, row);
     if (const auto measured = row.agreed(one.quantity)) one.measured = estimate_of({*measured});
@@ -151,7 +151,7 @@ ValidationSummary summarize(const std::vector<Case>& rows) {
     return accuracy_of(rows, [role](const Case& row) { return row.role == role; });
   };
   return {over(CaseRole::kJudged), over(CaseRole::kRepeated).errors, over(CaseRole::kFitted).errors,
-          count_of(rows, CaseRole::kWithheld), count_of(rows, CaseRole::kNotPredicted)};
+          count_of(rows, CaseRole::kWithheld)};
 }
 
 std::string to_text(const ValidationSummary& summary) {
@@ -182,7 +182,6 @@ std::string to_text(const ValidationSummary& summary) {
       "\n  {} that only repeat a fit row, counted apart{}\n  {} to fit, reproduced{}",
       counted(summary.withheld, "row"), counted(summary.repeated.count, "row"), errors(summary.repeated),
       counted(summary.fitted.count, "row"), errors(summary.fitted));
-  if (summary.not_predicted > 0) text += "\n  " + counted(summary.not_predicted, "row") + " not predicted";
   return text;
 }
 
@@ -191,7 +190,7 @@ nlohmann::json case_json(const RowSet& set, const SetForecast& forecast,
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < set.rows.size(); ++i)
     rows.push_back(row_json(set, set.rows[i], forecast.rows[i], comparisons[i]));
-  return {{"id", set.id},
+  return {{"id", set.id()},
           {"title", set.title},
           {"source", set.source},
           {"rows", rows},
@@ -209,8 +208,7 @@ nlohmann::json summary_json(const ValidationSummary& summary) {
   return {{"predicted_and_measured", accuracy_json(summary.judged)},
           {"repeated", errors_json(summary.repeated)},
           {"fitted", errors_json(summary.fitted)},
-          {"withheld", summary.withheld},
-          {"not_predicted", summary.not_predicted}};
+          {"withheld", summary.withheld}};
 }
 
 }  // namespace stepcast

@@ -27,7 +27,6 @@ struct ValidationSummary {
   Errors repeated;  ///< counted apart
   Errors fitted;    ///< how well the fits reproduce what they were fitted to
   std::size_t withheld = 0;
-  std::size_t not_predicted = 0;
 };
 ValidationSummary summarize(const std::vector<Case>& rows);
 

@@ -8,6 +8,7 @@
 
 #include "core/csv.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/percentage.hpp"
 #include "core/ranges.hpp"
 #include "core/units.hpp"
@@ -174,7 +175,6 @@ class RowReader {
   }
 
   RowSet read() {
-    set_.id = std::filesystem::path(set_.path).stem().string();
     set_.title = file_.at("study").text();
     set_.source = file_.at("source").text();
     set_.limits = file_.text_or("limits", "");
@@ -213,6 +213,7 @@ class RowReader {
     const auto beside = std::filesystem::path(set_.path).parent_path() / file_.at("rows").text();
     const std::string path = rows_.empty() ? beside.string() : rows_;
     const CsvTable table = read_csv(path);
+    set_.sha1 = sha1(read_file(path));
     for (std::size_t i = 0; i < table.rows.size(); ++i) {
       set_.rows.push_back(table_row(path, table, i, [&](const auto& column) { return name_of(column); }));
       complete(set_.rows.back());
@@ -291,6 +292,7 @@ class RowReader {
 
   void read_inline_rows() {
     static_cast<void>(file_.at("sigma"));
+    set_.sha1 = sha1(read_file(set_.path));
     for (const YamlNode& node : file_.at("rows").items()) set_.rows.push_back(inline_row(node));
     if (std::ranges::find(set_.rows, RowRole::kFit, &Row::role) == set_.rows.end())
       file_.at("rows").fail("found no row to fit, expected at least one");
@@ -333,9 +335,10 @@ class RowReader {
 
 /// Reads a CSV file with columns named like options.
 RowSet read_option_table(const std::string& path) {
-  RowSet set{.id = std::filesystem::path(path).stem().string(), .path = path, .table = true};
+  RowSet set{.path = path, .table = true};
   set.title = set.source = path;
   const CsvTable table = read_csv(path);
+  set.sha1 = sha1(read_file(path));
   const std::vector<std::string> own{"step", "memory", "group", "work"};
   for (const std::string& column : table.columns)
     if (std::ranges::find(own, column) == own.end()) set.predict.set(column, "{" + column + "}");

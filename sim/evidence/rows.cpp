@@ -87,7 +87,7 @@ std::vector<RowSet> load_published(const std::string& more) {
     sets.push_back(read_rows((home_folder() / kPublished / (name + ".yaml")).string()));
   if (more.empty()) return sets;
   RowSet one = read_rows(more);
-  auto same = std::ranges::find(sets, one.id, &RowSet::id);
+  auto same = std::ranges::find(sets, one.id(), &RowSet::id);
   if (same == sets.end()) same = sets.emplace(sets.end());
   *same = std::move(one);
   return sets;

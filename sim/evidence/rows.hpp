@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -81,9 +82,9 @@ struct Epoch {
 };
 
 struct RowSet {
-  std::string id{};  ///< the file's name without its ending
   std::string path{}, title{}, source{}, limits{};
   bool table = false;    ///< rows come from a table
+  std::string sha1{};    ///< of the file that contains the rows
   Assignment predict{};  ///< options of all rows
   std::vector<FreeValue> free{};
   std::vector<OpenValue> open{};
@@ -95,6 +96,8 @@ struct RowSet {
   Epoch epoch{};
   bool global_batch = false;  ///< ranks share one batch
 
+  /// The file's name without its ending.
+  [[nodiscard]] std::string id() const { return std::filesystem::path(path).stem().string(); }
   /// An option of a row as it stands in the file; null if it has none.
   [[nodiscard]] const std::string* option(const Row& row, const std::string& name) const;
 };

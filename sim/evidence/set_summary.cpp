@@ -65,7 +65,7 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
 
 SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast) {
   const SetSummary summary = summary_of(set, forecast);
-  SetAccuracy accuracy{.set = set.id, .title = set.title, .rows = summary.rows};
+  SetAccuracy accuracy{.set = set.id(), .title = set.title, .rows = summary.rows};
   accuracy.add(summary.errors);
   for (const auto& [name, errors] : summary.baselines) {
     accuracy.percent[name] = 100.0 * errors.relative.median;
@@ -85,7 +85,7 @@ void to_json(nlohmann::json& json, const FittedParameter& one) {
 }
 
 nlohmann::json json_of(const RowSet& set, const SetForecast& forecast) {
-  nlohmann::json json{{"id", set.id},
+  nlohmann::json json{{"id", set.id()},
                       {"title", set.title},
                       {"source", set.source},
                       {"rows", nlohmann::json::array()},

@@ -181,7 +181,10 @@ class TableReader {
     if (entry.value.find(kNotLiteral) != std::string::npos)
       fail(entry,
            "the value is not literal; only literal assignments, arrays and variables of these are read");
-    values_.set((of_model ? read_.at("model") : read_.at("keys")).at(key).text(), joined(parts, "+"));
+    const std::string name = (of_model ? read_.at("model") : read_.at("keys")).at(key).text();
+    if (value.empty() && !read_.at("defaults").text_or(name, "none").empty())
+      fail(entry, "found an empty text; write a value, or remove the key");
+    values_.set(name, joined(parts, "+"));
   }
 
   /// Refuses different last values of a key under several parents, as `ddp` and `mixed_precision`.
@@ -201,7 +204,7 @@ class TableReader {
 
   /// A key without a value of its own: refused, without effect or unknown.
   void take_other(const LaunchEntry& entry, const std::string& key, const std::string& value) {
-    static const std::set<std::string> kOff{"no", "0", "none", "null", "None", "[]"};
+    static const std::set<std::string> kOff{"", "no", "0", "none", "null", "None", "[]"};
     if (read_.has("refused"))
       for (const std::string& pattern : read_.at("refused").keys())
         if (fnmatch(pattern.c_str(), key.c_str(), 0) == 0) {

@@ -31,7 +31,7 @@ std::optional<std::string> literal(const std::string& text,
   const std::string value = trimmed(text);
   if (value.size() >= 2 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front() &&
       value.find(value.front(), 1) == value.size() - 1)
-    return value.substr(1, value.size() - 2);
+    return value.size() == 2 ? kEmptyText : value.substr(1, value.size() - 2);
   static const std::regex kPlain(
       R"([-+]?[0-9][0-9_]*(\.[0-9]*)?([eE][-+]?[0-9]+)?|True|False|None|true|false|null)");
   static const std::regex kType(R"(torch\.(bfloat16|float16|float32|half))");
@@ -116,6 +116,7 @@ void read_comment(const std::string& line, int number, LaunchFile& file) {
 
 std::string normal_value(const std::string& value) {
   if (value.empty() || value == "true" || value == "True") return "yes";
+  if (value == kEmptyText) return "";
   return value == "false" || value == "False" ? "no" : value;
 }
 

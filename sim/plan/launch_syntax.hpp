@@ -8,6 +8,8 @@ namespace stepcast {
 
 /// Values that are not literal. Keywords of an expression or call are entries of their own.
 inline constexpr const char *kNotLiteral = "\x01", *kExpression = "\x01()";
+/// The empty text of Python and TOML.
+inline constexpr const char* kEmptyText = "\"\"";
 
 /// A literal value of a launch file.
 struct LaunchEntry {
@@ -37,7 +39,7 @@ LaunchFile read_recipe(const std::string& text, const std::string& name);
 LaunchFile read_toml(const std::string& text, const std::string& name);
 LaunchFile read_yaml(const std::string& text, const std::string& name);
 
-/// `yes` of flags and `true`, `no` of `false`; other values as they are.
+/// `yes` of flags and `true`, `no` of `false`, "" of kEmptyText; other values as they are.
 std::string normal_value(const std::string& value);
 
 /// Values of `a b`, `a,b` and `[a, "b"]`.

@@ -244,8 +244,10 @@ double MemoryBounds::sharded_bytes(const PlanView& view) {
     return process_bytes() + resident_bytes(view, range) + std::max(held.forward_peak, held.backward_peak);
   }
   double bytes = process_bytes() + input_bytes(view);
+  const bool freed = view.plan.text("gradients") == "freed";  // while the forward fills the memory
   for (const FsdpUnit& unit : all)
-    for (const MemoryChange& held : resident_shard(view.model, unit)) bytes += held.size.count();
+    for (const MemoryChange& held : resident_shard(view.model, unit))
+      if (!freed || held.category != MemoryCategory::kGradients) bytes += held.size.count();
   const bool keeps = view.plan.text("sharding") == "shard_grad_op",
              accumulates = view.shape.micro_batches > 1 && !view.reduces_each();
   const auto [found, is_new] = sharded_peaks_.try_emplace(
@@ -263,12 +265,13 @@ double MemoryBounds::sharded_peak(const PlanView& view) {
              accumulates = view.shape.micro_batches > 1 && !view.reduces_each();
   std::vector<Held> held(view.model.segments.size());
   Held root, sum;
+  const bool copies = view.model.execution.gathered == "copied";  // the root has gradients one by one
   for (const FsdpUnit& unit : units(view)) {
     if (unit.alone()) continue;
     const bool is_root = unit.name == "root" || unit.name.starts_with("root ");
     Held& own = is_root ? root : held[unit.segments.front()];
     own.parameters += unit.size().count();
-    own.gradients += unit.gradients().count();
+    if (!is_root || !copies) own.gradients += unit.gradients().count();
   }
   for (std::size_t i = 0; i < held.size(); ++i) {
     Held& own = held[i];

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/collectives/nccl_reached.hpp"
 #include "sim/replay/dispatch.hpp"
@@ -41,12 +42,10 @@ CollectivePlan CollectivePlans::make(const Collective& collective, int group) {
   CollectivePlan plan;
   plan.algorithm = &algorithm_for(collective.kind, backend_, input_.algorithms);
   plan.call = {collective.message, static_cast<int>(ranks.size()), collective.root};
-  const bool ring = plan.algorithm->ring;
   if (nccl_ != nullptr && plan.call.ranks > 1) {
     choose_nccl(plan, collective, ranks);
     plan.way = Way::kLinkLoads;
-  } else if (ring && (input_.fidelity == Fidelity::kAggregate ||
-                      (input_.fidelity == Fidelity::kAutomatic && plan.call.ranks > kLargestMessageGroup))) {
+  } else if (plan.algorithm->ring && is_aggregated(plan)) {
     plan.way = Way::kLinkLoads;
   }
   const auto next = static_cast<int>(flow_types_.size()) + 1;  // 0: messages between two ranks
@@ -58,11 +57,19 @@ CollectivePlan CollectivePlans::make(const Collective& collective, int group) {
   return plan;
 }
 
+/// True if one flow per link carries all bytes of a ring.
+bool CollectivePlans::is_aggregated(const CollectivePlan& plan) const {
+  const int ranks = plan.call.ranks;
+  if (input_.fidelity != Fidelity::kAutomatic) return input_.fidelity == Fidelity::kAggregate;
+  if (ranks <= kLargestMessageGroup || ranks > kLargestGroupOutOfStep) return ranks > kLargestMessageGroup;
+  for (int k = 0; k < plan.algorithm->steps(plan.call, 0); ++k)
+    if (plan.algorithm->step(plan.call, 0, k).sent <= Bytes(0)) return false;
+  return true;
+}
+
 void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collective,
                                   const std::vector<int>& ranks) {
-  std::vector<int> places;
-  places.reserve(ranks.size());
-  for (const int rank : ranks) places.push_back(input_.node_of_rank[rank]);
+  const std::vector<int> places = transformed(ranks, [this](int rank) { return input_.node_of_rank[rank]; });
   if (!traits(collective.kind).nccl_kernel) {
     group_messages(plan, collective, places);
     return;
@@ -132,12 +139,12 @@ std::string CollectivePlans::nccl_choices() const {
   std::vector<std::pair<std::pair<CollectiveKind, std::string>, Sizes>> all(chosen.begin(), chosen.end());
   std::ranges::stable_sort(
       all, {}, [](const auto& each) { return std::pair(each.first.first, each.second.smallest); });
-  std::vector<std::string> texts;
-  for (const auto& [what, sizes] : all)
-    texts.push_back(fmt::format("{} {}{}: {}", to_text(what.first), to_text(sizes.smallest),
-                                sizes.largest > sizes.smallest ? " to " + to_text(sizes.largest) : "",
-                                what.second));
-  return joined(texts, "; ");
+  const auto text_of = [](const auto& each) {
+    const auto& [what, sizes] = each;
+    return fmt::format("{} {}{}: {}", to_text(what.first), to_text(sizes.smallest),
+                       sizes.largest > sizes.smallest ? " to " + to_text(sizes.largest) : "", what.second);
+  };
+  return joined(transformed(all, text_of), "; ");
 }
 
 std::string CollectivePlans::algorithms_used() const {
@@ -145,9 +152,8 @@ std::string CollectivePlans::algorithms_used() const {
   for (const auto& [key, plan] : plans_)
     if (nccl_ == nullptr && plan.call.ranks > 1)
       used.try_emplace(plan.algorithm->kind, algorithm_name(*plan.algorithm));
-  std::vector<std::string> texts;
-  for (const auto& [kind, name] : used) texts.push_back(fmt::format("{}: {}", to_text(kind), name));
-  return joined(texts, "; ");
+  const auto text_of = [](const auto& one) { return fmt::format("{}: {}", to_text(one.first), one.second); };
+  return joined(transformed(used, text_of), "; ");
 }
 
 std::string CollectivePlans::fidelity_used() const {

@@ -39,8 +39,9 @@ struct CollectivePlan {
 /// Plans of all groups and calls, each made once.
 class CollectivePlans {
  public:
-  /// Largest group whose rings are replayed message by message with `Fidelity::kAutomatic`.
-  static constexpr int kLargestMessageGroup = 16;
+  /// Largest group whose rings are replayed message by message with `Fidelity::kAutomatic`, and of rings with
+  /// empty messages, whose ranks do not keep step: of arrays with fewer elements than segments.
+  static constexpr int kLargestMessageGroup = 16, kLargestGroupOutOfStep = 128;
 
   /// \param nccl of the backend `nccl`; null: another backend
   /// \throws UsageError for NCCL with `--fidelity message`, or with `--exact` beyond 512 ranks
@@ -61,6 +62,7 @@ class CollectivePlans {
 
  private:
   [[nodiscard]] CollectivePlan make(const Collective& collective, int group);
+  [[nodiscard]] bool is_aggregated(const CollectivePlan& plan) const;
   [[nodiscard]] const std::vector<NcclFlow>& flows_of(const CollectivePlan& plan);
   void choose_nccl(CollectivePlan& plan, const Collective& collective, const std::vector<int>& ranks);
   void group_messages(CollectivePlan& plan, const Collective& collective, const std::vector<int>& places);

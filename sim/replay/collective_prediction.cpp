@@ -87,7 +87,7 @@ void check(const CollectiveRequest& request) {
   for (const std::string& name : request.collectives)
     named<UsageError>(bench_names(), std::identity(), "collective", name);
   for (const ResourceScale& one : request.scales)
-    if (one.resource == "pageable" || (one.resource == "compute" && request.calibration.empty()) ||
+    if (one.resource == "pageable" || one.resource == "compute" ||
         !rank_speeds({one}, make_schedule("bench", {.world_size = request.world_size})).empty())
       throw UsageError("--scale {} has no effect on collectives", one.resource);
 }
@@ -140,10 +140,10 @@ Bench predict_collectives(const CollectiveRequest& request) {
       row.time_s = slowest_rank(result);
       if (const auto classes = result.notes.find("path_classes"); classes != result.notes.end())
         add_once(bench.context.warnings, "path_classes: " + classes->second);
-      if (const auto nccl = result.notes.find("nccl"); nccl != result.notes.end())
-        row.algorithm = nccl->second.substr(nccl->second.find(": ") + 2);
-      else if (kind && input.algorithms.count(*kind) != 0)
-        row.algorithm = input.algorithms.at(*kind);
+      if (const std::string nccl = value_or(result.notes, "nccl", ""); !nccl.empty())
+        row.algorithm = nccl.substr(nccl.find(": ") + 2);
+      else if (kind)
+        row.algorithm = value_or(input.algorithms, *kind, "");
       if (!kind)
         for (double& time : row.time_s) time /= 2.0 * kRoundTrips;
       bench.rows.push_back(std::move(row));

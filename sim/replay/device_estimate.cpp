@@ -93,8 +93,7 @@ LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double 
 }
 
 Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
-  Seconds total(0);
-  for (const LayerWork& work : segment.work) total += time(work, phase);
+  Seconds total = total_of(segment.work, [&](const LayerWork& work) { return time(work, phase); });
   if (phase == Phase::kBackward)
     total += recomputed_time(segment, [&](const LayerWork& work) { return time(work, Phase::kForward); });
   return total;
@@ -132,8 +131,7 @@ Seconds issue_time(const Model& model, int segment, Phase phase, const DeviceMod
 Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, const Model& model,
                          const LayerTime& time) {
   Seconds waits(0);
-  const auto capacity = model.settings.find("capacity");
-  const bool dropless = capacity == model.settings.end() || capacity->second == 0;
+  const bool dropless = value_or(model.settings, "capacity", 0) == 0;
   if (!device.gpu || !model.transformer_engine() || !dropless || model.execution.graph == "full")
     return waits;
   for (const LayerWork& work : segment.work)
@@ -224,10 +222,16 @@ DeviceModel slowest_of(DeviceModel device, int count) {
   return device;
 }
 
+/// True if torch.compile's graph of the loss reads the outputs and writes their gradient in their dtype.
+bool is_compiled(const Model& model) {
+  return value_or(model.settings, kCompiled, 0) != 0 && !model.loss.eager && !model.shares_classes();
+}
+
 double loss_bytes(const Model& model, int samples) {
   if (model.loss.kind != "cross_entropy" || model.loss.fused) return 0.0;
   const double copies = model.loss.compiled      ? kLossCopiesCompiled
                         : model.loss.in_place    ? kLossCopiesInPlace
+                        : is_compiled(model)     ? 0.0
                         : model.shares_classes() ? kSharedLossCopies
                                                  : kLossCopies;
   return copies * kFloat32Bytes * samples * static_cast<double>(numel(model.segments.back().output)) /

@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/load.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/layer.hpp"
 #include "sim/replay/dispatch.hpp"
@@ -49,10 +50,9 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
     lines.back() += ", the casts of whose operands cost nothing";
   if (model.input.documents > 0) lines.push_back("all documents are equally long");
   if (model.has_experts()) {
-    const auto given = model.settings.find("imbalance");
-    const bool shares = model.parallel.expert > 1;
-    const double most =
-        given == model.settings.end() || !shares ? 1.0 : static_cast<double>(given->second) / 100.0;
+    const double most = model.parallel.expert > 1
+                            ? static_cast<double>(value_or(model.settings, "imbalance", 100)) / 100.0
+                            : 1.0;
     lines.push_back(most == 1.0 ? "routing is even"
                                 : fmt::format("the fullest rank has {:.2f} times the mean tokens", most));
   }

@@ -111,9 +111,9 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     return optimizer_time(model, all, rates.memory, [&](const LayerWork& work, Phase) {
       return layer_roofline(work, true, 1.0, rates);
     });
-  Seconds total(0);
-  for (const LayerWork& work : all.work)
-    total += layer_roofline(work, phase == Phase::kForward, samples, rates);
+  Seconds total = total_of(all.work, [&](const LayerWork& work) {
+    return layer_roofline(work, phase == Phase::kForward, samples, rates);
+  });
   if (phase == Phase::kBackward)
     total += recomputed_time(
         all, [&](const LayerWork& work) { return layer_roofline(work, true, samples, rates); });
@@ -137,9 +137,8 @@ double kernels_of(const Model& model, int segment, Phase phase) {
   if (phase == Phase::kZeroGrad) return 0;
   const Segment& all = model.segments[segment];
   if (phase == Phase::kOptimizer) return optimizer_kernels(model, all);
-  double kernels = phase == Phase::kBackward ? recomputed_kernels(all) : 0.0;
-  for (const LayerWork& work : all.work) kernels += work.issued(phase == Phase::kForward);
-  return kernels;
+  return (phase == Phase::kBackward ? recomputed_kernels(all) : 0.0) +
+         sum_of(all.work, [&](const LayerWork& work) { return work.issued(phase == Phase::kForward); });
 }
 
 const DeviceModel& traced_device(const Trace& trace, const std::string& path, const std::string& named) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "core/ranges.hpp"
 #include "models/model.hpp"
 #include "records/trace.hpp"
 #include "schedule/schedule.hpp"
@@ -43,9 +44,7 @@ Seconds layer_roofline(const LayerWork& work, bool forward, double samples, cons
 
 /// Sum of `time_of` over the forwards that a segment's backward recomputes.
 auto recomputed_time(const Segment& segment, const auto& time_of) {
-  decltype(time_of(LayerWork{})) total{};
-  for (const LayerWork& work : segment.recomputed.work) total += time_of(work);
-  return total;
+  return total_of(segment.recomputed.work, time_of);
 }
 
 /// Sum of the rooflines of the layers, without launches. Zeroing writes gradients once. The optimizer moves

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "models/layer.hpp"
 
 namespace stepcast {
@@ -65,9 +66,8 @@ void add_other_micro_batch(const Model& model, const Segment& segment, const Lay
   const double most = most_hidden(model);
   for (const bool backward : {false, true}) {
     Bytes all;
-    Seconds other(0);
-    for (const LayerWork& work : segment.work)
-      other += time(work, backward ? Phase::kForward : Phase::kBackward);
+    const Phase beside = backward ? Phase::kForward : Phase::kBackward;
+    const Seconds other = total_of(segment.work, [&](const LayerWork& work) { return time(work, beside); });
     const auto visit = [&](const auto& each) {
       for (const int index : segment.collectives)
         if (const LayerCollective& one = model.collectives[index];

@@ -60,6 +60,20 @@ Cluster calibrated_machine(const Calibration& calibration, const std::string& pa
   return one_host(calibration.context.cores, "the calibrated machine");
 }
 
+/// Sets the bandwidth of all links of a kind; degraded and scaled ones keep their part of it.
+void set_rate(const char* option, const std::optional<BytesPerSecond>& rate, LinkKind kind,
+              Cluster& cluster) {
+  if (!rate) return;
+  bool any = false;
+  for (Link& link : cluster.links) {
+    if (link.kind != kind) continue;
+    link.bandwidth = link.scale * link.remaining * *rate;
+    any = true;
+  }
+  if (!any)
+    throw UsageError("{} has no effect: cluster '{}' has no such links", option, cluster.specification);
+}
+
 /// All that an environment depends on; "" if hints imply its cluster.
 std::string key_of(const EnvironmentRequest& request, const ResourceScales& scales, bool scaled_device) {
   if (request.cluster.empty()) return "";
@@ -133,12 +147,8 @@ std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequ
   result->cluster = request.cluster.empty() ? implied_cluster(hints, result->costs(), request.calibration)
                                             : load_cluster(request.cluster);
   scale_environment(scales, result->cluster, result->calibration, scaled_device);
-  for (Link& link : result->cluster.links) {
-    if (request.pcie && link.kind == LinkKind::kPcie)
-      link.bandwidth = link.scale * link.remaining * *request.pcie;
-    if (request.nvlink && link.kind == LinkKind::kNvLink)
-      link.bandwidth = link.scale * link.remaining * *request.nvlink;
-  }
+  set_rate("--pcie-rate", request.pcie, LinkKind::kPcie, result->cluster);
+  set_rate("--nvlink-rate", request.nvlink, LinkKind::kNvLink, result->cluster);
   result->backend = backend_for(request.backend, result->costs(), result->cluster);
   result->algorithms = parse_algorithms(request.algorithms, result->backend);
   if (!key.empty()) known->environments.emplace(key, result);

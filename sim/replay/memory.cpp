@@ -52,6 +52,21 @@ std::vector<Event> events_of(const Schedule& schedule, const Program& program,
   return events;
 }
 
+/// What FSDP2's collectives keep besides what is handed out: gathered units lie in the memory of another
+/// stream, two at once, before they are copied, and the largest input of a reduce-scatter fits into nothing
+/// that was freed.
+double kept_by_collectives(const Schedule& schedule, const Execution& execution) {
+  if (execution.gathered != "copied") return 0.0;
+  double largest = 0.0, second = 0.0, message = 0.0;
+  for (const FsdpUnit& unit : schedule.units) {
+    if (!unit.sharded || unit.alone()) continue;
+    second = std::max(second, std::min(largest, unit.size().count()));
+    largest = std::max(largest, unit.size().count());
+    message = std::max(message, unit.message().count());
+  }
+  return largest + second + message;
+}
+
 }  // namespace
 
 MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTimes>& times,
@@ -112,7 +127,7 @@ void add_process_totals(const Schedule& schedule, const Execution& execution, bo
         groups.insert(-1);  // of the stages
       }
     }
-    use.reserved_bytes = reserved * use.peak_bytes;
+    use.reserved_bytes = reserved * use.peak_bytes + kept_by_collectives(schedule, execution);
     use.process_bytes = use.reserved_bytes;
     if (!is_stated)
       use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);

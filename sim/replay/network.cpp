@@ -4,6 +4,7 @@
 #include <simgrid/s4u.hpp>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "topologies/token_bucket.hpp"
 
 namespace stepcast {
@@ -15,9 +16,7 @@ namespace {
 double bandwidth(const s4u::Link* link) { return link->get_bandwidth() / kUnitsPerByte; }
 
 double least_bandwidth(const LinkBuckets::Links& way) {
-  double least = bandwidth(way.front());
-  for (const s4u::Link* link : way) least = std::min(least, bandwidth(link));
-  return least;
+  return std::ranges::min(transformed(way, bandwidth));
 }
 
 }  // namespace
@@ -27,9 +26,7 @@ double LinkBuckets::depth(const s4u::Link* link) const {
 }
 
 double LinkBuckets::at_rest(const Links& way) const {
-  double least = depth(way.front());
-  for (const s4u::Link* link : way) least = std::min(least, depth(link));
-  return least;
+  return std::ranges::min(transformed(way, [this](const s4u::Link* link) { return depth(link); }));
 }
 
 double LinkBuckets::begin(const Links& way, double bytes, double date) {

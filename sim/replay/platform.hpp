@@ -58,7 +58,6 @@ class Platform {
   [[nodiscard]] std::vector<simgrid::s4u::Link*> way(int from, int to);
   /// Link of the cluster of which this is a direction.
   [[nodiscard]] std::size_t link_index(const simgrid::s4u::Link* link) const { return link_index_.at(link); }
-  [[nodiscard]] bool same_host(int a, int b) const { return cluster_.node(a).host == cluster_.node(b).host; }
   /// Sets SimGrid's precision of dates if no flow can last beyond `date`. Two dates within `surf/precision`
   /// are one; with a precision below the rounding of the clock, a flow never ends whose date the clock rounds
   /// past. The precision is relative to the date: a step of 1 us is as exact as one of 10,000 s. 0: a new

@@ -330,7 +330,7 @@ void add_lineage(const PredictionRequest& request, const Cluster& cluster, bool 
 }
 
 /// Plan of a request as text: everything that its Schedule depends on. Empty if it depends on times, too.
-std::string plan_key(const PredictionRequest& request, bool gpu) {
+std::string plan_key(const PredictionRequest& request, const DeviceModel* device) {
   const TrainingConfig& training = request.training;
   const auto split = training.options.find("split");
   if (!request.costs.trace.empty() || !request.costs.phases.empty() || !request.costs.batch ||
@@ -338,11 +338,11 @@ std::string plan_key(const PredictionRequest& request, bool gpu) {
     return "";
   std::string key = request.strategy + "|" + shared_by(request.costs.model, training.mesh) + "|" +
                     to_text(request.costs.precision) + "|" + to_text(request.costs.execution) + "|" +
-                    to_text(training.recomputed_part) + "|" + to_text(training.offload) +
-                    (gpu ? "|gpu" : "|") + (request.gradients_freed ? "|freed" : "|");
+                    to_text(training.recomputed_part) + "|" + to_text(training.offload);
   for (const int value :
-       {training.world_size, request.costs.documents, *request.costs.batch, training.micro_batches,
-        training.recompute, training.recomputed_first, training.recomputed_each})
+       {device != nullptr && device->gpu ? 1 : 0, device != nullptr && device->transposes() ? 1 : 0,
+        request.gradients_freed ? 1 : 0, training.world_size, request.costs.documents, *request.costs.batch,
+        training.micro_batches, training.recompute, training.recomputed_first, training.recomputed_each})
     key += "|" + std::to_string(value);
   key += "|" + training.mesh.text();
   for (const auto& [name, value] : training.options) key += "|" + name + "=" + value;
@@ -351,8 +351,7 @@ std::string plan_key(const PredictionRequest& request, bool gpu) {
 
 /// The Schedule of a request: built once per plan if `request.known` is set.
 std::shared_ptr<const Schedule> planned_schedule(const PredictionRequest& request, const Workload& workload) {
-  const std::string key =
-      request.known == nullptr ? "" : plan_key(request, workload.device != nullptr && workload.device->gpu);
+  const std::string key = request.known == nullptr ? "" : plan_key(request, workload.device);
   if (key.empty()) return std::make_shared<const Schedule>(resolve_schedule(request, workload));
   std::shared_ptr<const Schedule>& known = request.known->schedules[key];
   if (known == nullptr) known = std::make_shared<const Schedule>(resolve_schedule(request, workload));

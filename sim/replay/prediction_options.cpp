@@ -59,13 +59,17 @@ BytesPerSecond rate(const std::string& option, const Text& value) {
   return parsed;
 }
 
-/// Makes the device of a file known; --device, which may have settings, is then that device.
-void take_device_file(Request& request, const Text& file) {
-  const std::string& own = add_device(file).name;
-  std::string& device = request.costs.device;
+/// Makes the device of --device-file known. --device, which may have settings, is that device also for
+/// conventions.
+OptionTexts with_device(OptionTexts options) {
+  const auto file = options.find("device-file");
+  if (file == options.end()) return options;
+  const std::string& own = add_device(file->second).name;
+  Text& device = options["device"];
   if (device.empty()) device = own;
   if (device != own && !device.starts_with(own + ":"))
-    throw UsageError("--device {}: --device-file {} describes '{}'", device, file, own);
+    throw UsageError("--device {}: --device-file {} describes '{}'", device, file->second, own);
+  return options;
 }
 
 /// Stores a text in a member of the request's part.
@@ -88,7 +92,7 @@ std::vector<PredictionOption> cost_options() {
       {"trace", kForecast, stores(&CostRequest::trace)},
       {"like", kForecast},
       {"device", kForecast, stores(&CostRequest::device)},
-      {"device-file", kForecast, take_device_file},
+      {"device-file", kForecast},
       {"documents", kForecast,
        [](Request& r, const Text& v) { r.costs.documents = whole("documents", v, 0); }},
       {"phase-times", kForecast,
@@ -196,7 +200,8 @@ const std::vector<PredictionOption>& prediction_options() {
   return kAll;
 }
 
-PredictionRequest prediction_request(const OptionTexts& given) {
+PredictionRequest prediction_request(const OptionTexts& asked) {
+  const OptionTexts given = with_device(asked);
   const auto convention = given.find("like");
   const LikeOptions all =
       convention == given.end() ? LikeOptions{given, ""} : Convention(convention->second).added_to(given);
@@ -209,9 +214,12 @@ PredictionRequest prediction_request(const OptionTexts& given) {
       option.set(request, set->second);
   if (given.contains("host-memory-rate") && request.training.offload.optimizer == 0.0)
     throw UsageError("--host-memory-rate has no effect without --offload optimizer or parameters");
-  for (const auto& [name, copies] :
-       {std::pair{"pageable-rate", false}, {"copy-launch", request.training.offload != Offload{}}})
-    if (!copies && given.contains(name) && strategies().find(request.strategy).trains)
+  const bool offloads = request.training.offload != Offload{};
+  const bool scales = std::ranges::count(request.scale, "pageable", &ResourceScale::resource) > 0;
+  for (const auto& [name, is_given] : {std::pair{"pageable-rate", given.contains("pageable-rate")},
+                                       {"scale pageable", scales},
+                                       {"copy-launch", given.contains("copy-launch") && !offloads}})
+    if (is_given && strategies().find(request.strategy).trains)
       throw UsageError("--{} has no effect with strategy '{}', which makes no such copies", name,
                        request.strategy);
   const std::vector<std::string> known = transformed(prediction_options(), &PredictionOption::name);

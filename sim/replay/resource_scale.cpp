@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/strategies/options.hpp"
 #include "topologies/link_tiers.hpp"
@@ -59,9 +60,8 @@ ResourceScales parse_scales(const std::string& text) {
 }
 
 std::string to_text(const ResourceScales& scales) {
-  std::vector<std::string> texts;
-  for (const ResourceScale& one : scales) texts.push_back(fmt::format("{}={}", one.resource, one.factor));
-  return joined(texts, ",");
+  const auto text_of = [](const auto& one) { return fmt::format("{}={}", one.resource, one.factor); };
+  return joined(transformed(scales, text_of), ",");
 }
 
 std::vector<int> stages(const Schedule& schedule) {
@@ -127,9 +127,11 @@ void scale_environment(const ResourceScales& scales, Cluster& cluster,
     } else if (resource == "memory" || resource == "host") {
       if (!device) refuse(resource, "requires an estimated or moved --device");
     } else if (resource == "latency") {
+      if (cluster.links.empty()) refuse(resource, "cluster '" + cluster.specification + "' has no links");
       for (Link& link : cluster.links) link.latency = (1.0 / factor) * link.latency;
     } else if (resource == "endpoints") {
-      if (!calibration) refuse(resource, "requires --calibration; without it endpoints cost nothing");
+      if (!calibration || calibration->paths.empty())
+        refuse(resource, "requires a --calibration of Gloo; without it endpoints cost nothing");
       for (PathCost& path : calibration->paths) {
         for (PiecewiseCost* cost : {&path.latency, &path.gap, &path.cpu}) speed_up(*cost, factor);
         path.notice_s /= factor;

@@ -23,14 +23,6 @@ int choose(const std::optional<int>& requested, const std::set<int>& measured, c
   throw UsageError("--{} is missing; {} contains {}", option, path, joined(measured));
 }
 
-Precision traced_precision(const Trace& trace, const std::string& path) {
-  try {
-    return Precision::parse(trace.precision);
-  } catch (const InputError& error) {
-    throw InputError("{}: key 'precision': {}", path, error.what());
-  }
-}
-
 /// Result of `read`, whose errors name the file.
 auto of_file(const std::string& path, const auto& read) {
   try {
@@ -91,6 +83,8 @@ class WorkloadResolver {
     if (request_.documents > 0 && (traced || request_.device.empty()))
       throw UsageError("--documents {}: requires --device without --trace, whose kernels are estimated",
                        request_.documents);
+    if (request_.extrapolate && !traced)
+      throw UsageError("--extrapolate requires --trace, whose batch sizes it leaves");
     if (traced && !request_.phases.empty())
       throw UsageError("--phase-times cannot be combined with --trace, which contains the phases");
     if (!traced && !request_.batch && (!request_.device.empty() || !request_.phases.empty()))
@@ -207,7 +201,8 @@ class WorkloadResolver {
   }
 
   void take_precision(const Trace& trace) {
-    const Precision precision = traced_precision(trace, request_.trace);
+    const Precision precision =
+        of_file(request_.trace + ": key 'precision'", [&] { return Precision::parse(trace.precision); });
     if (request_.precision != Precision{} && request_.precision != precision)
       throw UsageError("--precision {}: {} was measured in {}", to_text(request_.precision), request_.trace,
                        to_text(precision));
@@ -300,11 +295,17 @@ void check_execution(const CostRequest& request, const std::string& strategy,
 }
 
 Workload resolve_no_workload(const CostRequest& request, const std::string& strategy) {
-  for (const auto& [option, given] :
-       {std::pair{"model", !request.model.empty()}, std::pair{"trace", !request.trace.empty()},
-        std::pair{"device", !request.device.empty()}, std::pair{"batch", request.batch.has_value()},
-        std::pair{"phase-times", !request.phases.empty()},
-        std::pair{"precision", request.precision != Precision{}}})
+  using Given = std::pair<std::string, bool>;
+  for (const auto& [option, given] : {Given{"model", !request.model.empty()},
+                                      {"trace", !request.trace.empty()},
+                                      {"device", !request.device.empty()},
+                                      {"trace-device", !request.trace_device.empty()},
+                                      {"batch", request.batch.has_value()},
+                                      {"phase-times", !request.phases.empty()},
+                                      {"precision", request.precision != Precision{}},
+                                      {"documents", request.documents > 0},
+                                      {"extrapolate", request.extrapolate},
+                                      {to_text(request.execution), request.execution != Execution{}}})
     if (given)
       throw UsageError("--{} has no effect with strategy '{}', which trains no model", option, strategy);
   Workload result{.threads = request.threads.value_or(1)};

@@ -89,6 +89,7 @@ class Fsdp {
     int gathered = -1;       // its all-gather; -1: not there
     bool in_flight = false;  // gathered, and its turn is not over
     bool gradients = false;  // whole ones are there
+    Bytes to_make{};         // of them, if each tensor has its own
   };
 
   /// A reduction in flight.
@@ -212,7 +213,7 @@ class Fsdp {
       gather(index);
       take_gradients(index, wait_for(index));
       if (backward_prefetch_ == "pre") prefetch(i - 1, -1);
-      step_.backward(i, micro_batch, wait_for(index));
+      make_gradients(i, step_.backward(i, micro_batch, wait_for(index)));
       if (first_backward(index) != i) continue;
       states_[index].in_flight = false;
       if (reduces || !stays(index)) free_parameters(index);
@@ -228,8 +229,25 @@ class Fsdp {
     if (!sharded_ || trained.empty() || states_[trained.front()].gradients) return;
     for (const std::size_t each : trained) {
       const bool accumulated = unit(each).alone() && states_[each].gradients;
-      if (!accumulated) units_.zero_gradients(each, !unit(each).alone(), after);
+      const bool at_once = !unit(each).alone() && !units_.copies();
+      if (!accumulated) units_.zero_gradients(each, at_once, after);
+      if (!unit(each).alone() && units_.copies()) states_[each].to_make = unit(each).gradients();
       states_[each].gradients = true;
+    }
+  }
+
+  /// Tensors with arrays of their own get them at the backward of their segment, padding at the last one.
+  void make_gradients(int segment, int backward) {
+    const std::size_t index = unit_of_[segment];
+    for (const std::size_t each : trained_units(index)) {
+      Bytes size;
+      for (const int tensor : unit(each).tensors)
+        if (model_.parameters[tensor].segment == segment) size += model_.parameters[tensor].gradient;
+      Bytes& left = states_[each].to_make;
+      size = first_backward(index) == segment ? left : std::min(left, size);
+      left += -1.0 * size;
+      if (size > Bytes(0))
+        step_.change_memory(backward, {.category = MemoryCategory::kGradients, .size = size});
     }
   }
 

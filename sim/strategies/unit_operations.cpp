@@ -42,8 +42,10 @@ void UnitOperations::zero_gradients(std::size_t index, bool allocates, std::vect
 }
 
 void UnitOperations::free_gradients(std::size_t index, int after) {
+  std::vector<MemoryChange> memory;
+  if (!copies()) memory = {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(index).gradients()}};
   add("free_grad", index, UnitMemory{static_cast<int>(index), UnitMemory::What::kFreeGradients}, {after},
-      {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(index).gradients()}});
+      std::move(memory));
 }
 
 void UnitOperations::scale(std::size_t index, double factor, bool shard) {
@@ -69,8 +71,17 @@ int UnitOperations::reduce(std::size_t index, const std::vector<int>& after, boo
                             .group = unit(index).group,
                             .payload = UnitGradients{.unit = static_cast<int>(index), .incoming = incoming}},
                            after);
-  if (incoming)
-    step_.change_memory(call, {.category = MemoryCategory::kGradients, .size = unit(index).gradient_shard()});
+  const auto change = [&](Bytes size, bool at_end, const char* term = nullptr) {
+    step_.change_memory(
+        call, {.category = MemoryCategory::kGradients, .size = size, .at_end = at_end, .term = term});
+  };
+  if (copies()) {
+    constexpr const char* kInput = "copied for their reduction";
+    change(unit(index).message(), false, kInput);
+    change(-1.0 * unit(index).gradients(), false);
+    change(-1.0 * unit(index).message(), true, kInput);
+  }
+  if (incoming) change(unit(index).gradient_shard(), false);
   return call;
 }
 

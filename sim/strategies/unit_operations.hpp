@@ -22,12 +22,14 @@ class UnitOperations {
   void free_parameters(std::size_t index);
   /// Zeroes whole gradients. \param allocates as in gather()
   void zero_gradients(std::size_t index, bool allocates, std::vector<int> after = {});
+  /// Frees whole gradients, unless they were copied and freed before their reduction.
   void free_gradients(std::size_t index, int after);
   /// Divides whole gradients, or the own shard of them; by 1 not.
   void scale(std::size_t index, double factor, bool shard = false);
   /// shard += factor * incoming shard, which is freed
   void add_incoming(std::size_t index, double factor);
-  /// Reduce-scatter of gradients, without shards an all-reduce. \param incoming the shard gets its own array
+  /// Reduce-scatter of gradients, without shards an all-reduce. With copies() its input, in the dtype of the
+  /// reduction, takes the place of the gradients. \param incoming the shard gets its own array
   int reduce(std::size_t index, const std::vector<int>& after, bool incoming = false);
   /// All-reduce of the shard over the ranks that have the same one. \param name `all_reduce/UNIT`
   int reduce_shard(std::size_t index, int group, const std::vector<int>& after, const std::string& name,
@@ -39,6 +41,8 @@ class UnitOperations {
   void send_shard(std::size_t index, bool adds);
   /// Updates the own shard on the device, the host, or both. Returns the last operations.
   std::vector<int> update(std::size_t index, std::vector<int> after);
+  /// True for FSDP2, whose gradients are arrays of their own: `--gathered copied`.
+  [[nodiscard]] bool copies() const { return step_.model().execution.gathered == "copied"; }
 
  private:
   [[nodiscard]] std::string numbered(const std::string& name);

@@ -77,6 +77,7 @@ TEST_CASE("a choice that the backend does not have is refused with what it has")
                     Contains("did you mean 'gloo_ring'") && Contains("halving_doubling"));
   CHECK_THROWS_WITH(parse_algorithms("all_reduce=halving_doubling", "nccl"),
                     Contains("backend nccl") && Contains("double_binary_tree"));
+  CHECK_THROWS_WITH(parse_algorithms("broadcast=binomial", "nccl"), Contains("nccl: there is no choice"));
   CHECK_THROWS_WITH(parse_algorithms("all_reduce=tree", ""), Contains("without a backend"));
   CHECK_THROWS_WITH(parse_algorithms("allreduce=ring", "gloo"), Contains("all_reduce"));
   CHECK_THROWS_WITH(parse_algorithms("ring", "gloo"), Contains("COLLECTIVE=NAME"));

@@ -5,6 +5,7 @@
 
 #include "core/error.hpp"
 #include "tests/collectives/nccl_reference.hpp"
+#include "topologies/link_tiers.hpp"
 
 namespace stepcast::nccl_reached_test {
 namespace {
@@ -124,8 +125,8 @@ TEST_CASE("between hosts on Ethernet NCCL's sockets copy and send in turn, and e
     const std::string size = "hosts=" + std::to_string(hosts);
     World tcp("h100-hosts:rate=100Gb/s," + size), roce("h100-hosts:protocol=roce,rate=100Gb/s," + size);
     const NcclGraph& graph = tcp.of(hosts);
-    CHECK(graph.tcp);
-    CHECK_FALSE(roce.of(hosts).tcp);
+    CHECK(graph.tcp());
+    CHECK_FALSE(roce.of(hosts).tcp());
     const double wire = 0.941 * 12.5e9, large = 1e12, steps = 2.0 * (hosts - 1);
     const NcclCost ring{.algorithm = NcclAlgorithm::kRing,
                         .protocol = NcclProtocol::kSimple,
@@ -139,7 +140,7 @@ TEST_CASE("between hosts on Ethernet NCCL's sockets copy and send in turn, and e
               .epsilon(1e-3));
     // Alike in all else: LL from RDMA's graph and from this one.
     NcclGraph rdma = graph;
-    rdma.tcp = false;
+    rdma.tcp_message = BytesPerSecond(HUGE_VAL);
     const NcclCost small = nccl_choice(graph, CollectiveKind::kAllGather, Bytes(8));
     const Seconds more = nccl_reached(graph, CollectiveKind::kAllGather, Bytes(8), small).latency -
                          nccl_reached(rdma, CollectiveKind::kAllGather, Bytes(8), small).latency;
@@ -149,6 +150,28 @@ TEST_CASE("between hosts on Ethernet NCCL's sockets copy and send in turn, and e
            {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kBroadcast})
         CHECK(tcp.time(kind, hosts, bytes) > roce.time(kind, hosts, bytes));
   }
+}
+
+TEST_CASE("a scaled Ethernet moves what its sockets copy and send in turn, at most 8 GB/s") {
+  for (const double factor : {0.5, 1.0, 10.0}) {
+    Cluster cluster = cluster_named("h100-hosts:hosts=4,rate=25Gb/s");
+    REQUIRE(scale_links(cluster, "network1", factor));
+    NcclGraphs graphs(cluster);
+    const NcclGraph& graph = graphs.of(cluster.places());
+    const BytesPerSecond wire(factor * 0.941 * 3.125e9);
+    CHECK((graph.channels * graph.tcp_part * graph.bandwidth).count() ==
+          Approx(nccl_tcp_rate(wire).count()).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("an all-to-all between two hosts on Ethernet is as fast as the message to the other one") {
+  World world("h100-hosts:hosts=2,rate=400Gb/s");
+  const Bytes message(4e9), half = message / 2.0;
+  const std::vector<int> places = world.cluster.places();
+  const double alone = nccl_point_to_point(world.graphs.pair(places[0], places[1]), half).time(half).count();
+  const double together = nccl_all_to_all(world.of(2), message).time(message).count();
+  CHECK(together > 0.99 * alone);
+  CHECK(together < 1.02 * alone);
 }
 
 TEST_CASE("laws are set by name; an unknown one gets the nearest") {

@@ -145,6 +145,16 @@ TEST_CASE("NCCL never takes longer with more bandwidth, nor less time with more 
   }
 }
 
+TEST_CASE("NVLink SHARP is not chosen where NCCL lacks it for the type, neither in one host nor in trees") {
+  for (const std::string name : {"h100x8-hgx", "h100x8-hgx:nodes=2"}) {
+    INFO(name);
+    const NcclGraph graph = graph_of(name);
+    const Bytes message(256.0 * kMebi);
+    CHECK(nccl_choice(graph, CollectiveKind::kAllReduce, message).is_nvls());
+    CHECK_FALSE(nccl_choice(graph, CollectiveKind::kAllReduce, message, {.nvls = false}).is_nvls());
+  }
+}
+
 TEST_CASE("large messages occupy two blocks per channel, NVLS 16, small ones a single block") {
   const NcclGraph graph = graph_of("h100x8-hgx");
   const auto blocks = [&graph](CollectiveKind kind, double bytes) {

@@ -84,8 +84,9 @@ TEST_CASE("a misspelt device is answered with the nearest, and options without t
   const Outcome misspelt = shell.run(predict + "--device h100-sxn");
   CHECK(misspelt.exit_code == 3);
   CHECK_THAT(misspelt.err, Catch::Contains("did you mean 'h100-sxm'"));
-  for (const char* options : {"--trace-device h100-sxm", "--device h100-sxm --trace-device h100-sxm",
-                              "--device h100-sxm --precision bfloat16", ""}) {
+  for (const char* options :
+       {"--trace-device h100-sxm", "--device h100-sxm --trace-device h100-sxm",
+        "--device h100-sxm --precision bfloat16", "--device h100-sxm --dispatch-sms 16", ""}) {
     INFO(options);
     CHECK(shell.run(predict + options).exit_code == 2);
   }

@@ -75,6 +75,17 @@ TEST_CASE("a lab is built, shown, used and removed without a trace", "[commands]
   CHECK_THAT(shell.run("stepcast lab down --name ta").out, Contains("there was none"));
 }
 
+TEST_CASE("a lab writes through no link that somebody put into the folder of temporary files",
+          "[commands][lab]") {
+  const Shell shell;
+  if (!lab_is_possible(shell)) return;
+  const std::string up =
+      "export TMPDIR=$PWD; ln -s victim stepcast-lab-$$.batch; exec stepcast lab up --name tl --cluster ";
+  CHECK(shell.run("sh -c '" + up + "lab-star:hosts=1'").exit_code == 0);
+  CHECK_FALSE(shell.files().contains("victim"));
+  CHECK(shell.run("stepcast lab down --name tl").exit_code == 0);
+}
+
 TEST_CASE("a lab starts any program on its hosts, with torchrun's variables and over its links",
           "[commands][lab]") {
   const Shell shell;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/file.hpp"
 #include "tests/commands/shell.hpp"
 
 namespace stepcast::tests::validate_test {
@@ -179,6 +180,8 @@ TEST_CASE("fit refuses rows with parameters or a device of their own, and report
   CHECK(all.exit_code == 0);
   for (const char* setting : {"compute_efficiency: ", "memory_efficiency: ", "collective_issue: "})
     CHECK_THAT(shell.read("d.yaml"), Catch::Contains(setting));
+  CHECK_THAT(shell.read("d.yaml"),
+             Catch::Contains("steps.csv, rows with SHA-1 " + sha1(shell.read("steps.csv"))));
 }
 
 }  // namespace stepcast::tests::validate_test

@@ -22,6 +22,12 @@ TEST_CASE("quoted cells keep commas, quotes and line breaks; empty lines count a
   CHECK(table.lines == std::vector<int>{2, 4, 6});
 }
 
+TEST_CASE("a byte-order mark is no part of the first column's name") {
+  const TemporaryFolder folder;
+  CHECK(read_csv(written(folder, "\xef\xbb\xbfstep,batch\n1ms,2\n")).columns ==
+        std::vector<std::string>{"step", "batch"});
+}
+
 TEST_CASE("errors in a table name file and line") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH(read_csv(written(folder, "a,b\n1,2\n3\n")),

@@ -83,6 +83,17 @@ TEST_CASE("a host that waits for a device that it holds back goes on") {
   CHECK(seconds_since(start) < 60.0);  // half of the hold
 }
 
+TEST_CASE("work behind a hold goes on after the stream that holds it is destroyed") {
+  stand_in::set_devices(1);
+  const Clock::time_point start = Clock::now();
+  auto device = open_device("cuda");
+  compute(30ms);
+  device->hold(120s);
+  device.reset();  // before the device reaches the hold
+  open_device("cuda")->drain();
+  CHECK(seconds_since(start) < 60.0);  // half of the hold
+}
+
 TEST_CASE("a device that is not there is refused in one line") {
   using Catch::Contains;
   CHECK(open_device("cpu") == nullptr);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <regex>
+#include <tuple>
 
 #include "calibration/nccl_calibration.hpp"
 #include "core/error.hpp"
@@ -252,6 +254,32 @@ TEST_CASE("Inspector: ranks write a file each, and the shortest time of a call i
                          folder.write("1.json", inspector(1, 1, 1e6, 40, 100))});
   REQUIRE(measured.samples.size() == 1);
   CHECK(measured.samples[0].time.count() == Approx(40e-6));
+}
+
+TEST_CASE("Inspector: a field of another type is refused by file, object, key and value") {
+  const std::string good = inspector(0, 1, 1e6, 90, 44.4);
+  for (const auto& [from, to, message] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {R"("nnodes": 1)", R"("nnodes": "one")", R"(key 'nnodes': found "one")"},
+           {R"("id": "0xa")", R"("id": 10)", "key 'id': found 10"},
+           {R"("coll_sn": 2)", R"("coll_sn": [2])", "key 'coll_sn': found [2]"},
+           {R"("coll_algobw_gbs": 80.000000)", R"("coll_algobw_gbs": null)",
+            "key 'coll_algobw_gbs': found null"}}) {
+    std::string bad = inspector(0, 2, 1e6, 50, 80);
+    bad.replace(bad.find(from), from.size(), to);
+    CHECK_THROWS_WITH(read(good + bad), Contains("measured: object 2: " + message));
+  }
+}
+
+TEST_CASE("a byte-order mark and gzip's compression change nothing") {
+  const std::string mark = "\xef\xbb\xbf";
+  CHECK(read(mark + kText).size() == 2);
+  CHECK(read(mark + inspector(0, 1, 1e6, 90, 44.4)).size() == 1);
+  const TemporaryFolder folder;
+  for (const std::string& content : {kText, inspector(0, 1, 1e6, 90, 44.4)}) {
+    const std::string path = folder.write("log", content);
+    REQUIRE(std::system(("gzip -f '" + path + "'").c_str()) == 0);
+    CHECK(read_nccl_samples({path + ".gz"}).samples.size() == read(content).size());
+  }
 }
 
 TEST_CASE("GPUs with bridges of two are not taken to have NVSwitches, and the assumption is stated") {

@@ -35,6 +35,7 @@ TEST_CASE(
   CHECK(summary.repeated.count == 1);
   CHECK(summary.fitted.count == 1);
   CHECK(summary.withheld == 1);
+  CHECK(summary_json(summary).size() == 4);  // one key per role of a row
   CHECK_THAT(to_text(summary),
              Catch::Contains("3 rows predicted and measured: median absolute error 20.0 %, worst "
                              "60.0 % (case c)") &&

@@ -233,7 +233,7 @@ TEST_CASE("every shipped case can be read and gives a reason for its sigma") {
   const std::vector<RowSet> cases = load_published("");
   CHECK(cases.size() >= 8);
   for (const RowSet& one : cases) {
-    INFO(one.id);
+    INFO(one.id());
     CHECK_FALSE(one.uncertainty.because.empty());
     CHECK_FALSE(one.limits.empty());
     for (const FreeValue& free : one.free) CHECK(free.source.size() > 10);

@@ -103,7 +103,7 @@ TEST_CASE("DDP over 10 Gb/s Ethernet: the network is the step, and a faster GPU 
   request.costs.device = "h100-sxm";
   request.costs.precision = Precision::parse("bf16");
   request.costs.batch = 8;
-  request.environment.cluster = "h100-hosts:hosts=4,rate=10Gb/s";
+  request.environment.cluster = "h100-hosts:hosts=4,protocol=roce,rate=10Gb/s";
   request.training.world_size = 4;
   const Explanation explanation = explain(request, kMore);
   const double network =

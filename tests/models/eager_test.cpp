@@ -72,6 +72,28 @@ TEST_CASE("what an eager norm keeps is fp32 in every precision: x and x over its
         Approx(0.5 * (kept("fp32").saved.size - kept("fp32").saved.float32).count()));
 }
 
+TEST_CASE("a compiled block does not keep what torch.compile's partitioner makes again", "[models]") {
+  const double feed_forward = static_cast<double>(block_of("", "bf16").settings.at("feed_forward"));
+  const double wide = 2.0 * kSequence * feed_forward, narrow = 2.0 * kSequence * kHidden;  // in 16 bit
+  const auto kept = [](const std::string& settings, const char* precision) {
+    return block_of(settings, precision).segments.at(1).saved.size.count();
+  };
+  CHECK(kept("", "bf16") - kept(",compiled=1", "bf16") == Approx(wide));  // SiLU's output
+  CHECK(kept(",compiled=1,eager=1", "bf16") == kept(",eager=1", "bf16"));
+  CHECK(kept(",compiled=1,eager=1,eager_blocks=0", "bf16") == kept(",compiled=1", "bf16"));
+  // torchao keeps inputs as they are; compiled, none of those that norms and the product make.
+  CHECK(kept("", "fp8") == kept("", "bf16"));
+  CHECK(kept(",compiled=1", "bf16") - kept(",compiled=1", "fp8") == Approx(wide + 2.0 * narrow));
+  // Transformer Engine keeps one byte of these, and one beside what attention keeps.
+  CHECK(kept("", "bf16") - kept("", "fp8-current") == Approx(0.5 * (wide + 2.0 * narrow) - 0.5 * narrow));
+  const auto selective = [](const std::string& settings) {
+    return recomputing(block_of(settings, "fp32"), *recomputed_part("per-op"))
+        .segments.at(1)
+        .saved.size.count();
+  };
+  CHECK(selective("") - selective(",compiled=1") == Approx(2.0 * narrow));  // output of the last GEMM
+}
+
 TEST_CASE("keys and values that are copied for each query are as wide as queries where they are gathered",
           "[models]") {
   for (const char* way : {"", ",ring=1"}) {

@@ -93,6 +93,10 @@ TEST_CASE("a trace with impossible fractions, bytes or entries that overlap is a
   CHECK_THAT(problem([](Trace& t) { t.entries[0].segments[0].forward_peak_bytes = -1e12; }),
              Catch::Contains("peaks of at least 0"));
   CHECK_THAT(problem([](Trace& t) { t.workspace_bytes = -1.0; }), Catch::Contains("workspace_bytes"));
+  CHECK(problem([](Trace& t) { t.entries[1].segments[0].saved_bytes = -5.0; }) ==
+        "key 'entries[1].segments.s.saved_bytes': expected at least 0, found -5");
+  CHECK_THAT(problem([](Trace& t) { t.dtype = "bfloat61"; }),
+             Catch::Contains("key 'dtype': unknown dtype 'bfloat61' (did you mean 'bfloat16'?)"));
   CHECK_THAT(problem([](Trace& t) { t.entries.push_back(t.entries[0]); }),
              Catch::Contains("entries[2].first_segment"));
 }

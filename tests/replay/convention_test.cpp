@@ -110,6 +110,42 @@ TEST_CASE("torchtitan reduces every micro-batch of FSDP, hf the last one in bf16
   CHECK(request.costs.convention == "torchtitan@2025: accumulate every");
 }
 
+TEST_CASE("hf and torchtitan recompute a block up to its last GEMM in an estimate, unless it is given") {
+  for (const char* convention : {"hf", "torchtitan@2025"}) {
+    INFO(convention);
+    OptionTexts options{{"model", "llama3-8b"}, {"strategy", "fsdp"},   {"world-size", "8"},
+                        {"precision", "bf16"},  {"device", "h100-sxm"}, {"recompute", "full"}};
+    CHECK(like(convention, options).options.at("recomputed") == "needed");
+    CHECK_FALSE(like("megatron", options).options.contains("recomputed"));
+    for (const auto& [name, value] : {std::pair{"trace", "llama.trace.json"}, {"recompute", "none"}}) {
+      OptionTexts other = options;
+      other[name] = value;
+      CHECK_FALSE(like(convention, other).options.contains("recomputed"));
+    }
+    options["recomputed"] = "whole";
+    CHECK(like(convention, options).options.at("recomputed") == "whole");
+    options.erase("recomputed");
+    options.erase("device");
+    CHECK_FALSE(like(convention, options).options.contains("recomputed"));
+  }
+}
+
+TEST_CASE("conditions on the device hold for the device of a file, which --device may name") {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("own.yaml", "own:\n  like: h100-sxm\n  source: a test\n");
+  OptionTexts options{{"model", "llama3-8b"}, {"strategy", "fsdp"}, {"world-size", "8"},
+                      {"precision", "bf16"},  {"like", "hf"},       {"device-file", file}};
+  for (const std::string device : {"", "own", "own:activations=1.1"}) {
+    INFO(device);
+    options["device"] = device;
+    const PredictionRequest request = prediction_request(options);
+    CHECK(request.costs.device == (device.empty() ? "own" : device));
+    CHECK(request.costs.execution.attention == "cudnn+flash2");
+  }
+  options["device"] = "h200";
+  CHECK_THROWS_WITH(prediction_request(options), Catch::Contains("describes 'own'"));
+}
+
 TEST_CASE("a convention of one's own begins as another one") {
   const TemporaryFolder folder;
   const std::string mine = folder.file("mine.yaml");

@@ -125,6 +125,26 @@ TEST_CASE("what the device states of a process is not counted twice") {
   CHECK(stated.peak_bytes - usual.peak_bytes == Approx(3.0 * (1 << 30) - 64.0 * (1 << 20)));
 }
 
+TEST_CASE("FSDP2 reserves two gathered units and an input of a reduce-scatter beside what is handed out") {
+  OptionTexts options{{"device", "h100-sxm"},
+                      {"cluster", "h100x8-hgx"},
+                      {"world-size", "8"},
+                      {"batch", "1"},
+                      {"precision", "bf16"},
+                      {"strategy", "fsdp"},
+                      {"model", "llama3-8b:layers=2,sequence=1024"}};
+  const MemoryUse views = predict(prediction_request(options)).memory.front();
+  CHECK(views.reserved_bytes == Approx(1.05 * views.peak_bytes));
+  options.insert({"gathered", "copied"});
+  const MemoryUse copied = predict(prediction_request(options)).memory.front();
+  const double root = 2.0 * 128256 * 4096 + 4096, block = 218112000.0;  // parameters
+  CHECK(copied.reserved_bytes - 1.05 * copied.peak_bytes ==
+        Approx(2.0 * (root + block) + 4.0 * root).epsilon(1e-4));
+  options.insert({"gradients", "freed"});
+  const MemoryUse freed = predict(prediction_request(options)).memory.front();
+  CHECK(freed.peak_bytes <= copied.peak_bytes);
+}
+
 TEST_CASE("when a step is over, what is held is what was held before it, whatever the strategy") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   const int micro_batches = GENERATE(1, 4);

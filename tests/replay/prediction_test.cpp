@@ -1,5 +1,6 @@
 #include "sim/replay/prediction.hpp"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -201,6 +202,22 @@ TEST_CASE("a predicted collective has one sample where no calibration makes its 
   for (const BenchRow& row : bench.rows) CHECK(row.time_s.size() == 1);
 }
 
+TEST_CASE("a short sum over 17 ranks is replayed message by message: it takes no less than over 16") {
+  const auto time_s = [](int ranks, Fidelity fidelity, double bytes) {
+    CollectiveRequest request;
+    request.calibration = STEPCAST_SOURCE_DIR "/tests/golden/inputs/lab.calibration.json";
+    request.cluster = "lab-star:hosts=" + std::to_string(ranks);
+    request.fidelity = fidelity;
+    request.world_size = ranks;
+    request.collectives = {"all_reduce"};
+    request.sizes.smallest = request.sizes.largest = Bytes(bytes);
+    return predict_collectives(request).rows.front().time_s.back();
+  };
+  CHECK(time_s(17, Fidelity::kAutomatic, 4.0) == time_s(17, Fidelity::kMessage, 4.0));
+  CHECK(time_s(17, Fidelity::kAutomatic, 4.0) > time_s(16, Fidelity::kAutomatic, 4.0));
+  CHECK(time_s(17, Fidelity::kAutomatic, 1e6) == time_s(17, Fidelity::kAggregate, 1e6));
+}
+
 TEST_CASE("a scale of links changes predicted collectives, and options of anything else are refused") {
   const auto time_s = [](const OptionTexts& more) {
     OptionTexts options{{"cluster", "h100x4-nvlink"}, {"world-size", "4"}};
@@ -214,8 +231,14 @@ TEST_CASE("a scale of links changes predicted collectives, and options of anythi
   CHECK(time_s({{"scale", "nvlink=0.5"}}) > 1.5 * time_s({}));
   CHECK_THROWS_WITH(time_s({{"scale", "bogus=2"}}), Catch::Contains("'bogus'"));
   for (const char* resource : {"compute", "pageable", "rank1"})
-    CHECK_THROWS_WITH(time_s({{"scale", std::string(resource) + "=2"}}),
-                      Catch::Contains(resource) && Catch::Contains("no effect on collectives"));
+    for (const OptionTexts& calibration :
+         {OptionTexts{},
+          {{"calibration", STEPCAST_SOURCE_DIR "/tests/golden/inputs/two-cores.calibration.json"}}}) {
+      OptionTexts options{{"scale", std::string(resource) + "=2"}};
+      options.insert(calibration.begin(), calibration.end());
+      CHECK_THROWS_WITH(time_s(options),
+                        Catch::Contains(resource) && Catch::Contains("no effect on collectives"));
+    }
   for (const char* name : {"model", "steps", "offload", "gradient-passes", "like", "batch", "zero"})
     CHECK_THROWS_WITH(time_s({{name, "1"}}),
                       Catch::Contains(std::string("cannot be combined with --") + name));
@@ -244,11 +267,12 @@ TEST_CASE("one rank, the base of a pipeline's speed-ups, recomputes and has a ba
 
 TEST_CASE("costs of copies are refused with strategies that make none, and issue times with a trace") {
   OptionTexts options{{"strategy", "ddp"}, {"model", "netflix-mlp"}};
-  for (const char* name : {"pageable-rate", "copy-launch"}) {
+  for (const auto& [name, value, refused] : {std::array{"pageable-rate", "1kB/s", "--pageable-rate"},
+                                             {"copy-launch", "1s", "--copy-launch"},
+                                             {"scale", "pageable=2", "--scale pageable"}}) {
     OptionTexts given = options;
-    given[name] = name[0] == 'p' ? "1kB/s" : "1s";
-    CHECK_THROWS_WITH(prediction_request(given),
-                      Catch::Contains(std::string("--") + name + " has no effect"));
+    given[name] = value;
+    CHECK_THROWS_WITH(prediction_request(given), Catch::Contains(std::string(refused) + " has no effect"));
     given["strategy"] = "broadcast";
     given.erase("model");
     CHECK_NOTHROW(prediction_request(given));
@@ -260,6 +284,26 @@ TEST_CASE("costs of copies are refused with strategies that make none, and issue
     CHECK_THROWS_WITH(predict(prediction_request(options)),
                       Catch::Contains(setting) && Catch::Contains("with --trace"));
   }
+}
+
+TEST_CASE("options that a forecast does not read are refused") {
+  const auto check = [](OptionTexts options, const OptionTexts& more, const std::string& refusal) {
+    for (const auto& [name, value] : more) options[name] = value;
+    CHECK_THROWS_WITH(predict(prediction_request(options)), Catch::Contains(refusal));
+  };
+  const OptionTexts gpus{{"strategy", "fsdp"}, {"model", "netflix-mlp"}, {"device", "h100-sxm"},
+                         {"batch", "8"},       {"world-size", "2"},      {"cluster", "star"}};
+  check(gpus, {{"extrapolate", "yes"}}, "--extrapolate requires --trace");
+  check(gpus, {{"pcie-rate", "1GB/s"}}, "--pcie-rate has no effect: cluster 'star'");
+  check(gpus, {{"nvlink-rate", "1GB/s"}}, "--nvlink-rate has no effect: cluster 'star'");
+  check(gpus, {{"scale", "endpoints=2"}}, "endpoints: requires a --calibration");
+  check({{"strategy", "single"}, {"model", "netflix-mlp"}, {"device", "h100-sxm"}, {"batch", "8"}},
+        {{"scale", "latency=2"}}, "has no links");
+  const OptionTexts copies{{"strategy", "broadcast"}, {"world-size", "4"}, {"cluster", "h100x8-pcie"}};
+  for (const auto& [name, value] :
+       {std::pair{"documents", "7"}, {"extrapolate", "yes"}, {"trace-device", "a10"}})
+    check(copies, {{name, value}}, std::string("--") + name + " has no effect with strategy 'broadcast'");
+  check(copies, {{"attention", "flash3"}}, "--attention flash3 has no effect with strategy 'broadcast'");
 }
 
 }  // namespace

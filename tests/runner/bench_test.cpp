@@ -80,6 +80,26 @@ TEST_CASE("every collective has one row per size with one sample per round and n
   }
 }
 
+TEST_CASE("sizes that are rounded up to the same are one message, of which progress counts each sample",
+          "[bench]") {
+  BenchSettings settings = small_bench();
+  settings.collectives = {"all_reduce", "all_gather"};
+  settings.sizes = {1, 3, 8, 9, 64};
+  CHECK(message_sizes("all_reduce", settings.sizes, 2) == std::vector<std::size_t>{4, 8, 12, 64});
+  CHECK(message_sizes("all_gather", settings.sizes, 2) == std::vector<std::size_t>{8, 16, 64});
+  int samples = 0;
+  std::size_t rows = 0;
+  as_sessions(2, [&](RankSession& session) {
+    const bool first = session.ranks.rank == 0;
+    const auto own = bench_collectives(session, settings, [&, first](const std::string&) {
+      if (first) ++samples;
+    });
+    if (first) rows = own.size();
+  });
+  CHECK(rows == 7);
+  CHECK(samples == bench_samples(settings, 2));
+}
+
 TEST_CASE("a wrong result is counted: one element per round on one rank", "[bench]") {
   std::vector<BenchRow> rows;
   as_sessions(2, [&](RankSession& session) {

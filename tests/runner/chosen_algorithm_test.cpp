@@ -98,6 +98,22 @@ TEST_CASE("a group keeps the algorithm that was chosen for the whole job") {
            {.algorithms = choice});
 }
 
+TEST_CASE("a maximum runs by the algorithm that was chosen for all-reduces, and counts its bytes") {
+  const AlgorithmChoice choice = parse_algorithms("all_reduce=halving_doubling", "gloo");
+  const Algorithm& algorithm = algorithm_for(CollectiveKind::kAllReduce, "gloo", choice);
+  as_ranks(4,
+           [&](Backend& backend) {
+             std::vector<float> own(1000, static_cast<float>(backend.rank()));
+             const std::uint64_t before = backend.bytes_sent();
+             backend.all_reduce_maximum({own.data(), own.size(), DataType::kFloat32})->wait();
+             expect(own.front() == 3.0F && own.back() == 3.0F, "maximum");
+             const CollectiveCall call{Bytes(4000.0), 4};
+             expect(backend.bytes_sent() - before == algorithm.sent(call, backend.rank()).count(),
+                    "bytes of a maximum");
+           },
+           {.algorithms = choice});
+}
+
 // In the tree of sim/collectives 4 serves nobody; were it another one, in which 4 passes the array on to 5
 // and 6, these two would wait for it until the connection times out.
 TEST_CASE(

@@ -12,6 +12,7 @@
 #include "models/model.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/engine.hpp"
+#include "runner/torch/operator_record.hpp"
 #include "tests/runner/trained.hpp"
 #include "tests/temporary_folder.hpp"
 
@@ -222,6 +223,16 @@ TEST_CASE("a description lists parts, parameters in the order of their gradients
   CHECK(model.segments[0].flop.backward == Flop(2.0 * 32 * 4 * 27 + 2.0 * 32 * 4));
   CHECK(model.segments[2].flop.backward == 2.0 * model.segments[2].flop.forward);
   CHECK(model.loss.kind == "mean_square");
+}
+
+TEST_CASE("tensors that are freed before others come to lie in their place count as kept, all of them") {
+  const torch::NoGradGuard no_gradients;
+  const torch::Tensor input = torch::randn({2, 4096});
+  const std::vector<GivenOperator> operators = record_operators(2.0, {}, {input}, [&] {
+    for (int i = 0; i < 8; ++i) torch::sigmoid(input);
+  });
+  REQUIRE(operators.size() == 8);
+  for (const GivenOperator& one : operators) CHECK(one.kernel.kept.size == Bytes(4.0 * 4096));
 }
 
 TEST_CASE("parts that change their input in place are joined with the part before") {

@@ -11,8 +11,6 @@
 namespace stepcast::fsdp_test {
 using namespace worlds;
 
-namespace {}  // namespace
-
 TEST_CASE("full_shard gathers blocks twice and the root once, and reduces every gradient once") {
   const Model model = load_model("bert-base");
   const double parameters = model.parameter_bytes().count();
@@ -103,6 +101,31 @@ TEST_CASE("--accumulate: what each micro-batch reduces, and what it keeps") {
   TrainingConfig config = training(8, 8, {{"accumulate", "every"}, {"sharding", "no_shard"}});
   config.micro_batches = 4;
   CHECK_THROWS_WITH(build_schedule("fsdp", model, config), Catch::Contains("--accumulate has no effect"));
+}
+
+TEST_CASE("FSDP2 makes gradients one by one and reduces a copy; its shard has the dtype of the master copy") {
+  Model model = in_precision(load_model("llama:layers=2,hidden=64,heads=4,sequence=16,vocabulary=512"),
+                             Precision::parse("bf16,reduction=bf16"), true);
+  model.execution.gathered = "copied";
+  const Schedule schedule = build_schedule("fsdp", model, training(4, 8, {{"sharding", "full_shard"}}));
+  double shards = 0.0, held = 0.0;
+  for (const FsdpUnit& unit : schedule.units) shards += static_cast<double>(unit.elements) / unit.shards;
+  for (const MemoryChange& change : schedule.program(0).resident)
+    if (change.category == MemoryCategory::kGradients) held += change.size.count();
+  CHECK(held == 4.0 * shards);
+  const double table = 2.0 * 512 * 64;  // of embedding and head in bf16
+  double live = 0.0, made_by_head = 0.0, reduced = 0.0;
+  for (const Op& op : schedule.program(0).ops)
+    for (const MemoryChange& change : op.memory) {
+      if (change.category != MemoryCategory::kGradients) continue;
+      live += change.size.count();
+      CHECK(live >= 0.0);
+      if (op.name.starts_with("backward/") && made_by_head == 0.0) made_by_head = change.size.count();
+      if (op.name == "reduce_scatter/root" && change.size > Bytes(0)) reduced = change.size.count();
+    }
+  CHECK(live == 0.0);
+  CHECK(made_by_head == Approx(table).epsilon(0.01));  // the embedding's comes last
+  CHECK(reduced == Approx(2.0 * table).epsilon(0.01));
 }
 
 TEST_CASE("flat arrays are padded to equal shards") {

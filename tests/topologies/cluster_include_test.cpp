@@ -110,6 +110,10 @@ TEST_CASE("a degraded link loses its share of the bandwidth, and nothing else ch
   CHECK(bisection_bandwidth(degraded).count() == Approx(7.25e9));
   CHECK_THAT(message_of(kFabric + "degraded_links: [{link: leaf0-spine9, factor: 0.5}]\n"),
              Contains(":4: ") && Contains("did you mean 'leaf0-spine"));
+  CHECK_THAT(message_of(kFabric + "degraded_links: [{link: leaf0-spine1, factor: 0.5}, {link: leaf0-spine1, "
+                                  "factor: 0.25}]\n"),
+             Contains(":4: ") &&
+                 Contains("found factor 0.25 for link 'leaf0-spine1', which has factor 0.5 already"));
   CHECK_THAT(message_of(kFabric + "degraded_links: [{link: leaf0-spine1, factor: 1.5}]\n"),
              Contains("a factor from 0.000001 to 1"));
 }
