@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory_resource>
 #include <set>
 #include <stdexcept>
 #include <string_view>
@@ -40,15 +41,16 @@ void check_hook(const Program& program, std::size_t index) {
 }
 
 void check_program(const Schedule& schedule, const Program& program) {
-  std::unordered_set<std::string_view> names;
+  std::pmr::monotonic_buffer_resource memory;
+  std::pmr::unordered_set<std::string_view> names(&memory);
   names.reserve(program.ops.size());
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     if (!names.insert(op.name).second) violated("is twice in its program", op);
-    if (op.stream != operation_of(op).stream)
-      violated(std::string("is on stream ") + to_text(op.stream) + ", but its kind belongs on " +
-                   to_text(operation_of(op).stream),
-               op);
+    if (const Stream stream = operation_of(op).stream; op.stream != stream)
+      violated(
+          std::string("is on stream ") + to_text(op.stream) + ", but its kind belongs on " + to_text(stream),
+          op);
     for (const int before : op.after)
       if (before < 0 || before >= static_cast<int>(i))
         violated("comes after something that is not before it", op);

@@ -71,6 +71,30 @@ double factor(const YamlNode& node, const ClusterSettings& settings, double leas
   return value;
 }
 
+/// Adds a host with the parts of another one. \param node, link its first ones \param nodes, links their
+/// number
+void repeat_host(Cluster& cluster, const Host& first, const std::string& name, std::size_t node,
+                 std::size_t nodes, std::size_t link, std::size_t links) {
+  const auto shift = static_cast<int>(cluster.nodes.size() - node);
+  const auto renamed = [&](auto part) {
+    part.name = name + part.name.substr(first.name.size());
+    return part;
+  };
+  Host host = renamed(first);
+  host.node += shift;
+  for (std::vector<int>* parts : {&host.devices, &host.nics})
+    for (int& part : *parts) part += shift;
+  for (std::size_t i = 0; i < nodes; ++i) {
+    cluster.nodes.push_back(renamed(cluster.nodes[node + i]));
+    cluster.nodes.back().host = static_cast<int>(cluster.hosts.size());
+  }
+  for (std::size_t i = 0; i < links; ++i) {
+    cluster.links.push_back(renamed(cluster.links[link + i]));
+    cluster.links.back().a += shift, cluster.links.back().b += shift;
+  }
+  cluster.hosts.push_back(std::move(host));
+}
+
 /// One entry of `hosts`: a host, or `count` equal ones that are numbered from 0.
 void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
   std::vector<std::string> keys{"name", "count", "cores", "memory", "speed"};
@@ -85,20 +109,19 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   const int count = numbered ? settings.integer(node.at("count"), 1) : 1;
   const std::size_t before = cluster.nodes.size();
   const std::size_t links_before = cluster.links.size();
-  for (int i = 0; i < count; ++i) {
-    Host one = host;
-    if (numbered) one.name += std::to_string(i);
-    const int index = cluster.add_host(std::move(one));
-    add_host_parts(node, settings, index, cluster);
-    if (i > 0) continue;
-    const auto hosts = static_cast<std::size_t>(count);
-    const std::size_t parts = cluster.nodes.size() - before, joins = cluster.links.size() - links_before;
-    if (before + parts * hosts > kMostNodes)
-      node.fail("expected at most {} parts of hosts, found {} hosts of {}", kMostNodes, count, parts);
-    cluster.hosts.reserve(cluster.hosts.size() + hosts);
-    cluster.nodes.reserve(before + parts * hosts);
-    cluster.links.reserve(links_before + joins * hosts);
-  }
+  const std::string name = host.name;
+  if (numbered) host.name += "0";
+  const int first = cluster.add_host(std::move(host));
+  add_host_parts(node, settings, first, cluster);
+  const auto hosts = static_cast<std::size_t>(count);
+  const std::size_t parts = cluster.nodes.size() - before, joins = cluster.links.size() - links_before;
+  if (before + parts * hosts > kMostNodes)
+    node.fail("expected at most {} parts of hosts, found {} hosts of {}", kMostNodes, count, parts);
+  cluster.hosts.reserve(cluster.hosts.size() + hosts);
+  cluster.nodes.reserve(before + parts * hosts);
+  cluster.links.reserve(links_before + joins * hosts);
+  for (int i = 1; i < count; ++i)
+    repeat_host(cluster, cluster.hosts[first], name + std::to_string(i), before, parts, links_before, joins);
 }
 
 /// \param what kind of things, for the message \throws InputError for a repeated name

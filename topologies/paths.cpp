@@ -122,7 +122,7 @@ void Paths::forget() const {
   for (const int node : visited_) left(node) = kUnreached;
   visited_.clear();
   tails_.clear();
-  open_ = {};
+  open_.clear();
   entry_ = nullptr;
 }
 
@@ -218,37 +218,33 @@ void Paths::search_inside(int inside, int to, int until) const {
 
 /// All that are equally near have been reached when the search leaves the host by the first of them.
 const Paths::Port& Paths::entry_of(int to) const {
+  const std::vector<Port>& ports = ports_[host(to)];
   Length least = kUnreached;
-  std::vector<const Port*> nearest;
-  for (const Port& port : ports_[host(to)]) {
-    if (left(port.node) == kUnreached || least < left(port.node)) continue;
-    if (left(port.node) < least) nearest.clear();
-    least = left(port.node);
-    nearest.push_back(&port);
-  }
-  return *nearest[static_cast<std::size_t>(place_number(to)) % nearest.size()];
+  for (const Port& port : ports) least = std::min(least, left(port.node));
+  const auto is_nearest = [&](const Port& port) { return left(port.node) == least; };
+  auto before = place_number(to) % std::ranges::count_if(ports, is_nearest);
+  return *std::ranges::find_if(ports, [&](const Port& port) { return is_nearest(port) && before-- == 0; });
 }
 
 /// From the start to ever nearer nodes.
 Path Paths::walk(int from, int to) const {
   const int place = place_number(to);
   int port = entry_ == nullptr ? 0 : entry_->number;
-  Path path;
-  std::vector<const Way*> equal;
+  walked_.clear();
   for (int at = from; at != to;) {
-    equal.clear();
+    equal_.clear();
     const Length here = left_from(at);
     each_way(at, from, to, [&](const Way& way) {
-      if (left_from(way.to) != kUnreached && left_by(way, to) == here) equal.push_back(&way);
+      if (left_from(way.to) != kUnreached && left_by(way, to) == here) equal_.push_back(&way);
     });
-    const auto choices = static_cast<int>(equal.size());
-    const bool in_network = host(at) < 0 && host(equal.front()->to) < 0;
-    const Way& way = *equal[(in_network ? port : place) % choices];
+    const auto choices = static_cast<int>(equal_.size());
+    const bool in_network = host(at) < 0 && host(equal_.front()->to) < 0;
+    const Way& way = *equal_[(in_network ? port : place) % choices];
     if (in_network) port /= choices;
-    path.push_back({way.link, cluster_.links[way.link].a == at});
+    walked_.push_back({way.link, cluster_.links[way.link].a == at});
     at = way.to;
   }
-  return path;
+  return walked_;
 }
 
 int switches_crossed(const Cluster& cluster, const Path& path) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory_resource>
 #include <optional>
 #include <queue>
 #include <unordered_map>
@@ -116,7 +117,9 @@ class Paths {
     friend bool operator>(const Arrival& a, const Arrival& b) { return b.length < a.length; }
   };
   /// The nearest node is on top.
-  using Queue = std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>>;
+  struct Queue : std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> {
+    void clear() { c.clear(); }
+  };
   /// How far it is to one switch over others; there are few lengths.
   struct Distances {
     std::vector<std::uint32_t> which;  ///< by number of the switch that it is from
@@ -158,6 +161,8 @@ class Paths {
   mutable Queue open_;
   mutable std::vector<int> visited_;
   mutable std::vector<Tail> tails_;
+  mutable std::vector<const Way*> equal_;
+  mutable Path walked_;
   mutable bool through_hosts_ = false;
   mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached
 };
@@ -180,7 +185,8 @@ class Routes {
   }
   const Cluster& cluster_;
   std::optional<Paths> paths_;  ///< from the first search on
-  std::unordered_map<std::uint64_t, Path> known_;
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::unordered_map<std::uint64_t, Path> known_{&memory_};
 };
 
 /// How many switches of the network a path passes through.

@@ -80,10 +80,11 @@ class GraphOfGroup {
   }
 
   void describe_gpu() {
-    const auto least = [this](const auto& of) {
-      auto result = std::invoke(of, device_model(cluster_.node(places_.front()).device));
-      for (const int each : places_)
-        result = std::min(result, std::invoke(of, device_model(cluster_.node(each).device)));
+    std::set<std::string> devices;
+    for (const int each : places_) devices.insert(cluster_.node(each).device);
+    const auto least = [&](const auto& of) {
+      auto result = std::invoke(of, device_model(*devices.begin()));
+      for (const std::string& each : devices) result = std::min(result, std::invoke(of, device_model(each)));
       return result;
     };
     graph_.gpu = {least(&DeviceModel::collectives_as), least(&DeviceModel::memory_bandwidth), nullptr};
@@ -197,7 +198,7 @@ class GraphOfGroup {
           graph_.intra = std::max(graph_.intra, edge.hardware);
           graph_.sockets_passed = std::max(graph_.sockets_passed, edge.sockets);
         }
-        for (const Hop& hop : path(from, to)) used[hop.slot()] += speed * ring.share * edge.overhead;
+        for (const Hop& hop : *edge.path) used[hop.slot()] += speed * ring.share * edge.overhead;
       }
     }
     double left = std::numeric_limits<double>::infinity(), scaled = left,
@@ -250,8 +251,9 @@ class GraphOfGroup {
       if (static_cast<int>(ranks.size()) != heads) return;
       for (std::size_t i = 0; i < ranks.size(); ++i) {
         const int next = ranks[(i + 1) % ranks.size()];
-        const double here = cluster_.links[path(ranks[i], next).front().link].scale;
-        nvlink = std::min(nvlink, pair(ranks[i], next).bandwidth.count() / here);
+        const NcclPair& way = pair(ranks[i], next);
+        const double here = cluster_.links[way.path->front().link].scale;
+        nvlink = std::min(nvlink, way.bandwidth.count() / here);
         scale = std::min(scale, here);
       }
     }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <unordered_map>
 #include <vector>
 
@@ -114,7 +115,8 @@ class NcclGraphs {
   Routes routes_;
   const NcclParameters* parameters_;
   std::map<std::vector<int>, NcclGraph> graphs_;
-  std::unordered_map<std::uint64_t, NcclPair> pairs_;  ///< by both nodes
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::unordered_map<std::uint64_t, NcclPair> pairs_{&memory_};  ///< by both nodes
 };
 
 /// What NCCL's sockets move over an adapter of Ethernet, of `wire` that TCP leaves of it: bytes go through

@@ -143,8 +143,7 @@ double PlanBounds::step_s(const Plan& plan) {
   return view.is_sharded() ? sharded_s(view) : pipelined_s(view);
 }
 
-double PlanBounds::ordered_step_s(const Plan& plan) {
-  const double unordered = step_s(plan);
+double PlanBounds::ordered_step_s(const Plan& plan, double unordered) {
   return plan.text("strategy") == "pipeline" ? std::max(unordered, ordered_s(view_of(models_, plan)))
                                              : unordered;
 }

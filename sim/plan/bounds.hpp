@@ -39,8 +39,9 @@ class PlanBounds {
   /// \pre the plan is one of enumerate_plans()
   double step_s(const Plan& plan);
   /// For a pipeline a tighter bound that follows the order of its schedule, with all waits of ranks for each
-  /// other. Takes 100 times as long as step_s(). For other strategies equal to step_s().
-  double ordered_step_s(const Plan& plan);
+  /// other. Takes 100 times as long as step_s(). For other strategies equal to step_s(). \param unordered
+  /// step_s()
+  double ordered_step_s(const Plan& plan, double unordered);
   double memory_bytes(const Plan& plan) { return memory_.peak_bytes(view_of(models_, plan)); }
   PlanBound of(const Plan& plan) { return {step_s(plan), memory_bytes(plan)}; }
   /// Memory limit per rank: device memory less the reserve; infinity if it is unknown.

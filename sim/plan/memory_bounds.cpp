@@ -188,6 +188,7 @@ MemoryBounds::Activations MemoryBounds::walked(const PlanView& view, SegmentRang
 double MemoryBounds::pipelined_bytes(const PlanView& view) {
   const PipelineShape& shape = view.shape;
   const auto& chunks = view.chunks;
+  std::vector<const Activations*> held_by(chunks.size());
   double bound = 0.0;
   for (int rank = 0; rank < shape.ranks; ++rank) {
     double resident = process_bytes(), live = 0.0, most = passing_gradients(view, chunks[rank]);
@@ -205,7 +206,9 @@ double MemoryBounds::pipelined_bytes(const PlanView& view) {
       }
     }
     for (const PipelineAction& action : first_actions(shape, rank)) {
-      const Activations& held = activations(view, chunks[action.chunk]);
+      const Activations*& known = held_by[action.chunk];
+      if (known == nullptr) known = &activations(view, chunks[action.chunk]);
+      const Activations& held = *known;
       const bool forward = action.phase == Phase::kForward;
       const bool last = action.micro_batch + 1 == shape.micro_batches;
       if (!forward && last) live -= std::exchange(whole[action.chunk], 0.0);  // freed one after the other

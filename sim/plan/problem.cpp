@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "core/error.hpp"
 #include "core/program.hpp"
@@ -20,6 +21,18 @@ namespace {
 /// Options of `predict` that are not a strategy's.
 constexpr std::array kCommon{"model",     "strategy", "batch",   "micro-batches", "recompute", "like",
                              "precision", "device",   "cluster", "world-size",    "steps",     "warmup"};
+
+/// Options and settings on which a rank's share of the model depends, but for `recompute`.
+const std::unordered_set<std::string>& names_of_parts() {
+  static const std::unordered_set<std::string> kNames = [] {
+    std::unordered_set<std::string> names{
+        "sequence_parallel", "gather_again", "tensor",   "context", "expert",
+        "expert_tensor",     "model",        "precision"};
+    for (const ExecutionOption& option : execution_options()) names.insert(option.name);
+    return names;
+  }();
+  return kNames;
+}
 
 }  // namespace
 
@@ -147,36 +160,34 @@ const Model& PlanModels::whole() {
 }
 
 const Model* PlanModels::part(const Plan& plan) {
-  std::string key = plan.text("sequence_parallel") + "/" + plan.text("gather_again");
-  if (plan.text("dispatch-overlap") == "micro-batches")
-    throw UsageError(
-        "--dispatch-overlap micro-batches has no bounds here; forecast single plans with predict");
   const std::string& recompute = plan.text("recompute");
   const RecomputedPart recomputed =
       recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
-  key += "/" + to_text(recomputed);
-  for (const char* name : {"tensor", "context", "expert", "expert_tensor", "model", "precision"})
-    key += "/" + plan.text(name);
+  std::string key = std::to_string(static_cast<int>(recomputed));
+  for (const OptionTexts* texts : {&plan.values, &plan.added})
+    for (const auto& [name, value] : *texts)
+      if (names_of_parts().contains(name)) key.append("/").append(name).append("=").append(value);
+  if (const auto found = parts_.find(key); found != parts_.end())
+    return found->second ? &*found->second : nullptr;
+  if (plan.text("dispatch-overlap") == "micro-batches")
+    throw UsageError(
+        "--dispatch-overlap micro-batches has no bounds here; forecast single plans with predict");
   Execution execution;
-  for (const ExecutionOption& option : execution_options()) {
-    const std::string& text = plan.text(option.name);
-    if (!text.empty()) set_execution(option, text, execution);
-    key += "/" + text;
+  for (const ExecutionOption& option : execution_options())
+    if (const std::string& text = plan.text(option.name); !text.empty())
+      set_execution(option, text, execution);
+  std::optional<Model>& result = parts_[key];
+  try {
+    const std::string& own = plan.text("model");
+    const Model& shared = known_.model(
+        shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan)));
+    result =
+        in_precision(recomputing(shared, recomputed), precision_of(plan), device_.gpu, device_.transposes());
+    apply(execution, *result);
+  } catch (const InputError&) {
+    if (plan.values.empty()) throw;  // the model itself is wrong
   }
-  const auto [found, is_new] = parts_.try_emplace(key);
-  if (is_new) {
-    try {
-      const std::string& own = plan.text("model");
-      const Model& shared = known_.model(
-          shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan)));
-      found->second = in_precision(recomputing(shared, recomputed), precision_of(plan), device_.gpu,
-                                   device_.transposes());
-      apply(execution, *found->second);
-    } catch (const InputError&) {
-      if (plan.values.empty()) throw;  // the model itself is wrong
-    }
-  }
-  return found->second ? &*found->second : nullptr;
+  return result ? &*result : nullptr;
 }
 
 const PhaseCosts& PlanModels::estimate(const Model& model, const Plan& plan) {

@@ -148,7 +148,7 @@ class PlanSearch {
 
   void tighten(PlanRecord& record) {
     const Clock::time_point start = Clock::now();
-    record.bound.step_s = bounds_.ordered_step_s(record.plan);
+    record.bound.step_s = bounds_.ordered_step_s(record.plan, record.bound.step_s);
     bounds_s_ += seconds_since(start);
   }
 
@@ -252,7 +252,7 @@ class PlanSearch {
     for (const Plan& plan : variants_of(models_, record.plan)) {
       if (!variants_.insert(plan.values).second) continue;
       ++counts_.enumerated;
-      all.push_back({.plan = plan, .bound = {.step_s = bounds_.ordered_step_s(plan)}});
+      all.push_back({.plan = plan, .bound = {.step_s = bounds_.ordered_step_s(plan, bounds_.step_s(plan))}});
     }
     std::vector<PlanRecord*> due;
     for (PlanRecord& variant : all) {

@@ -209,12 +209,11 @@ Values virtual_stages(PlanModels& models, const Plan& plan) {
   return all;
 }
 
-/// True if all chunks but the first begin behind a trained parameter, as pipelines need.
-bool returns_gradients(const Model& model, const std::string& split) {
+/// Blocks before the first one that passes a gradient: as pipelines need, they are in the first chunk.
+int frozen_blocks(const Model& model) {
   const auto passes = [&](int block) { return model.segments[block].passes_gradient(); };
   const std::vector<int> blocks = blocks_of(model);
-  const auto before = std::ranges::find_if(blocks, passes) - blocks.begin();
-  return split_counts(split).front() >= before;
+  return static_cast<int>(std::ranges::find_if(blocks, passes) - blocks.begin());
 }
 
 /// The split with the most equal times, and equal splits in which embedding and head count as blocks.
@@ -223,12 +222,13 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
   if (plan.text("strategy") != "pipeline") return kDoesNotApply;
   const Model* model = models.part(plan);
   if (model == nullptr) return {};
+  const int blocks = block_count(*model), stages = stages_of(plan), frozen = frozen_blocks(*model);
   Values all;
-  for (const auto& [first, last] : ends)
-    add_new(all, split_for(block_count(*model), stages_of(plan), first, last));
-  add_new(all, models.balanced_split(*model, plan, stages_of(plan)));
+  for (const auto& [first, last] : ends) add_new(all, split_for(blocks, stages, first, last));
+  add_new(all, models.balanced_split(*model, plan, stages));
   std::erase(all, "");
-  std::erase_if(all, [&](const std::string& split) { return !returns_gradients(*model, split); });
+  if (frozen > 0)
+    std::erase_if(all, [&](const std::string& split) { return split_counts(split).front() < frozen; });
   return all;
 }
 

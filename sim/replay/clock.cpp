@@ -16,21 +16,29 @@ double Clock::now() const {
 }
 
 void Clock::at(double date, Callback callback) {
-  heap_.push_back({std::max(date, now()), next_order_++, std::move(callback)});
+  if (free_.empty()) {
+    free_.push_back(callbacks_.size());
+    callbacks_.emplace_back();
+  }
+  const std::size_t index = free_.back();
+  free_.pop_back();
+  callbacks_[index] = std::move(callback);
+  heap_.push_back({std::max(date, now()), next_order_++, index});
   std::push_heap(heap_.begin(), heap_.end(), Later());
   if (driver_ == Driver::kSimGrid) arm();
 }
 
-Clock::Event Clock::take_first() {
+Callback Clock::take_first() {
   std::pop_heap(heap_.begin(), heap_.end(), Later());
-  Event event = std::move(heap_.back());
+  const Event event = heap_.back();
   heap_.pop_back();
   now_ = std::max(now_, event.date);
-  return event;
+  free_.push_back(event.callback);
+  return std::exchange(callbacks_[event.callback], nullptr);
 }
 
 void Clock::run() {
-  while (!heap_.empty()) take_first().callback();
+  while (!heap_.empty()) take_first()();
 }
 
 void Clock::arm() {
@@ -48,8 +56,7 @@ void Clock::arm() {
 void Clock::run_due() {
   armed_ = 0.0;  // events that the callbacks set are run by this loop or armed after it
   in_event_ = true;
-  while (!heap_.empty() && start_ + heap_.front().date <= simgrid::s4u::Engine::get_clock())
-    take_first().callback();
+  while (!heap_.empty() && start_ + heap_.front().date <= simgrid::s4u::Engine::get_clock()) take_first()();
   in_event_ = false;
   armed_ = -1.0;
   arm();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -34,14 +35,14 @@ class Clock {
   struct Event {
     double date = 0.0;
     std::uint64_t order = 0;
-    Callback callback;
+    std::size_t callback = 0;  ///< index
   };
   struct Later {
     bool operator()(const Event& a, const Event& b) const {
       return a.date != b.date ? a.date > b.date : a.order > b.order;
     }
   };
-  Event take_first();
+  Callback take_first();
   void arm();
   void run_due();
 
@@ -53,6 +54,8 @@ class Clock {
   std::uint64_t next_order_ = 0;
   /// Also with SimGrid: one of its timers at the earliest event is cheaper than thousands of them.
   std::vector<Event> heap_;
+  std::vector<Callback> callbacks_;  ///< outside the heap, which moves its events often
+  std::vector<std::size_t> free_;    ///< indices of callbacks
 };
 
 }  // namespace stepcast

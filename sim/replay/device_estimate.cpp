@@ -4,6 +4,7 @@
 #include <boost/math/distributions/normal.hpp>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numbers>
 #include <numeric>
@@ -177,23 +178,25 @@ Seconds behind(const LayerCollective& one, const Segment& segment, const Model& 
 std::vector<double> exchange_fractions(const Model& model, const LayerTime& layer_time) {
   constexpr double kForwardOfLoss = 0.5;
   std::vector<double> fractions;
+  std::map<std::pair<int, bool>, std::vector<Seconds>> times;  // of works, by segment and direction
   for (const LayerCollective& exchange : model.collectives) {
     if (exchange.segment < 0) {
       fractions.push_back(kForwardOfLoss);
       continue;
     }
     const Segment& segment = model.segments[exchange.segment];
-    Seconds before(0);  // collectives of a backward follow its recomputation
-    if (exchange.backward)
-      before =
-          recomputed_time(segment, [&](const LayerWork& work) { return layer_time(work, Phase::kForward); });
-    Seconds all = before;
-    const std::vector<LayerWork>& works = segment.work;
-    for (std::size_t i = 0; i < works.size(); ++i) {
-      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward);
-      const bool is_earlier = static_cast<int>(i) < exchange.work;
-      all += time;
-      if (is_earlier != exchange.backward) before += time;
+    std::vector<Seconds>& parts = times[{exchange.segment, exchange.backward}];
+    if (parts.empty()) {  // collectives of a backward follow its recomputation
+      const auto again = [&](const LayerWork& work) { return layer_time(work, Phase::kForward); };
+      parts = {exchange.backward ? recomputed_time(segment, again) : Seconds(0)};
+      for (const LayerWork& work : segment.work)
+        parts.push_back(layer_time(work, exchange.backward ? Phase::kBackward : Phase::kForward));
+    }
+    Seconds before = parts.front(), all = before;
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      const bool is_earlier = static_cast<int>(i) <= exchange.work;
+      all += parts[i];
+      if (is_earlier != exchange.backward) before += parts[i];
     }
     before = std::max(Seconds(0), before - behind(exchange, segment, model, layer_time));
     fractions.push_back(all > Seconds(0) ? before / all : 1.0);

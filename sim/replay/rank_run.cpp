@@ -130,7 +130,7 @@ void RankRun::end_step() {
   step_ends_.push_back(world_.clock.now());
   if (const int measured = step_ - world_.input.run.warmup_steps;
       measured >= first_recorded() && measured < world_.recorded_steps)
-    recorded_.push_back(now_.record);
+    recorded_.push_back(std::exchange(now_.record, {}));
   if (++step_ < total_steps()) begin_step();
 }
 

@@ -14,7 +14,7 @@ double threads(const Job& job) { return std::max(1.0, std::ceil(job.cores)); }
 
 }  // namespace
 
-double fair_share(std::vector<Demand> demands, double capacity) {
+double fair_share(std::vector<Demand>&& demands, double capacity) {
   double total = 0.0;
   double weight = 0.0;
   for (const Demand& demand : demands) {
@@ -53,26 +53,28 @@ double SharedHost::interference(const Job& job) const {
          (communication ? sharing_.rate_beside_communication : 1.0);
 }
 
-double SharedHost::core_share(int rank) const {
+double SharedHost::core_share(int rank) {
   const bool bound = cores_per_rank_ > 0.0;
-  std::vector<Demand> demands;
+  demands_.clear();
   for (const Running& one : running_)
     if (!bound || one.job.rank == rank)
-      demands.push_back({one.job.cores / threads(one.job), threads(one.job)});
-  return fair_share(std::move(demands), bound ? cores_per_rank_ : cores_);
+      demands_.push_back({one.job.cores / threads(one.job), threads(one.job)});
+  return fair_share(std::move(demands_), bound ? cores_per_rank_ : cores_);
 }
 
 void SharedHost::share(double now) {
-  std::vector<Demand> demands;
-  for (const Running& one : running_)
-    demands.push_back({memory_demand(one.job) * core_rate(one.job, core_share(one.job.rank))});
-  const double memory_share = fair_share(demands, std::max(sharing_.memory_bandwidth_all_bytes_per_s,
-                                                           sharing_.memory_bandwidth_one_bytes_per_s));
+  const double of_all = cores_per_rank_ > 0.0 ? 0.0 : core_share(0);
+  for (Running& one : running_)
+    one.of_cores = core_rate(one.job, cores_per_rank_ > 0.0 ? core_share(one.job.rank) : of_all);
+  demands_.clear();
+  for (const Running& one : running_) demands_.push_back({memory_demand(one.job) * one.of_cores});
+  const double memory_share = fair_share(
+      std::move(demands_),
+      std::max(sharing_.memory_bandwidth_all_bytes_per_s, sharing_.memory_bandwidth_one_bytes_per_s));
   for (Running& one : running_) {
-    const double of_cores = core_rate(one.job, core_share(one.job.rank));
-    const double wanted = memory_demand(one.job) * of_cores;
+    const double wanted = memory_demand(one.job) * one.of_cores;
     const double rate =
-        of_cores * (wanted > memory_share ? memory_share / wanted : 1.0) * interference(one.job);
+        one.of_cores * (wanted > memory_share ? memory_share / wanted : 1.0) * interference(one.job);
     if (rate == one.rate) continue;  // keeps its end, exactly
     const double left = one.rate > 0.0 ? (one.end - now) * one.rate : one.job.seconds;
     one.rate = rate;

@@ -19,6 +19,12 @@ struct Job {
   bool communication = false;  ///< work of a communication thread, not of a compute thread
 };
 
+/// Demand for a share of a resource, by `weight` equal consumers (threads of one job).
+struct Demand {
+  double amount = 0.0;
+  double weight = 1.0;
+};
+
 /// A host whose jobs share its cores and its memory bandwidth, and slow each other only while they overlap.
 ///
 /// A job runs at rate 1 alone. Among several,
@@ -60,6 +66,7 @@ class SharedHost {
     Job job;
     double rate = 0.0;
     double end = 0.0;
+    double of_cores = 1.0;  ///< part of its rate that its share of the cores allows
   };
   void share(double now);
   [[nodiscard]] double core_rate(const Job& job, double share) const;
@@ -67,24 +74,19 @@ class SharedHost {
   [[nodiscard]] double interference(const Job& job) const;
 
   /// Share of a core that a thread of `rank` gets.
-  [[nodiscard]] double core_share(int rank) const;
+  [[nodiscard]] double core_share(int rank);
 
   double cores_;
   double cores_per_rank_;
   SharingCost sharing_;
   int next_id_ = 0;
   std::vector<Running> running_;
-};
-
-/// Demand for a share of a resource, by `weight` equal consumers (threads of one job).
-struct Demand {
-  double amount = 0.0;
-  double weight = 1.0;
+  std::vector<Demand> demands_;  ///< of the share under way
 };
 
 /// Share s of max-min fairness: every consumer gets min(amount, s), and the shares fill the capacity.
 /// Infinite if all demands fit.
-double fair_share(std::vector<Demand> demands, double capacity);
+double fair_share(std::vector<Demand>&& demands, double capacity);
 
 /// The cores of all hosts: runs jobs in simulated time.
 class Processors {

@@ -35,10 +35,15 @@ StepFlop step_flop(const Schedule& schedule, const Model& model, int batch) {
   flop.model =
       (1.0 * schedule.data_parallel * batch * model.parallel.tensor * model.parallel.context) * flop.model;
   const double samples = static_cast<double>(batch) / schedule.micro_batches;
-  for (const int program : schedule.program_of_rank)
-    for (const Op& op : schedule.programs[program].ops)
+  std::vector<std::vector<Flop>> computed;  // by program
+  for (const Program& program : schedule.programs) {
+    computed.emplace_back();
+    for (const Op& op : program.ops)
       if (const auto* compute = std::get_if<Compute>(&op.action))
-        flop.hardware += samples * flop_of(*compute, model);
+        computed.back().push_back(samples * flop_of(*compute, model));
+  }
+  for (const int program : schedule.program_of_rank)
+    for (const Flop each : computed[program]) flop.hardware += each;
   return flop;
 }
 

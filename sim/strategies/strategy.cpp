@@ -165,7 +165,7 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
         "--offload optimizer out",
         model.specification);
   if (std::ranges::any_of(model.parallel.degrees(), [](const auto& one) { return one.second > 1; }))
-    schedule = share_layers(schedule, model, config.batch);
+    schedule = share_layers(std::move(schedule), model, config.batch);
   arrange(schedule, part.mesh);
   schedule.options = options.resolved();
   schedule.label = strategy;

@@ -54,22 +54,22 @@ bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model
       payload);
 }
 
-/// Copies one program and inserts the model's collectives.
+/// Inserts the model's collectives into a program.
 class SharedProgram {
  public:
   /// \param groups family of each LayerCollectiveGroup \param last index of the last micro-batch
-  SharedProgram(const Program& base, const Model& model, double samples,
+  SharedProgram(Program base, const Model& model, double samples,
                 const std::map<LayerCollectiveGroup, int>& groups, int last)
-      : base_(base), model_(model), samples_(samples), groups_(groups), last_(last) {}
+      : base_(std::move(base)), model_(model), samples_(samples), groups_(groups), last_(last) {}
 
   Program build() {
-    result_.segments = base_.segments;
-    result_.resident = base_.resident;
+    result_.segments = std::move(base_.segments);
+    result_.resident = std::move(base_.resident);
     result_.host_memory = base_.host_memory;
     for (std::size_t i = 0; i < base_.ops.size(); ++i) {
-      const Op& op = base_.ops[i];
+      Op& op = base_.ops[i];
       if (op.stream == Stream::kCompute) add_pending(op);
-      add(op);
+      add(std::move(op));  // begin_host reads what stays: the action
       begin_host(i);
     }
     flush();
@@ -163,7 +163,7 @@ class SharedProgram {
     result_.ops.push_back(std::move(collective));
   }
 
-  const Program& base_;
+  Program base_;
   const Model& model_;
   double samples_;
   const std::map<LayerCollectiveGroup, int>& groups_;
@@ -265,9 +265,12 @@ std::string shared_by(const std::string& model, const Mesh& mesh) {
   return result;
 }
 
-Schedule share_layers(const Schedule& base, const Model& model, int batch) {
-  const int t = model.parallel.tensor;
+Schedule share_layers(Schedule base, const Model& model, int batch) {
+  const int t = model.parallel.tensor, all_experts = model.parallel.expert_ranks();
+  const std::set<int> of_experts = all_experts > 1 ? groups_of_experts(base, model) : std::set<int>();
+  std::vector<Program> programs = std::exchange(base.programs, {});
   Schedule result = base;
+  result.programs = std::move(programs);
   result.world_size = base.world_size * t;
   result.data_parallel = base.data_parallel / model.parallel.context;
   result.groups.clear();
@@ -285,7 +288,6 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
       if (group >= 0) alike.groups.push_back(base.groups[group].ranks);
     add_family(result, alike, t);
   }
-  const int all_experts = model.parallel.expert_ranks();
   if (base.data_parallel == 1 && all_experts > 1 && all_experts < t && base.strategy != "ddp")
     throw UsageError(
         "expert {} with tensor {} and no data parallelism: ranks with the same experts would not sum "
@@ -304,7 +306,7 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
   add(LayerCollectiveGroup::kExpertTensor, "expert_tensor", parallel.expert_tensor, 1);
   add(LayerCollectiveGroup::kTensor, "tensor", t, 1);
   std::map<int, int> experts;
-  for (const int group : all_experts > 1 ? groups_of_experts(base, model) : std::set<int>()) {
+  for (const int group : of_experts) {
     experts[group] = static_cast<int>(result.families.size());
     add_family(result, same_experts(base, group, t, all_experts), 1);
   }
@@ -313,7 +315,7 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
   for (auto& [group, family] : exchanging) family += named;
   const double samples = static_cast<double>(batch) / base.micro_batches;
   for (Program& program : result.programs)
-    program = SharedProgram(program, model, samples, exchanging, base.micro_batches - 1).build();
+    program = SharedProgram(std::move(program), model, samples, exchanging, base.micro_batches - 1).build();
   return result;
 }
 

@@ -38,7 +38,7 @@ namespace stepcast {
 /// \param batch of a rank \pre the Schedule was built in the standard order of a mesh, for the world
 /// size / model.parallel.tensor
 /// \throws UsageError if nothing sums the gradients of ranks with the same experts
-Schedule share_layers(const Schedule& base, const Model& model, int batch);
+Schedule share_layers(Schedule base, const Model& model, int batch);
 
 /// Kind of the calls of a collective inside a segment. \pre it is not kWait, which calls nothing
 CollectiveKind collective_kind(LayerCollectiveKind kind);

@@ -137,7 +137,7 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
       double memory = 0.0;
       for (const MemoryUse& use : result.memory) memory = std::max(memory, use.peak_bytes);
       CHECK(bound.step_s <= (1.0 + kRounding) * result.median_step_time_s());
-      const double nearer = bounds.ordered_step_s(plans[i]);
+      const double nearer = bounds.ordered_step_s(plans[i], bound.step_s);
       CHECK(nearer <= (1.0 + kRounding) * result.median_step_time_s());
       CHECK(nearer >= bound.step_s);
       nearness += nearer / bound.step_s;
