@@ -23,7 +23,6 @@ PlanView view_of(PlanModels& models, const Plan& plan) {
                 .expert = plan.number("expert"),
                 .expert_tensor = plan.number("expert_tensor"),
                 .batches = plan.number("data"),
-                .copies = plan.copies(),
                 .stage_stride = plan.number("tensor"),
                 .batch_stride = plan.number("tensor"),
                 .shape = {.ranks = stages,

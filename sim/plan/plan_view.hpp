@@ -35,7 +35,6 @@ struct PlanView {
   int tensor, context;        ///< ranks
   int expert, expert_tensor;  ///< ranks with different experts, and with parts of each
   int batches;                ///< data-parallel degree
-  int copies;                 ///< Plan::copies()
   int stage_stride;           ///< ranks from one pipeline stage to the next
   int batch_stride;           ///< ranks from one replica or sequence shard to the next
   PipelineShape shape;        ///< one rank if the plan has no pipeline
@@ -43,7 +42,7 @@ struct PlanView {
 
   [[nodiscard]] int replicas() const { return batches * context; }
   /// Ranks that share one optimizer; 1 without ZeRO.
-  [[nodiscard]] int sharers() const { return zero > 0 ? replicas() / copies : 1; }
+  [[nodiscard]] int sharers() const { return zero > 0 ? replicas() / plan.copies() : 1; }
   [[nodiscard]] bool is_sharded() const { return plan.text("strategy") == "fsdp"; }
   /// True if FSDP reduces the gradients of every micro-batch.
   [[nodiscard]] bool reduces_each() const {

@@ -257,8 +257,8 @@ TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multipli
   CHECK(sum(low, 1, backward) - sum(half, 1, backward) == Approx(4 * s * 9 * h));
   CHECK(sum(low, 1, read) - sum(half, 1, read) == Approx(4 * weights));
   CHECK(sum(low, 1, kernels) - sum(half, 1, kernels) == Approx(4 + 6));
-  // torchao keeps inputs as they are; Transformer Engine a byte less of those that nothing else keeps, and a byte
-  // more of what attention keeps, too.
+  // torchao keeps inputs as they are; Transformer Engine a byte less of those that nothing else keeps, and
+  // one more of what attention keeps, too.
   CHECK(low.segments[1].saved.size == half.segments[1].saved.size);
   const Model current = in_precision(whole, Precision::parse("fp8-current"), true);
   CHECK((half.segments[1].saved.size - current.segments[1].saved.size).count() == Approx(s * (6 - 1) * h));
