@@ -7,7 +7,9 @@
 #include <tuple>
 
 #include "core/number.hpp"
+#include "models/layer.hpp"
 #include "schedule/operations.hpp"
+#include "sim/replay/device_estimate.hpp"
 
 namespace stepcast {
 namespace {
@@ -54,9 +56,12 @@ std::vector<Event> events_of(const Schedule& schedule, const Program& program,
 
 /// What FSDP2's collectives keep besides what is handed out: gathered units lie in the memory of another
 /// stream, two at once, before they are copied, and the largest input of a reduce-scatter fits into nothing
-/// that was freed.
-double kept_by_collectives(const Schedule& schedule, const Execution& execution) {
-  if (execution.gathered != "copied") return 0.0;
+/// that was freed if it is larger than an array of the loss.
+double kept_by_collectives(const Schedule& schedule, const Model& model, double samples) {
+  if (model.execution.gathered != "copied") return 0.0;
+  const double element = loss_bytes(model, 1) > 0.0 ? 4.0 : bytes_of(model.precision.compute);
+  const double freed =
+      element * samples * static_cast<double>(numel(model.segments.back().output)) / model.loss.chunks;
   double largest = 0.0, second = 0.0, message = 0.0;
   for (const FsdpUnit& unit : schedule.units) {
     if (!unit.sharded || unit.alone()) continue;
@@ -64,7 +69,7 @@ double kept_by_collectives(const Schedule& schedule, const Execution& execution)
     largest = std::max(largest, unit.size().count());
     message = std::max(message, unit.message().count());
   }
-  return largest + second + message;
+  return largest + second + (message > freed ? message : 0.0);
 }
 
 }  // namespace
@@ -109,9 +114,10 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
   return use;
 }
 
-void add_process_totals(const Schedule& schedule, const Execution& execution, bool is_stated,
+void add_process_totals(const Schedule& schedule, const Model& model, double samples, bool is_stated,
                         Result& result) {
   constexpr double kContext = 0.75e9, kCommunicator = 0.69e9;
+  const Execution& execution = model.execution;
   const double reserved = number_in<double>(execution.reserved).value() / 100.0;
   if (reserved < 1.0)
     throw InputError("--reserved {}: expected at least 100, percent of the allocated memory",
@@ -127,7 +133,7 @@ void add_process_totals(const Schedule& schedule, const Execution& execution, bo
         groups.insert(-1);  // of the stages
       }
     }
-    use.reserved_bytes = reserved * use.peak_bytes + kept_by_collectives(schedule, execution);
+    use.reserved_bytes = reserved * use.peak_bytes + kept_by_collectives(schedule, model, samples);
     use.process_bytes = use.reserved_bytes;
     if (!is_stated)
       use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);

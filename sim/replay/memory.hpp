@@ -21,12 +21,15 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
 ///                SimuMax's runs on 8 B200: 103 to 104 with tensor parallelism alone, 106 with pipelines and
 ///                experts, 107 to 109 with context parallelism
 ///                of FSDP2 (`--gathered copied`) more: two gathered units, the largest ones, in a stream of
-///                their own, and the largest input of a reduce-scatter (docs/research/own-h100.md)
+///                their own, and the largest input of a reduce-scatter, unless an array of the loss is as
+///                large, whose memory it takes (docs/research/own-h100.md)
 ///     process    reserved, 0.75 GB of CUDA's context and modules, and 0.69 GB of NCCL's buffers for each
 ///                group of ranks that communicates (NVIDIA/nccl issue 964: 4 A100), and for each further
 ///                communicator of Execution
 ///
+/// \param samples of a micro-batch
 /// \param is_stated the device states what a process holds (`process=`), which is part of the peak already
-void add_process_totals(const Schedule& schedule, const Execution& execution, bool is_stated, Result& result);
+void add_process_totals(const Schedule& schedule, const Model& model, double samples, bool is_stated,
+                        Result& result);
 
 }  // namespace stepcast

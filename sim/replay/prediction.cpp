@@ -386,7 +386,8 @@ Result replay_schedule(const PredictionRequest& request, Workload workload,
                             : Bytes(workload.traced ? workload.traced->workspace_bytes : 0.0);
   if (process > Bytes(0)) add_process_memory(process, result);
   if (workload.device != nullptr && workload.device->gpu)
-    add_process_totals(schedule, workload.model.execution, states_process(*workload.device), result);
+    add_process_totals(schedule, workload.model, 1.0 * workload.batch / schedule.micro_batches,
+                       states_process(*workload.device), result);
   if (!request.brief) add_baselines(request, workload, environment, schedule, result);
   result.notes.merge(workload.notes);
   describe(request, workload, environment, schedule, result);
