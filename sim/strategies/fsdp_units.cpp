@@ -83,12 +83,8 @@ std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& uni
   if (part > 0.0)
     held.push_back({.category = MemoryCategory::kParameters, .size = Bytes(part * unit.parameter * own)});
   if (!unit.trains()) return held;
-  // FSDP converts the shard of the gradients to the dtype of the shard of the parameters.
-  const double element = !gathers || engine                 ? unit.reduced
-                         : model.precision.master == "none" ? unit.parameter
-                                                            : bytes_of(model.precision.master);
   held.push_back({.category = MemoryCategory::kGradients,
-                  .size = unit.alone() ? unit.gradients() : Bytes(std::max(unit.reduced, element) * own)});
+                  .size = unit.alone() ? unit.gradients() : unit.gradient_shard()});
   held.push_back({.category = MemoryCategory::kOptimizerState,
                   .size = (1.0 - offload.optimizer) * model.optimizer_bytes(own)});
   return held;

@@ -103,16 +103,11 @@ TEST_CASE("--accumulate: what each micro-batch reduces, and what it keeps") {
   CHECK_THROWS_WITH(build_schedule("fsdp", model, config), Catch::Contains("--accumulate has no effect"));
 }
 
-TEST_CASE("FSDP2 makes gradients one by one and reduces a copy; its shard has the dtype of the master copy") {
+TEST_CASE("FSDP2 makes gradients one by one and reduces a copy of them") {
   Model model = in_precision(load_model("llama:layers=2,hidden=64,heads=4,sequence=16,vocabulary=512"),
                              Precision::parse("bf16,reduction=bf16"), true);
   model.execution.gathered = "copied";
   const Schedule schedule = build_schedule("fsdp", model, training(4, 8, {{"sharding", "full_shard"}}));
-  double shards = 0.0, held = 0.0;
-  for (const FsdpUnit& unit : schedule.units) shards += static_cast<double>(unit.elements) / unit.shards;
-  for (const MemoryChange& change : schedule.program(0).resident)
-    if (change.category == MemoryCategory::kGradients) held += change.size.count();
-  CHECK(held == 4.0 * shards);
   const double table = 2.0 * 512 * 64;  // of embedding and head in bf16
   double live = 0.0, made_by_head = 0.0, reduced = 0.0;
   for (const Op& op : schedule.program(0).ops)
