@@ -385,7 +385,7 @@ class ModelReader {
     if (every > 0 && (repetition_ + 1) % every == 0) layer.sizes["window"] = 0;
   }
 
-  /// Of an attribute that the model sets; empty for those of the file.
+  /// Value of an attribute that the model sets; empty for attributes of the file.
   [[nodiscard]] std::optional<bool> value_of_model(const Attribute& attribute) const {
     if (attribute.key == kTransformerEngine) return model_.transformer_engine();
     if (attribute.key == kCompiled) return model_.compiled();

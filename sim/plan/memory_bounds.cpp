@@ -289,8 +289,9 @@ double MemoryBounds::sharded_peak(const PlanView& view) {
     const Held& own = compute.segment < 0 ? held.back() : held[compute.segment];
     const double gathered = root.parameters + (keeps ? own.parameters_before : own.parameters);
     const double graded = accumulates ? sum.gradients + root.gradients
-                          : backward  ? root.gradients + own.gradients
-                                      : 0.0;
+                          : backward && (!copies || compute.phase == Phase::kBackward)
+                              ? root.gradients + own.gradients
+                              : 0.0;
     walk.run(op, gathered + graded);
   }
   return walk.peak;

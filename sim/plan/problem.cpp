@@ -181,9 +181,10 @@ const Model* PlanModels::part(const Plan& plan) {
     const std::string& own = plan.text("model");
     const Model& shared = known_.model(
         shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan)));
-    result =
+    Model part =
         in_precision(recomputing(shared, recomputed), precision_of(plan), device_.gpu, device_.transposes());
-    apply(execution, *result);
+    apply(execution, part);
+    result = std::move(part);
   } catch (const InputError&) {
     if (plan.values.empty()) throw;  // the model itself is wrong
   }

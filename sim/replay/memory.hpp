@@ -20,9 +20,9 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
 ///     reserved   the peak times Execution::reserved: PyTorch's allocator rounds and fragments. 105 % from
 ///                SimuMax's runs on 8 B200: 103 to 104 with tensor parallelism alone, 106 with pipelines and
 ///                experts, 107 to 109 with context parallelism
-///                of FSDP2 (`--gathered copied`) more: two gathered units, the largest ones, in a stream of
-///                their own, and the largest input of a reduce-scatter, unless an array of the loss is as
-///                large, whose memory it takes (docs/research/own-h100.md)
+///                FSDP2 (`--gathered copied`) reserves more: the two largest gathered units, in a stream of
+///                their own, and the largest input of a reduce-scatter. An array of the loss that is as large
+///                leaves its memory to that input (docs/research/own-h100.md)
 ///     process    reserved, 0.75 GB of CUDA's context and modules, and 0.69 GB of NCCL's buffers for each
 ///                group of ranks that communicates (NVIDIA/nccl issue 964: 4 A100), and for each further
 ///                communicator of Execution

@@ -89,7 +89,7 @@ class Fsdp {
     int gathered = -1;       // its all-gather; -1: not there
     bool in_flight = false;  // gathered, and its turn is not over
     bool gradients = false;  // whole ones are there
-    Bytes to_make{};         // of them, if each tensor has its own
+    Bytes to_make{};         // whole ones not yet allocated, if each tensor has its own array
   };
 
   /// A reduction in flight.

@@ -75,7 +75,7 @@ int UnitOperations::reduce(std::size_t index, const std::vector<int>& after, boo
     step_.change_memory(
         call, {.category = MemoryCategory::kGradients, .size = size, .at_end = at_end, .term = term});
   };
-  if (copies()) {
+  if (copies() && sharded) {
     constexpr const char* kInput = "copied for their reduction";
     change(unit(index).message(), false, kInput);
     change(-1.0 * unit(index).gradients(), false);

@@ -121,6 +121,9 @@ TEST_CASE("FSDP2 makes gradients one by one and reduces a copy of them") {
   CHECK(live == 0.0);
   CHECK(made_by_head == Approx(table).epsilon(0.01));  // the embedding's comes last
   CHECK(reduced == Approx(2.0 * table).epsilon(0.01));
+  const Schedule whole = build_schedule("fsdp", model, training(4, 8, {{"sharding", "no_shard"}}));
+  for (const Op& op : whole.program(0).ops)
+    for (const MemoryChange& change : op.memory) CHECK(change.category != MemoryCategory::kGradients);
 }
 
 TEST_CASE("flat arrays are padded to equal shards") {
