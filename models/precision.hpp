@@ -68,6 +68,7 @@ struct Recipe {
   bool scaled_by_tensor = false;  ///< a cast does so for devices that need it
   double copies = 2.0;            ///< bytes of copies per weight, beside the parameter
   bool casts_weights_each_time = false;
+  bool saves_uncast = false;  ///< what the backward reads of a GEMM's input; else the cast input
   bool gathers_half = false;  ///< weights are gathered as `parameters` and cast after it
 };
 const std::vector<Recipe>& recipes();
@@ -79,7 +80,7 @@ double bytes_of(const std::string& dtype);
 
 /// Name in device files: `float32`, `tf32`, `bfloat16`, `float16`, `float8`.
 std::string device_dtype(const std::string& dtype);
-/// All of these names.
+/// The names of all dtypes in device files.
 std::set<std::string> device_dtypes();
 
 }  // namespace stepcast

@@ -118,7 +118,7 @@ void narrow_collectives(Model& model, Segment& segment, double part) {
 const std::vector<Recipe>& recipes() {
   // Bytes per element: from Transformer Engine's code. fp8: torchao's dynamic scaling.
   static const std::vector<Recipe> kRecipes{
-      {.name = "fp8", .cast = 3.0, .transposed = true, .casts_weights_each_time = true},
+      {.name = "fp8", .cast = 3.0, .transposed = true, .casts_weights_each_time = true, .saves_uncast = true},
       {.name = "fp8-delayed", .cast = 3.0, .fused = 4.0, .scaled_by_tensor = true},
       {.name = "fp8-current", .cast = 5.0, .fused = 2.0, .launches = 3, .scaled_by_tensor = true},
       {.name = "fp8-blockwise", .bytes = 1.0 + 4.0 / 128.0, .cast = 4.06, .copies = 2.06},
@@ -148,9 +148,8 @@ void quantize(Model& model, bool transposes) {
     }
     SavedBytes& inputs =
         model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed.saved : segment.saved;
-    // torchao's linear layers save inputs that are not cast; a compiler makes and casts them again.
     const Bytes own = segment.saved.gemm_inputs;
-    if (!recipe.casts_weights_each_time)
+    if (!recipe.saves_uncast)
       inputs.size += part * segment.saved.attended - (1.0 - part) * own;
     else if (model.compiled())
       inputs.size -= own;

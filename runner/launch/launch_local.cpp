@@ -202,8 +202,7 @@ std::map<std::string, std::string> rank_variables(const RankContext& rank) {
 
 ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std::string>& argv,
                       std::chrono::milliseconds grace) {
-  LocalJob job(ranks, argv, grace);
-  return job.wait();
+  return LocalJob(ranks, argv, grace).wait();
 }
 
 ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "sim/replay/dispatch.hpp"
+#include "sim/replay/memory.hpp"
 #include "sim/strategies/fsdp_units.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/devices.hpp"
@@ -146,6 +147,11 @@ double PlanBounds::step_s(const Plan& plan) {
 double PlanBounds::ordered_step_s(const Plan& plan, double unordered) {
   return plan.text("strategy") == "pipeline" ? std::max(unordered, ordered_s(view_of(models_, plan)))
                                              : unordered;
+}
+
+double PlanBounds::memory_bytes(const Plan& plan) {
+  const PlanView view = view_of(models_, plan);
+  return reserved_factor(view.model) * memory_.peak_bytes(view);
 }
 
 double PlanBounds::memory_limit() const {

@@ -13,7 +13,7 @@ namespace stepcast {
 
 struct PlanBound {
   double step_s = 0.0;
-  double memory_bytes = 0.0;  ///< of the rank that holds most
+  double memory_bytes = 0.0;  ///< reserved, of the rank that holds most
 };
 
 /// Lower bounds of the forecasts of `predict` (tested in tests/plan/bounds_test.cpp). Both relax the replay:
@@ -42,7 +42,8 @@ class PlanBounds {
   /// other. Takes 100 times as long as step_s(). For other strategies equal to step_s(). \param unordered
   /// step_s()
   double ordered_step_s(const Plan& plan, double unordered);
-  double memory_bytes(const Plan& plan) { return memory_.peak_bytes(view_of(models_, plan)); }
+  /// Of what PyTorch's allocator reserves.
+  double memory_bytes(const Plan& plan);
   PlanBound of(const Plan& plan) { return {step_s(plan), memory_bytes(plan)}; }
   /// Memory limit per rank: device memory less the reserve; infinity if it is unknown.
   [[nodiscard]] double memory_limit() const;

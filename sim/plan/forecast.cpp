@@ -17,7 +17,7 @@ double own_time_s(const Breakdown& parts) {
 }
 
 /// Positions in the numbers of a replay: step time, operations, parts of the mean breakdown; then by stage
-/// peak memory and the time in which a rank is not idle.
+/// reserved memory and the time in which a rank is not idle.
 constexpr std::size_t kStep = 0, kOperations = 1, kFirstPart = 2;
 
 /// \param stride ranks from one pipeline stage to the next
@@ -30,7 +30,7 @@ std::vector<double> numbers_of(const Result& result, std::size_t stages, int str
     for (const auto& [name, part] : breakdown_parts())
       mean.*part += rank.*part / static_cast<double>(result.breakdown.size());
     const std::size_t stage = static_cast<std::size_t>(use.rank / stride) % stages;
-    memory[stage] = std::max(memory[stage], use.peak_bytes);
+    memory[stage] = std::max(memory[stage], use.reserved_bytes);
     busy[stage] = std::max(busy[stage], own_time_s(rank) - rank.idle_s);
   }
   std::vector<double> numbers{result.median_step_time_s(), result.forecast.operations};

@@ -124,9 +124,10 @@ const std::vector<FsdpUnit>& MemoryBounds::units(const PlanView& view) {
   const bool sharded = view.plan.text("sharding") != "no_shard";
   const int shards = view.replicas() / view.plan.copies();
   const auto [found, is_new] = units_.try_emplace({&view.model, shards, sharded});
+  const std::string& wrap = view.plan.text("wrap");
   if (is_new)
-    found->second =
-        make_fsdp_units(view.model, repeats_blocks(view.model) ? "block" : "layer", shards, 0, sharded);
+    found->second = make_fsdp_units(view.model, wrap_of(view.model, wrap.empty() ? "block" : wrap), shards, 0,
+                                    sharded);
   return found->second;
 }
 
@@ -271,7 +272,8 @@ double MemoryBounds::sharded_peak(const PlanView& view) {
   const bool copies = view.model.execution.gathered == "copied";  // the root has gradients one by one
   for (const FsdpUnit& unit : units(view)) {
     if (unit.alone()) continue;
-    const bool is_root = unit.name == "root" || unit.name.starts_with("root ");
+    const bool is_root = (unit.name == "root" || unit.name.starts_with("root ")) &&
+                         unit.segments.front() == 0;  // else after the blocks, and freed in the backward
     Held& own = is_root ? root : held[unit.segments.front()];
     own.parameters += unit.size().count();
     if (!is_root || !copies) own.gradients += unit.gradients().count();

@@ -31,7 +31,7 @@ struct PlanProblem {
   Precision precision{};
   int ranks = 1;         ///< available
   int samples = 1;       ///< per step, over all ranks
-  double reserve = 0.1;  ///< fraction of a device's memory left to allocators, NCCL and libraries
+  double reserve = 0.08;  ///< fraction of a device's memory left to NCCL, CUDA's context and libraries
   PlanObjective objective = PlanObjective::kTime;
   std::shared_ptr<ExpectedTraining> whole{};  ///< with failures and checkpoints; null: the steps alone
   std::string like{};                         ///< convention of all plans, see Convention; "": none

@@ -95,7 +95,7 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
   const PlanProblem& problem = models.problem();
   const bool tokens = tokens_per_sample(models) > 0.0;
   std::vector<std::string> columns{"",         "plan", "ranks",  "step",   tokens ? "tokens/s" : "samples/s",
-                                   "per rank", "mfu",  "memory", "bubble", "exposed"};
+                                   "per rank", "mfu",  "reserved", "bubble", "exposed"};
   if (problem.objective >= PlanObjective::kCost)
     columns.push_back(std::string(problem.objective == PlanObjective::kCost ? "device-hours" : "kWh") +
                       " per million");
@@ -114,7 +114,7 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
   }
   std::string memory;
   if (outcome.ranked > 0 && outcome.plans.front().forecast->stage_memory_bytes.size() > 1)
-    memory = "\nmemory of 1 by stage: " +
+    memory = "\nreserved memory of 1 by stage: " +
              joined(transformed(outcome.plans.front().forecast->stage_memory_bytes,
                                 [](double bytes) { return to_text(Bytes(bytes)); })) +
              "\n";
@@ -139,8 +139,8 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
     return "no plan that fits was found before the search ended; others may: raise --time-limit or "
            "--replays\n";
   std::string text = "nothing fits: of " + to_text(models.device().memory) + " of " + models.device().name +
-                     ", " + to_text(Bytes(limit)) + " may be used (--memory-reserve " +
-                     percent_text(models.problem().reserve, 0) + "). Least of all needs " +
+                     ", " + to_text(Bytes(limit)) + " may be reserved (--memory-reserve " +
+                     percent_text(models.problem().reserve, 0) + "). Least of all reserves " +
                      describe(smallest->plan) + ": " + to_text(Bytes(needs(*smallest))) + ", " +
                      to_text(Bytes(needs(*smallest) - limit)) + " too much.\n";
   const int ranks = ranks_that_fit(models.problem());

@@ -114,13 +114,18 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
   return use;
 }
 
-void add_process_totals(const Schedule& schedule, const Model& model, double samples, bool is_stated,
-                        Result& result) {
-  constexpr double kContext = 0.75e9, kCommunicator = 0.69e9;
+double reserved_factor(const Model& model) {
   const double reserved = number_in<double>(model.execution.reserved).value() / 100.0;
   if (reserved < 1.0)
     throw InputError("--reserved {}: expected at least 100, percent of the allocated memory",
                      model.execution.reserved);
+  return reserved;
+}
+
+void add_process_totals(const Schedule& schedule, const Model& model, double samples, bool is_stated,
+                        Result& result) {
+  constexpr double kContext = 0.75e9, kCommunicator = 0.69e9;
+  const double reserved = reserved_factor(model);
   const int others = number_in<int>(model.execution.communicators).value_or(0);
   for (MemoryUse& use : result.memory) {
     std::set<int> groups;

@@ -27,9 +27,12 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
 ///                group of ranks that communicates (NVIDIA/nccl issue 964: 4 A100), and for each further
 ///                communicator of Execution
 ///
-/// \param samples of a micro-batch
+/// \param samples of a micro-batch \throws InputError if Execution::reserved is no percentage from 100 on
 /// \param is_stated the device states what a process holds (`process=`), which is part of the peak already
 void add_process_totals(const Schedule& schedule, const Model& model, double samples, bool is_stated,
                         Result& result);
+
+/// Execution::reserved as a factor.
+double reserved_factor(const Model& model);
 
 }  // namespace stepcast

@@ -337,7 +337,7 @@ class Fsdp {
 /// Resolves options and drops those without effect.
 void settle(StrategyOptions& options, const Model& model, const TrainingConfig& config) {
   const int world_size = config.world_size;
-  if (options.text("wrap") == "block" && !repeats_blocks(model)) options.settle("wrap", "layer");
+  options.settle("wrap", wrap_of(model, options.text("wrap")));
   const std::vector<std::string> prefetching{"forward-prefetch", "backward-prefetch", "limit-all-gathers"};
   if (world_size == 1) {  // one of the world sizes of a sweep
     options.settle("sharding", "no_shard");
@@ -381,27 +381,28 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   if (config.recompute > 1 && options.text("wrap") != "root" && options.text("sharding") == "full_shard")
     throw UsageError("--recompute every:" + std::to_string(config.recompute) +
                      ": full_shard gathers one block at a time; take full, or --wrap root");
-  for (const Segment& segment : model.segments)
-    if (!(segment.tied.empty() && segment.frozen.tied.empty()) && options.text("wrap") == "layer")
-      throw UsageError("--wrap layer: " + model.specification + " ties parameters of '" + segment.name +
-                       "' to another layer, which would be freed; take block or root");
+  if (options.text("wrap") == "layer" && ties_parameters(model))
+    throw UsageError("--wrap layer: " + model.specification +
+                     " ties parameters of two layers, and one would be freed; take block or root");
   return Fsdp(model, config, options).build();
 }
 
 std::vector<StrategyOption> options() {
-  return {StrategyOption::choice("sharding", {"full_shard", "shard_grad_op", "no_shard"},
-                                 "what is in shards: parameters too, gradients and optimizer, or nothing"),
-          StrategyOption::choice("wrap", {"block", "layer", "root"}, "what is gathered at once"),
-          StrategyOption::choice(
-              "accumulate", {"last", "every", kShardThenReplicas},
-              "micro-batches that reduce gradients: the last alone, every one, or every one over "
-              "shards and the last over replicas"),
-          StrategyOption::flag("forward-prefetch", "gather the next units while one computes its forward"),
-          StrategyOption::choice("backward-prefetch", {"pre", "post", "none"},
-                                 "the same in the backward, before one computes or after"),
-          StrategyOption::number(
-              "limit-all-gathers", 2, 0,
-              "units gathered and not yet freed, the one that computes included; 0 is no limit")};
+  return {
+      StrategyOption::choice("sharding", {"full_shard", "shard_grad_op", "no_shard"},
+                             "what is in shards: parameters too, gradients and optimizer, or nothing"),
+      StrategyOption::choice("wrap", {"block", "ends", "layer", "root"},
+                             "what is gathered at once; `ends`: blocks, and what is before and after them"),
+      StrategyOption::choice(
+          "accumulate", {"last", "every", kShardThenReplicas},
+          "micro-batches that reduce gradients: the last alone, every one, or every one over "
+          "shards and the last over replicas"),
+      StrategyOption::flag("forward-prefetch", "gather the next units while one computes its forward"),
+      StrategyOption::choice("backward-prefetch", {"pre", "post", "none"},
+                             "the same in the backward, before one computes or after"),
+      StrategyOption::number(
+          "limit-all-gathers", 2, 0,
+          "units gathered and not yet freed, the one that computes included; 0 is no limit")};
 }
 
 const Registration<Strategy> kFsdp{

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <utility>
+
+#include "sim/strategies/local_step.hpp"
 
 namespace stepcast {
 
@@ -34,17 +37,31 @@ FsdpUnit make_unit(const Model& model, const std::string& name, const std::vecto
   return unit;
 }
 
+bool ties_parameters(const Model& model) {
+  return std::ranges::any_of(model.segments, [](const Segment& segment) {
+    return !segment.tied.empty() || !segment.frozen.tied.empty();
+  });
+}
+
+std::string wrap_of(const Model& model, const std::string& wrap) {
+  if (wrap != "root" && !repeats_blocks(model)) return "layer";
+  return wrap == "ends" && ties_parameters(model) ? "block" : wrap;
+}
+
 std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wrap, int ranks, int group,
                                       bool sharded) {
   std::vector<std::pair<std::string, std::vector<int>>> wrapped{{"root", {}}};  // names and segments
+  bool before = wrap == "ends";  // the first block
   for (int i = 0; i < static_cast<int>(model.segments.size()); ++i) {
     const Segment& segment = model.segments[i];
-    const bool own = wrap == "layer" || (wrap == "block" && segment.repeated);
+    before = before && !segment.repeated;
+    const bool own = wrap == "layer" || before || (wrap != "root" && segment.repeated);
     if (own && !(segment.parameters.empty() && segment.frozen.own.empty()))
       wrapped.push_back({segment.name, {i}});
     else
       wrapped.front().second.push_back(i);
   }
+  if (wrap == "ends") std::ranges::rotate(wrapped, std::next(wrapped.begin()));
   std::vector<FsdpUnit> units;
   for (const auto& [name, segments] : wrapped) {
     std::vector<int> dense, frozen, experts, frozen_experts;

@@ -69,7 +69,7 @@ class SharedProgram {
     for (std::size_t i = 0; i < base_.ops.size(); ++i) {
       Op& op = base_.ops[i];
       if (op.stream == Stream::kCompute) add_pending(op);
-      add(std::move(op));  // begin_host reads what stays: the action
+      add(std::move(op));
       begin_host(i);
     }
     flush();
@@ -96,7 +96,7 @@ class SharedProgram {
   /// Collects the collectives of an operation. Adds them right after it, or later among the hooks of its
   /// gradients if it has any.
   void begin_host(std::size_t index) {
-    const auto* compute = std::get_if<Compute>(&base_.ops[index].action);
+    const auto* compute = std::get_if<Compute>(&result_.ops[place_[index]].action);
     if (compute == nullptr) return;
     host_ = place_[index];
     // Of a split backward the input half has them: parameters that are summed over ranks are in no GEMM.

@@ -83,9 +83,9 @@ TEST_CASE("megatron pads the vocabulary to a multiple of 128 x tensor, unless it
 
 TEST_CASE("help lists every convention with what it sets and when") {
   const std::string text = conventions_text();
-  for (const char* part :
-       {"megatron: ", "megatron-defaults: ", "nemo@26.08: ", "torchtitan@2025: ", "hf: ", "deepspeed: ",
-        "--zero", "model setting ring", "context > 1, ulysses 0", "strategy ddp or pipeline"})
+  for (const char* part : {"megatron: ", "megatron-defaults: ", "nemo@26.08: ", "torchtitan@2025: ",
+                           "torchtitan@2025-08: ", "hf: ", "deepspeed: ", "--zero", "model setting ring",
+                           "context > 1, ulysses 0", "strategy ddp or pipeline"})
     CHECK_THAT(text, Catch::Contains(part));
 }
 

@@ -122,7 +122,7 @@ TEST_CASE("FSDP trains as one process does, for every sharding, wrapping and pre
       config.batch = 8 / ranks;
       config.options["sharding"] = sharding;
       const Values expected = train_natively(model, 8);
-      for (const char* wrap : {"block", "layer", "root"})
+      for (const char* wrap : {"block", "ends", "layer", "root"})
         for (const char* prefetch : {"pre", "post", "none"})
           for (const int micro_batches : {1, 2}) {
             config.options["wrap"] = wrap;

@@ -147,6 +147,14 @@ TEST_CASE("units are blocks, layers, or the whole model") {
   CHECK(build_schedule("fsdp", model, config).units.size() == 14);
   config.options["wrap"] = "root";
   CHECK(build_schedule("fsdp", model, config).units.size() == 1);
+  config.options["wrap"] = "ends";  // the unit of the head is gathered after the last block, and stays
+  const Schedule ends = build_schedule("fsdp", model, config);
+  CHECK(ends.units.size() == 14);
+  const Program& program = ends.program(0);
+  CHECK(find(program, "all_gather/root") > find(program, "forward/layer10"));
+  CHECK(find(program, "reshard/root") > find(program, "backward/classifier"));
+  const Schedule tied = build_schedule("fsdp", load_model("gpt:layers=2,hidden=64,tied=1"), config);
+  CHECK(tied.options.at("wrap") == "block");
 }
 
 TEST_CASE("backward prefetch gathers the next unit before the backward, after it, or when it is needed") {
