@@ -151,7 +151,8 @@ double PlanBounds::ordered_step_s(const Plan& plan, double unordered) {
 
 double PlanBounds::memory_bytes(const Plan& plan) {
   const PlanView view = view_of(models_, plan);
-  return reserved_factor(view.model) * memory_.peak_bytes(view);
+  const double process = models_.device().estimate.process.count();
+  return reserved_factor(view.model) * (memory_.peak_bytes(view) - process) + process;
 }
 
 double PlanBounds::memory_limit() const {

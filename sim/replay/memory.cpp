@@ -137,7 +137,9 @@ void add_process_totals(const Schedule& schedule, const Model& model, double sam
         groups.insert(-1);  // of the stages
       }
     }
-    use.reserved_bytes = reserved * use.peak_bytes + kept_by_collectives(schedule, model, samples);
+    const double process = use.at_peak_bytes["process"];
+    use.reserved_bytes =
+        reserved * (use.peak_bytes - process) + process + kept_by_collectives(schedule, model, samples);
     use.process_bytes = use.reserved_bytes;
     if (!is_stated)
       use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);

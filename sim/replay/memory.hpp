@@ -17,7 +17,8 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
 
 /// Adds what surrounds the tensors of each rank, estimates that no run of ours has tested:
 ///
-///     reserved   the peak times Execution::reserved: PyTorch's allocator rounds and fragments. 105 % from
+///     reserved   the peak, less what the process holds (`process=`, workspaces of GEMMs), times
+///                Execution::reserved: PyTorch's allocator rounds and fragments. 105 % from
 ///                SimuMax's runs on 8 B200: 103 to 104 with tensor parallelism alone, 106 with pipelines and
 ///                experts, 107 to 109 with context parallelism
 ///                FSDP2 (`--gathered copied`) reserves more: the two largest gathered units, in a stream of

@@ -114,7 +114,8 @@ TEST_CASE("what the device states of a process is not counted twice") {
   options.insert({{"reserved", "118"}, {"communicators", "4"}});
   const MemoryUse fragmented = predict(prediction_request(options)).memory.front();
   CHECK(fragmented.peak_bytes == usual.peak_bytes);
-  CHECK(fragmented.reserved_bytes == Approx(1.18 / 1.05 * usual.reserved_bytes));
+  const double kept = 64.0 * (1 << 20);  // workspaces
+  CHECK(fragmented.reserved_bytes - kept == Approx(1.18 / 1.05 * (usual.reserved_bytes - kept)));
   CHECK(fragmented.process_bytes - fragmented.reserved_bytes ==
         Approx(usual.process_bytes - usual.reserved_bytes + 4 * 0.69e9));
   options["precision"] = "bf16,gradients=bf16+fp32";
@@ -134,11 +135,12 @@ TEST_CASE("FSDP2 reserves two gathered units and an input of a reduce-scatter be
                       {"strategy", "fsdp"},
                       {"model", "llama3-8b:layers=2,sequence=1024"}};
   const MemoryUse views = predict(prediction_request(options)).memory.front();
-  CHECK(views.reserved_bytes == Approx(1.05 * views.peak_bytes));
+  const double kept = 64.0 * (1 << 20);  // workspaces
+  CHECK(views.reserved_bytes == Approx(1.05 * (views.peak_bytes - kept) + kept));
   options.insert({"gathered", "copied"});
   const MemoryUse copied = predict(prediction_request(options)).memory.front();
   const double root = 2.0 * 128256 * 4096 + 4096, block = 218112000.0;  // parameters
-  CHECK(copied.reserved_bytes - 1.05 * copied.peak_bytes ==
+  CHECK(copied.reserved_bytes - 1.05 * (copied.peak_bytes - kept) - kept ==
         Approx(2.0 * (root + block) + 4.0 * root).epsilon(1e-4));
   options.insert({"gradients", "freed"});
   const MemoryUse freed = predict(prediction_request(options)).memory.front();
