@@ -96,7 +96,7 @@ class SegmentAccount {
       for (int i = count - of_all_tokens; i < count; ++i) note_sum(layer, own[i], count);
     }
     if (layer.kind == "experts") walk_inside(layer, input, needed);
-    if (!kind.branches.empty() && kind.saves_input && needs_gradient_)
+    if (!kind.branches.empty() && kind.each.kept == Kept::kInput && needs_gradient_)
       activations_[from_shortcut].kept = true;
     register_tensors(layer);
     return output;

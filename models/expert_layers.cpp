@@ -257,26 +257,7 @@ std::int64_t expert_rows(const Layer& layer) {
 }
 
 std::vector<LayerKind> expert_kinds() {
-  return {
-      {.name = "experts",
-       .attributes = {Attribute::count("experts"),         Attribute::count("active"),
-                      Attribute::count("feed_forward"),    Attribute::count_or("shared", 0),
-                      Attribute::count_or("capacity", 0),  Attribute::count_or("imbalance", 100, 100),
-                      Attribute::count_or("ranks", 1, 1),  Attribute::count_or("tensor", 1, 1),
-                      Attribute::flag("gated", true),      Attribute::flag("squared"),
-                      Attribute::flag("sigmoid"),          Attribute::flag("bias"),
-                      Attribute::flag("shared_gate"),      Attribute::count_or("latent", 0),
-                      Attribute::count_or("groups", 1, 1), Attribute::count_like("chosen_groups", "groups"),
-                      Attribute::name("router", "gate"),   Attribute::name("gate", "gate_proj"),
-                      Attribute::name("up", "up_proj"),    Attribute::name("down", "down_proj"),
-                      Attribute::flag(kTransformerEngine)},
-       .input = kSequence,
-       .output = experts_output,
-       .parameters = experts_parameters,
-       .buffers = experts_buffers,
-       .saves_input = true,
-       .adjust = add_experts,
-       .ready_order = ReadyOrder::kReversed}};
+  return {{"experts", experts_output, experts_parameters, add_experts, experts_buffers}};
 }
 
 }  // namespace stepcast

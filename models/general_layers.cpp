@@ -21,6 +21,12 @@ std::vector<LayerTensor> traced_tensors(const Layer& layer, const char* attribut
   return {{suffix, {size(layer, attribute) / 4}}};
 }
 
+std::vector<LayerTensor> traced_buffers(const Layer& layer) {
+  std::vector<LayerTensor> all = traced_tensors(layer, "buffer", "buffer");
+  if (size(layer, "counters") > 0) all.push_back({"counters", {size(layer, "counters")}, true});
+  return all;
+}
+
 Shape declared_output(const Layer& layer) {
   if (size(layer, "parameter") % 4 != 0)
     throw InputError("parameter must be a multiple of 4 B, the size of a float32");
@@ -48,68 +54,28 @@ Shape linear_output(const Layer& layer) {
   return output;
 }
 
+std::vector<LayerTensor> linear_parameters(const Layer& layer) {
+  return weight_and_bias(flag(layer, "bias"), size(layer, "out"), layer.input.back());
+}
+
+Gemm linear_gemm(const Layer& layer) {
+  const auto width = static_cast<double>(layer.input.back());
+  return {in(layer) / width, number(layer, "out"), width};
+}
+
 }  // namespace
 
 std::vector<LayerKind> general_kinds() {
-  return {
-      {.name = "linear",
-       .attributes = {Attribute::count("out"), Attribute::flag("bias", true),
-                      Attribute::count_or(kAdapterRank, 0)},
-       .input = {1, 2, "a vector or a sequence of vectors", "; put a flatten before it"},
-       .output = linear_output,
-       .parameters =
-           [](const Layer& l) { return weight_and_bias(flag(l, "bias"), size(l, "out"), l.input.back()); },
-       .gemm =
-           [](const Layer& l) {
-             const auto width = static_cast<double>(l.input.back());
-             return Gemm{in(l) / width, number(l, "out"), width};
-           },
-       .forward = kGemmForward,
-       .backward = kGemmBackward,
-       .saves_input = true,
-       .ready_order = ReadyOrder::kReversed},
-      // Only the addition; its backward adds the gradients that both branches return.
-      {.name = "residual",
-       .branches = {"body", "shortcut"},
-       .output = output_of_branches,
-       .forward = {0, 3},
-       .backward = {3, 0},
-       .adjust = mark_sum},
-      // Element by element: the gate of a gated feed-forward layer. Backward reads dy and both factors,
-      // writes the gradients of both, and adds what the branches return.
-      {.name = "product",
-       .attributes = {Attribute::flag(kTransformerEngine), Attribute::flag(kCompiled)},
-       .branches = {"gate", "value"},
-       .output = output_of_branches,
-       .flop = 1,
-       .forward = {0, 3},
-       .backward = {3, 5},
-       .saves_input = true,
-       .adjust = add_fused_gate},
-      {.name = "fixed",
-       .attributes = {{"forward", Unit::kNanoseconds},
-                      {"backward", Unit::kNanoseconds},
-                      {"parameter", Unit::kBytes, {}, 4},
-                      {"output", Unit::kBytes, 0}},
-       .output = declared_output,
-       .parameters = [](const Layer& l) { return weight_and_bias(false, size(l, "parameter") / 4); },
-       .is_view = true},
-      // A part of a segment whose times a trace contains: a parameter, or buffers, in float32 and int64.
-      {.name = "traced",
-       .attributes = {{"parameter", Unit::kBytes, 0},
-                      {"buffer", Unit::kBytes, 0},
-                      {"counters", Unit::kCount, 0},
-                      {"output", Unit::kBytes, 0}},
-       .output = declared_output,
-       .parameters = [](const Layer& l) { return traced_tensors(l, "parameter", "weight"); },
-       .buffers =
-           [](const Layer& l) {
-             std::vector<LayerTensor> all = traced_tensors(l, "buffer", "buffer");
-             if (size(l, "counters") > 0) all.push_back({"counters", {size(l, "counters")}, true});
-             return all;
-           },
-       .is_view = true},
-  };
+  return {{.name = "linear", .output = linear_output, .parameters = linear_parameters, .gemm = linear_gemm},
+          {.name = "residual", .output = output_of_branches, .adjust = mark_sum},
+          {.name = "product", .output = output_of_branches, .adjust = add_fused_gate},
+          {.name = "fixed",
+           .output = declared_output,
+           .parameters = [](const Layer& l) { return weight_and_bias(false, size(l, "parameter") / 4); }},
+          {.name = "traced",
+           .output = declared_output,
+           .parameters = [](const Layer& l) { return traced_tensors(l, "parameter", "weight"); },
+           .buffers = traced_buffers}};
 }
 
 }  // namespace stepcast

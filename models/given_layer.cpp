@@ -11,16 +11,15 @@
 namespace stepcast {
 namespace {
 
-using GemmNumber = std::pair<const char*, double Gemm::*>;
-constexpr std::array<GemmNumber, 4> kGemmNumbers{
+constexpr std::array<std::pair<const char*, double Gemm::*>, 4> kGemmNumbers{
     {{"rows", &Gemm::rows}, {"columns", &Gemm::columns}, {"depth", &Gemm::depth}, {"heads", &Gemm::heads}}};
-using AttentionNumber = std::pair<const char*, double FusedAttention::*>;
-constexpr std::array<AttentionNumber, 6> kAttentionNumbers{{{"heads", &FusedAttention::heads},
-                                                            {"kv_heads", &FusedAttention::kv_heads},
-                                                            {"rows", &FusedAttention::rows},
-                                                            {"keys", &FusedAttention::keys},
-                                                            {"head_size", &FusedAttention::head_size},
-                                                            {"value_size", &FusedAttention::value_size}}};
+constexpr std::array<std::pair<const char*, double FusedAttention::*>, 6> kAttentionNumbers{
+    {{"heads", &FusedAttention::heads},
+     {"kv_heads", &FusedAttention::kv_heads},
+     {"rows", &FusedAttention::rows},
+     {"keys", &FusedAttention::keys},
+     {"head_size", &FusedAttention::head_size},
+     {"value_size", &FusedAttention::value_size}}};
 
 constexpr std::string_view kInteger = "int64";
 
@@ -195,17 +194,12 @@ std::string to_text(const GivenModel& model) {
 }
 
 std::vector<LayerKind> given_kinds() {
-  return {{.name = "operators",
-           .input = {0, 16, "a tensor"},
-           .output = [](const Layer& l) { return l.given->output; },
-           .parameters = [](const Layer& l) { return l.given->parameters; },
-           .buffers = [](const Layer& l) { return l.given->buffers; },
-           .adjust =
-               [](const Layer& l, LayerCost& cost) {
-                 cost.kernels = transformed(l.given->operators, &GivenOperator::kernel);
-               },
-           .ready_order = ReadyOrder::kGiven,
-           .needs_no_name = true}};
+  return {{"operators", [](const Layer& l) { return l.given->output; },
+           [](const Layer& l) { return l.given->parameters; },
+           [](const Layer& l, LayerCost& cost) {
+             cost.kernels = transformed(l.given->operators, &GivenOperator::kernel);
+           },
+           [](const Layer& l) { return l.given->buffers; }}};
 }
 
 }  // namespace stepcast

@@ -39,54 +39,26 @@ void add_indices(const Layer& layer, LayerCost& cost) {
   kernel.backward += kernel.kept.size;
 }
 
-const InputForm kImage{3, 3, "channels x height x width"};
-
 }  // namespace
 
 std::vector<LayerKind> image_kinds() {
-  return {
-      {.name = "conv",
-       .attributes = {Attribute::count("out"), Attribute::count("kernel"),
-                      Attribute::count_or("stride", 1, 1), Attribute::count_or("padding", 0),
-                      Attribute::flag("bias", true)},
-       .input = kImage,
-       .output = [](const Layer& l) { return windows(l, size(l, "out"), size(l, "padding")); },
-       .parameters = convolution_parameters,
-       .gemm = convolution,
-       .forward = kGemmForward,
-       .backward = kGemmBackward,
-       .saves_input = true},
-      // Reads x twice, for statistics and for scaling. Backward reads x and dy for the two sums, both again
-      // for dx, and writes dx.
-      {.name = "batch_norm",
-       .input = kImage,
-       .parameters = [](const Layer& l) { return weight_and_bias(true, l.input[0]); },
-       .buffers = running_statistics,
-       .flop = 4,
-       .forward = {0, 3},
-       .backward = {0, 5},
-       .saves_input = true},
-      element_wise("relu", false),
-      {.name = "max_pool",
-       .attributes = {Attribute::count("kernel"), Attribute::count_like("stride", "kernel")},
-       .input = kImage,
-       .output = [](const Layer& l) { return windows(l, l.input[0], 0); },
-       .forward = {1, 1},
-       .backward = {1, 1},
-       .saves_input = true,
-       .adjust = add_indices},
-      // For one output element PyTorch takes a mean, whose backward needs nothing but the shape.
-      {.name = "adaptive_avg_pool",
-       .attributes = {Attribute::count_or("out", 1, 1)},
-       .input = kImage,
-       .output = [](const Layer& l) -> Shape {
-         return {l.input[0], size(l, "out"), size(l, "out")};
-       },
-       .forward = {1, 1},
-       .backward = {1, 1},
-       .adjust = [](const Layer& l, LayerCost& cost) { cost.saves_input = size(l, "out") > 1; }},
-      {.name = "flatten", .output = [](const Layer& l) { return Shape{numel(l.input)}; }, .is_view = true},
-  };
+  return {{.name = "conv",
+           .output = [](const Layer& l) { return windows(l, size(l, "out"), size(l, "padding")); },
+           .parameters = convolution_parameters,
+           .gemm = convolution},
+          {.name = "batch_norm",
+           .parameters = [](const Layer& l) { return weight_and_bias(true, l.input[0]); },
+           .buffers = running_statistics},
+          {.name = "max_pool",
+           .output = [](const Layer& l) { return windows(l, l.input[0], 0); },
+           .adjust = add_indices},
+          {.name = "adaptive_avg_pool",
+           .output =
+               [](const Layer& l) {
+                 return Shape{l.input[0], size(l, "out"), size(l, "out")};
+               },
+           .adjust = [](const Layer& l, LayerCost& cost) { cost.saves_input = size(l, "out") > 1; }},
+          {.name = "flatten", .output = [](const Layer& l) { return Shape{numel(l.input)}; }}};
 }
 
 }  // namespace stepcast

@@ -16,8 +16,7 @@ Imported import_chakra(const std::vector<std::string>& paths, const ImportTexts&
   if (is_host_trace(file_head(path)))
     throw InputError(
         "{}: is an execution trace of PyTorch, which has operations without times; profile with "
-        "torch.profiler, or "
-        "link it with such a profile by chakra_trace_link and chakra_converter",
+        "torch.profiler, or link it with such a profile by chakra_trace_link and chakra_converter",
         path);
   std::size_t computing = 0, messages = 0;
   double time = 0.0, bytes = 0.0;

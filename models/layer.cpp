@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <cassert>
 #include <functional>
+#include <map>
 #include <numeric>
+#include <stdexcept>
 
 #include "core/enum_table.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/number.hpp"
 #include "core/ranges.hpp"
+#include "core/yaml.hpp"
 #include "models/layer_kinds.hpp"
 
 namespace stepcast {
@@ -18,12 +23,64 @@ std::string to_text(Unit unit) {
   return row_of(kUnits, unit).name;
 }
 
+ElementCost read_element_cost(const YamlNode& node) {
+  constexpr auto kKept = enum_names<Kept>("nothing", "input", "output");
+  const auto numbers = [&](const char* key) {
+    const std::vector<double> found = transformed(node.items(key), &YamlNode::number);
+    if (!found.empty() && found.size() != 2)
+      node.at(key).fail("expected two numbers, found {}", found.size());
+    return found.empty() ? PerElement{} : PerElement{found[0], found[1]};
+  };
+  return {.flop = node.has("flop") ? node.at("flop").number() : 0.0,
+          .forward = numbers("forward"),
+          .backward = numbers("backward"),
+          .kept = value_of(kKept, "kept", node.text_or("kept", "nothing"))};
+}
+
+namespace {
+
+Attribute attribute_of(const std::string& text) {
+  constexpr auto kUnits = enum_names<Unit>("count", "flag", "bytes", "ns", "name");
+  std::vector<std::string> words = words_in(text);
+  words.resize(4, "-");
+  Attribute one{words[0], value_of(kUnits, "unit", words[1]), number_in<std::int64_t>(words[2]),
+                number_in<std::int64_t>(words[3]).value_or(0)};
+  if (!one.default_value && words[2] != "-")
+    (one.unit == Unit::kName ? one.default_name : one.same_as) = words[2];
+  return one;
+}
+
+void read_kind(const YamlNode& node, LayerKind& kind) {
+  constexpr auto kOrders = enum_names<ReadyOrder>("registered", "reversed", "given", "first_last");
+  node.allow_only({"kind", "attributes", "input", "branches", "flop", "forward", "backward", "kept", "view",
+                   "ready", "needs_no_name"});
+  kind.name = node.at("kind").text();
+  kind.attributes = transformed(split(node.text_or("attributes", ""), ','), attribute_of);
+  if (const std::vector<YamlNode> form = node.items("input"); !form.empty())
+    kind.input = {form[0].integer(), form[1].integer(), form.at(2).text(),
+                  form.size() > 3 ? form[3].text() : ""};
+  kind.branches = transformed(node.items("branches"), &YamlNode::text);
+  kind.each = read_element_cost(node);
+  kind.is_view = node.flag("view");
+  kind.ready_order = value_of(kOrders, "ready", node.text_or("ready", "registered"));
+  kind.needs_no_name = node.flag("needs_no_name");
+}
+
+}  // namespace
+
 const std::vector<LayerKind>& layer_kinds() {
   static const std::vector<LayerKind> kKinds = [] {
+    std::map<std::string, LayerKind> coded;
+    for (auto part : {image_kinds, general_kinds, transformer_kinds, prediction_kinds, attention_kinds,
+                      expert_kinds, state_space_kinds, parallel_kinds, given_kinds})
+      for (LayerKind& kind : part()) coded[kind.name] = std::move(kind);
     std::vector<LayerKind> kinds;
-    for (auto part : {image_kinds, general_kinds, embedding_kinds, norm_kinds, prediction_kinds,
-                      attention_kinds, expert_kinds, state_space_kinds, parallel_kinds, given_kinds})
-      for (LayerKind& kind : part()) kinds.push_back(std::move(kind));
+    for (const YamlNode& node :
+         YamlNode::load((home_folder() / "models" / "operators" / "layers.yaml").string()).items()) {
+      auto own = coded.extract(node.at("kind").text());
+      read_kind(node, kinds.emplace_back(own ? std::move(own.mapped()) : LayerKind{}));
+    }
+    if (!coded.empty()) throw std::logic_error("layers.yaml has no kind " + coded.begin()->first);
     return kinds;
   }();
   return kKinds;
@@ -40,7 +97,7 @@ const LayerKind& layer_kind(const std::string& name) {
 
 Shape output_of(const Layer& layer) {
   const LayerKind& kind = layer_kind(layer.kind);
-  if (layer.input.size() < kind.input.least || layer.input.size() > kind.input.most)
+  if (std::ssize(layer.input) < kind.input.least || std::ssize(layer.input) > kind.input.most)
     throw InputError(layer.kind + " needs " + kind.input.words + ", its input is " + shape_text(layer.input) +
                      kind.input.remedy);
   return kind.output ? kind.output(layer) : layer.input;
@@ -104,10 +161,12 @@ LayerCost cost_of(const Layer& layer) {
   const auto traffic = [&](PerElement per) {
     return float32_bytes(per.in * in(layer) + per.out * out(layer));
   };
-  LayerCost cost{.is_view = kind.is_view, .saves_input = kind.saves_input, .saves_output = kind.saves_output};
-  Kernel own{.flop = Flop(kind.flop * out(layer)),
-             .forward = traffic(kind.forward),
-             .backward = traffic(kind.backward)};
+  LayerCost cost{.is_view = kind.is_view,
+                 .saves_input = kind.each.kept == Kept::kInput,
+                 .saves_output = kind.each.kept == Kept::kOutput};
+  Kernel own{.flop = Flop(kind.each.flop * out(layer)),
+             .forward = traffic(kind.each.forward),
+             .backward = traffic(kind.each.backward)};
   if (kind.gemm != nullptr) {
     const Gemm gemm = kind.gemm(layer);
     own.computes = gemm;

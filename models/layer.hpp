@@ -8,8 +8,9 @@
 
 #include "models/model.hpp"
 
-/// The table of layer kinds: their attributes in YAML (numbers in `Layer::sizes`, names in `Layer::texts`)
-/// and the arithmetic that follows. Images are channels x height x width, sequences positions x features.
+/// The table of layer kinds, of models/operators/layers.yaml and the functions of the `*_layers.cpp`: their
+/// attributes in YAML (numbers in `Layer::sizes`, names in `Layer::texts`) and the arithmetic that follows.
+/// Images are channels x height x width, sequences positions x features.
 ///
 /// | kind                   | attributes                                             | PyTorch class     |
 /// |------------------------|--------------------------------------------------------|-------------------|
@@ -105,21 +106,6 @@ struct Attribute {
   std::string same_as{};  ///< earlier attribute that provides the default
   std::string default_name{};
 
-  static Attribute count(std::string key, std::int64_t least = 1) {
-    return {std::move(key), Unit::kCount, {}, least};
-  }
-  static Attribute count_or(std::string key, std::int64_t value, std::int64_t least = 0) {
-    return {std::move(key), Unit::kCount, value, least};
-  }
-  static Attribute count_like(std::string key, std::string other) {
-    return {std::move(key), Unit::kCount, {}, 1, std::move(other)};
-  }
-  static Attribute flag(std::string key, bool value = false) {
-    return {std::move(key), Unit::kFlag, value ? 1 : 0};
-  }
-  static Attribute name(std::string key, std::string value) {
-    return {std::move(key), Unit::kName, {}, 0, "", std::move(value)};
-  }
   [[nodiscard]] bool required() const { return !default_value && same_as.empty() && default_name.empty(); }
 };
 
@@ -205,7 +191,7 @@ enum class ReadyOrder : std::uint8_t {
 
 /// Number of dimensions of an input.
 struct InputForm {
-  std::size_t least = 0, most = 3;
+  long long least = 0, most = 3;
   std::string words{};   ///< `channels x height x width`
   std::string remedy{};  ///< `; put a flatten before it`
 };
@@ -215,21 +201,32 @@ struct PerElement {
   double in = 0.0, out = 0.0;
 };
 
+/// What autograd saves for the backward.
+enum class Kept : std::uint8_t { kNothing, kInput, kOutput };
+
+struct ElementCost {
+  double flop = 0.0;                 ///< per element of the output
+  PerElement forward{}, backward{};  ///< elements of 4 B that are read or written
+  Kept kept = Kept::kNothing;
+};
+
+/// Functions of a kind, and what models/operators/layers.yaml has of it. A kind without functions of its own
+/// is a function of each element.
 struct LayerKind {
   std::string name;
-  std::vector<Attribute> attributes{};
-  InputForm input{};
-  std::vector<std::string> branches{};  ///< keys of two lists of layers: Layer::body and Layer::shortcut
   /// From input shape and sizes; the input's unless set. \throws InputError if they do not fit each other
   std::function<Shape(const Layer&)> output{};
   std::function<std::vector<LayerTensor>(const Layer&)> parameters = no_tensors;  ///< in registration order
-  std::function<std::vector<LayerTensor>(const Layer&)> buffers = no_tensors;     ///< in registration order
-  double flop = 0.0;                     ///< per element of the output
-  Gemm (*gemm)(const Layer&) = nullptr;  ///< of a layer that is a GEMM: 2 m n k flop
-  PerElement forward{}, backward{};      ///< elements of 4 B that are read or written
-  bool is_view = false, saves_input = false, saves_output = false;
-  /// Costs that the members above do not express.
+  /// Costs that the members below do not express.
   std::function<void(const Layer&, LayerCost&)> adjust{};
+  std::function<std::vector<LayerTensor>(const Layer&)> buffers = no_tensors;  ///< in registration order
+  Gemm (*gemm)(const Layer&) = nullptr;  ///< of a layer that is a GEMM: 2 m n k flop
+
+  std::vector<Attribute> attributes{};
+  InputForm input{};
+  std::vector<std::string> branches{};  ///< keys of two lists of layers: Layer::body and Layer::shortcut
+  ElementCost each{};
+  bool is_view = false;
   ReadyOrder ready_order = ReadyOrder::kRegistered;
   bool needs_no_name = false;  ///< parameters may be called after their suffix alone: `wte.weight`
 

@@ -8,19 +8,23 @@
 #include "core/table.hpp"
 #include "models/layer.hpp"
 
-/// Vocabulary for writing kinds of layers; each file of kinds is a part of the table.
+/// Vocabulary for writing kinds of layers; each file of kinds has functions of a part of the table.
 namespace stepcast {
+
+class YamlNode;
 
 std::vector<LayerKind> image_kinds();
 std::vector<LayerKind> general_kinds();
-std::vector<LayerKind> embedding_kinds();
-std::vector<LayerKind> norm_kinds();
+std::vector<LayerKind> transformer_kinds();
 std::vector<LayerKind> prediction_kinds();
 std::vector<LayerKind> attention_kinds();
 std::vector<LayerKind> expert_kinds();
 std::vector<LayerKind> state_space_kinds();
 std::vector<LayerKind> parallel_kinds();
 std::vector<LayerKind> given_kinds();
+
+/// `flop`, `forward`, `backward` and `kept` of a row of models/operators/*.yaml.
+ElementCost read_element_cost(const YamlNode& node);
 
 /// Moves collectives of tensor-parallel ranks with parts of the sequence into the layers that need them
 /// inside (Layer::body): the gather of latents, and the gather and the sum around a shared expert, which they
@@ -54,22 +58,6 @@ inline void expect_divisible(const std::string& what, std::int64_t count, std::i
 inline void expect_percent(const Layer& layer, const char* key) {
   if (size(layer, key) >= 100)
     throw InputError("{} is a percentage below 100, found {}", key, size(layer, key));
-}
-
-inline const InputForm kSequence{2, 2, "sequence x features"};
-
-/// Traffic of a GEMM: forward reads x and writes y; backward reads dy twice (for dx and for dw) and x, and
-/// writes dx.
-inline constexpr PerElement kGemmForward{1, 1}, kGemmBackward{2, 2};
-
-/// A function of each element alone: backward reads dy and the saved tensor, and writes dx.
-inline LayerKind element_wise(const std::string& name, bool saves_input) {
-  return {.name = name,
-          .flop = 1,
-          .forward = {0, 2},
-          .backward = {0, 3},
-          .saves_input = saves_input,
-          .saves_output = !saves_input};
 }
 
 /// A memory-bound kernel that reads and writes so many elements.

@@ -25,11 +25,8 @@ enum class Form : std::uint8_t {
   kAttention
 };
 
-struct OperatorRow {
+struct OperatorRow : ElementCost {
   Form form = Form::kMoves;
-  double flop = 0.0;  ///< per element of the output
-  PerElement forward{}, backward{};
-  Kept kept = Kept::kNothing;
 };
 
 using OperatorRows = std::map<std::string, OperatorRow>;
@@ -37,22 +34,11 @@ using OperatorRows = std::map<std::string, OperatorRow>;
 OperatorRows read_rows() {
   constexpr auto kForms = enum_names<Form>("moves", "view", "linear", "matrix", "batched", "convolution",
                                            "transposed", "attention");
-  constexpr auto kKept = enum_names<Kept>("nothing", "input", "output");
-  const auto numbers = [](const YamlNode& node, const char* key) {
-    const std::vector<YamlNode> items = node.items(key);
-    if (!items.empty() && items.size() != 2)
-      node.at(key).fail("expected two numbers, found {}", items.size());
-    return items.empty() ? PerElement{} : PerElement{items[0].number(), items[1].number()};
-  };
   OperatorRows rows;
   for (const YamlNode& node :
        YamlNode::load((home_folder() / "models" / "operators" / "operators.yaml").string()).items()) {
     node.allow_only({"form", "flop", "forward", "backward", "kept", "names"});
-    const OperatorRow row{.form = value_of(kForms, "form", node.text_or("form", "moves")),
-                          .flop = node.has("flop") ? node.at("flop").number() : 0.0,
-                          .forward = numbers(node, "forward"),
-                          .backward = numbers(node, "backward"),
-                          .kept = value_of(kKept, "kept", node.text_or("kept", "nothing"))};
+    const OperatorRow row{read_element_cost(node), value_of(kForms, "form", node.text_or("form", "moves"))};
     for (const YamlNode& name : node.items("names")) rows[name.text()] = row;
   }
   return rows;

@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "models/kernel.hpp"
-#include "models/model.hpp"
+#include "models/layer.hpp"
 
 /// Costs of PyTorch's operators, from their names and the shapes of their tensors.
 namespace stepcast {
@@ -23,8 +22,6 @@ struct OperatorCall {
   OperatorTensor output{};
   bool causal = false;  ///< of attention
 };
-
-enum class Kept : std::uint8_t { kNothing, kInput, kOutput };
 
 struct OperatorCost {
   Kernel kernel;               ///< per sample, without weights

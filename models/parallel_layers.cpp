@@ -30,10 +30,19 @@ void add_leave(const Layer& layer, LayerCost& cost) {
   for (Kernel& kernel : cost.kernels) kernel.role = KernelRole::kLeave;
 }
 
+Shape enter_output(const Layer& layer) {
+  return {flag(layer, "sequence") ? size(layer, "ranks") * layer.input[0] : layer.input[0], layer.input[1]};
+}
+
 Shape leave_output(const Layer& layer) {
   if (!flag(layer, "sequence")) return layer.input;
   expect_divisible("sequence", layer.input[0], size(layer, "ranks"));
   return {layer.input[0] / size(layer, "ranks"), layer.input[1]};
+}
+
+std::vector<LayerTensor> leave_parameters(const Layer& layer) {
+  if (!flag(layer, "bias")) return {};
+  return {{"bias", {layer.input[1]}}};
 }
 
 }  // namespace
@@ -48,29 +57,8 @@ int shared_dimension(const Layer& layer, const LayerTensor& tensor) {
 }
 
 std::vector<LayerKind> parallel_kinds() {
-  return {
-      // Megatron's copy_to_tensor_model_parallel_region: the identity; with `sequence` t parts of the
-      // sequence one after the other. They stay in memory for the layers' backward (torchtitan), or with
-      // `regather` are gathered once more when it begins. Megatron overlaps that with the first GEMM of the
-      // backward; here it blocks.
-      {.name = "tensor_enter",
-       .input = kSequence,
-       .output = [](const Layer& l) -> Shape {
-         return {flag(l, "sequence") ? size(l, "ranks") * l.input[0] : l.input[0], l.input[1]};
-       },
-       .adjust = add_enter},
-      // Megatron's reduce_from_tensor_model_parallel_region, in place; with `sequence`
-      // reduce_scatter_to_sequence_parallel_region. A bias is added once, to the sum.
-      {.name = "tensor_leave",
-       .input = kSequence,
-       .output = leave_output,
-       .parameters =
-           [](const Layer& l) {
-             return flag(l, "bias") ? std::vector<LayerTensor>{{"bias", {l.input[1]}}}
-                                    : std::vector<LayerTensor>{};
-           },
-       .adjust = add_leave},
-  };
+  return {{.name = "tensor_enter", .output = enter_output, .adjust = add_enter},
+          {"tensor_leave", leave_output, leave_parameters, add_leave}};
 }
 
 }  // namespace stepcast

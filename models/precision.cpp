@@ -85,8 +85,7 @@ Precision Precision::parse(const std::string& text) {
   if (result.gather != "none" && !gathers)
     throw InputError(
         "precision '{}': gather={} does not fit products={}; valid are fp8 with fp8, fp8-delayed or "
-        "fp8-current, "
-        "mxfp8 with mxfp8, nvfp4 with nvfp4",
+        "fp8-current, mxfp8 with mxfp8, nvfp4 with nvfp4",
         text, result.gather, result.products);
   return result;
 }

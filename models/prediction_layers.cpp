@@ -12,6 +12,8 @@ std::vector<LayerTensor> next_parameters(const Layer& layer) {
   return {{"enorm.weight", {width}}, {"hnorm.weight", {width}}};
 }
 
+Shape next_output(const Layer& layer) { return {layer.input[0], size(layer, "out")}; }
+
 void add_next_tokens(const Layer& layer, LayerCost& cost) {
   const double e = out(layer), s = static_cast<double>(layer.input[0]);
   cost.kernels.front() = moves(2.5 * e, 4.0 * e, 4);
@@ -45,26 +47,8 @@ void add_own_head(const Layer& layer, LayerCost& cost) {
 }  // namespace
 
 std::vector<LayerKind> prediction_kinds() {
-  return {
-      {.name = kNextTokens,
-       .attributes = {{"to", Unit::kName}, Attribute::count("out", 2)},
-       .input = kSequence,
-       .output = [](const Layer& l) -> Shape {
-         return {l.input[0], size(l, "out")};
-       },
-       .parameters = next_parameters,
-       .saves_input = true,
-       .adjust = add_next_tokens},
-      {.name = kOwnHead,
-       .attributes = {Attribute::count("rows"), Attribute::count("columns"),
-                      Attribute::count_or("times", 1, 1), Attribute::count_or("chunks", 1, 1),
-                      Attribute::flag("fused"), Attribute::count_or("tensor", 1, 1),
-                      Attribute::flag("sequence")},
-       .input = kSequence,
-       .output = own_head_output,
-       .saves_input = true,
-       .adjust = add_own_head},
-  };
+  return {{kNextTokens, next_output, next_parameters, add_next_tokens},
+          {.name = kOwnHead, .output = own_head_output, .adjust = add_own_head}};
 }
 
 }  // namespace stepcast

@@ -102,17 +102,6 @@ void add_mamba(const Layer& layer, LayerCost& cost) {
 
 }  // namespace
 
-std::vector<LayerKind> state_space_kinds() {
-  return {{.name = "mamba",
-           .attributes = {Attribute::count("heads"), Attribute::count("head_size"), Attribute::count("state"),
-                          Attribute::count_or("groups", 1, 1), Attribute::count_or("conv", 4, 1),
-                          Attribute::count_or("chunk", 128, 1), Attribute::count_or("context", 1, 1)},
-           .input = kSequence,
-           .output = mamba_output,
-           .parameters = mamba_parameters,
-           .saves_input = true,
-           .adjust = add_mamba,
-           .ready_order = ReadyOrder::kReversed}};
-}
+std::vector<LayerKind> state_space_kinds() { return {{"mamba", mamba_output, mamba_parameters, add_mamba}}; }
 
 }  // namespace stepcast

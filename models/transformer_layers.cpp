@@ -17,16 +17,15 @@ std::vector<EmbeddingTable> tables(const Layer& layer) {
   return result;
 }
 
-void expect_positions(const Layer& layer) {
+/// The input, whose positions have rows in the table.
+const Shape& positioned(const Layer& layer) {
   const std::int64_t positions = size(layer, "positions");
   if (positions > 0 && layer.input[0] > positions)
     throw InputError("sequence {} is longer than positions {}", layer.input[0], positions);
+  return layer.input;
 }
 
-Shape embedding_output(const Layer& layer) {
-  expect_positions(layer);
-  return {layer.input[0], size(layer, "out")};
-}
+Shape embedding_output(const Layer& layer) { return {positioned(layer)[0], size(layer, "out")}; }
 
 /// Registered as word, position, type.
 std::vector<LayerTensor> embedding_parameters(const Layer& layer) {
@@ -58,6 +57,25 @@ Shape tied_output(const Layer& layer) {
   return {layer.input[0], size(layer, "rows")};
 }
 
+Gemm tied_gemm(const Layer& layer) {
+  return {static_cast<double>(layer.input[0]), number(layer, "rows"), number(layer, "columns")};
+}
+
+std::vector<LayerTensor> layer_norm_parameters(const Layer& layer) {
+  if (!flag(layer, "weight")) return {};
+  return weight_and_bias(flag(layer, "bias"), layer.input.back());
+}
+
+void add_layer_norm(const Layer& layer, LayerCost& cost) {
+  keep_in_float32(2.0 * static_cast<double>(layer.input[0]), cost.kernels.front());
+  cost.kernels.front().role = KernelRole::kNorm;
+}
+
+Shape dropout_output(const Layer& layer) {
+  expect_percent(layer, "percent");
+  return layer.input;
+}
+
 void drop_out(const Layer& layer, LayerCost& cost) {
   cost.is_view = size(layer, "percent") == 0;
   cost.kernels.clear();
@@ -77,113 +95,29 @@ void add_rms_norm(const Layer& layer, LayerCost& cost) {
 
 /// One kernel, or with `eager` the formula with tanh by single kernels: eight of 18 accesses, eleven of 28 in
 /// the backward, which reads three of their outputs (`NewGELUActivation` in transformers/activations.py).
-LayerKind gelu_kind() {
-  LayerKind kind = element_wise("gelu", true);
-  kind.attributes = {Attribute::flag("eager")};
-  kind.adjust = [](const Layer& layer, LayerCost& cost) {
-    if (!flag(layer, "eager")) return;
-    Kernel& kernel = cost.kernels.front();
-    kernel = moves(18.0 * out(layer), 28.0 * out(layer), 8, 11, Moved::kCompute, KernelRole::kPromoted);
-    keep(3.0 * out(layer), kernel);
-  };
-  return kind;
+void add_gelu(const Layer& layer, LayerCost& cost) {
+  if (!flag(layer, "eager")) return;
+  Kernel& kernel = cost.kernels.front();
+  kernel = moves(18.0 * out(layer), 28.0 * out(layer), 8, 11, Moved::kCompute, KernelRole::kPromoted);
+  keep(3.0 * out(layer), kernel);
 }
 
 }  // namespace
 
-std::vector<LayerKind> embedding_kinds() {
+std::vector<LayerKind> transformer_kinds() {
   return {
-      {.name = "embedding",
-       .attributes = {Attribute::count("vocabulary"), Attribute::count("positions", 0),
-                      Attribute::count_or("types", 0), Attribute::count("out"),
-                      Attribute::name("word", "word_embeddings"),
-                      Attribute::name("position", "position_embeddings"),
-                      Attribute::name("type", "token_type_embeddings")},
-       .input = {1, 1, "a sequence of tokens"},
-       .output = embedding_output,
-       .parameters = embedding_parameters,
-       .saves_input = true,
-       .adjust = add_embedding,
-       .ready_order = ReadyOrder::kFirstLast,
-       .needs_no_name = true},
-      // Learned positions, added to vectors: y = x + W[0 ... s-1]. An embedding adds its own at once.
+      {"embedding", embedding_output, embedding_parameters, add_embedding},
       {.name = "position_embedding",
-       .attributes = {Attribute::count("positions")},
-       .input = kSequence,
-       .output =
-           [](const Layer& l) {
-             expect_positions(l);
-             return l.input;
-           },
-       .parameters = [](const Layer& l) { return weight_and_bias(false, size(l, "positions"), l.input[1]); },
-       .forward = {0, 3},
-       .backward = {0, 1}},
-      // BERT's pooling. Forward is a view; backward writes a gradient of zeros around that of the first
-      // position.
-      {.name = "first_token",
-       .input = kSequence,
-       .output = [](const Layer& l) { return Shape{l.input[1]}; },
-       .backward = {1, 2},
-       .is_view = true},
-      // Language model head that shares the embedding's weight W [vocabulary, hidden]: y = x W^T, no bias.
-      // The weight stays the embedding's; the reader looks it up and writes its rows and columns into the
-      // sizes.
-      {.name = "tied_linear",
-       .attributes = {{"to", Unit::kName}},
-       .input = kSequence,
-       .output = tied_output,
-       .gemm = [](const Layer& l) -> Gemm {
-         return {static_cast<double>(l.input[0]), number(l, "rows"), number(l, "columns")};
-       },
-       .forward = kGemmForward,
-       .backward = kGemmBackward,
-       .saves_input = true},
-  };
-}
-
-std::vector<LayerKind> norm_kinds() {
-  return {
-      // The features of a position stay in the cache between statistics and scaling, so x is read once. Saves
-      // x, and mean and deviation of every position.
-      {.name = "layer_norm",
-       .attributes = {Attribute::flag("bias", true), Attribute::flag("weight", true)},
-       .input = kSequence,
-       .parameters =
-           [](const Layer& l) {
-             return flag(l, "weight") ? weight_and_bias(flag(l, "bias"), l.input.back())
-                                      : std::vector<LayerTensor>{};
-           },
-       .flop = 8,
-       .forward = {0, 2},
-       .backward = {0, 3},
-       .saves_input = true,
-       .adjust =
-           [](const Layer& l, LayerCost& cost) {
-             keep_in_float32(2.0 * static_cast<double>(l.input[0]), cost.kernels.front());
-             cost.kernels.front().role = KernelRole::kNorm;
-           }},
+       .output = positioned,
+       .parameters = [](const Layer& l) { return weight_and_bias(false, size(l, "positions"), l.input[1]); }},
+      {.name = "first_token", .output = [](const Layer& l) { return Shape{l.input[1]}; }},
+      {.name = "tied_linear", .output = tied_output, .gemm = tied_gemm},
+      {.name = "layer_norm", .parameters = layer_norm_parameters, .adjust = add_layer_norm},
       {.name = "rms_norm",
-       .attributes = {Attribute::flag("eager")},
-       .input = kSequence,
        .parameters = [](const Layer& l) { return weight_and_bias(false, l.input.back()); },
-       .flop = 4,
-       .forward = {0, 2},
-       .backward = {0, 3},
-       .saves_input = true,
        .adjust = add_rms_norm},
-      gelu_kind(),
-      element_wise("silu", true),
-      element_wise("relu2", true),
-      element_wise("tanh", false),
-      {.name = "dropout",
-       .attributes = {Attribute::count("percent", 0)},
-       .output =
-           [](const Layer& l) {
-             expect_percent(l, "percent");
-             return l.input;
-           },
-       .adjust = drop_out},
-  };
+      {.name = "gelu", .adjust = add_gelu},
+      {.name = "dropout", .output = dropout_output, .adjust = drop_out}};
 }
 
 }  // namespace stepcast

@@ -1,7 +1,9 @@
 #include "models/model.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -238,6 +240,53 @@ TEST_CASE("every layer kind is documented by name once") {
   std::set<std::string> names;
   for (const std::string& name : layer_kind_names()) CHECK(names.insert(name).second);
   CHECK(names.contains("residual"));
+}
+
+TEST_CASE("kinds of layers without functions of their own are functions of each element") {
+  std::vector<std::string> without;  // batch norm has parameters and buffers alone
+  for (const LayerKind& kind : layer_kinds())
+    if (!kind.output && !kind.adjust && kind.gemm == nullptr) without.push_back(kind.name);
+  CHECK(without == std::vector<std::string>{"batch_norm", "relu", "silu", "relu2", "tanh"});
+}
+
+TEST_CASE("attributes of layers have a unit, a default and a least value that fit each other") {
+  for (const LayerKind& kind : layer_kinds()) {
+    std::set<std::string> before;
+    for (const Attribute& attribute : kind.attributes) {
+      CAPTURE(kind.name, attribute.key);
+      CHECK((attribute.same_as.empty() || before.contains(attribute.same_as)));
+      CHECK((attribute.default_name.empty() || attribute.unit == Unit::kName));
+      CHECK(attribute.default_value.value_or(attribute.least) >= attribute.least);
+      if (attribute.unit == Unit::kFlag) CHECK(attribute.default_value.value_or(2) < 2);
+      CHECK(before.insert(attribute.key).second);
+    }
+  }
+  struct Row {
+    const char *kind, *key;
+    Unit unit;
+    std::optional<std::int64_t> value;
+    std::int64_t least;
+    std::string same_as, name;
+  };
+  for (const Row& row : {Row{"conv", "out", Unit::kCount, {}, 1, "", ""},
+                         {"conv", "padding", Unit::kCount, 0, 0, "", ""},
+                         {"max_pool", "stride", Unit::kCount, {}, 1, "kernel", ""},
+                         {"fixed", "forward", Unit::kNanoseconds, {}, 0, "", ""},
+                         {"fixed", "parameter", Unit::kBytes, {}, 4, "", ""},
+                         {"embedding", "word", Unit::kName, {}, 0, "", "word_embeddings"},
+                         {"tied_linear", "to", Unit::kName, {}, 0, "", ""},
+                         {"layer_norm", "bias", Unit::kFlag, 1, 0, "", ""},
+                         {"experts", "imbalance", Unit::kCount, 100, 100, "", ""}}) {
+    CAPTURE(row.kind, row.key);
+    const auto& attributes = layer_kind(row.kind).attributes;
+    const auto found = std::ranges::find(attributes, row.key, &Attribute::key);
+    REQUIRE(found != attributes.end());
+    CHECK(found->unit == row.unit);
+    CHECK(found->default_value == row.value);
+    CHECK(found->least == row.least);
+    CHECK(found->same_as == row.same_as);
+    CHECK(found->default_name == row.name);
+  }
 }
 
 }  // namespace stepcast::model_test
