@@ -365,8 +365,8 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
     throw InputError("{}: expected an object of fields, as in config.json", path.string());
   std::vector<std::string> assumed, ignored;
   if (const Json text = fields.value("text_config", Json()); text.is_object() && !text.empty()) {
-    if (!text.contains("vocab_size") && fields.contains("vocab_size"))
-      fields["text_config"]["vocab_size"] = fields["vocab_size"];
+    for (const char* field : {"vocab_size", "tie_word_embeddings"})
+      if (!text.contains(field) && fields.contains(field)) fields["text_config"][field] = fields[field];
     std::vector<std::string> parts;
     for (const auto& [name, value] : fields.items())
       if (name != "text_config" && value.is_object() && field_effects().is_part(name)) parts.push_back(name);

@@ -196,10 +196,11 @@ TEST_CASE("a multimodal configuration is read as its text model, and Infinity as
   text.erase("tie_word_embeddings");
   const Configured configured;
   const std::int64_t untied = configured(text).parameter_count();
-  CHECK(configured({{"text_config", text}, {"tie_word_embeddings", true}}).parameter_count() == untied);
+  // transformers 5, modeling_utils.py: the configuration of the class with the head ties
+  const std::int64_t tied = untied - 1'000 * 64;
+  CHECK(configured({{"text_config", text}, {"tie_word_embeddings", true}}).parameter_count() == tied);
   text["tie_word_embeddings"] = true;
-  CHECK(configured({{"text_config", text}, {"tie_word_embeddings", false}}).parameter_count() ==
-        untied - 1'000 * 64);
+  CHECK(configured({{"text_config", text}, {"tie_word_embeddings", false}}).parameter_count() == tied);
   const std::string limits =
       folder.write("limits.json",
                    R"({"model_type": "falcon_h1", "time_step_limit": [0.0, Infinity], "other": -Infinity})");
