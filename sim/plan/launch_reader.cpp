@@ -167,9 +167,17 @@ class TableReader {
       return;
     }
     const bool known = of_model || read_.at("keys").has(key);
-    const bool call = !known && entry.value == kExpression;
-    if (!call && read_.has("only") && read_.at("only").has(key)) {
-      const auto modelled = transformed(read_.at("only").at(key).one_or_more(), &YamlNode::text);
+    const std::string word = entry.value.substr(entry.value.find_last_of(kExpression) + 1);
+    std::vector<std::string> modelled;
+    if (read_.has("only") && read_.at("only").has(key))
+      modelled = transformed(read_.at("only").at(key).one_or_more(), &YamlNode::text);
+    const bool listed = !word.empty() && std::ranges::find(modelled, word) != modelled.end();
+    if (listed && entry.value.starts_with(kNotLiteral)) return take({entry.key, word, entry.line});
+    const bool call = !known && entry.value.starts_with(kExpression), checked = !call && !modelled.empty();
+    if ((known || checked) && entry.value.find(kNotLiteral) != std::string::npos)
+      fail(entry,
+           "the value is not literal; only literal assignments, arrays and variables of these are read");
+    if (checked) {
       for (const std::string& part : parts)
         if (!absent && std::ranges::find(modelled, part) == modelled.end())
           fail(entry, "this value is not modelled; known: " + joined(modelled));
@@ -178,9 +186,6 @@ class TableReader {
     if (!known) return take_other(entry, key, value);
     if (absent) return void(nested_[key].erase(entry.key));
     if (entry.key.find('.') != std::string::npos) nested_[key][entry.key] = entry;
-    if (entry.value.find(kNotLiteral) != std::string::npos)
-      fail(entry,
-           "the value is not literal; only literal assignments, arrays and variables of these are read");
     const std::string name = (of_model ? read_.at("model") : read_.at("keys")).at(key).text();
     if (value.empty() && !read_.at("defaults").text_or(name, "none").empty())
       fail(entry, "found an empty text; write a value, or remove the key");
@@ -211,7 +216,7 @@ class TableReader {
           if (kOff.contains(value)) return;
           fail(entry, "is not modelled: " + read_.at("refused").at(pattern).text());
         }
-    if (entry.value == kExpression) return ignored_.push_back(entry.key + " (not literal)");
+    if (entry.value.starts_with(kExpression)) return ignored_.push_back(entry.key + " (not literal)");
     if (matches("ignored", key)) return ignored_.push_back(entry.key);
     if (value == "null" || value == "None") return;
     std::vector<std::string> known = read_.at("keys").keys();
@@ -308,19 +313,11 @@ class TableReader {
     values_.set("whole-pattern", values_.value_or("layers", letters) == letters ? "yes" : "no");
     std::vector<int> stages;
     if (const std::string layout = values_.value_or("layout", ""); !layout.empty()) {
-      for (const std::string& part : split(layout, '|')) stages.push_back(blocks_of(part, name_));
+      stages = stages_of(layout, name_);
     } else if (const std::string points = values_.value_or("split-points", ""); !points.empty()) {
-      int before = 0;
       const int all = positive_number(values_.value_or("layers", "")).value_or(0);
-      for (const std::string& part : split(points, ',')) {
-        const auto dot = part.find_last_of('.');
-        const int point =
-            dot == std::string::npos ? all : positive_number(part.substr(dot + 1)).value_or(all);
-        stages.push_back(point - before);
-        before = point;
-      }
-      stages.push_back(all - before);
       if (all == 0) throw InputError("{}: the number of layers is missing; --model sets it", name_);
+      stages = stages_between(points, all);
     }
     if (stages.empty()) return;
     if (std::ranges::any_of(stages, [](int blocks) { return blocks < 0; }))
@@ -388,7 +385,8 @@ class TableReader {
       const int wanted = positive_number(value).value_or(0);
       if (!known.contains(name) && wanted > 0)
         result_.assumed.push_back("without " + name + "=" + value + ", a setting that the model lacks");
-      else if (known.contains(name) && (known.at(name) != wanted || of_convention.contains(name)))
+      else if (known.contains(name) && (known.at(name) != wanted || of_convention.contains(name) ||
+                                        load_model(model->second).settings.at(name) != wanted))
         model->second = with_setting(model->second, name, value);
     });
   }

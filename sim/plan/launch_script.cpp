@@ -83,8 +83,12 @@ class ScriptReader {
 
   void read_slurm(const std::string& text, int line) {
     static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]|-(N)\s*)(?!-)(\S+))");
-    for (std::sregex_iterator at(text.begin(), text.end(), kOption), end; at != end; ++at)
-      file_.entries.push_back({"sbatch-" + ((*at)[2].matched ? "nodes" : (*at)[1].str()), (*at)[3], line});
+    for (std::sregex_iterator at(text.begin(), text.end(), kOption), end; at != end; ++at) {
+      const std::string option = (*at)[2].matched ? "nodes" : (*at)[1].str();
+      file_.entries.push_back({"sbatch-" + option, (*at)[3], line});
+      if (option == "nodes")
+        variables_["SLURM_NNODES"] = variables_["SLURM_JOB_NUM_NODES"] = {ShellWord{(*at)[3], line}};
+    }
   }
 
   /// Assignments and a command.
@@ -211,6 +215,7 @@ class ScriptReader {
       const std::string more = text.substr(end, close == std::string::npos ? close : close - end);
       has_default = more.starts_with(":-") || more.starts_with(":=");
       if (has_default) otherwise = more.substr(2);
+      std::erase(otherwise, '"');
       if (!has_default && !more.empty() && more != "[@]" && more != "[*]") name.clear();
       end = close == std::string::npos ? text.size() : close + 1;
     }

@@ -6,6 +6,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -34,7 +35,7 @@ std::optional<std::string> literal(const std::string& text,
     return value.size() == 2 ? kEmptyText : value.substr(1, value.size() - 2);
   static const std::regex kPlain(
       R"([-+]?[0-9][0-9_]*(\.[0-9]*)?([eE][-+]?[0-9]+)?|True|False|None|true|false|null)");
-  static const std::regex kType(R"(torch\.(bfloat16|float16|float32|half))");
+  static const std::regex kNamed(R"((?:torch\.(bfloat16|float16|float32|half)|(\w+_mixed)\(\)))");
   if (value.size() > kLongestLine) return {};
   std::smatch found;
   if (std::regex_match(value, kPlain)) {
@@ -45,7 +46,7 @@ std::optional<std::string> literal(const std::string& text,
     if (plain == "None") return "null";
     return plain;
   }
-  if (std::regex_match(value, found, kType)) return found[1].str();
+  if (std::regex_match(value, found, kNamed)) return found[1].str() + found[2].str();
   if (value.size() >= 2 && value.front() == '[' && value.back() == ']') {
     std::string items;
     for (const std::string& part : split(value.substr(1, value.size() - 2), ',')) {
@@ -126,20 +127,32 @@ std::vector<std::string> values_in(std::string text) {
   return words_in(text);
 }
 
-int blocks_of(const std::string& part, const std::string& name) {
-  int blocks = 0;
-  for (std::size_t at = 0; at < part.size(); ++at) {
-    if (part[at] == 't') {
-      const bool times = at + 1 < part.size() && part[at + 1] == '*';
-      std::size_t end = at + 2;
-      while (times && end < part.size() && std::isdigit(static_cast<unsigned char>(part[end])) != 0) ++end;
-      blocks += times ? positive_number(part.substr(at + 2, end - at - 2)).value_or(0) : 1;
-      at = times ? end - 1 : at;
-    } else if (part[at] != 'E' && part[at] != 'L' && part[at] != ' ') {
-      throw InputError("{}: layout '{}': only E, t, t*N and L are read", name, printable(part));
-    }
+std::vector<int> stages_of(std::string layout, const std::string& name) {
+  static const std::regex kTimes(R"(\(([^()]+)\)\*(\d{1,3})|([^()*])\*(\d{1,3}))");
+  std::erase(layout, ',');
+  std::smatch found;
+  while (layout.size() < kLongestLine && std::regex_search(layout, found, kTimes)) {
+    const bool group = found[1].matched;
+    std::string all;
+    for (int n = std::stoi(found[group ? 2 : 4]); n > 0; --n) all += found[group ? 1 : 3];
+    layout = found.prefix().str() + all + found.suffix().str();
   }
-  return blocks;
+  if (layout.find_first_not_of("EtmL| ") != std::string::npos || layout.find('m') < layout.rfind('|') + 1)
+    throw InputError("{}: layout '{}': only E, t, L, t*N, (...)*N and, in the last stage, m are read", name,
+                     printable(layout.substr(0, 80)));
+  return transformed(split(layout, '|'),
+                     [](const std::string& part) { return static_cast<int>(std::ranges::count(part, 't')); });
+}
+
+std::vector<int> stages_between(const std::string& points, int layers) {
+  std::vector<int> stages;
+  int before = 0;
+  for (const std::string& part : split(points, ',')) {
+    const int point = positive_number(part.substr(part.find_last_of('.') + 1)).value_or(layers);
+    stages.push_back(point - std::exchange(before, point));
+  }
+  stages.push_back(layers - before);
+  return stages;
 }
 
 std::string rounded_up(const std::string& text) {
@@ -157,7 +170,8 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       R"(^(for|while|if|elif|else|with|try|except|class|lambda|async|match)\b.*)");
   static const std::regex kAssignment(R"(^([A-Za-z_][\w.]*)\s*(?::\s*[\w.\[\]]+\s*)?=\s*([^=].*)$)");
   static const std::regex kKeyword(
-      R"(([A-Za-z_]\w*)\s*=(?!=)\s*((?:"[^"]*"|'[^']*'|\[[^\]]*\])(?=\s*(?:[,)]|$))|[^,()]*))");
+      R"(([A-Za-z_]\w*)\s*=(?!=)\s*((?:"[^"]*"|'[^']*'|\[[^\]]*\])(?=\s*(?:[,)]|$))|[^,()]*(?:\(\))?))");
+  static const std::regex kWord(R"([A-Za-z][\w-]*)");
   LaunchFile file;
   std::map<std::string, std::string> variables;
   int number = 0;
@@ -190,7 +204,10 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       if (value && plain_name) variables[key] = *value;
       if (value && (!plain_name || key.find('_') != std::string::npos))
         file.entries.push_back({key, *value, number});
-      if (!value) file.entries.push_back({key, call || plain_key ? kExpression : kNotLiteral, number});
+      const bool word = plain == key + "=" + rest && std::regex_match(rest, kWord);  // as of Hydra
+      if (!value)
+        file.entries.push_back(
+            {key, (call || plain_key ? kExpression : kNotLiteral) + (word ? rest : ""), number});
       if (value || !call) continue;
     }
     for (std::sregex_iterator at(rest.begin(), rest.end(), kKeyword), end; at != end; ++at)

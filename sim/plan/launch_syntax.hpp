@@ -45,8 +45,11 @@ std::string normal_value(const std::string& value);
 /// Values of `a b`, `a,b` and `[a, "b"]`.
 std::vector<std::string> values_in(std::string text);
 
-/// Blocks of a stage of a layout: of `Et*9`, `tttL`. \throws InputError that names `name`
-int blocks_of(const std::string& part, const std::string& name);
+/// Blocks of each stage of Megatron's layout: of `Et*3|(tt|)*29,m|L`. \throws InputError that names `name`
+std::vector<int> stages_of(std::string layout, const std::string& name);
+
+/// Blocks of each stage between torchtitan's points, as `layers.9,norm`, of a model with so many blocks.
+std::vector<int> stages_between(const std::string& points, int layers);
 
 /// 50432 of `50257 up to a multiple of 256`; other texts as they are.
 std::string rounded_up(const std::string& text);
