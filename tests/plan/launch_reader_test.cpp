@@ -161,7 +161,8 @@ TEST_CASE("recipes of 8 and 4 bit are printed with the keys that switch them on"
   CHECK_THAT(lines_of("torchtitan", "bf16"), !Catch::Contains("converters"));
   CHECK_THAT(lines_of("megatron", "fp8"), Catch::Contains("--fp8-recipe tensorwise"));
   CHECK_THAT(lines_of("megatron", "fp8-delayed"), Catch::Contains("--fp8-recipe delayed"));
-  CHECK_THAT(lines_of("hf", "fp8"), Catch::Contains("fp8_backend: AO"));
+  CHECK_THAT(lines_of("hf", "fp8"), Catch::Contains("\n  backend: AO"));
+  CHECK_THAT(lines_of("torchtitan", "fp8"), Catch::Contains("filter_fqns = [\"output\"]"));
 }
 
 TEST_CASE("Megatron's main gradients are in fp32 with bf16 and every recipe of 8 and 4 bit", "[plan]") {
