@@ -11,11 +11,18 @@
 /// light.
 ///
 /// `STEPCAST_JSON_MEMBERS(Type, (a, b), (c))` writes all three members under their own names. Reading
-/// requires `a` and `b`; a missing `c` keeps its default.
-#define STEPCAST_JSON_MEMBERS(Type, required, optional)                                                  \
+/// requires `a` and `b`; a missing `c` keeps its default. `STEPCAST_JSON_SPARSE` omits a `c` that has it.
+#define STEPCAST_JSON_MEMBERS(Type, required, optional) \
+  STEPCAST_JSON_WRITTEN(Type, required, optional, NLOHMANN_JSON_TO)
+#define STEPCAST_JSON_SPARSE(Type, required, optional) \
+  STEPCAST_JSON_WRITTEN(Type, required, optional, STEPCAST_JSON_TO_UNLESS_DEFAULT)
+#define STEPCAST_JSON_TO_UNLESS_DEFAULT(member) \
+  if (nlohmann_json_t.member != nlohmann_json_default_obj.member) NLOHMANN_JSON_TO(member)
+#define STEPCAST_JSON_WRITTEN(Type, required, optional, write_optional)                                  \
   void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {                           \
+    [[maybe_unused]] const Type nlohmann_json_default_obj{};                                             \
     NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, STEPCAST_UNWRAP required))                \
-    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, STEPCAST_UNWRAP optional))                \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(write_optional, STEPCAST_UNWRAP optional))                  \
   }                                                                                                      \
   void from_json(const nlohmann::json& nlohmann_json_j, Type& nlohmann_json_t) {                         \
     const Type nlohmann_json_default_obj{};                                                              \

@@ -118,13 +118,14 @@ std::string YamlNode::one_of(const std::string& what, const std::vector<std::str
   return name;
 }
 
-void YamlNode::allow_only(const std::vector<std::string>& known) const {
+const YamlNode& YamlNode::allow_only(const std::vector<std::string>& known) const {
   static_cast<void>(keys());  // none is repeated
   for (const auto& pair : node_) {
     const std::string& key = pair.first.Scalar();
     if (std::ranges::find(known, key) != known.end()) continue;
     YamlNode(pair.first, file_, where_).fail(unknown_name("key", key, known));
   }
+  return *this;
 }
 
 }  // namespace stepcast

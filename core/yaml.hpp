@@ -85,8 +85,9 @@ class YamlNode {
     }
   }
 
-  /// \throws InputError for a key that is not in `known`, with file, line and the nearest known key
-  void allow_only(const std::vector<std::string>& known) const;
+  /// The node itself. \throws InputError for a key that is not in `known`, with file, line and the nearest
+  /// known key
+  const YamlNode& allow_only(const std::vector<std::string>& known) const;
 
   /// `models/vgg.yaml:12: segments[3].layers[0]: ` + message
   [[noreturn]] void fail(const std::string& message) const;

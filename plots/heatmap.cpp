@@ -128,8 +128,7 @@ Drawing draw_heatmap(const HeatSheet& sheet) {
   drawn.bottom += tics.below;
   drawn.height = kAxes + tics.below + 30 + kRowHeight * static_cast<int>(ys.size());
   drawn.setup =
-      "set style textbox opaque noborder fillcolor rgb '#ffffff' margins 0.6,0.6\nunset grid\n"
-      "set xlabel " +
+      "set style textbox opaque noborder fillcolor rgb '#ffffff' margins 0.6,0.6\nunset grid\nset xlabel " +
       style::quote(sheet.x_label) + " offset 0,0.4\n";
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
     if (scale.high <= scale.low && part != 0.5) continue;

@@ -25,25 +25,7 @@ STEPCAST_JSON_REQUIRED(Configuration, model, strategy, world_size, batch, data_p
 STEPCAST_JSON_REQUIRED(RunMachine, steps, log, slowdown, without_interference_s)
 STEPCAST_JSON_MEMBERS(ForecastNotes, (baseline_step_time_s, input_speeds, request), (balance))
 
-/// Omits members that do not apply, because files contain thousands of spans.
-void to_json(nlohmann::json& json, const Span& span) {
-  json = {{"rank", span.rank}, {"stream", span.stream},   {"kind", span.kind},
-          {"name", span.name}, {"start_s", span.start_s}, {"end_s", span.end_s}};
-  if (span.bytes > 0.0) json["bytes"] = span.bytes;
-  if (span.to >= 0) json["to"] = span.to;
-  if (span.from >= 0) json["from"] = span.from;
-  if (span.tag != 0) json["tag"] = span.tag;
-  if (span.step >= 0) json["step"] = span.step;
-}
-void from_json(const nlohmann::json& json, Span& span) {
-  span = {json.at("rank"), json.at("stream"),  json.at("kind"),
-          json.at("name"), json.at("start_s"), json.at("end_s")};
-  span.bytes = json.value("bytes", 0.0);
-  span.to = json.value("to", -1);
-  span.from = json.value("from", -1);
-  span.tag = json.value("tag", 0);
-  span.step = json.value("step", -1);
-}
+STEPCAST_JSON_SPARSE(Span, (rank, stream, kind, name, start_s, end_s), (bytes, to, from, tag, step))
 
 Configuration configuration_of(const Schedule& schedule, const std::string& model, int batch) {
   return {.model = model,
@@ -205,25 +187,6 @@ void charge(Breakdown& result, const std::vector<const Span*>& running, double l
                                                 : result.optimizer_and_copies_s) += length;
 }
 
-/// Calls `visit` with the name of every member in files and the member.
-template <class Record, class Visit>
-void for_each_member(Record& r, Visit visit) {
-  visit("context", r.context);
-  visit("origin", r.origin);
-  visit("lineage", r.lineage);
-  visit("configuration", r.configuration);
-  visit("step_time_s", r.step_time_s);
-  visit("warmup_step_time_s", r.warmup_step_time_s);
-  visit("loss", r.loss);
-  visit("spans", r.spans);
-  visit("breakdown", r.breakdown);
-  visit("memory", r.memory);
-  visit("bytes_sent_per_rank_bytes", r.bytes_sent_per_rank);
-  visit("notes", r.notes);
-  visit("machine", r.machine);
-  visit("forecast", r.forecast);
-}
-
 }  // namespace
 
 double Result::median_step_time_s() const { return median(slowest_steps(step_time_s)); }
@@ -303,18 +266,27 @@ Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_t
   return result;
 }
 
-void to_json(nlohmann::json& json, const Result& r) {
-  for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });
+/// Members with their own names in files; bytes_sent_per_rank has another.
+#define STEPCAST_RESULT_MEMBERS                                                                             \
+  context, origin, lineage, configuration, step_time_s, warmup_step_time_s, loss, spans, breakdown, memory, \
+      notes, machine, forecast
+
+void to_json(nlohmann::json& nlohmann_json_j, const Result& nlohmann_json_t) {
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, STEPCAST_RESULT_MEMBERS))
+  const Result& r = nlohmann_json_t;
+  nlohmann_json_j["bytes_sent_per_rank_bytes"] = r.bytes_sent_per_rank;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
-  json["derived"] = {{"step_time_s", r.median_step_time_s()},
-                     {"throughput_samples_per_s", r.throughput_samples_per_s()},
-                     {"bubble_fraction", r.bubble_fraction()},
-                     {"stage_time_cv", r.stage_time_cv()}};
-  if (!r.memory.empty()) json["derived"]["memory_cv"] = r.memory_cv();
+  nlohmann::json& derived = nlohmann_json_j["derived"];
+  derived = {{"step_time_s", r.median_step_time_s()},
+             {"throughput_samples_per_s", r.throughput_samples_per_s()},
+             {"bubble_fraction", r.bubble_fraction()},
+             {"stage_time_cv", r.stage_time_cv()}};
+  if (!r.memory.empty()) derived["memory_cv"] = r.memory_cv();
 }
 
-void from_json(const nlohmann::json& json, Result& r) {
-  for_each_member(r, [&](const char* name, auto& member) { json.at(name).get_to(member); });
+void from_json(const nlohmann::json& nlohmann_json_j, Result& nlohmann_json_t) {
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, STEPCAST_RESULT_MEMBERS))
+  nlohmann_json_j.at("bytes_sent_per_rank_bytes").get_to(nlohmann_json_t.bytes_sent_per_rank);
 }
 
 Result load_result(const std::string& path) { return load_as<Result>(path, kResultSchema); }

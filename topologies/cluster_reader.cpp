@@ -41,8 +41,7 @@ class ClusterFile {
     if (!paths_.insert(fs::weakly_canonical(path)).second)
       files_.back().at("include").fail("the file includes itself");
     files_.push_back(YamlNode::load(path.string()));
-    const YamlNode file = files_.back();
-    file.allow_only(kClusterKeys);
+    const YamlNode file = files_.back().allow_only(kClusterKeys);
     if (!file.has("include")) return;
     add(included(file.at("include"), path.parent_path()));
   }

@@ -46,8 +46,9 @@ AttentionParameters read_attention(const YamlNode& node) {
 KernelParameters read_kernels(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention",
                    "recipes", "casts", "grouped", "dispatch"});
-  const YamlNode products = node.at("products");
-  products.allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned"});
+  const YamlNode products =
+      node.at("products")
+          .allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned"});
   KernelParameters kernels{
       .generation = generation,
       .compute_capability = node.has("compute_capability")
@@ -64,13 +65,11 @@ KernelParameters read_kernels(const std::string& generation, const YamlNode& nod
       .split = products.at("split").number()};
   if (node.has("casts")) kernels.casts = node.at("casts").number();
   if (node.has("dispatch")) {
-    const YamlNode dispatch = node.at("dispatch");
-    dispatch.allow_only({"row", "part"});
+    const YamlNode dispatch = node.at("dispatch").allow_only({"row", "part"});
     kernels.dispatch = {dispatch.at("row").seconds(), dispatch.at("part").number()};
   }
   if (node.has("grouped")) {
-    const YamlNode grouped = node.at("grouped");
-    grouped.allow_only({"half", "low"});
+    const YamlNode grouped = node.at("grouped").allow_only({"half", "low"});
     kernels.grouped = grouped.at("half").number();
     kernels.grouped_low = grouped.at("low").number();
   }

@@ -81,11 +81,7 @@ void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, co
 }
 
 const Registration<NetworkKind> kFatTree{
-    network_kinds(),
-    {.name = "fat_tree",
-     .description =
-         "k-ary fat tree: edge, aggregation and core switches with k ports, full bisection bandwidth",
-     .value = {.keys = {"k"}, .generate = generate_fat_tree}}};
+    network_kinds(), {.name = "fat_tree", .value = {.keys = {"k"}, .generate = generate_fat_tree}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -49,8 +49,8 @@ class HostParts {
     }
     pcie_ = {pcie_bandwidth(generation_, 16), kPcieLatency};
     if (!node_.has("pcie")) return;
-    const YamlNode pcie = node_.at("pcie");
-    pcie.allow_only({"generation", "width", "switches", "bandwidth", "latency"});
+    const YamlNode pcie =
+        node_.at("pcie").allow_only({"generation", "width", "switches", "bandwidth", "latency"});
     if (pcie.has("bandwidth") && pcie.has("width"))
       pcie.at("width").fail("stands beside 'bandwidth'; expected one of both");
     generation_ = integer(pcie, "generation", generation_, 1, 6);
@@ -65,8 +65,7 @@ class HostParts {
     const bool one_node = !node_.has("devices") && !node_.has("nics");
     PartLink smp{usual_smp_bandwidth(generation_, compute_capability_), kSmpLatency};
     if (node_.has("smp")) {
-      const YamlNode given = node_.at("smp");
-      given.allow_only({"bandwidth", "latency"});
+      const YamlNode given = node_.at("smp").allow_only({"bandwidth", "latency"});
       if (one_node) given.fail("has no effect without devices or nics, because the host is one node");
       smp = wire(given, smp);
     }
@@ -86,8 +85,7 @@ class HostParts {
   }
 
   void add_devices() {
-    const YamlNode devices = node_.at("devices");
-    devices.allow_only({"model", "count"});
+    const YamlNode devices = node_.at("devices").allow_only({"model", "count"});
     const DeviceModel& model = device_at(devices.at("model"), settings_);
     if (!model.gpu) devices.at("model").fail("'" + model.name + "' is a CPU; expected a GPU");
     add_ends(devices, "gpu", NodeKind::kDevice, model.name);
@@ -108,8 +106,7 @@ class HostParts {
   }
 
   void add_nvlink() {
-    const YamlNode nvlink = node_.at("nvlink");
-    nvlink.allow_only({"switch", "all_to_all", "pairs", "latency"});
+    const YamlNode nvlink = node_.at("nvlink").allow_only({"switch", "all_to_all", "pairs", "latency"});
     if (!node_.has("devices")) nvlink.fail("there are no devices to join");
     const DeviceModel& model = device_at(node_.at("devices").at("model"), settings_);
     if (model.links.nvlinks == 0) nvlink.fail("device '" + model.name + "' has no NVLink");

@@ -36,7 +36,6 @@ void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, 
 const Registration<NetworkKind> kLeafSpine{
     network_kinds(),
     {.name = "leaf_spine",
-     .description = "hosts at leaf switches, every leaf at every spine, with a chosen oversubscription",
      .value = {.keys = {"ports_per_leaf", "spines"}, .has_uplinks = true, .generate = generate_leaf_spine}}};
 
 }  // namespace

@@ -24,33 +24,9 @@ struct NcclParameterRow {
   Scale scale;
 };
 
-constexpr std::array<NcclParameterRow, 25> kParameters{{
-    {"launch", &NcclParameters::launch, "us", Scale::kTime},
-    {"ll_hop", &NcclParameters::ll_hop, "us", Scale::kTime},
-    {"ll_fill", &NcclParameters::ll_fill, "us", Scale::kTime},
-    {"ll_fill_hop", &NcclParameters::ll_fill_hop, "us", Scale::kTime},
-    {"ll_blocks", &NcclParameters::ll_blocks, "us", Scale::kTime},
-    {"ll_rate", &NcclParameters::ll_rate, "GB/s", Scale::kRate},
-    {"ll128_start", &NcclParameters::ll128_start, "us", Scale::kTime},
-    {"ll128_hop", &NcclParameters::ll128_hop, "us", Scale::kTime},
-    {"ll128_reached", &NcclParameters::ll128_reached, "", Scale::kNone},
-    {"simple_start", &NcclParameters::simple_start, "us", Scale::kTime},
-    {"simple_hop", &NcclParameters::simple_hop, "us", Scale::kTime},
-    {"simple_fill", &NcclParameters::simple_fill, "us", Scale::kTime},
-    {"simple_fill_hop", &NcclParameters::simple_fill_hop, "us", Scale::kTime},
-    {"nvls_start", &NcclParameters::nvls_start, "us", Scale::kTime},
-    {"nvls_fill", &NcclParameters::nvls_fill, "us", Scale::kTime},
-    {"message_start", &NcclParameters::message_start, "us", Scale::kTime},
-    {"message_peer", &NcclParameters::message_peer, "us", Scale::kTime},
-    {"message_rate", &NcclParameters::message_rate, "GB/s", Scale::kRate},
-    {"message_first", &NcclParameters::message_first, "KiB", Scale::kNone},
-    {"message_fill", &NcclParameters::message_fill, "us", Scale::kTime},
-    {"local", &NcclParameters::local, "", Scale::kNone},
-    {"pcie_reached", &NcclParameters::pcie_reached, "", Scale::kNone},
-    {"socket_rate", &NcclParameters::socket_rate, "GB/s", Scale::kNone},
-    {"sockets_rate", &NcclParameters::sockets_rate, "GB/s", Scale::kNone},
-    {"host_burst", &NcclParameters::host_burst, "", Scale::kNone},
-}};
+#define STEPCAST_NCCL_ROW(name, unit, scale) \
+  NcclParameterRow{#name, &NcclParameters::name, unit, Scale::scale},
+constexpr std::array kParameters{STEPCAST_NCCL_PARAMETERS(STEPCAST_NCCL_ROW)};
 
 struct Generation {
   int from = 0;
@@ -87,8 +63,7 @@ Generation read_generation(const YamlNode& node, const std::map<std::string, dou
 }
 
 std::vector<Generation> read_generations() {
-  const YamlNode file = YamlNode::load(nccl_parameter_file().string());
-  file.allow_only({"laws", "generations"});
+  const YamlNode file = YamlNode::load(nccl_parameter_file().string()).allow_only({"laws", "generations"});
   const std::map<std::string, double> shared = numbers(file.at("laws"));
   for (const std::string& name : NcclParameters::names())
     if (!shared.contains(name)) file.at("laws").fail("key '{}' is missing", name);

@@ -9,16 +9,24 @@
 /// Model parameters of NCCL's collectives on a GPU: topologies/devices/nccl.yaml.
 namespace stepcast {
 
+// clang-format off
+/// Numbers with their units ("" of a part) and the effect of a clock on them, in the order of the file.
+#define STEPCAST_NCCL_PARAMETERS(P) \
+  P(launch, "us", kTime) P(ll_hop, "us", kTime) P(ll_fill, "us", kTime) P(ll_fill_hop, "us", kTime) \
+  P(ll_blocks, "us", kTime) P(ll_rate, "GB/s", kRate) P(ll128_start, "us", kTime) P(ll128_hop, "us", kTime) \
+  P(ll128_reached, "", kNone) P(simple_start, "us", kTime) P(simple_hop, "us", kTime) \
+  P(simple_fill, "us", kTime) P(simple_fill_hop, "us", kTime) P(nvls_start, "us", kTime) \
+  P(nvls_fill, "us", kTime) P(message_start, "us", kTime) P(message_peer, "us", kTime) \
+  P(message_rate, "GB/s", kRate) P(message_first, "KiB", kNone) P(message_fill, "us", kTime) \
+  P(local, "", kNone) P(pcie_reached, "", kNone) P(socket_rate, "GB/s", kNone) \
+  P(sockets_rate, "GB/s", kNone) P(host_burst, "", kNone)
+// clang-format on
+
 /// Numbers of one generation: microseconds, GB/s, KiB and parts. sim/collectives/nccl_reached.hpp has the
 /// formulas.
 struct NcclParameters {
-  double launch = 0.0;
-  double ll_hop = 0.0, ll_fill = 0.0, ll_fill_hop = 0.0, ll_blocks = 0.0, ll_rate = 0.0;
-  double ll128_start = 0.0, ll128_hop = 0.0, ll128_reached = 0.0;
-  double simple_start = 0.0, simple_hop = 0.0, simple_fill = 0.0, simple_fill_hop = 0.0;
-  double nvls_start = 0.0, nvls_fill = 0.0;
-  double message_start = 0.0, message_peer = 0.0, message_rate = 0.0, message_first = 0.0, message_fill = 0.0;
-  double local = 0.0, pcie_reached = 0.0, socket_rate = 0.0, sockets_rate = 0.0, host_burst = 0.0;
+#define STEPCAST_NCCL_PARAMETER(name, unit, scale) double name = 0.0;
+  STEPCAST_NCCL_PARAMETERS(STEPCAST_NCCL_PARAMETER)
 
   /// `ll_hop`, ..., in the order of the file.
   static const std::vector<std::string>& names();

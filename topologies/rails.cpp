@@ -54,8 +54,6 @@ void generate_rails(const YamlNode& node, const ClusterSettings& settings, const
 const Registration<NetworkKind> kRails{
     network_kinds(),
     {.name = "rails",
-     .description =
-         "pods in which adapter i of every host is at rail switch i; spines join the rail switches",
      .value = {.keys = {"hosts_per_pod", "spines"}, .has_uplinks = true, .generate = generate_rails}}};
 
 }  // namespace

@@ -12,9 +12,7 @@ void generate_star(const YamlNode& /*node*/, const ClusterSettings& /*settings*/
 }
 
 const Registration<NetworkKind> kStar{network_kinds(),
-                                      {.name = "star",
-                                       .description = "every host has its own link to one switch",
-                                       .value = {.keys = {}, .generate = generate_star}}};
+                                      {.name = "star", .value = {.keys = {}, .generate = generate_star}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -105,9 +105,7 @@ class ComputeStream final : public DeviceStream {
 
 const Registration<DeviceStreamFactory> kCuda{
     device_streams(),
-    {.name = "cuda", .description = "NVIDIA GPUs by the CUDA runtime", .value = [](int number) {
-       return std::make_unique<ComputeStream>(number);
-     }}};
+    {.name = "cuda", .value = [](int number) { return std::make_unique<ComputeStream>(number); }}};
 
 }  // namespace
 }  // namespace stepcast

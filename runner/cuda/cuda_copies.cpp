@@ -125,7 +125,6 @@ class CudaCopies final : public DeviceCopies {
 const Registration<DeviceCopiesFactory> kCudaCopies{
     device_copies(),
     {.name = "cuda",
-     .description = "NVIDIA GPUs by the CUDA runtime",
      .value = {.make = [] { return std::unique_ptr<DeviceCopies>(std::make_unique<CudaCopies>()); },
                .library = cuda_version()}}};
 

@@ -31,21 +31,8 @@ NcclLibrary load() {
   int version = 0;
   if (calls.get_version(&version) != ncclSuccess || version < kOldest)
     refuse("this NCCL is " + nccl_version_text(version));
-  find(library, "ncclGetUniqueId", calls.get_unique_id);
-  find(library, "ncclCommInitRankConfig", calls.init);
-  find(library, "ncclCommFinalize", calls.finalize);
-  find(library, "ncclCommDestroy", calls.destroy);
-  find(library, "ncclCommAbort", calls.abort);
-  find(library, "ncclCommGetAsyncError", calls.async_error);
-  find(library, "ncclGetErrorString", calls.error_string);
-  find(library, "ncclGroupStart", calls.group_start);
-  find(library, "ncclGroupEnd", calls.group_end);
-  find(library, "ncclAllReduce", calls.all_reduce);
-  find(library, "ncclBroadcast", calls.broadcast);
-  find(library, "ncclAllGather", calls.all_gather);
-  find(library, "ncclReduceScatter", calls.reduce_scatter);
-  find(library, "ncclSend", calls.send);
-  find(library, "ncclRecv", calls.recv);
+#define STEPCAST_NCCL_FIND(member, call) find(library, #call, calls.member);
+  STEPCAST_NCCL_CALLS(STEPCAST_NCCL_FIND)
   return calls;
 }
 

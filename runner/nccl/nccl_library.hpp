@@ -6,25 +6,22 @@
 
 namespace stepcast {
 
-/// Calls of NCCL that the backend uses, resolved at the first communicator: the program starts without NCCL,
-/// and shares the library with LibTorch.
+// clang-format off
+/// Calls of NCCL that the backend uses: names in NcclLibrary and in NCCL. The version is looked up first.
+#define STEPCAST_NCCL_CALLS(CALL) \
+  CALL(get_version, ncclGetVersion) CALL(get_unique_id, ncclGetUniqueId) CALL(init, ncclCommInitRankConfig) \
+  CALL(finalize, ncclCommFinalize) CALL(destroy, ncclCommDestroy) CALL(abort, ncclCommAbort) \
+  CALL(async_error, ncclCommGetAsyncError) CALL(error_string, ncclGetErrorString) \
+  CALL(group_start, ncclGroupStart) CALL(group_end, ncclGroupEnd) CALL(all_reduce, ncclAllReduce) \
+  CALL(broadcast, ncclBroadcast) CALL(all_gather, ncclAllGather) CALL(reduce_scatter, ncclReduceScatter) \
+  CALL(send, ncclSend) CALL(recv, ncclRecv)
+// clang-format on
+
+/// The calls, resolved at the first communicator: the program starts without NCCL, and shares the library
+/// with LibTorch.
 struct NcclLibrary {
-  decltype(&ncclGetVersion) get_version = nullptr;
-  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
-  decltype(&ncclCommInitRankConfig) init = nullptr;
-  decltype(&ncclCommFinalize) finalize = nullptr;
-  decltype(&ncclCommDestroy) destroy = nullptr;
-  decltype(&ncclCommAbort) abort = nullptr;
-  decltype(&ncclCommGetAsyncError) async_error = nullptr;
-  decltype(&ncclGetErrorString) error_string = nullptr;
-  decltype(&ncclGroupStart) group_start = nullptr;
-  decltype(&ncclGroupEnd) group_end = nullptr;
-  decltype(&ncclAllReduce) all_reduce = nullptr;
-  decltype(&ncclBroadcast) broadcast = nullptr;
-  decltype(&ncclAllGather) all_gather = nullptr;
-  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
-  decltype(&ncclSend) send = nullptr;
-  decltype(&ncclRecv) recv = nullptr;
+#define STEPCAST_NCCL_MEMBER(member, call) decltype(&call) member = nullptr;
+  STEPCAST_NCCL_CALLS(STEPCAST_NCCL_MEMBER)
 };
 
 /// libnccl.so.2 as the dynamic linker finds it, version 2.14 or later (non-blocking communicators). \throws

@@ -20,7 +20,6 @@ namespace {
 
 const Registration<TorchEngine> kLibTorch{torch_engines(),
                                           {.name = "libtorch",
-                                           .description = "LibTorch on processors",
                                            .value = {.version = TORCH_VERSION,
                                                      .set_compute_threads = set_compute_threads,
                                                      .run_schedule = run_schedule,

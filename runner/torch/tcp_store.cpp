@@ -69,9 +69,7 @@ std::shared_ptr<Store> make_tcp_store(const RankContext& ranks, std::chrono::mil
   }
 }
 
-const Registration<StoreFactory> kTcp{
-    stores(),
-    {.name = "tcp", .description = "c10d's TCPStore, which rank 0 serves", .value = make_tcp_store}};
+const Registration<StoreFactory> kTcp{stores(), {.name = "tcp", .value = make_tcp_store}};
 
 }  // namespace
 }  // namespace stepcast

@@ -81,8 +81,7 @@ std::string blind_scope(const YamlNode& score) {
 }
 
 std::string known_and_blind_table(const std::vector<SetAccuracy>& sets, const std::string& blind) {
-  const YamlNode file = YamlNode::load(blind);
-  file.allow_only({"revision", "date", "sets"});
+  const YamlNode file = YamlNode::load(blind).allow_only({"revision", "date", "sets"});
   std::string text =
       markdown_header({"set", "known rows", "nothing fitted: median", "fitted: median", "mean",
                        "nearest neighbour", "blind rows", "median", "mean", "another forecast"});

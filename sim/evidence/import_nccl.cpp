@@ -92,8 +92,7 @@ void refuse_contradictions(const std::vector<NcclSample>& samples) {
     if (is_new || std::max(ratio, 1.0 / ratio) <= 1.0 + kMostDifference) continue;
     throw InputError(
         "{} and {}: two times of one collective of {} GPUs and {} differ by more than 20 %, {} and {}; "
-        "import "
-        "runs with different settings apart",
+        "import runs with different settings apart",
         found->second->where, sample.where, sample.gpus, to_text(sample.message),
         to_text(found->second->time), to_text(sample.time));
   }

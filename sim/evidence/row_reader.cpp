@@ -200,8 +200,7 @@ class RowReader {
     if (file_.has("sigma")) set_.uncertainty = uncertainty_of(file_.at("sigma"));
     set_.global_batch = file_.flag("global_batch");
     if (!file_.has("epoch")) return;
-    const YamlNode epoch = file_.at("epoch");
-    epoch.allow_only({"samples", "epochs"});
+    const YamlNode epoch = file_.at("epoch").allow_only({"samples", "epochs"});
     set_.epoch.samples = positive(epoch.at("samples"));
     if (epoch.has("epochs")) set_.epoch.epochs = positive(epoch.at("epochs"));
   }
@@ -226,8 +225,7 @@ class RowReader {
         file_.at("free").fail("needs 'fit', which names the rows that parameters are fitted to");
       return;
     }
-    const YamlNode fit = file_.at("fit");
-    fit.allow_only({"folds", "when"});
+    const YamlNode fit = file_.at("fit").allow_only({"folds", "when"});
     if (fit.has("folds") == fit.has("when")) fit.fail("expected either 'folds' or 'when'");
     if (!fit.has("folds")) return;
     constexpr long long kMostFolds = 100;
@@ -236,8 +234,7 @@ class RowReader {
   }
 
   void check_measured() const {
-    const YamlNode measured = file_.at("measured");
-    measured.allow_only({"step", "work", "rate", "memory", "of"});
+    const YamlNode measured = file_.at("measured").allow_only({"step", "work", "rate", "memory", "of"});
     const bool by_rate = measured.has("work") && measured.has("rate");
     if ((measured.has("step") && by_rate) || (!measured.has("step") && !by_rate && !measured.has("memory")))
       measured.fail("expected either 'step', or 'work' and 'rate', or 'memory' alone");

@@ -59,8 +59,7 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
   if (has_kernel(model, [](const Kernel& kernel) { return kernel.is(KernelRole::kScan); }))
     lines.push_back(device.has_kernels()
                         ? fmt::format("scans of state-space layers reach {:.0f} % of the rate of other "
-                                      "memory-bound kernels, as on "
-                                      "an H100 (no other GPU was measured)",
+                                      "memory-bound kernels, as on an H100 (no other GPU was measured)",
                                       100.0 * kScanPart)
                         : "scans of state-space layers reach the memory bandwidth of other kernels");
   if (nvlink_domain(model.execution) || model.execution.dispatch_overlap != "none")

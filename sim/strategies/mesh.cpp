@@ -101,8 +101,7 @@ Mesh Mesh::resolved(int ranks, const std::vector<std::string>& open) const {
   const int dividing = ranks / result.size("pipeline");
   if (const long long experts = 1LL * size("expert") * size("expert_tensor"); dividing % experts != 0)
     throw UsageError(
-        "--mesh {}: {} {} does not divide the {} ranks that data, shard, context and tensor "
-        "multiply to",
+        "--mesh {}: {} {} does not divide the {} ranks that data, shard, context and tensor multiply to",
         text_of(dimensions_), has("expert_tensor") ? "expert x expert_tensor" : "expert", experts, dividing);
   return result;
 }

@@ -44,10 +44,8 @@ Offload parse_offload(const std::string& text) {
     else
       throw UsageError(
           "--offload {}: '{}' must be activations, optimizer or parameters, joined by +; activations=N of "
-          "the "
-          "first N blocks of a rank, activations=0.5 and optimizer=0.5 of a share, parameters=compute for "
-          "shards "
-          "in the precision of compute",
+          "the first N blocks of a rank, activations=0.5 and optimizer=0.5 of a share, parameters=compute "
+          "for shards in the precision of compute",
           text, part);
   }
   if (offload.parameters && found.contains("optimizer"))

@@ -137,8 +137,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     if (const Segment& first = model.segments[pipeline.segments(chunk).front()]; !first.passes_gradient())
       throw UsageError(
           "{}: all parameters before '{}' are frozen, so that a stage which begins with it would send no "
-          "gradient "
-          "on; take fewer stages (or --virtual-stages), or a --split whose first stage is longer",
+          "gradient on; take fewer stages (or --virtual-stages), or a --split whose first stage is longer",
           model.specification, first.name);
 
   Schedule schedule = make_schedule("pipeline", config);

@@ -202,8 +202,7 @@ Recomputation parse_recompute(const std::string& text) {
   throw UsageError(
       "--recompute {}: must be none, full, every:N, which keeps the input of every Nth block, first:N (the "
       "first N blocks of a stage), each:N (every Nth block alone), selective, per-op, or modules joined by "
-      "+: "
-      "{}",
+      "+: {}",
       text, joined(recomputed_modules()));
 }
 

@@ -76,8 +76,7 @@ void share_whole_parameters(Program& program, Schedule& schedule, const Model& m
                             int group, int ranks) {
   if (offload.optimizer > 0.0)
     throw UsageError(
-        "--zero whole: a host updates parts of arrays; leave --offload optimizer out, or take "
-        "--zero 1");
+        "--zero whole: a host updates parts of arrays; leave --offload optimizer out, or take --zero 1");
   Dealt states, work;
   const bool by_flop = model.optimizer.muon && std::ranges::any_of(program.segments, [&](int segment) {
                          return std::ranges::any_of(model.segments[segment].parameters, [&](int tensor) {

@@ -65,8 +65,7 @@ std::vector<SkipRule> skip_rules(const auto& node, const Names& names) {
 StudyCost study_cost(const StudyFile& file) {
   StudyCost cost;
   if (!file.has("cost")) return cost;
-  const YamlNode node = file.at("cost");
-  node.allow_only({"per_device_hour", "epoch_samples"});
+  const YamlNode node = file.at("cost").allow_only({"per_device_hour", "epoch_samples"});
   for (const auto& [key, value] : {std::pair("per_device_hour", &cost.per_device_hour),
                                    std::pair("epoch_samples", &cost.epoch_samples)}) {
     if (!node.has(key)) continue;
