@@ -54,6 +54,16 @@ using CapabilityError = CodedError<ExitCode::kMissingCapability>;
 /// A time limit has passed.
 using TimeoutError = CodedError<ExitCode::kTimedOut>;
 
+/// Result of `parse()`; an InputError becomes a UsageError that names the option. \param option "": none
+auto parsed_option(const std::string& option, const auto& parse) {
+  try {
+    return parse();
+  } catch (const InputError& error) {
+    const std::string message = error.what();
+    throw UsageError(option.empty() || message.starts_with("--") ? message : "--" + option + ": " + message);
+  }
+}
+
 /// True if the text contains characters that move a terminal's cursor or colour it, line breaks included.
 bool has_control_character(std::string_view text);
 /// The text with control characters as `\x1b`.

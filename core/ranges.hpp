@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <ranges>
 #include <sstream>
 #include <string>
@@ -45,6 +46,13 @@ template <class Map, class Key>
 auto value_or(const Map& map, const Key& key, const typename Map::mapped_type& otherwise) {
   const auto found = map.find(key);
   return found == map.end() ? otherwise : found->second;
+}
+
+/// The value of `key` in a map; none without it.
+template <class Map, class Key>
+std::optional<typename Map::mapped_type> optional_at(const Map& map, const Key& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? std::nullopt : std::optional(found->second);
 }
 
 /// The item whose member `name_of` is `name`. \param what it is, for the message

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
@@ -17,11 +18,8 @@ ImportOptions import_options(const ImportTexts& texts) {
   ImportOptions options;
   options.device = option_or(texts, "device");
   const std::string smp = option_or(texts, "smp-bandwidth"), generation = option_or(texts, "pcie-generation");
-  try {
-    if (!smp.empty()) options.smp_bandwidth = parse_bytes_per_second(smp, "--smp-bandwidth");
-  } catch (const InputError& error) {
-    throw UsageError(error.what());
-  }
+  if (!smp.empty())
+    options.smp_bandwidth = parsed_option("", [&] { return parse_bytes_per_second(smp, "--smp-bandwidth"); });
   if (options.smp_bandwidth && !(options.smp_bandwidth->count() > 0.0))
     throw UsageError("--smp-bandwidth must be above 0");
   options.pcie_generation = generation.empty() ? 0 : number_in<int>(generation).value_or(-1);

@@ -22,35 +22,25 @@ std::optional<int> number(const Environment& environment, const std::string& nam
 
 /// Variables in which one kind of launcher sets rank and size. The first name that is set counts.
 struct LauncherVariables {
-  std::string source;
-  std::vector<std::string> rank, world_size, local_rank, local_world_size;
+  std::string source, rank, world_size, local_rank, local_world_size;
 };
 
 const std::vector<LauncherVariables> kLaunchers{
-    {"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}},
-    {"Slurm",
-     {"SLURM_PROCID"},
-     {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"},
-     {"SLURM_LOCALID"},
-     {"SLURM_NTASKS_PER_NODE"}},
-    {"Open MPI",
-     {"OMPI_COMM_WORLD_RANK"},
-     {"OMPI_COMM_WORLD_SIZE"},
-     {"OMPI_COMM_WORLD_LOCAL_RANK"},
-     {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
-    {"PMI",
-     {"PMI_RANK", "MV2_COMM_WORLD_RANK"},
-     {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"},
-     {"MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"},
-     {"MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"}}};
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_NPROCS", "SLURM_LOCALID",
+     "SLURM_NTASKS_PER_NODE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI", "PMI_RANK MV2_COMM_WORLD_RANK", "PMI_SIZE MV2_COMM_WORLD_SIZE",
+     "MPI_LOCALRANKID MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_SIZE"}};
 
 struct Found {
   std::string name;
   int value;
 };
 
-std::optional<Found> first_set(const Environment& environment, const std::vector<std::string>& names) {
-  for (const std::string& name : names)
+std::optional<Found> first_set(const Environment& environment, const std::string& names) {
+  for (const std::string& name : words_in(names))
     if (const auto value = number(environment, name)) return Found{name, *value};
   return std::nullopt;
 }
@@ -114,7 +104,7 @@ std::optional<RankContext> from_launcher(const LauncherVariables& launcher, cons
   if (!rank || !world_size) {
     const Found& set = rank ? *rank : *world_size;
     throw UsageError("{} is set but {} is missing ({})", describe(set.name, set.value),
-                     (rank ? launcher.world_size : launcher.rank).front(), launcher.source);
+                     words_in(rank ? launcher.world_size : launcher.rank).front(), launcher.source);
   }
   if (!torchrun && world_size->value == 1) return std::nullopt;
   RankContext context{.rank = rank->value, .world_size = world_size->value, .source = launcher.source};

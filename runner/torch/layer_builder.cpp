@@ -125,8 +125,7 @@ std::pair<torch::Tensor, torch::Tensor> LayerBuilder::weights(const Layer& layer
 }
 
 int LayerBuilder::collective_index(const std::string& name, bool backward) const {
-  const auto found = collective_index_.find({name, backward});
-  return found == collective_index_.end() ? -1 : found->second;
+  return value_or(collective_index_, std::pair(name, backward), -1);
 }
 
 LayerFunction LayerBuilder::collective(const std::string& name) {

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/percentage.hpp"
@@ -16,11 +17,7 @@ namespace {
 /// Result of a parser of units; its errors become UsageErrors.
 template <class Parser>
 auto parsed(const po::variables_map& values, const std::string& name, Parser parse) {
-  try {
-    return parse(text_option(values, name), "--" + name);
-  } catch (const InputError& error) {
-    throw UsageError(error.what());
-  }
+  return parsed_option("", [&] { return parse(text_option(values, name), "--" + name); });
 }
 
 }  // namespace
@@ -48,11 +45,7 @@ Seconds seconds_option(const po::variables_map& values, const std::string& name)
 }
 
 Precision precision_option(const po::variables_map& values) {
-  try {
-    return Precision::parse(text_option(values, "precision"));
-  } catch (const InputError& error) {
-    throw UsageError("--precision: {}", error.what());
-  }
+  return parsed_option("precision", [&] { return Precision::parse(text_option(values, "precision")); });
 }
 
 double budget_option(const po::variables_map& values, const std::string& name) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 
@@ -44,10 +45,8 @@ std::string rows_text(const SetResult& result, bool every) {
     const RowForecast& forecast = result.forecast.rows[i];
     const auto text = [&](double value) { return steps ? to_text(Seconds(value)) : to_text(Bytes(value)); };
     const auto baseline = [&](const char* name) {
-      const auto found = forecast.baselines.find(name);
-      return found == forecast.baselines.end()
-                 ? "-"
-                 : signed_percent_text(found->second / *row.number(quantity(i)) - 1.0);
+      const auto found = optional_at(forecast.baselines, name);
+      return found ? signed_percent_text(*found / *row.number(quantity(i)) - 1.0) : "-";
     };
     table.add({row.name + (forecast.fitted ? " [fitted]" : ""), text(*row.number(quantity(i))),
                text(forecast.central(quantity(i))), signed_percent_text(error(i)),

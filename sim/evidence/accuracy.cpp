@@ -1,7 +1,6 @@
 #include "sim/evidence/accuracy.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -15,27 +14,13 @@ namespace stepcast {
 namespace {
 
 constexpr double kPercent = 100.0;
-constexpr std::array kKeys{"log_mean",
-                           "log_median",
-                           "log_p90",
-                           "mean",
-                           "median",
-                           "p90",
-                           "worst",
-                           "defaults",
-                           "defaults_p90",
-                           "nearest_neighbour",
-                           "constant_throughput",
-                           "memory"};
-
-std::optional<double> percent_of(const SetAccuracy& set, const std::string& key) {
-  const auto found = set.percent.find(key);
-  return found == set.percent.end() ? std::nullopt : std::optional(found->second);
-}
+const std::vector<std::string> kKeys = words_in(
+    "log_mean log_median log_p90 mean median p90 worst defaults defaults_p90 nearest_neighbour "
+    "constant_throughput memory");
 
 /// `4.7 %`, or `missing` without a value.
 std::string cell(const SetAccuracy& set, const std::string& key, const std::string& missing) {
-  const auto percent = percent_of(set, key);
+  const auto percent = optional_at(set.percent, key);
   return percent ? percent_text(*percent / kPercent) : missing;
 }
 
@@ -130,10 +115,10 @@ std::vector<SetAccuracy> read_accuracy(const std::string& path) {
   for (const auto& [name, node] : entries_of(YamlNode::load(path))) {
     SetAccuracy set{name, node.at("title").text(), static_cast<std::size_t>(node.at("rows").integer()),
                     static_cast<std::size_t>(node.at("forecast").integer())};
-    std::vector<std::string> known{kKeys.begin(), kKeys.end()};
+    std::vector<std::string> known = kKeys;
     known.insert(known.end(), {"title", "rows", "forecast", "ranking"});
     node.allow_only(known);
-    for (const char* key : kKeys)
+    for (const std::string& key : kKeys)
       if (node.has(key)) set.percent[key] = node.at(key).number();
     set.ranking = node.text_or("ranking", "");
     sets.push_back(std::move(set));
@@ -150,8 +135,9 @@ std::string accuracy_yaml(const std::vector<SetAccuracy>& sets) {
   for (const SetAccuracy& set : sets) {
     text += fmt::format("{}:\n  title: {}\n  rows: {}\n  forecast: {}\n", set.set,
                         in_double_quotes(set.title), set.rows, set.forecast);
-    for (const char* key : kKeys)
-      if (const auto percent = percent_of(set, key)) text += fmt::format("  {}: {:.2f}\n", key, *percent);
+    for (const std::string& key : kKeys)
+      if (const auto percent = optional_at(set.percent, key))
+        text += fmt::format("  {}: {:.2f}\n", key, *percent);
     if (!set.ranking.empty()) text += "  ranking: " + set.ranking + "\n";
   }
   return text;
@@ -173,8 +159,8 @@ std::vector<std::string> differences(const std::vector<SetAccuracy>& today,
       all.push_back(fmt::format("{}: {} of {} rows forecast, {} of {} in the accuracy file", now.set,
                                 now.forecast, now.rows, before->forecast, before->rows));
     const double allowed = now.rows >= kLarge ? kOfLarge : kOfSmall;
-    for (const char* key : kKeys) {
-      const auto here = percent_of(now, key), there = percent_of(*before, key);
+    for (const std::string& key : kKeys) {
+      const auto here = optional_at(now.percent, key), there = optional_at(before->percent, key);
       if (here.has_value() == there.has_value() && (!here || std::abs(*here - *there) <= allowed)) continue;
       const auto text = [](const auto& value) {
         return value ? fmt::format("{:.2f} %", *value) : "no value";

@@ -22,15 +22,6 @@ constexpr int kMaxThreads = 1024;
 using Request = PredictionRequest;
 using Text = std::string;
 
-/// Result of `parse()`; an InputError becomes a UsageError. \param option "": the error names it already
-auto usage(const std::string& option, const auto& parse) {
-  try {
-    return parse();
-  } catch (const InputError& error) {
-    throw UsageError((option.empty() ? "" : "--" + option + ": ") + error.what());
-  }
-}
-
 /// \throws UsageError below `least` or above `most`
 int whole(const std::string& option, const Text& value, int least, int most = kMaxWhole) {
   const auto number = number_in<int>(value);
@@ -54,7 +45,7 @@ unsigned seed_of(const Text& value) {
 }
 
 BytesPerSecond rate(const std::string& option, const Text& value) {
-  const auto parsed = usage("", [&] { return parse_bytes_per_second(value, "--" + option); });
+  const auto parsed = parsed_option("", [&] { return parse_bytes_per_second(value, "--" + option); });
   if (parsed <= BytesPerSecond(0)) throw UsageError("--{} must be above 0 B/s", option);
   return parsed;
 }
@@ -97,18 +88,18 @@ std::vector<PredictionOption> cost_options() {
        [](Request& r, const Text& v) { r.costs.documents = whole("documents", v, 0); }},
       {"phase-times", kForecast,
        [](Request& r, const Text& v) {
-         r.costs.phases = usage("phase-times", [&] { return parse_phase_times(v); });
+         r.costs.phases = parsed_option("phase-times", [&] { return parse_phase_times(v); });
        }},
       {"gradients", kForecast,
        [](Request& r, const Text& v) { r.gradients_freed = either("gradients", v, "kept", "freed"); }},
       {"host-waits", kForecast,
        [](Request& r, const Text& v) {
-         r.replay.host_waits = usage("", [&] { return value_of(kHostWaits, "host-waits", v); });
+         r.replay.host_waits = parsed_option("", [&] { return value_of(kHostWaits, "host-waits", v); });
        }},
       {"trace-device", kForecast, stores(&CostRequest::trace_device)},
       {"precision", kForecast,
        [](Request& r, const Text& v) {
-         r.costs.precision = usage("precision", [&] { return Precision::parse(v); });
+         r.costs.precision = parsed_option("precision", [&] { return Precision::parse(v); });
        }},
   };
 }
@@ -118,7 +109,7 @@ std::vector<PredictionOption> kernel_options() {
   std::vector<PredictionOption> all;
   for (const ExecutionOption& option : execution_options())
     all.push_back({option.name, OptionUse::kForecast, [&option](Request& r, const Text& v) {
-                     usage(option.name, [&] { return set_execution(option, v, r.costs.execution), 0; });
+                     parsed_option(option.name, [&] { set_execution(option, v, r.costs.execution); });
                    }});
   return all;
 }
@@ -156,7 +147,7 @@ std::vector<PredictionOption> replay_options() {
        [](Request& r, const Text& v) { r.replay.resample = either("resample", v, "no", "yes"); }},
       {"fidelity", kForecast,
        [](Request& r, const Text& v) {
-         r.environment.fidelity = usage("", [&] { return value_of(kFidelities, "fidelity", v); });
+         r.environment.fidelity = parsed_option("", [&] { return value_of(kFidelities, "fidelity", v); });
        }},
       {"exact", kForecast,
        [](Request& r, const Text& /*yes*/) { r.environment.exact = r.environment.simgrid = true; }, true},
@@ -171,7 +162,7 @@ std::vector<PredictionOption> replay_options() {
        [](Request& r, const Text& v) { r.environment.copies.host_memory = rate("host-memory-rate", v); }},
       {"copy-launch", kForecast,
        [](Request& r, const Text& v) {
-         r.environment.copies.launch = usage("", [&] { return parse_seconds(v, "--copy-launch"); });
+         r.environment.copies.launch = parsed_option("", [&] { return parse_seconds(v, "--copy-launch"); });
        }},
   };
 }

@@ -9,8 +9,10 @@
 #include <sstream>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
+#include "core/yaml.hpp"
 
 namespace stepcast {
 namespace {
@@ -24,30 +26,6 @@ void check_range(const StrategyOption& option, double number, const std::string&
   throw UsageError("--{} must be from {} to {}, got {}", option.name, limit_text(option.kind, option.least),
                    limit_text(option.kind, option.most), value);
 }
-
-struct NotModelled {
-  std::vector<std::string> names;  ///< parts of names of options and values, in small letters and digits
-  const char* what;
-  const char* nearest;
-};
-
-/// DeepSpeed's ZeRO++ (Wang et al., 2023) and MiCS (Zhang et al., 2022); deepspeed/runtime/zero/config.py.
-const std::vector<NotModelled> kNotModelled{
-    {{"hpz"},
-     "the second copy of parameters within a node (hpZ of DeepSpeed's ZeRO++)",
-     "--strategy fsdp --mesh data=R,shard=S, which keeps parameters, gradients and optimizer within S ranks"},
-    {{"qwz", "quantizedweights"},
-     "the all-gather of int8 weights (qwZ of DeepSpeed's ZeRO++)",
-     "--strategy fsdp --precision fp8,gather=fp8, which sends as many bytes"},
-    {{"qgz", "quantizedgradients"},
-     "the reduction of int4 and int8 gradients by all-to-alls (qgZ of DeepSpeed's ZeRO++)",
-     "--precision bf16,reduction=bf16"},
-    {{"zeropp"},
-     "DeepSpeed's ZeRO++ (hpZ, qwZ, qgZ)",
-     "--strategy fsdp, with --mesh data=R,shard=S for shards within a node"},
-    {{"mics"},
-     "the hierarchical all-gather of DeepSpeed's MiCS",
-     "--strategy fsdp --mesh data=R,shard=S, which shards over S ranks and averages over R replicas"}};
 
 }  // namespace
 
@@ -72,9 +50,12 @@ std::string unknown_choice(const std::string& what, const std::string& name,
   std::string plain;  // zero++, zeropp and ZeRO_PP are one name
   for (const unsigned char c : name)
     if (std::isalnum(c) != 0 || c == '+') plain += c == '+' ? 'p' : static_cast<char>(std::tolower(c));
-  for (const NotModelled& one : kNotModelled)
-    if (std::ranges::any_of(one.names, [&](const auto& part) { return plain.find(part) != plain.npos; }))
-      return fmt::format("{} '{}': {} is not modelled; nearest is {}", what, name, one.what, one.nearest);
+  for (const YamlNode& one :
+       YamlNode::load((home_folder() / "commands" / "not_modelled.yaml").string()).items())
+    for (const YamlNode& part : one.items("names"))
+      if (plain.find(part.text()) != plain.npos)
+        return fmt::format("{} '{}': {} is not modelled; nearest is {}", what, name, one.at("what").text(),
+                           one.at("nearest").text());
   return unknown_name(what, name, known);
 }
 
@@ -109,12 +90,7 @@ StrategyOption StrategyOption::bytes(std::string name, std::string standard, std
 
 std::string StrategyOption::canonical(const std::string& value) const {
   if (kind == OptionKind::kBytes) {
-    Bytes size;
-    try {
-      size = parse_bytes(value, "--" + name);
-    } catch (const InputError& error) {  // on the command line
-      throw UsageError(error.what());
-    }
+    const Bytes size = parsed_option("", [&] { return parse_bytes(value, "--" + name); });
     check_range(*this, size.count(), value);
     return exact_text(size);
   }

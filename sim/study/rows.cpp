@@ -23,9 +23,8 @@ namespace stepcast {
 namespace {
 
 std::optional<double> efficiency(const Result& result, const PointFacts& /*facts*/ = {}) {
-  const auto ideal = result.forecast.baseline_step_time_s.find("ideal_scaling");
-  if (ideal == result.forecast.baseline_step_time_s.end()) return std::nullopt;
-  return ideal->second / result.median_step_time_s();
+  const auto ideal = optional_at(result.forecast.baseline_step_time_s, "ideal_scaling");
+  return ideal ? std::optional(*ideal / result.median_step_time_s()) : std::nullopt;
 }
 
 std::optional<double> times(std::optional<double> value, double factor) {
@@ -40,11 +39,6 @@ std::optional<double> peak_memory(const Result& result, const PointFacts& /*fact
 std::optional<double> samples_per_s(const Result& result, const PointFacts& /*facts*/) {
   return result.configuration.data_parallel > 0 ? std::optional(result.throughput_samples_per_s())
                                                 : std::nullopt;
-}
-
-std::optional<double> known(const ColumnValues& values, std::string_view name) {
-  const auto found = values.find(name);
-  return found == values.end() ? std::nullopt : std::optional(found->second);
 }
 
 template <auto TrainingNumbers::*number>
@@ -132,7 +126,7 @@ decltype(StudyColumn::derived) formula_of(const YamlNode& node, const YamlNode& 
       const auto value = number                      ? number
                          : name == "per_device_hour" ? cost.per_device_hour
                          : name == "epoch_samples"   ? cost.epoch_samples
-                                                     : known(values, name);
+                                                     : optional_at(values, name);
       if (!value || (divides && !(*value > 0.0))) return std::nullopt;
       product = divides ? product / *value : product * *value;
     }
@@ -169,7 +163,7 @@ const std::vector<StudyColumn>& study_columns() {
   return kColumns;
 }
 
-std::optional<double> StudyRow::value(std::string_view column) const { return known(values, column); }
+std::optional<double> StudyRow::value(std::string_view column) const { return optional_at(values, column); }
 
 const StudyColumn& study_column(const std::string& name) {
   return named(study_columns(), &StudyColumn::name, "column", name);

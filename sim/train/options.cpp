@@ -90,12 +90,7 @@ TrainingRequest training_request(const OptionTexts& options) {
   for (const TrainOption& option : train_options()) {
     const auto given = options.find(option.name);
     if (given == options.end()) continue;
-    try {
-      option.set(request, given->second);
-    } catch (const InputError& error) {
-      const std::string message = error.what();
-      throw UsageError(message.starts_with("--") ? message : "--" + option.name + ": " + message);
-    }
+    parsed_option(option.name, [&] { option.set(request, given->second); });
   }
   const auto refuse = [&](bool when, std::initializer_list<const char*> names, const char* why) {
     for (const char* name : names)
