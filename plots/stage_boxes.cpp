@@ -72,9 +72,7 @@ std::vector<StageBox> stage_boxes(const Result& result) {
     if (span.kind != SpanKind::kWait) ranks[span.rank].push_back(&span);
   std::vector<StageBox> all;
   for (auto& [rank, spans] : ranks) {
-    std::ranges::stable_sort(spans, [](const Span* a, const Span* b) {
-      return a->start_s != b->start_s ? a->start_s < b->start_s : a->end_s > b->end_s;
-    });
+    std::ranges::stable_sort(spans, {}, [](const Span* one) { return std::pair(one->start_s, -one->end_s); });
     for (const auto& boxes : {boxes_of(spans, false), boxes_of(spans, true)})
       all.insert(all.end(), boxes.begin(), boxes.end());
   }

@@ -64,9 +64,8 @@ std::vector<SpanBox> boxes_of(const Result& result) {
   std::vector<const Span*> spans;
   for (const Span& span : result.spans)
     if (span.rank < kMaxRanks) spans.push_back(&span);
-  std::ranges::stable_sort(spans, [](const Span* a, const Span* b) {
-    return std::tuple(a->rank, a->stream, a->start_s, -a->end_s) <
-           std::tuple(b->rank, b->stream, b->start_s, -b->end_s);
+  std::ranges::stable_sort(spans, {}, [](const Span* one) {
+    return std::tuple(one->rank, one->stream, one->start_s, -one->end_s);
   });
   std::vector<SpanBox> boxes;
   std::map<StreamOfRank, double> busy_until;

@@ -36,9 +36,7 @@ class HtaTimeline {
   /// Spans of a hook lie inside their parent's, and kernels of a stream do not overlap: the parent's kernel
   /// is divided.
   void add(std::vector<const Span*> spans) {
-    std::ranges::stable_sort(spans, [](const Span* a, const Span* b) {
-      return std::pair(a->start_s, -a->end_s) < std::pair(b->start_s, -b->end_s);
-    });
+    std::ranges::stable_sort(spans, {}, [](const Span* a) { return std::pair(a->start_s, -a->end_s); });
     std::vector<std::pair<const Span*, long long>> open;  // with the time up to which it is written
     const auto close_until = [&](long long time) {
       while (!open.empty() && micros(open.back().first->end_s) <= time) {

@@ -46,9 +46,8 @@ std::vector<Slice> sorted_slices(const Result& result, const std::set<int>& rank
   for (const Span& span : result.shown_spans())
     if (is_shown(span.rank, ranks))
       slices.push_back({&span, nanoseconds(span.start_s), nanoseconds(span.end_s)});
-  std::ranges::stable_sort(slices, [](const Slice& a, const Slice& b) {
-    return std::tuple(a.span->rank, a.span->stream, a.start, -a.end) <
-           std::tuple(b.span->rank, b.span->stream, b.start, -b.end);
+  std::ranges::stable_sort(slices, {}, [](const Slice& one) {
+    return std::tuple(one.span->rank, one.span->stream, one.start, -one.end);
   });
   return slices;
 }

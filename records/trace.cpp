@@ -36,15 +36,6 @@ STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries),
 
 namespace {
 
-/// Samples of a step, and of a segment in a step.
-constexpr std::array kStepSamples{
-    &TraceEntry::input_s,       &TraceEntry::loss_s,        &TraceEntry::host_s,      &TraceEntry::step_s,
-    &TraceEntry::native_step_s, &TraceEntry::input_issue_s, &TraceEntry::loss_issue_s};
-constexpr std::array kSegmentSamples{&SegmentTrace::forward_s,         &SegmentTrace::backward_s,
-                                     &SegmentTrace::zero_grad_s,       &SegmentTrace::optimizer_s,
-                                     &SegmentTrace::forward_issue_s,   &SegmentTrace::backward_issue_s,
-                                     &SegmentTrace::zero_grad_issue_s, &SegmentTrace::optimizer_issue_s};
-
 /// Samples of a batch size between two measured ones: sample k interpolates the k-th samples of both in the
 /// order of the step time, so that slow steps are mixed with slow steps.
 std::vector<double> mix(const std::vector<double>& a, const std::vector<double>& b, double weight) {

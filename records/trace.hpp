@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -90,6 +91,14 @@ struct TraceEntry {
   /// Sum of a phase over the segments, step by step.
   [[nodiscard]] std::vector<double> sum(std::vector<double> SegmentTrace::*phase) const;
 };
+/// Members with a sample per step, of a step and of its segments.
+inline constexpr std::array kStepSamples{
+    &TraceEntry::input_s,       &TraceEntry::loss_s,        &TraceEntry::host_s,      &TraceEntry::step_s,
+    &TraceEntry::native_step_s, &TraceEntry::input_issue_s, &TraceEntry::loss_issue_s};
+inline constexpr std::array kSegmentSamples{
+    &SegmentTrace::forward_s,         &SegmentTrace::backward_s,       &SegmentTrace::zero_grad_s,
+    &SegmentTrace::optimizer_s,       &SegmentTrace::forward_issue_s,  &SegmentTrace::backward_issue_s,
+    &SegmentTrace::zero_grad_issue_s, &SegmentTrace::optimizer_issue_s};
 
 /// Collectives of one kind and size that a profile contains.
 struct TracedCollective {

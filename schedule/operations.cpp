@@ -61,6 +61,12 @@ Operation operation_of(const Op& op) {
   return result;
 }
 
+int append(Program& program, Op op) {
+  op.stream = operation_of(op).stream;
+  program.ops.push_back(std::move(op));
+  return static_cast<int>(program.ops.size()) - 1;
+}
+
 LocalPass local_pass(const Action& action, const Schedule& schedule, const Model& model) {
   const auto gradient = [&](int tensor) { return model.parameters[tensor].gradient; };
   return std::visit(

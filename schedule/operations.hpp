@@ -40,6 +40,8 @@ struct Operation {
 Operation operation_of(const Action& action);
 /// The same. A Synchronize on the communication stream is communication that is not overlapped.
 Operation operation_of(const Op& op);
+/// Adds an operation on the stream of its kind; returns its index.
+int append(Program& program, Op op);
 
 /// Work of an operation of `TimeSource::kPass`: adds `additions` arrays of `size` and copies the result once.
 struct LocalPass {

@@ -8,22 +8,19 @@ namespace {
 
 /// Appends further launches, numbered from `launch` on.
 void join(TraceEntry& entry, const TraceEntry& more, int launch) {
-  const auto append = [](auto& to, const auto& from, auto... samples) {
-    (((to.*samples).insert((to.*samples).end(), (from.*samples).begin(), (from.*samples).end())), ...);
+  const auto append = [](auto& to, const auto& from, const auto& members) {
+    for (const auto member : members)
+      (to.*member).insert((to.*member).end(), (from.*member).begin(), (from.*member).end());
   };
   for (const int number : more.launch) entry.launch.push_back(launch + number);
-  append(entry, more, &TraceEntry::input_s, &TraceEntry::loss_s, &TraceEntry::host_s, &TraceEntry::step_s,
-         &TraceEntry::native_step_s, &TraceEntry::input_issue_s, &TraceEntry::loss_issue_s);
+  append(entry, more, kStepSamples);
   entry.machine.append(more.machine);
   entry.with_interference = entry.with_interference || more.with_interference;
   for (std::size_t i = 0; i < entry.exchange_fraction.size(); ++i)
     entry.exchange_fraction[i] += (more.exchange_fraction[i] - entry.exchange_fraction[i]) / (launch + 1);
   for (std::size_t i = 0; i < entry.segments.size(); ++i) {
     SegmentTrace& segment = entry.segments[i];
-    append(segment, more.segments[i], &SegmentTrace::forward_s, &SegmentTrace::backward_s,
-           &SegmentTrace::zero_grad_s, &SegmentTrace::optimizer_s, &SegmentTrace::forward_issue_s,
-           &SegmentTrace::backward_issue_s, &SegmentTrace::zero_grad_issue_s,
-           &SegmentTrace::optimizer_issue_s);
+    append(segment, more.segments[i], kSegmentSamples);
     for (std::size_t k = 0; k < segment.grad_ready_fraction.size(); ++k) {
       double& mean = segment.grad_ready_fraction[k];
       mean += (more.segments[i].grad_ready_fraction[k] - mean) / (launch + 1);

@@ -108,12 +108,6 @@ bool LocalStep::holds(int segment) const {
   return std::ranges::find(segments(), segment) != segments().end();
 }
 
-int LocalStep::add(Op op) {
-  op.stream = operation_of(op).stream;
-  program_.ops.push_back(std::move(op));
-  return static_cast<int>(program_.ops.size()) - 1;
-}
-
 int LocalStep::add_collective(const std::string& name, const Collective& collective, std::vector<int> after) {
   return add({.name = name, .action = collective, .after = std::move(after)});
 }

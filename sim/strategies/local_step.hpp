@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/model.hpp"
-#include "schedule/schedule.hpp"
+#include "schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
 
 /// Local part of a training step, which all strategies share.
@@ -60,7 +60,7 @@ class LocalStep {
             bool forward_only = false);
 
   /// Adds an operation on the stream of its kind; returns its index.
-  int add(Op op);
+  int add(Op op) { return append(program_, std::move(op)); }
   /// Adds a collective on the communication stream.
   int add_collective(const std::string& name, const Collective& collective, std::vector<int> after);
 

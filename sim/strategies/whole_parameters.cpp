@@ -44,12 +44,6 @@ std::vector<int> updated(const Program& program, const Model& model, bool expert
   return all;
 }
 
-int append(Program& program, Op op) {
-  op.stream = operation_of(op).stream;
-  program.ops.push_back(std::move(op));
-  return static_cast<int>(program.ops.size()) - 1;
-}
-
 /// Adds the all-gather of parameters and the copies out of it.
 void gather(Program& program, Schedule& schedule, const Model& model, const std::vector<int>& tensors,
             int group) {
