@@ -187,53 +187,50 @@ bool beats(const Fit& a, const Fit& b) {
 }
 
 /// All searched choices and their fits.
-class Search {
- public:
-  Search(const std::vector<OpenChoice>& choices,
-         const std::function<Fit(const Chosen&, const NearFit*)>& fit_one)
-      : choices_(choices), fit_one_(fit_one) {}
+struct Search {
+  const std::vector<OpenChoice>& choices;
+  const std::function<Fit(const Chosen&, const NearFit*)>& fit_one;
 
   std::vector<ChosenFit> run() {
     Chosen middle;
-    for (const OpenChoice& choice : choices_)
+    for (const OpenChoice& choice : choices)
       middle.push_back(
           choice.ordered ? static_cast<std::size_t>(std::lround(std::sqrt(choice.values.size()))) - 1 : 0);
     try_combinations(0, middle);
-    for (const Chosen& start : bottoms_)
+    for (const Chosen& start : bottoms)
       if (accepted(start)) follow(start);
     std::vector<ChosenFit> all;
-    for (const auto& [chosen, found] : known_)
+    for (const auto& [chosen, found] : known)
       if (accepted(chosen)) all.push_back({chosen, found});
     std::ranges::stable_sort(all, [](const ChosenFit& a, const ChosenFit& b) { return beats(a.fit, b.fit); });
     return all;
   }
 
- private:
   [[nodiscard]] const Fit& at(const Chosen& chosen) {
-    const auto found = known_.find(chosen);
-    if (found != known_.end()) return found->second;
+    const auto found = known.find(chosen);
+    if (found != known.end()) return found->second;
     const auto beside = nearest(chosen);
-    NearFit near{{}, least_ + kHopeless * kAccepted};
-    if (beside != known_.end()) {
+    NearFit near{{}, lowest + kHopeless * kAccepted};
+    if (beside != known.end()) {
       near.fit = beside->second;
       // With other names the model may differ: slopes and the limit do not apply.
       if (names(beside->first) != names(chosen)) near = {{near.fit.deviations, near.fit.objective, {}, {}}};
     }
     const Fit& fresh =
-        known_.emplace(chosen, fit_one_(chosen, beside == known_.end() ? nullptr : &near)).first->second;
-    least_ = std::min(least_, fresh.objective);
+        known.emplace(chosen, fit_one(chosen, beside == known.end() ? nullptr : &near)).first->second;
+    lowest = std::min(lowest, fresh.objective);
     return fresh;
   }
-  [[nodiscard]] bool accepted(const Chosen& chosen) { return at(chosen).objective <= least_ + kAccepted; }
+  [[nodiscard]] bool accepted(const Chosen& chosen) { return at(chosen).objective <= lowest + kAccepted; }
 
   /// Fit whose choices are the fewest steps from these.
   [[nodiscard]] std::map<Chosen, Fit>::const_iterator nearest(const Chosen& chosen) const {
-    auto best = known_.end();
+    auto best = known.end();
     double least = std::numeric_limits<double>::infinity();
-    for (auto other = known_.begin(); other != known_.end(); ++other) {
+    for (auto other = known.begin(); other != known.end(); ++other) {
       double steps = names(other->first) == names(chosen) ? 0.0 : 100.0;
       for (std::size_t i = 0; i < chosen.size(); ++i)
-        if (choices_[i].ordered) steps += std::abs(std::log((other->first[i] + 1.0) / (chosen[i] + 1.0)));
+        if (choices[i].ordered) steps += std::abs(std::log((other->first[i] + 1.0) / (chosen[i] + 1.0)));
       if (steps >= least) continue;
       least = steps;
       best = other;
@@ -245,22 +242,22 @@ class Search {
   [[nodiscard]] Chosen names(const Chosen& chosen) const {
     Chosen result;
     for (std::size_t i = 0; i < chosen.size(); ++i)
-      if (!choices_[i].ordered) result.push_back(chosen[i]);
+      if (!choices[i].ordered) result.push_back(chosen[i]);
     return result;
   }
 
   void try_combinations(std::size_t from, Chosen chosen) {
-    if (from < choices_.size()) {
-      if (choices_[from].ordered) return try_combinations(from + 1, chosen);
-      for (chosen[from] = 0; chosen[from] < choices_[from].values.size(); ++chosen[from])
+    if (from < choices.size()) {
+      if (choices[from].ordered) return try_combinations(from + 1, chosen);
+      for (chosen[from] = 0; chosen[from] < choices[from].values.size(); ++chosen[from])
         try_combinations(from + 1, chosen);
       return;
     }
-    if (!bottoms_.empty()) {  // numbers from where another combination was best
+    if (!bottoms.empty()) {  // numbers from where another combination was best
       const Chosen& best =
-          *std::ranges::min_element(bottoms_, {}, [&](const Chosen& other) { return at(other).objective; });
+          *std::ranges::min_element(bottoms, {}, [&](const Chosen& other) { return at(other).objective; });
       for (std::size_t i = 0; i < chosen.size(); ++i)
-        if (choices_[i].ordered) chosen[i] = best[i];
+        if (choices[i].ordered) chosen[i] = best[i];
     }
     for (const double factor : {2.0, 1.3, 1.0})
       for (bool better = true; better;) {
@@ -273,17 +270,17 @@ class Search {
           }
       }
     static_cast<void>(at(chosen));
-    bottoms_.push_back(chosen);
+    bottoms.push_back(chosen);
   }
 
   /// Ordered choices one step to both sides, alone and against each other; a factor of 1 is the next value.
   [[nodiscard]] std::vector<Chosen> around(const Chosen& from, double factor) const {
     std::vector<Chosen> all;
-    for (std::size_t i = 0; i < choices_.size(); ++i)
+    for (std::size_t i = 0; i < choices.size(); ++i)
       for (const int up : {1, -1}) {
-        if (!choices_[i].ordered) continue;
+        if (!choices[i].ordered) continue;
         for (std::size_t j = 0; j <= i; ++j) {
-          if (!choices_[j].ordered) continue;
+          if (!choices[j].ordered) continue;
           Chosen next = from;
           next[i] = moved(i, from[i], up, factor);
           if (j != i) next[j] = moved(j, from[j], -up, factor);
@@ -297,7 +294,7 @@ class Search {
     const auto value = static_cast<double>(index + 1);
     double next = up > 0 ? value * factor : value / factor;
     if (std::abs(std::lround(next) - value) < 1.0) next = value + up;
-    const auto most = static_cast<double>(choices_[choice].values.size());
+    const auto most = static_cast<double>(choices[choice].values.size());
     return static_cast<std::size_t>(std::lround(std::clamp(next, 1.0, most))) - 1;
   }
 
@@ -314,11 +311,9 @@ class Search {
       }
   }
 
-  const std::vector<OpenChoice>& choices_;
-  const std::function<Fit(const Chosen&, const NearFit*)>& fit_one_;
-  std::map<Chosen, Fit> known_;
-  std::vector<Chosen> bottoms_;
-  double least_ = std::numeric_limits<double>::infinity();
+  std::map<Chosen, Fit> known{};
+  std::vector<Chosen> bottoms{};
+  double lowest = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace
@@ -372,7 +367,7 @@ std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
 
 std::vector<ChosenFit> search(const std::vector<OpenChoice>& choices,
                               const std::function<Fit(const Chosen&, const NearFit* near)>& fit_one) {
-  return Search(choices, fit_one).run();
+  return Search{choices, fit_one}.run();
 }
 
 }  // namespace stepcast

@@ -29,9 +29,8 @@ int stream_of(const Span& span) {
 }
 
 /// Events of one rank.
-class HtaTimeline {
- public:
-  HtaTimeline(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+struct HtaTimeline {
+  int rank, ranks;
 
   /// Spans of a hook lie inside their parent's, and kernels of a stream do not overlap: the parent's kernel
   /// is divided.
@@ -60,48 +59,46 @@ class HtaTimeline {
   }
 
   void add_step(int number, double start_s, double end_s) {
-    slice("user_annotation", "ProfilerStep#" + std::to_string(number), kHost + rank_, 1, micros(start_s),
+    slice("user_annotation", "ProfilerStep#" + std::to_string(number), kHost + rank, 1, micros(start_s),
           micros(end_s), nlohmann::json::object());
   }
 
   [[nodiscard]] std::string text() const {
     const nlohmann::json timeline{
         {"schemaVersion", 1},
-        {"distributedInfo", {{"backend", "nccl"}, {"rank", rank_}, {"world_size", ranks_}}},
-        {"traceEvents", events_}};
+        {"distributedInfo", {{"backend", "nccl"}, {"rank", rank}, {"world_size", ranks}}},
+        {"traceEvents", events}};
     return timeline.dump(1) + "\n";  // HTA finds the rank by the space behind `"rank":`
   }
 
- private:
   static constexpr int kHost = 1'000'000;  // process number
 
   /// A kernel, and its launch on the host at the same time.
   void kernel(const Span& span, long long start, long long end) {
     if (end <= start) return;
-    ++correlation_;
+    ++correlation;
     nlohmann::json args{
-        {"stream", stream_of(span)}, {"device", 0}, {"correlation", correlation_}, {"name", span.name}};
+        {"stream", stream_of(span)}, {"device", 0}, {"correlation", correlation}, {"name", span.name}};
     if (span.bytes > 0.0) args["bytes"] = span.bytes;
-    slice("cuda_runtime", "cudaLaunchKernel", kHost + rank_, 1, start, start + 1,
-          {{"correlation", correlation_}});
+    slice("cuda_runtime", "cudaLaunchKernel", kHost + rank, 1, start, start + 1,
+          {{"correlation", correlation}});
     slice("kernel", kernel_name(span), 0, stream_of(span), start, end, std::move(args));
   }
 
   void slice(const char* category, const std::string& name, int process, int thread, long long start,
              long long end, nlohmann::json args) {
-    events_.push_back({{"ph", "X"},
-                       {"cat", category},
-                       {"name", name},
-                       {"pid", process},
-                       {"tid", thread},
-                       {"ts", start},
-                       {"dur", std::max<long long>(1, end - start)},
-                       {"args", std::move(args)}});
+    events.push_back({{"ph", "X"},
+                      {"cat", category},
+                      {"name", name},
+                      {"pid", process},
+                      {"tid", thread},
+                      {"ts", start},
+                      {"dur", std::max<long long>(1, end - start)},
+                      {"args", std::move(args)}});
   }
 
-  int rank_, ranks_;
-  long long correlation_ = 0;
-  nlohmann::json events_ = nlohmann::json::array();
+  long long correlation = 0;
+  nlohmann::json events = nlohmann::json::array();
 };
 
 }  // namespace
@@ -117,7 +114,7 @@ std::map<int, std::string> hta_timelines(const Result& result, const std::set<in
   if (by_rank.empty()) throw InputError("no timeline: there are no spans of the requested ranks");
   std::map<int, std::string> texts;
   for (const auto& [rank, steps] : by_rank) {
-    HtaTimeline timeline(rank, result.configuration.world_size);
+    HtaTimeline timeline{rank, result.configuration.world_size};
     for (const auto& [step, spans] : steps) {
       const Span* first = std::ranges::min(spans, {}, &Span::start_s);
       const Span* last = std::ranges::max(spans, {}, &Span::end_s);

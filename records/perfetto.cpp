@@ -53,35 +53,34 @@ std::vector<Slice> sorted_slices(const Result& result, const std::set<int>& rank
 }
 
 /// The events of one Result.
-class Timeline {
- public:
-  /// \param place number of this Result among the `places` Results of the timeline
-  Timeline(const Result& result, const std::set<int>& ranks, int place, int places, nlohmann::json& events)
-      : result_(result), ranks_(ranks), place_(place), places_(places), events_(events) {}
+struct Timeline {
+  const Result& result;
+  const std::set<int>& ranks;
+  int place, places;  ///< number of this Result, and of all of the timeline
+  nlohmann::json& events;
 
   void add() {
-    slices_ = sorted_slices(result_, ranks_);
+    shown = sorted_slices(result, ranks);
     add_slices();
     add_names();
     add_arrows();
     add_bytes_in_flight();
     std::set<int> counted;
-    for (const MemoryUse& use : result_.shown.spans.empty() ? result_.memory : result_.shown.memory)
-      if (is_shown(use.rank, ranks_) && counted.insert(use.rank).second) add_live_memory(use);
+    for (const MemoryUse& use : result.shown.spans.empty() ? result.memory : result.shown.memory)
+      if (is_shown(use.rank, ranks) && counted.insert(use.rank).second) add_live_memory(use);
   }
 
- private:
-  [[nodiscard]] int process(int rank) const { return rank * places_ + place_; }
+  [[nodiscard]] int process(int rank) const { return rank * places + place; }
 
   nlohmann::json& add_event(const char* phase, const std::string& name, int rank, nlohmann::json members) {
     members.update({{"ph", phase}, {"name", name}, {"pid", process(rank)}});
-    return events_.emplace_back(std::move(members));
+    return events.emplace_back(std::move(members));
   }
 
   void add_slices() {
-    for (Slice& slice : slices_) {
+    for (Slice& slice : shown) {
       const Span& span = *slice.span;
-      auto& threads = lanes_[{span.rank, span.stream}];
+      auto& threads = lanes[{span.rank, span.stream}];
       auto lane = std::ranges::find_if(threads, [&](Lane& candidate) { return candidate.take(slice); });
       if (lane == threads.end()) {
         lane = threads.insert(threads.end(), Lane{});
@@ -107,9 +106,9 @@ class Timeline {
 
   void add_names() {
     std::string of;
-    if (places_ > 1)
-      of = ", " + nlohmann::json(result_.origin).get<std::string>() + ": " + result_.configuration.label;
-    for (const auto& [stream_of_rank, threads] : lanes_) {
+    if (places > 1)
+      of = ", " + nlohmann::json(result.origin).get<std::string>() + ": " + result.configuration.label;
+    for (const auto& [stream_of_rank, threads] : lanes) {
       const auto& [rank, stream] = stream_of_rank;
       const int first = static_cast<int>(stream) * kLanesPerStream;
       add_metadata("process_name", rank, first, {{"name", "rank " + std::to_string(rank) + of}});
@@ -134,7 +133,7 @@ class Timeline {
   void add_arrows() {
     std::map<std::tuple<int, int, int>, std::pair<std::vector<const Slice*>, std::vector<const Slice*>>>
         messages;
-    for (const Slice& slice : slices_) {
+    for (const Slice& slice : shown) {
       const Span& span = *slice.span;
       if (span.to >= 0) messages[{span.rank, span.to, span.tag}].first.push_back(&slice);
       if (span.from >= 0) messages[{span.from, span.rank, span.tag}].second.push_back(&slice);
@@ -148,7 +147,7 @@ class Timeline {
         // A slice is open until just before its end.
         const long long arrival = std::max(receive.start, receive.end - 1);
         if (arrival < send.start) continue;
-        const std::string id = std::to_string(place_) + "." + std::to_string(number++);
+        const std::string id = std::to_string(place) + "." + std::to_string(number++);
         add_arrow_end("s", send, send.start, id);
         add_arrow_end("f", receive, arrival, id);
       }
@@ -161,7 +160,7 @@ class Timeline {
 
   void add_bytes_in_flight() {
     std::map<int, std::map<long long, double>> changes;  // by rank and time
-    for (const Slice& slice : slices_) {
+    for (const Slice& slice : shown) {
       const Span& span = *slice.span;
       if (span.bytes <= 0.0 || span.from >= 0 || slice.end == slice.start) continue;
       changes[span.rank][slice.start] += span.bytes;
@@ -179,12 +178,8 @@ class Timeline {
       add_counter("live memory", use.rank, nanoseconds(use.time_s[i]), use.live_bytes[i]);
   }
 
-  const Result& result_;
-  const std::set<int>& ranks_;
-  int place_, places_;
-  nlohmann::json& events_;
-  std::vector<Slice> slices_;
-  std::map<std::pair<int, Stream>, std::vector<Lane>> lanes_;
+  std::vector<Slice> shown{};
+  std::map<std::pair<int, Stream>, std::vector<Lane>> lanes{};
 };
 
 /// Equal bytes for equal texts: the header has no date.
@@ -206,7 +201,7 @@ std::string perfetto_json(const std::vector<const Result*>& results, const std::
   for (std::size_t i = 0; i < results.size(); ++i) {
     const std::vector<Span>& spans = results[i]->shown_spans();
     any = any || std::ranges::any_of(spans, [&](const Span& span) { return is_shown(span.rank, ranks); });
-    Timeline(*results[i], ranks, static_cast<int>(i), static_cast<int>(results.size()), events).add();
+    Timeline{*results[i], ranks, static_cast<int>(i), static_cast<int>(results.size()), events}.add();
   }
   if (!any) {
     std::set<int> known;

@@ -90,26 +90,26 @@ std::string list_text(const std::string& indent, const std::string& key,
 }
 
 /// Visits the nodes and links once; both are ordered by host.
-class Writer {
- public:
-  explicit Writer(const Cluster& cluster) : cluster_(cluster) {}
+struct Writer {
+  const Cluster& cluster;
 
   std::string text() {
-    std::string out = "name: " + scalar(cluster_.name) + "\n";
-    if (!cluster_.description.empty()) out += "description: " + scalar(cluster_.description) + "\n";
-    if (cluster_.shared_cores > 0) out += "shared_cores: " + std::to_string(cluster_.shared_cores) + "\n";
-    const Storage& storage = cluster_.storage;
+    std::string out = "name: " + scalar(cluster.name) + "\n";
+    if (!cluster.description.empty()) out += "description: " + scalar(cluster.description) + "\n";
+    if (cluster.shared_cores > 0) out += "shared_cores: " + std::to_string(cluster.shared_cores) + "\n";
+    const Storage& storage = cluster.storage;
     if (storage != Storage{})
       out += fmt::format("storage: {{host_rate: {}, rate: {}, capacity: {}}}\n", text_of(storage.host_rate),
                          text_of(storage.rate), text_of(storage.capacity));
     out += "hosts:\n" + hosts_text();
     std::vector<std::string> switches, links, degraded;
-    for (; node_ < cluster_.nodes.size(); ++node_) {
-      assert(cluster_.nodes[node_].kind == NodeKind::kSwitch);
-      switches.push_back(scalar(cluster_.nodes[node_].name));
+    for (; next_node < cluster.nodes.size(); ++next_node) {
+      assert(cluster.nodes[next_node].kind == NodeKind::kSwitch);
+      switches.push_back(scalar(cluster.nodes[next_node].name));
     }
-    for (; link_ < cluster_.links.size(); ++link_) links.push_back(link_text(cluster_.links[link_], ""));
-    for (const Link& link : cluster_.links)
+    for (; next_link < cluster.links.size(); ++next_link)
+      links.push_back(link_text(cluster.links[next_link], ""));
+    for (const Link& link : cluster.links)
       if (link.remaining != 1.0)
         degraded.push_back("{link: " + scalar(link.name) + ", factor: " + shortest_text(link.remaining) +
                            "}");
@@ -117,18 +117,17 @@ class Writer {
            list_text("", "degraded_links", degraded);
   }
 
- private:
   /// Equal hosts with the numbers 0, 1, 2, ... are one entry.
   std::string hosts_text() {
     std::vector<std::string> parts;
-    for (const Host& host : cluster_.hosts) parts.push_back(parts_text(host, static_cast<int>(parts.size())));
+    for (const Host& host : cluster.hosts) parts.push_back(parts_text(host, static_cast<int>(parts.size())));
     std::string text;
     for (std::size_t first = 0, count = 1; first < parts.size(); first += count) {
-      std::string name = cluster_.hosts[first].name;
+      std::string name = cluster.hosts[first].name;
       const std::string base = name.substr(0, name.size() - (name.ends_with('0') ? 1 : 0));
       count = 1;
       while (base != name && first + count < parts.size() && parts[first + count] == parts[first] &&
-             cluster_.hosts[first + count].name == base + std::to_string(count))
+             cluster.hosts[first + count].name == base + std::to_string(count))
         ++count;
       text += "  - name: " + scalar(count == 1 ? name : base) + "\n" +
               (count == 1 ? "" : "    count: " + std::to_string(count) + "\n") + parts[first];
@@ -139,17 +138,17 @@ class Writer {
   /// The entry of the next host after its name and count.
   std::string parts_text(const Host& host, int index) {
     const std::string prefix = host.name + "/";
-    const auto inside = [&](int node) { return cluster_.node(node).host == index; };
-    assert(host.node == static_cast<int>(node_));
+    const auto inside = [&](int node) { return cluster.node(node).host == index; };
+    assert(host.node == static_cast<int>(next_node));
     std::vector<std::string> nodes, links;
-    for (; node_ < cluster_.nodes.size() && inside(static_cast<int>(node_)); ++node_)
-      nodes.push_back(node_text(cluster_.nodes[node_], prefix));
-    for (; link_ < cluster_.links.size(); ++link_) {
-      const Link& link = cluster_.links[link_];
+    for (; next_node < cluster.nodes.size() && inside(static_cast<int>(next_node)); ++next_node)
+      nodes.push_back(node_text(cluster.nodes[next_node], prefix));
+    for (; next_link < cluster.links.size(); ++next_link) {
+      const Link& link = cluster.links[next_link];
       if (!inside(link.a) || !inside(link.b) || !link.name.starts_with(prefix)) break;
       links.push_back(link_text(link, prefix));
     }
-    if (cluster_.node_name(host.node) == host.name) nodes.clear();  // a host of one node has no list
+    if (cluster.node_name(host.node) == host.name) nodes.clear();  // a host of one node has no list
     std::string text = "    cores: " + std::to_string(host.cores) + "\n";
     if (host.memory.count() > 0.0) text += "    memory: " + text_of(host.memory) + "\n";
     if (host.speed != 1.0) text += "    speed: " + shortest_text(host.speed) + "\n";
@@ -157,8 +156,8 @@ class Writer {
   }
 
   [[nodiscard]] std::string link_text(const Link& link, const std::string& prefix) const {
-    const std::string a = without(cluster_.node_name(link.a), prefix);
-    const std::string b = without(cluster_.node_name(link.b), prefix);
+    const std::string a = without(cluster.node_name(link.a), prefix);
+    const std::string b = without(cluster.node_name(link.b), prefix);
     const std::string name = without(link.name, prefix);
     std::string text = "{";
     if (name != a + "-" + b) text += "name: " + scalar(name) + ", ";
@@ -170,12 +169,11 @@ class Writer {
     return text + "}";
   }
 
-  const Cluster& cluster_;
-  std::size_t node_ = 0, link_ = 0;  ///< entries before are written
+  std::size_t next_node = 0, next_link = 0;  ///< entries before are written
 };
 
 }  // namespace
 
-std::string to_yaml(const Cluster& cluster) { return Writer(cluster).text(); }
+std::string to_yaml(const Cluster& cluster) { return Writer{cluster}.text(); }
 
 }  // namespace stepcast

@@ -50,29 +50,22 @@ class Scratch {
   std::vector<char> memory_;
 };
 
-class AlgorithmRun {
- public:
-  AlgorithmRun(gloo::Context& context, const Algorithm& algorithm, const ArrayInPlace& array,
-               std::uint64_t slot, SentBytes& sent)
-      : context_(context),
-        algorithm_(algorithm),
-        array_(array),
-        call_{Bytes(static_cast<double>(array.count * array.element_size)), context.size, 0,
-              static_cast<double>(array.element_size)},
-        slot_(slot),
-        sent_(sent),
-        steps_(algorithm.steps(call_, context.rank)) {}
+struct AlgorithmRun {
+  gloo::Context& context;
+  const Algorithm& algorithm;
+  const ArrayInPlace& array;
+  const std::uint64_t slot;
+  SentBytes& sent;
 
   void run() {
-    while (over_ < steps_) {
+    while (over < steps) {
       post();
-      finish(open_.front());
-      open_.pop_front();
-      ++over_;
+      finish(open.front());
+      open.pop_front();
+      ++over;
     }
   }
 
- private:
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
   /// Whole elements of the array.
@@ -92,19 +85,19 @@ class AlgorithmRun {
   };
 
   [[nodiscard]] Part part(Bytes at, Bytes size) const {
-    const std::size_t begin = element_at(at, call_.element_bytes);
-    return {begin, element_at(at + size, call_.element_bytes) - begin};
+    const std::size_t begin = element_at(at, call.element_bytes);
+    return {begin, element_at(at + size, call.element_bytes) - begin};
   }
   [[nodiscard]] char* memory(const Part& part) const {
-    return static_cast<char*>(array_.data) + part.begin * array_.element_size;
+    return static_cast<char*>(array.data) + part.begin * array.element_size;
   }
-  [[nodiscard]] std::size_t bytes(const Part& part) const { return part.count * array_.element_size; }
+  [[nodiscard]] std::size_t bytes(const Part& part) const { return part.count * array.element_size; }
 
   void post() {
-    for (; posted_ < steps_; ++posted_) {
-      const Exchange step = algorithm_.step(call_, context_.rank, posted_);
-      if (step.after >= over_) return;
-      open_.push_back(start(step));
+    for (; begun < steps; ++begun) {
+      const Exchange step = algorithm.step(call, context.rank, begun);
+      if (step.after >= over) return;
+      open.push_back(start(step));
     }
   }
 
@@ -118,13 +111,13 @@ class AlgorithmRun {
       const bool aside = step.reduce || sends.overlaps(posted.received);
       if (aside) posted.scratch = Scratch(size);
       posted.receive =
-          context_.createUnboundBuffer(aside ? posted.scratch.data() : memory(posted.received), size);
-      posted.receive->recv(step.from, slot_, 0, size);
+          context.createUnboundBuffer(aside ? posted.scratch.data() : memory(posted.received), size);
+      posted.receive->recv(step.from, slot, 0, size);
     }
     if (sends.count > 0) {
-      posted.send = context_.createUnboundBuffer(memory(sends), bytes(sends));
-      posted.send->send(step.to, slot_, 0, bytes(sends));
-      sent_.add(bytes(sends));
+      posted.send = context.createUnboundBuffer(memory(sends), bytes(sends));
+      posted.send->send(step.to, slot, 0, bytes(sends));
+      sent.add(bytes(sends));
     }
     return posted;
   }
@@ -135,21 +128,16 @@ class AlgorithmRun {
     if (posted.scratch.empty()) return;
     char* own = memory(posted.received);
     if (posted.reduce)
-      array_.sum(own, own, posted.scratch.data(), posted.received.count);
+      array.sum(own, own, posted.scratch.data(), posted.received.count);
     else
       std::memcpy(own, posted.scratch.data(), bytes(posted.received));
   }
 
-  gloo::Context& context_;
-  const Algorithm& algorithm_;
-  const ArrayInPlace& array_;
-  const CollectiveCall call_;
-  const std::uint64_t slot_;
-  SentBytes& sent_;
-  const int steps_;
-  int posted_ = 0;
-  int over_ = 0;
-  std::deque<Posted> open_;
+  const CollectiveCall call{Bytes(static_cast<double>(array.count * array.element_size)), context.size, 0,
+                            static_cast<double>(array.element_size)};
+  const int steps = algorithm.steps(call, context.rank);
+  int begun = 0, over = 0;
+  std::deque<Posted> open{};
 };
 
 constexpr std::size_t kLargestSegment = std::size_t{1} << 20U;
@@ -243,7 +231,7 @@ class RingReduceScatter {
 
 void run_algorithm(gloo::Context& context, const Algorithm& algorithm, const ArrayInPlace& array,
                    std::uint32_t tag, SentBytes& sent) {
-  AlgorithmRun(context, algorithm, array, slot_of(kSteps, tag), sent).run();
+  AlgorithmRun{context, algorithm, array, slot_of(kSteps, tag), sent}.run();
 }
 
 void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, const void* in, void* out,

@@ -9,22 +9,22 @@
 namespace stepcast {
 namespace {
 
-class Flows {
- public:
-  Flows(const NcclGraph& graph, const CollectiveCall& call) : graph_(graph), call_(call) {}
+struct Flows {
+  const NcclGraph& graph;
+  const CollectiveCall& call;
 
   void add_rings(CollectiveKind kind) {
     const bool broadcast = kind == CollectiveKind::kBroadcast;
-    const double of_message = bus_factor(kind, graph_.ranks);
-    for (const NcclRing& ring : graph_.rings)
+    const double of_message = bus_factor(kind, graph.ranks);
+    for (const NcclRing& ring : graph.rings)
       for (std::size_t i = 0; i < ring.order.size(); ++i) {
         const int to = ring.order[(i + 1) % ring.order.size()];
-        if (!broadcast || to != call_.root) add(ring.order[i], to, ring.share * of_message);
+        if (!broadcast || to != call.root) add(ring.order[i], to, ring.share * of_message);
       }
   }
 
   void add_trees() {
-    for (const NcclRing& ring : graph_.rings) {
+    for (const NcclRing& ring : graph.rings) {
       std::vector<int> doors;
       for (std::size_t i = 0; i < ring.order.size(); ++i) {
         if (i == 0 || host(ring.order[i]) != host(ring.order[i - 1]))
@@ -37,27 +37,26 @@ class Flows {
   }
 
   void add_nvls() {
-    std::vector<std::vector<int>> hosts(graph_.nodes);
-    for (int rank = 0; rank < graph_.ranks; ++rank) hosts[host(rank)].push_back(rank);
+    std::vector<std::vector<int>> hosts(graph.nodes);
+    for (int rank = 0; rank < graph.ranks; ++rank) hosts[host(rank)].push_back(rank);
     const std::size_t heads = hosts.front().size();
     for (const std::vector<int>& ranks : hosts)
       for (std::size_t i = 0; i < heads; ++i)
         add(ranks[i], ranks[(i + 1) % heads], 1.0 + 1.0 / static_cast<double>(heads));
-    if (graph_.nodes == 1) return;
+    if (graph.nodes == 1) return;
     for (std::size_t head = 0; head < heads; ++head)
       add_trees_over(transformed(hosts, [head](const auto& ranks) { return ranks[head]; }),
                      1.0 / static_cast<double>(heads));
   }
 
   [[nodiscard]] std::vector<NcclFlow> flows() const {
-    return transformed(parts_, [this](const auto& one) {
-      return NcclFlow{one.first.first, one.first.second, one.second * call_.message};
+    return transformed(parts, [this](const auto& one) {
+      return NcclFlow{one.first.first, one.first.second, one.second * call.message};
     });
   }
 
- private:
-  [[nodiscard]] int host(int rank) const { return graph_.node_of_rank[rank]; }
-  void add(int from, int to, double part) { parts_[{from, to}] += part; }
+  [[nodiscard]] int host(int rank) const { return graph.node_of_rank[rank]; }
+  void add(int from, int to, double part) { parts[{from, to}] += part; }
   void add_both_ways(int a, int b, double part) {
     add(a, b, part);
     add(b, a, part);
@@ -70,9 +69,7 @@ class Flows {
           add_both_ways(doors[number], doors[parent], 0.5 * share);
   }
 
-  const NcclGraph& graph_;
-  const CollectiveCall& call_;
-  std::map<std::pair<int, int>, double> parts_;  ///< of the message, by ends
+  std::map<std::pair<int, int>, double> parts{};  ///< of the message, by ends
 };
 
 }  // namespace
@@ -80,7 +77,7 @@ class Flows {
 std::vector<NcclFlow> nccl_flows(const NcclGraph& graph, const NcclCost& choice, CollectiveKind kind,
                                  const CollectiveCall& call) {
   if (graph.ranks == 1) return {};
-  Flows flows(graph, call);
+  Flows flows{graph, call};
   if (choice.algorithm == NcclAlgorithm::kRing)
     flows.add_rings(kind);
   else if (choice.algorithm == NcclAlgorithm::kTree)

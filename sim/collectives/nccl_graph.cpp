@@ -42,66 +42,64 @@ int arrival(const Cluster& cluster, const Hop& hop) {
 double planned_with(const Link& link) { return nominal_rate(link).count() / (link.remaining * link.scale); }
 
 /// Builds the graph of one group.
-class GraphOfGroup {
- public:
-  GraphOfGroup(NcclGraphs& graphs, const std::vector<int>& places)
-      : graphs_(graphs), cluster_(graphs.cluster()), places_(places) {}
+struct GraphOfGroup {
+  NcclGraphs& graphs;
+  const std::vector<int>& places;
 
   NcclGraph build() {
-    graph_.ranks = static_cast<int>(places_.size());
+    graph.ranks = static_cast<int>(places.size());
     group_by_host();
     describe_gpu();
-    if (graph_.ranks == 1) {
-      graph_.rings = {{{0}, 1.0}};
-      return graph_;
+    if (graph.ranks == 1) {
+      graph.rings = {{{0}, 1.0}};
+      return graph;
     }
     look_for_rings();
     describe_edges();
     split_channels();
-    graph_.bandwidth = scale_ * graph_.bandwidth;
+    graph.bandwidth = factor * graph.bandwidth;
     if (at_nvswitch()) add_nvls();
-    return graph_;
+    return graph;
   }
 
- private:
-  [[nodiscard]] bool several_hosts() const { return hosts_.size() > 1; }
-  const Path& path(int from, int to) { return graphs_.path(places_[from], places_[to]); }
-  const NcclPair& pair(int from, int to) { return graphs_.pair(places_[from], places_[to]); }
+  [[nodiscard]] bool several_hosts() const { return hosts.size() > 1; }
+  const Path& path(int from, int to) { return graphs.path(places[from], places[to]); }
+  const NcclPair& pair(int from, int to) { return graphs.pair(places[from], places[to]); }
 
   void group_by_host() {
     std::map<int, std::size_t> known;
-    for (int rank = 0; rank < graph_.ranks; ++rank) {
-      const auto [found, is_new] = known.try_emplace(cluster_.node(places_[rank]).host, hosts_.size());
-      if (is_new) hosts_.emplace_back();
-      hosts_[found->second].push_back(rank);
-      graph_.node_of_rank.push_back(static_cast<int>(found->second));
+    for (int rank = 0; rank < graph.ranks; ++rank) {
+      const auto [found, is_new] = known.try_emplace(cluster.node(places[rank]).host, hosts.size());
+      if (is_new) hosts.emplace_back();
+      hosts[found->second].push_back(rank);
+      graph.node_of_rank.push_back(static_cast<int>(found->second));
     }
-    graph_.nodes = static_cast<int>(hosts_.size());
+    graph.nodes = static_cast<int>(hosts.size());
   }
 
   void describe_gpu() {
     std::set<std::string> devices;
-    for (const int each : places_) devices.insert(cluster_.node(each).device);
+    for (const int each : places) devices.insert(cluster.node(each).device);
     const auto least = [&](const auto& of) {
       auto result = std::invoke(of, device_model(*devices.begin()));
       for (const std::string& each : devices) result = std::min(result, std::invoke(of, device_model(each)));
       return result;
     };
-    graph_.gpu = {least(&DeviceModel::collectives_as), least(&DeviceModel::memory_bandwidth), nullptr};
-    graph_.gpu.parameters = &graphs_.parameters(graph_.gpu.compute_capability);
+    graph.gpu = {least(&DeviceModel::collectives_as), least(&DeviceModel::memory_bandwidth), nullptr};
+    graph.gpu.parameters = &graphs.parameters(graph.gpu.compute_capability);
   }
 
   /// Every way inside the first host has two equal links that meet at one node.
   [[nodiscard]] bool all_alike() {
     std::set<int> middles;
     std::set<double> bandwidths;
-    for (const int from : hosts_[0])
-      for (const int to : hosts_[0]) {
+    for (const int from : hosts[0])
+      for (const int to : hosts[0]) {
         if (from == to) continue;
         const Path& way = path(from, to);
-        if (way.size() != 2) return hosts_[0].size() <= 2;
-        middles.insert(arrival(cluster_, way.front()));
-        for (const Hop& hop : way) bandwidths.insert(cluster_.links[hop.link].bandwidth.count());
+        if (way.size() != 2) return hosts[0].size() <= 2;
+        middles.insert(arrival(cluster, way.front()));
+        for (const Hop& hop : way) bandwidths.insert(cluster.links[hop.link].bandwidth.count());
       }
     return middles.size() <= 1 && bandwidths.size() <= 1;
   }
@@ -109,36 +107,36 @@ class GraphOfGroup {
   /// In the first host, with the edges to the second.
   NcclRings search() {
     NcclRingSearch request;
-    request.gpus = static_cast<int>(hosts_[0].size());
+    request.gpus = static_cast<int>(hosts[0].size());
     request.several_hosts = several_hosts();
     request.all_alike = all_alike();
-    const std::size_t gpus = hosts_[0].size();
+    const std::size_t gpus = hosts[0].size();
     std::vector<NcclWay> known(2 * gpus * gpus);
     std::unordered_map<int, std::size_t> place;  // in `capacity`, by slot
     request.way = [this, gpus, &known, &place, &request](int from, int to, bool leaves) -> const NcclWay& {
       const auto here = static_cast<std::size_t>(from);
       const auto there = static_cast<std::size_t>(to);
       NcclWay& way = known[(2 * here + (leaves ? 1 : 0)) * gpus + there];
-      const std::vector<int>& next = hosts_[leaves ? 1 : 0];
+      const std::vector<int>& next = hosts[leaves ? 1 : 0];
       const int to_rank = next[there % next.size()];
       if (!way.links.empty()) return way;
-      way.overhead = pair(hosts_[0][here], to_rank).overhead;
-      for (const Hop& hop : path(hosts_[0][here], to_rank)) {
+      way.overhead = pair(hosts[0][here], to_rank).overhead;
+      for (const Hop& hop : path(hosts[0][here], to_rank)) {
         const auto [found, is_new] = place.try_emplace(hop.slot(), request.capacity.size());
-        if (is_new) request.capacity.push_back(planned_with(cluster_.links[hop.link]));
+        if (is_new) request.capacity.push_back(planned_with(cluster.links[hop.link]));
         way.links.push_back(found->second);
       }
       return way;
     };
-    const std::vector<double> tried = speeds(graph_.gpu.compute_capability, several_hosts());
+    const std::vector<double> tried = speeds(graph.gpu.compute_capability, several_hosts());
     NcclRings found = search_rings(request, tried);
-    const std::size_t adapters = cluster_.hosts[cluster_.node(places_[hosts_[0][0]]).host].nics.size();
+    const std::size_t adapters = cluster.hosts[cluster.node(places[hosts[0][0]]).host].nics.size();
     if (several_hosts() && found.orders.size() < std::min(adapters, gpus)) {  // of rails: other orders
       request.all_alike = false;
       found = search_rings(request, tried);
     }
     if (found.orders.empty()) {
-      none_fits_ = true;
+      none_fits = true;
       found = {kFallbackSpeed, {{}}};
       for (int gpu = 0; gpu < request.gpus; ++gpu) found.orders.front().push_back(gpu);
     }
@@ -147,29 +145,29 @@ class GraphOfGroup {
 
   void look_for_rings() {
     const NcclRings found = search();
-    graph_.channels = static_cast<int>(found.orders.size());
-    graph_.bandwidth = BytesPerSecond(found.speed);
-    const double share = 1.0 / graph_.channels;
+    graph.channels = static_cast<int>(found.orders.size());
+    graph.bandwidth = BytesPerSecond(found.speed);
+    const double share = 1.0 / graph.channels;
     std::set<std::vector<int>> cyclic;
     std::map<std::vector<int>, std::size_t> known;
     for (const std::vector<int>& order : found.orders) {
-      const auto [ring, is_new] = known.try_emplace(order, graph_.rings.size());
+      const auto [ring, is_new] = known.try_emplace(order, graph.rings.size());
       if (is_new)
-        graph_.rings.push_back({over_all_hosts(order), share});
+        graph.rings.push_back({over_all_hosts(order), share});
       else
-        graph_.rings[ring->second].share += share;
+        graph.rings[ring->second].share += share;
       std::vector<int> from_zero = order;
       std::rotate(from_zero.begin(), std::ranges::min_element(from_zero), from_zero.end());
       cyclic.insert(from_zero);
     }
-    graph_.same_channels = cyclic.size() == 1;
+    graph.same_channels = cyclic.size() == 1;
   }
 
   /// Ring over all hosts. Each with as many GPUs as the first follows its order; others are left by the GPU
   /// with the index, modulo their number, of that which leaves the first, so that rings share their adapters.
   [[nodiscard]] std::vector<int> over_all_hosts(const std::vector<int>& order) const {
     std::vector<int> ring;
-    for (const std::vector<int>& ranks : hosts_) {
+    for (const std::vector<int>& ranks : hosts) {
       for (std::size_t i = 0; i < ranks.size(); ++i)
         ring.push_back(ranks.size() == order.size() ? ranks[order[i]]
                                                     : ranks[(order.back() + 1 + i) % ranks.size()]);
@@ -183,20 +181,20 @@ class GraphOfGroup {
   /// by what the bottleneck link gains, but not what sockets copy.
   void describe_edges() {
     std::unordered_map<int, double> used;
-    const double speed = graph_.bandwidth.count() * graph_.channels;
-    for (const NcclRing& ring : graph_.rings) {
+    const double speed = graph.bandwidth.count() * graph.channels;
+    for (const NcclRing& ring : graph.rings) {
       for (std::size_t i = 0; i < ring.order.size(); ++i) {
         const int from = ring.order[i];
         const int to = ring.order[(i + 1) % ring.order.size()];
         const NcclPair& edge = pair(from, to);
         if (edge.hardware == NcclHardware::kNetwork) {
-          graph_.network_latency = std::max(graph_.network_latency, edge.latency);
-          if (edge.tcp) graph_.tcp_message = std::min(graph_.tcp_message, nccl_tcp_rate(edge.bandwidth));
+          graph.network_latency = std::max(graph.network_latency, edge.latency);
+          if (edge.tcp) graph.tcp_message = std::min(graph.tcp_message, nccl_tcp_rate(edge.bandwidth));
           // Sockets read the host's memory, which NCCL counts as behind the CPU.
-          graph_.through_socket = graph_.through_socket || edge.sockets > 0 || edge.tcp;
+          graph.through_socket = graph.through_socket || edge.sockets > 0 || edge.tcp;
         } else {
-          graph_.intra = std::max(graph_.intra, edge.hardware);
-          graph_.sockets_passed = std::max(graph_.sockets_passed, edge.sockets);
+          graph.intra = std::max(graph.intra, edge.hardware);
+          graph.sockets_passed = std::max(graph.sockets_passed, edge.sockets);
         }
         for (const Hop& hop : *edge.path) used[hop.slot()] += speed * ring.share * edge.overhead;
       }
@@ -204,38 +202,37 @@ class GraphOfGroup {
     double left = std::numeric_limits<double>::infinity(), scaled = left,
            tcp = left;  // of the bottleneck link
     for (const auto& [where, taken] : used) {
-      const Link& link = cluster_.links[where / 2];
+      const Link& link = cluster.links[where / 2];
       scaled = std::min(scaled, link.bandwidth.count() / taken);
       left = std::min(left, (link.bandwidth / link.scale).count() / taken);
-      const bool adapter = cluster_.node(link.a).host >= 0 || cluster_.node(link.b).host >= 0;
-      if (graph_.tcp() && link.kind == LinkKind::kEthernet && adapter)
+      const bool adapter = cluster.node(link.a).host >= 0 || cluster.node(link.b).host >= 0;
+      if (graph.tcp() && link.kind == LinkKind::kEthernet && adapter)
         tcp = std::min(tcp, nccl_tcp_rate(link.bandwidth).count() / taken);
     }
-    const double pace = none_fits_ ? left : std::min(1.0, left);
-    graph_.bandwidth = pace * graph_.bandwidth;
-    if (!used.empty()) scale_ = scaled / left;
-    graph_.tcp_part = std::min(1.0, tcp / (pace * scale_));
+    const double pace = none_fits ? left : std::min(1.0, left);
+    graph.bandwidth = pace * graph.bandwidth;
+    if (!used.empty()) factor = scaled / left;
+    graph.tcp_part = std::min(1.0, tcp / (pace * factor));
   }
 
   /// `ncclTopoDupChannels`.
   void split_channels() {
-    const double speed = graph_.bandwidth.count();
+    const double speed = graph.bandwidth.count();
     if (speed < kLeastSplit) return;
-    if (graph_.gpu.compute_capability > kAmpere && speed < kLeastSplitHopper &&
-        graph_.channels > kFewChannels)
+    if (graph.gpu.compute_capability > kAmpere && speed < kLeastSplitHopper && graph.channels > kFewChannels)
       return;
-    const int split = std::min(2 * graph_.channels, kMostNcclChannels);
-    const int parts = (split + graph_.channels - 1) / graph_.channels;
-    graph_.bandwidth = graph_.bandwidth / parts;
-    graph_.channels = split;
+    const int split = std::min(2 * graph.channels, kMostNcclChannels);
+    const int parts = (split + graph.channels - 1) / graph.channels;
+    graph.bandwidth = graph.bandwidth / parts;
+    graph.channels = split;
   }
 
   /// All ways inside a host lead through its NVSwitch.
   [[nodiscard]] bool at_nvswitch() {
     const auto at_switch = [this](int from, int to) {
-      return cluster_.node(arrival(cluster_, path(from, to).front())).kind == NodeKind::kNvSwitch;
+      return cluster.node(arrival(cluster, path(from, to).front())).kind == NodeKind::kNvSwitch;
     };
-    for (const std::vector<int>& ranks : hosts_)
+    for (const std::vector<int>& ranks : hosts)
       for (std::size_t i = 0; i < ranks.size(); ++i)
         if (ranks.size() < 2 || !at_switch(ranks[i], ranks[(i + 1) % ranks.size()])) return false;
     return true;
@@ -244,35 +241,33 @@ class GraphOfGroup {
   /// NVLink SHARP: each GPU is the head of a channel, at the highest speed at which all channels fit into
   /// every GPU's NVLink. Between hosts the heads share the bandwidth of the rings.
   void add_nvls() {
-    if (nccl_tables(graph_.gpu.compute_capability).nvls_efficiency == 0.0) return;
-    const auto heads = static_cast<int>(hosts_[0].size());
+    if (nccl_tables(graph.gpu.compute_capability).nvls_efficiency == 0.0) return;
+    const auto heads = static_cast<int>(hosts[0].size());
     double nvlink = std::numeric_limits<double>::infinity(), scale = nvlink;
-    for (const std::vector<int>& ranks : hosts_) {
+    for (const std::vector<int>& ranks : hosts) {
       if (static_cast<int>(ranks.size()) != heads) return;
       for (std::size_t i = 0; i < ranks.size(); ++i) {
         const int next = ranks[(i + 1) % ranks.size()];
         const NcclPair& way = pair(ranks[i], next);
-        const double here = cluster_.links[way.path->front().link].scale;
+        const double here = cluster.links[way.path->front().link].scale;
         nvlink = std::min(nvlink, way.bandwidth.count() / here);
         scale = std::min(scale, here);
       }
     }
-    for (const double speed : speeds(graph_.gpu.compute_capability, several_hosts())) {
+    for (const double speed : speeds(graph.gpu.compute_capability, several_hosts())) {
       if (heads * speed > nvlink) continue;
-      graph_.nvls.channels = heads;
-      graph_.nvls.bandwidth = BytesPerSecond(scale * speed);
-      graph_.nvls.network = graph_.channels * graph_.bandwidth / heads;
+      graph.nvls.channels = heads;
+      graph.nvls.bandwidth = BytesPerSecond(scale * speed);
+      graph.nvls.network = graph.channels * graph.bandwidth / heads;
       return;
     }
   }
 
-  NcclGraphs& graphs_;
-  const Cluster& cluster_;
-  const std::vector<int>& places_;
-  std::vector<std::vector<int>> hosts_;  ///< ranks of the group, by host
-  bool none_fits_ = false;               ///< of the rings that were tried
-  double scale_ = 1.0;                   ///< of what was planned, where links are scaled
-  NcclGraph graph_;
+  const Cluster& cluster = graphs.cluster();
+  std::vector<std::vector<int>> hosts{};  ///< ranks of the group, by host
+  bool none_fits = false;                 ///< of the rings that were tried
+  double factor = 1.0;                    ///< of what was planned, where links are scaled
+  NcclGraph graph{};
 };
 
 }  // namespace
@@ -285,7 +280,7 @@ const NcclGraph& NcclGraphs::of(const std::vector<int>& places) {
   assert(!places.empty());
   const auto found = graphs_.find(places);
   if (found != graphs_.end()) return found->second;
-  return graphs_.emplace(places, GraphOfGroup(*this, places).build()).first->second;
+  return graphs_.emplace(places, GraphOfGroup{*this, places}.build()).first->second;
 }
 
 const NcclPair& NcclGraphs::pair(int from, int to) {

@@ -50,68 +50,63 @@ Seconds tcp_latency(const NcclGraph& graph, const NcclCost& choice) {
 }
 
 /// Rings and trees.
-class Reached {
- public:
-  Reached(const NcclGraph& graph, CollectiveKind kind, double message, const NcclCost& choice)
-      : graph_(graph), parameters_(*graph.gpu.parameters), kind_(kind), message_(message), choice_(choice) {}
+struct Reached {
+  const NcclGraph& graph;
+  const CollectiveKind kind;
+  const double message;
+  const NcclCost& choice;
 
   [[nodiscard]] NcclCost cost() const {
-    const double part = kind_ == CollectiveKind::kBroadcast ? 0.0 : own_part();
-    return cost_of(choice_, latency(), 1e-3 / algbw() + part);
+    const double part = kind == CollectiveKind::kBroadcast ? 0.0 : own_part();
+    return cost_of(choice, latency(), 1e-3 / algbw() + part);
   }
 
- private:
   [[nodiscard]] double own_part() const {
-    if (choice_.protocol == NcclProtocol::kLl) return 1e-3 / (graph_.ranks * parameters_.ll_rate);
-    return own_share(graph_);
+    if (choice.protocol == NcclProtocol::kLl) return 1e-3 / (graph.ranks * parameters.ll_rate);
+    return own_share(graph);
   }
   [[nodiscard]] int steps() const {
-    const bool ring_steps = choice_.algorithm == NcclAlgorithm::kRing && kind_ != CollectiveKind::kBroadcast;
-    return ring_steps ? nccl_ring_steps(kind_, graph_.ranks) : choice_.hops;
+    const bool ring_steps = choice.algorithm == NcclAlgorithm::kRing && kind != CollectiveKind::kBroadcast;
+    return ring_steps ? nccl_ring_steps(kind, graph.ranks) : choice.hops;
   }
 
   [[nodiscard]] double latency() const {
-    const bool pcie = graph_.intra == NcclHardware::kPcie;
-    const double hop = hop_of(choice_.protocol) + (pcie ? kPcieHop[index(choice_.protocol)] : 0.0);
-    return parameters_.launch + start() + choice_.hops * hop + fill() +
-           (choice_.in_network + tcp_latency(graph_, choice_)).count() / kMicro;
+    const bool pcie = graph.intra == NcclHardware::kPcie;
+    const double hop = hop_of(choice.protocol) + (pcie ? kPcieHop[index(choice.protocol)] : 0.0);
+    return parameters.launch + start() + choice.hops * hop + fill() +
+           (choice.in_network + tcp_latency(graph, choice)).count() / kMicro;
   }
   [[nodiscard]] double hop_of(NcclProtocol protocol) const {
     constexpr std::array kHops{&NcclParameters::ll_hop, &NcclParameters::ll128_hop,
                                &NcclParameters::simple_hop};
-    return parameters_.*kHops[index(protocol)];
+    return parameters.*kHops[index(protocol)];
   }
   [[nodiscard]] double start() const {
-    if (choice_.protocol == NcclProtocol::kLl) return 0.0;
-    return choice_.protocol == NcclProtocol::kLl128 ? parameters_.ll128_start : parameters_.simple_start;
+    if (choice.protocol == NcclProtocol::kLl) return 0.0;
+    return choice.protocol == NcclProtocol::kLl128 ? parameters.ll128_start : parameters.simple_start;
   }
   [[nodiscard]] double fill() const {
-    if (choice_.protocol == NcclProtocol::kLl128) return 0.0;
-    if (choice_.protocol == NcclProtocol::kSimple)
-      return (parameters_.simple_fill + parameters_.simple_fill_hop * steps()) *
-             filled(message_, kSimpleHalf);
-    const double block = std::min(1.0, message_ / graph_.ranks / kLlBlock);
-    const double blocks = nccl_blocks(graph_, choice_, Bytes(message_));
-    return block * (parameters_.ll_fill + parameters_.ll_fill_hop * steps()) +
-           parameters_.ll_blocks * (1.0 - 1.0 / blocks);
+    if (choice.protocol == NcclProtocol::kLl128) return 0.0;
+    if (choice.protocol == NcclProtocol::kSimple)
+      return (parameters.simple_fill + parameters.simple_fill_hop * steps()) * filled(message, kSimpleHalf);
+    const double block = std::min(1.0, message / graph.ranks / kLlBlock);
+    const double blocks = nccl_blocks(graph, choice, Bytes(message));
+    return block * (parameters.ll_fill + parameters.ll_fill_hop * steps()) +
+           parameters.ll_blocks * (1.0 - 1.0 / blocks);
   }
 
   /// By the parameters for rings on one host; else by NCCL's formulas.
   [[nodiscard]] double algbw() const {
-    const double planned = choice_.algbw.count() / kGiga;
-    if (graph_.nodes > 1 || choice_.algorithm != NcclAlgorithm::kRing) return graph_.tcp_part * planned;
-    const double bus = bus_of(graph_, message_);
-    const double reached = choice_.protocol == NcclProtocol::kLl ? std::min(parameters_.ll_rate, 0.5 * bus)
-                           : choice_.protocol == NcclProtocol::kLl128 ? parameters_.ll128_reached * bus
-                                                                      : bus;
-    return reached / bus_factor(kind_, graph_.ranks);
+    const double planned = choice.algbw.count() / kGiga;
+    if (graph.nodes > 1 || choice.algorithm != NcclAlgorithm::kRing) return graph.tcp_part * planned;
+    const double bus = bus_of(graph, message);
+    const double reached = choice.protocol == NcclProtocol::kLl      ? std::min(parameters.ll_rate, 0.5 * bus)
+                           : choice.protocol == NcclProtocol::kLl128 ? parameters.ll128_reached * bus
+                                                                     : bus;
+    return reached / bus_factor(kind, graph.ranks);
   }
 
-  const NcclGraph& graph_;
-  const NcclParameters& parameters_;
-  const CollectiveKind kind_;
-  const double message_;
-  const NcclCost& choice_;
+  const NcclParameters& parameters = *graph.gpu.parameters;
 };
 
 NcclCost reached_by_nvls(const NcclGraph& graph, double message, const NcclCost& choice) {
@@ -135,7 +130,7 @@ double message_latency(const NcclParameters& parameters, double bytes, int peers
 NcclCost nccl_reached(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclCost& choice) {
   assert(graph.gpu.parameters != nullptr && graph.ranks > 1);
   if (choice.is_nvls()) return reached_by_nvls(graph, message.count(), choice);
-  return Reached(graph, kind, message.count(), choice).cost();
+  return Reached{graph, kind, message.count(), choice}.cost();
 }
 
 NcclCost nccl_all_to_all(const NcclGraph& graph, Bytes message) {

@@ -76,17 +76,17 @@ GpuRange known_gpus(CollectiveKind kind, BandwidthRatio ratio) {
   return ratio.known() && kind != CollectiveKind::kBroadcast ? gpus_of(kind, ratio) : GpuRange{};
 }
 
-class NcclTextReader {
- public:
-  NcclTextReader(std::string path, NcclHints hints) : path_(std::move(path)), hints_(std::move(hints)) {}
+struct NcclTextReader {
+  const std::string path;
+  const NcclHints hints;
 
   NcclMeasurements read(const std::string& text) {
     for (std::string line : split(text)) {
-      ++line_;
+      ++line_number;
       if (!untag(line)) continue;
       if (const auto test = test_of(line); !test.empty()) {
         finish();
-        run_.test = test;
+        run.test = test;
       } else if (line.starts_with("#")) {
         comment(line);
       } else {
@@ -94,13 +94,12 @@ class NcclTextReader {
       }
     }
     finish();
-    return std::move(result_);
+    return std::move(result);
   }
 
- private:
-  [[nodiscard]] std::string where(int line) const { return path_ + ":" + std::to_string(line); }
+  [[nodiscard]] std::string where(int line) const { return path + ":" + std::to_string(line); }
   void leave_out(const std::string& why) {
-    result_.ignored.push_back(fmt::format("line {}: {}", line_, why));
+    result.ignored.push_back(fmt::format("line {}: {}", line_number, why));
   }
 
   /// Removes colours, tags of mpirun (`[1,0]<stdout>:`) and srun (`0:`), time stamps and quotation marks.
@@ -144,44 +143,44 @@ class NcclTextReader {
     static const std::regex kSettings(R"(nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+))");
     std::smatch found;
     if (line.find(" Rank ") != std::string::npos && std::regex_search(line, found, kRank)) {
-      if (!run_.rows.empty()) finish();
-      ++run_.rank_lines;
-      run_.highest_rank = std::max(run_.highest_rank, number_in<int>(found[1].str()).value_or(0));
-      run_.highest_device = std::max(run_.highest_device, number_in<int>(found[4].str()).value_or(0));
-      run_.hosts.add(found[2], found[3], found[1]);
+      if (!run.rows.empty()) finish();
+      ++run.rank_lines;
+      run.highest_rank = std::max(run.highest_rank, number_in<int>(found[1].str()).value_or(0));
+      run.highest_device = std::max(run.highest_device, number_in<int>(found[4].str()).value_or(0));
+      run.hosts.add(found[2], found[3], found[1]);
       std::string device = found[5];
       device.erase(device.find_last_not_of(" \t") + 1);
-      set_device(run_.device, device, where(line_));
+      set_device(run.device, device, where(line_number));
     } else if (std::regex_search(line, found, kSettings)) {
       finish();
-      run_ = {.test = run_.test};  // without the ranks of a run that failed
-      run_.per_process =
+      run = {.test = run.test};  // without the ranks of a run that failed
+      run.per_process =
           number_in<int>(found[1].str()).value_or(0) * number_in<int>(found[2].str()).value_or(0);
     } else if (line.find("algbw") != std::string::npos || line.find("busbw") != std::string::npos) {
-      run_.columns = words_in(line.substr(1));
+      run.columns = words_in(line.substr(1));
     }
   }
 
   /// Cell of the column, out of place if both are there; "" if the table lacks it.
   [[nodiscard]] std::string cell(const std::vector<std::string>& cells, const std::string& column,
                                  bool in_place = false) const {
-    const auto first = std::ranges::find(run_.columns, column);
-    if (first == run_.columns.end()) return "";
-    const auto second = std::find(first + 1, run_.columns.end(), column);
-    const auto at = in_place && second != run_.columns.end() ? second : first;
-    return cells[static_cast<std::size_t>(at - run_.columns.begin())];
+    const auto first = std::ranges::find(run.columns, column);
+    if (first == run.columns.end()) return "";
+    const auto second = std::find(first + 1, run.columns.end(), column);
+    const auto at = in_place && second != run.columns.end() ? second : first;
+    return cells[static_cast<std::size_t>(at - run.columns.begin())];
   }
 
   void row(const std::string& line) {
     std::vector<std::string> cells = words_in(line);
     if (cells.size() < 3 || !number_in<long long>(cells.front())) return;  // of other programs
-    if (run_.columns.empty()) {
-      run_.columns = {"size",  "count",  "type", "redop", "root",  "time",  "algbw",
-                      "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"};
-      if (cells.size() < run_.columns.size()) run_.columns.resize(9);
+    if (run.columns.empty()) {
+      run.columns = {"size",  "count",  "type", "redop", "root",  "time",  "algbw",
+                     "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"};
+      if (cells.size() < run.columns.size()) run.columns.resize(9);
     }
-    if (cells.size() < run_.columns.size())
-      return leave_out(fmt::format("{} of {} columns", cells.size(), run_.columns.size()));
+    if (cells.size() < run.columns.size())
+      return leave_out(fmt::format("{} of {} columns", cells.size(), run.columns.size()));
     const auto size = printed_decimal(cell(cells, "size"));
     auto time = printed_decimal(cell(cells, "time"));
     const bool in_place = !time;
@@ -192,96 +191,93 @@ class NcclTextReader {
     if (time->first == 0.0) return leave_out("a call of no time");
     const auto wrong = number_in<double>(cell(cells, "#wrong", in_place));
     if (wrong && *wrong > 0.0) return leave_out(fmt::format("{:.0f} wrong elements", *wrong));
-    run_.rows.push_back({line_, size->first, time->first, cell(cells, "type"), cell(cells, "redop"),
-                         cell(cells, "root"), cell(cells, "algbw", in_place),
-                         cell(cells, "busbw", in_place)});
+    run.rows.push_back({line_number, size->first, time->first, cell(cells, "type"), cell(cells, "redop"),
+                        cell(cells, "root"), cell(cells, "algbw", in_place), cell(cells, "busbw", in_place)});
   }
 
   /// Kind of the run's collective; none if it is not forecast.
   std::optional<CollectiveKind> kind_of_run(BandwidthRatio ratio, int stated) {
-    if (!hints_.kind.empty() && run_.test.empty()) {
-      const GpuRange range = gpus_of(*nccl_kind(hints_.kind), ratio);
+    if (!hints.kind.empty() && run.test.empty()) {
+      const GpuRange range = gpus_of(*nccl_kind(hints.kind), ratio);
       if (range.first > range.last)
         throw InputError("{}: --collective {}: busbw / algbw = {:.4g} is that of no number of GPUs",
-                         where(run_.rows.front().line), hints_.kind, ratio.middle());
-      return nccl_kind(hints_.kind);
+                         where(run.rows.front().line), hints.kind, ratio.middle());
+      return nccl_kind(hints.kind);
     }
-    if (!run_.test.empty()) {
-      const auto kind = nccl_kind(run_.test);
+    if (!run.test.empty()) {
+      const auto kind = nccl_kind(run.test);
       if (!kind)
-        result_.ignored.push_back(fmt::format("line {}: the table of {}_perf, which is not forecast",
-                                              run_.rows.front().line, run_.test));
+        result.ignored.push_back(fmt::format("line {}: the table of {}_perf, which is not forecast",
+                                             run.rows.front().line, run.test));
       return kind;
     }
     std::vector<CollectiveKind> fitting;
     std::vector<std::string> names;
     for (const auto& [name, kind] : nccl_kinds()) {
       const GpuRange range = gpus_of(kind, ratio);
-      if (!ratio.known() || !allows_kind(run_.rows.front(), kind) || range.first > range.last) continue;
+      if (!ratio.known() || !allows_kind(run.rows.front(), kind) || range.first > range.last) continue;
       if (stated > 0 && !range.contains(stated)) continue;
       fitting.push_back(kind);
       names.push_back(name);
     }
     if (fitting.size() == 1) {
-      result_.assumed.push_back(fmt::format("line {}: busbw / algbw = {:.4g} is that of {}",
-                                            run_.rows.front().line, ratio.middle(), names[0]));
+      result.assumed.push_back(fmt::format("line {}: busbw / algbw = {:.4g} is that of {}",
+                                           run.rows.front().line, ratio.middle(), names[0]));
       return fitting.front();
     }
     throw InputError("{}: the file does not name its test; --collective does: {}",
-                     where(run_.rows.front().line), joined(names.empty() ? nccl_kind_names() : names));
+                     where(run.rows.front().line), joined(names.empty() ? nccl_kind_names() : names));
   }
 
   int gpus_of_run(CollectiveKind kind, BandwidthRatio ratio, int stated) {
-    const std::string place = where(run_.rows.front().line);
+    const std::string place = where(run.rows.front().line);
     const GpuRange range = known_gpus(kind, ratio);
     const bool known = range.first <= range.last;
-    if (hints_.gpus > 0 && stated == 0) {
-      if (!known || range.contains(hints_.gpus)) return hints_.gpus;
-      throw InputError("{}: --gpus {}: busbw / algbw = {:.4g} is that of {} to {} GPUs", place, hints_.gpus,
+    if (hints.gpus > 0 && stated == 0) {
+      if (!known || range.contains(hints.gpus)) return hints.gpus;
+      throw InputError("{}: --gpus {}: busbw / algbw = {:.4g} is that of {} to {} GPUs", place, hints.gpus,
                        ratio.middle(), range.first, range.last);
     }
     if (!known && stated == 0)
       throw InputError("{}: no line '#  Rank 0 ...' before it: unknown how many GPUs ran; set --gpus", place);
     const auto [gpus, note] = corrected_gpus(kind, ratio, stated, place);
-    if (!note.empty()) result_.assumed.push_back(fmt::format("line {}: {}", run_.rows.front().line, note));
+    if (!note.empty()) result.assumed.push_back(fmt::format("line {}: {}", run.rows.front().line, note));
     return gpus;
   }
 
   /// Lists of ranks are cut in the middle: then a host has as many GPUs as its highest device number states.
   int hosts_of_run(int gpus) {
-    int hosts = run_.hosts.count();
-    if (run_.rank_lines >= gpus || (run_.rank_lines == 0 && run_.per_process == gpus)) return hosts;
-    const int per_host = run_.highest_device + 1;
-    if (run_.rank_lines > 0 && run_.rank_lines < run_.highest_rank + 1)
+    int hosts = run.hosts.count();
+    if (run.rank_lines >= gpus || (run.rank_lines == 0 && run.per_process == gpus)) return hosts;
+    const int per_host = run.highest_device + 1;
+    if (run.rank_lines > 0 && run.rank_lines < run.highest_rank + 1)
       hosts = std::max(hosts, (gpus + per_host - 1) / per_host);
-    result_.assumed.push_back(fmt::format("line {}: {} GPUs on {} ({} listed)", run_.rows.front().line, gpus,
-                                          counted(hosts, "host"), counted(run_.rank_lines, "rank")));
+    result.assumed.push_back(fmt::format("line {}: {} GPUs on {} ({} listed)", run.rows.front().line, gpus,
+                                         counted(hosts, "host"), counted(run.rank_lines, "rank")));
     return hosts;
   }
 
   /// Adds the rows of a run and begins another. Rows keep the settings that stand above them.
   void finish() {
-    if (!run_.rows.empty()) {
+    if (!run.rows.empty()) {
       BandwidthRatio ratio;
-      for (const TestRow& row : run_.rows) ratio.confine(row.algbw, row.busbw);
-      const int stated = run_.rank_lines > 0    ? std::max(run_.highest_rank + 1, run_.rank_lines)
-                         : run_.per_process > 1 ? run_.per_process
-                                                : 0;
+      for (const TestRow& row : run.rows) ratio.confine(row.algbw, row.busbw);
+      const int stated = run.rank_lines > 0    ? std::max(run.highest_rank + 1, run.rank_lines)
+                         : run.per_process > 1 ? run.per_process
+                                               : 0;
       if (const auto kind = kind_of_run(ratio, stated)) {
         const int gpus = gpus_of_run(*kind, ratio, stated), hosts = hosts_of_run(gpus);
-        for (const TestRow& row : run_.rows)
-          result_.samples.push_back({run_.device, *kind, gpus, hosts, row.dtype, Bytes(row.size),
-                                     Seconds(kMicro * row.time_us), where(row.line)});
+        for (const TestRow& row : run.rows)
+          result.samples.push_back({run.device, *kind, gpus, hosts, row.dtype, Bytes(row.size),
+                                    Seconds(kMicro * row.time_us), where(row.line)});
       }
-      run_ = {};
+      run = {};
     }
   }
 
-  const std::string path_;
-  const NcclHints hints_;
-  int line_ = 0;
-  TestRun run_;
-  NcclMeasurements result_;
+  int line_number = 0;
+  TestRun run{};
+  NcclMeasurements result{};
 };
 
 }  // namespace
@@ -322,7 +318,7 @@ void set_device(std::string& device, const std::string& name, const std::string&
 }
 
 NcclMeasurements read_nccl_text(const std::string& path, const std::string& text, const NcclHints& hints) {
-  return NcclTextReader(path, hints).read(text);
+  return NcclTextReader{path, hints}.read(text);
 }
 
 }  // namespace stepcast

@@ -54,53 +54,52 @@ double squared(const std::vector<double>& values) {
   return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
 }
 
-class SetFit {
- public:
-  SetFit(const RowSet& set, const AskPrediction& ask, const ForecastOptions& options)
-      : set_(set), ask_(ask), options_(options), model_(set, ask, options.jobs) {}
+struct SetFit {
+  const RowSet& set;
+  const AskPrediction& ask;
+  ForecastOptions options;
 
   SetForecast run() {
     SetForecast result;
-    result.rows.resize(set_.rows.size());
+    result.rows.resize(set.rows.size());
     const Rows rows = possible_rows(result);
-    if (set_.folds > 0)
+    if (set.folds > 0)
       cross_validate(rows, result);
-    else if (set_.free.empty() && set_.open.empty())
+    else if (set.free.empty() && set.open.empty())
       fill(rows, in_the_middle(), result);
     else
       fit_known(rows, result);
-    if (set_.table) {
-      add_table_baselines(set_, rows, result);
+    if (set.table) {
+      add_table_baselines(set, rows, result);
       add_defaults(rows, result);
     }
-    result.forecasts = model_.forecasts();
+    result.forecasts = model.forecasts();
     return result;
   }
 
   /// The most probable forecast of one row, with parameters fitted to these.
   double central(std::size_t row, const Rows& fitted) {
     const ChosenFit best = accepted_fits(fitted).front();
-    return mean_of(model_.at(row, at(best)).at(set_.rows[row].leading()));
+    return mean_of(model.at(row, at(best)).at(set.rows[row].leading()));
   }
 
- private:
-  [[nodiscard]] std::vector<double> middle() const { return std::vector<double>(set_.free.size(), 0.0); }
+  [[nodiscard]] std::vector<double> middle() const { return std::vector<double>(set.free.size(), 0.0); }
   /// Parameters in the middle of their ranges, and the first choices.
   [[nodiscard]] Assignment in_the_middle() const {
-    return model_.parameters(middle(), Chosen(set_.open.size(), 0));
+    return model.parameters(middle(), Chosen(set.open.size(), 0));
   }
   [[nodiscard]] Assignment at(const ChosenFit& one) const {
-    return model_.parameters(one.fit.deviations, one.chosen);
+    return model.parameters(one.fit.deviations, one.chosen);
   }
 
   /// Rows that are not left out and can be forecast in the middle of all ranges.
   Rows possible_rows(SetForecast& result) {
     Rows rows;
     const Assignment parameters = in_the_middle();
-    for (std::size_t i = 0; i < set_.rows.size(); ++i) {
-      if (!set_.rows[i].left_out.empty()) continue;
+    for (std::size_t i = 0; i < set.rows.size(); ++i) {
+      if (!set.rows[i].left_out.empty()) continue;
       try {
-        if (set_.table) static_cast<void>(model_.at(i, parameters));
+        if (set.table) static_cast<void>(model.at(i, parameters));
         rows.push_back(i);
       } catch (const Error& error) {
         result.rows[i].refusal = error.what();
@@ -110,7 +109,7 @@ class SetFit {
   }
 
   void fill(const Rows& rows, const Assignment& parameters, SetForecast& result, int fold = -1) {
-    const auto values = model_.at(rows, parameters);
+    const auto values = model.at(rows, parameters);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       RowForecast& row = result.rows[rows[i]];
       row.fold = fold;
@@ -119,7 +118,7 @@ class SetFit {
   }
 
   void add_defaults(const Rows& rows, SetForecast& result) {
-    const auto values = model_.at(rows, Assignment());
+    const auto values = model.at(rows, Assignment());
     for (std::size_t i = 0; i < rows.size(); ++i)
       if (const auto found = values[i]->find(kStepTime); found != values[i]->end())
         result.rows[rows[i]].baselines["defaults"] = mean_of(found->second);
@@ -129,19 +128,19 @@ class SetFit {
 
   /// Fits of all combinations of discrete parameters that the rows allow, the best first.
   std::vector<ChosenFit> accepted_fits(const Rows& rows) {
-    const std::vector<OpenChoice> choices = transformed(set_.open, &OpenValue::choice);
+    const std::vector<OpenChoice> choices = transformed(set.open, &OpenValue::choice);
     std::vector<ChosenFit> accepted = search(choices, [&](const Chosen& chosen, const NearFit* near) {
-      const Residuals residuals = model_.residuals(rows, chosen);
-      if (set_.table) return quick_fit(residuals);
-      std::vector<std::vector<double>> starts = fixed_starts(set_.free.size());
+      const Residuals residuals = model.residuals(rows, chosen);
+      if (set.table) return quick_fit(residuals);
+      std::vector<std::vector<double>> starts = fixed_starts(set.free.size());
       if (near == nullptr) return fit(residuals, starts);
       starts.resize(near->fit.slopes.empty() ? 1 : 0);
       starts.insert(starts.begin(), near->fit.deviations);
       return fit(residuals, starts, near);
     });
-    if (!set_.open.empty())
+    if (!set.open.empty())
       for (std::size_t i = 0; i < std::min(kPolished, accepted.size()); ++i)
-        accepted[i].fit = polished(model_.residuals(rows, accepted[i].chosen), accepted[i].fit);
+        accepted[i].fit = polished(model.residuals(rows, accepted[i].chosen), accepted[i].fit);
     std::ranges::stable_sort(accepted, {}, [](const ChosenFit& one) { return one.fit.objective; });
     return accepted;
   }
@@ -171,15 +170,15 @@ class SetFit {
   }
 
   void add_parameters(const Fit& found, SetForecast& result) const {
-    const Eigen::MatrixXd covariance = covariance_of(found, set_.free.size());
-    for (std::size_t j = 0; j < set_.free.size(); ++j) {
-      const FreeValue& one = set_.free[j];
+    const Eigen::MatrixXd covariance = covariance_of(found, set.free.size());
+    for (std::size_t j = 0; j < set.free.size(); ++j) {
+      const FreeValue& one = set.free[j];
       const double value = one.parameter.at(found.deviations[j]), spread = 2.0 * found.left[j];
       result.parameters.push_back(
           {one.parameter.name, one.unit, one.source, value, one.parameter.at(found.deviations[j] - spread),
            one.parameter.at(found.deviations[j] + spread), found.left[j], value, value});
       std::vector<double>& row = result.correlation.emplace_back();
-      for (std::size_t k = 0; k < set_.free.size(); ++k)
+      for (std::size_t k = 0; k < set.free.size(); ++k)
         row.push_back(covariance(static_cast<Eigen::Index>(j), static_cast<Eigen::Index>(k)) /
                       (found.left[j] * found.left[k]));
     }
@@ -188,32 +187,32 @@ class SetFit {
   void fit_known(const Rows& rows, SetForecast& result) {
     Rows known;
     for (const std::size_t row : rows)
-      if (set_.rows[row].role == RowRole::kFit) known.push_back(row);
-    if (known.empty()) throw InputError("{}: has no row that the parameters could be fitted to", set_.path);
+      if (set.rows[row].role == RowRole::kFit) known.push_back(row);
+    if (known.empty()) throw InputError("{}: has no row that the parameters could be fitted to", set.path);
     const std::vector<ChosenFit> accepted = accepted_fits(known);
     const ChosenFit& best = accepted.front();
     add_parameters(best.fit, result);
     fill(rows, at(best), result);
     for (const std::size_t row : known) result.rows[row].fitted = true;
-    for (std::size_t i = 0; i < set_.open.size(); ++i)
-      result.chosen[set_.open[i].choice.name] = set_.open[i].choice.values[best.chosen[i]];
+    for (std::size_t i = 0; i < set.open.size(); ++i)
+      result.chosen[set.open[i].choice.name] = set.open[i].choice.values[best.chosen[i]];
     result.accepted = accepted.size();
     result.objective = best.fit.objective;
-    if (!set_.table) add_ranges(known, accepted, result);
+    if (!set.table) add_ranges(known, accepted, result);
   }
 
   void cross_validate(const Rows& rows, SetForecast& result) {
-    const auto folds = static_cast<std::size_t>(set_.folds);
+    const auto folds = static_cast<std::size_t>(set.folds);
     if (rows.size() < 2 * folds) {
       const auto first = std::ranges::find_if(result.rows, [](auto& row) { return !row.refusal.empty(); });
-      throw InputError("{}: {} rows are too few for {} folds{}", set_.path, rows.size(), folds,
+      throw InputError("{}: {} rows are too few for {} folds{}", set.path, rows.size(), folds,
                        first == result.rows.end()
                            ? ""
-                           : fmt::format("; {} is refused: {}", set_.rows[first - result.rows.begin()].where,
+                           : fmt::format("; {} is refused: {}", set.rows[first - result.rows.begin()].where,
                                          first->refusal));
     }
     Rows drawn = rows;
-    std::mt19937 random(options_.seed);
+    std::mt19937 random(options.seed);
     for (std::size_t i = drawn.size() - 1; i > 0; --i) std::swap(drawn[i], drawn[random() % (i + 1)]);
     const ChosenFit whole = accepted_fits(rows).front();
     add_parameters(whole.fit, result);
@@ -223,13 +222,13 @@ class SetFit {
       NearFit near;  // how rows change with parameters, not what was measured of them
       for (const std::size_t row : rest)
         near.fit.slopes.push_back(whole.fit.slopes[std::ranges::find(rows, row) - rows.begin()]);
-      const Fit found = fit(model_.residuals(rest, whole.chosen), {middle()}, &near);
+      const Fit found = fit(model.residuals(rest, whole.chosen), {middle()}, &near);
       for (std::size_t j = 0; j < result.parameters.size(); ++j) {
-        const double value = set_.free[j].parameter.at(found.deviations[j]);
+        const double value = set.free[j].parameter.at(found.deviations[j]);
         result.parameters[j].least = std::min(result.parameters[j].least, value);
         result.parameters[j].most = std::max(result.parameters[j].most, value);
       }
-      fill(held, model_.parameters(found.deviations, whole.chosen), result, static_cast<int>(fold));
+      fill(held, model.parameters(found.deviations, whole.chosen), result, static_cast<int>(fold));
     }
   }
 
@@ -242,7 +241,7 @@ class SetFit {
       const bool first = followed.insert(names_chosen(one.chosen)).second;
       each.push_back(ranges(known, accepted.front(), one, first));
     }
-    for (std::size_t i = 0; i < set_.rows.size(); ++i) {
+    for (std::size_t i = 0; i < set.rows.size(); ++i) {
       result.rows[i].values = each.front()[i];
       for (const RowPredictions& other : each)
         for (const auto& [quantity, value] : other[i])
@@ -250,8 +249,8 @@ class SetFit {
     }
     result.left_out_error = left_out_error(known);
     const double factor = std::exp(result.left_out_error);
-    for (std::size_t i = 0; i < set_.rows.size(); ++i) {
-      if (const double value = model_.alpha_beta(i, at(accepted.front())); value > 0.0)
+    for (std::size_t i = 0; i < set.rows.size(); ++i) {
+      if (const double value = model.alpha_beta(i, at(accepted.front())); value > 0.0)
         result.rows[i].baselines["alpha_beta"] = value;
       for (auto& [quantity, value] : result.rows[i].values) {
         if (result.rows[i].fitted || !quantity_named(quantity).leads) continue;
@@ -264,7 +263,7 @@ class SetFit {
         result.unidentified.push_back(fmt::format("not determined by the rows to fit: {}, {} to {} {} ({})",
                                                   one.name, short_number(one.low), short_number(one.high),
                                                   one.unit, one.source));
-    for (std::size_t c = 0; c < set_.open.size(); ++c)
+    for (std::size_t c = 0; c < set.open.size(); ++c)
       if (std::string line = effect_of(c, accepted, each); !line.empty())
         result.unidentified.push_back(std::move(line));
   }
@@ -273,24 +272,24 @@ class SetFit {
   [[nodiscard]] Chosen names_chosen(const Chosen& chosen) const {
     Chosen names;
     for (std::size_t i = 0; i < chosen.size(); ++i)
-      if (!set_.open[i].choice.ordered) names.push_back(chosen[i]);
+      if (!set.open[i].choice.ordered) names.push_back(chosen[i]);
     return names;
   }
 
   /// Forecasts of one combination, with what its parameters leave open if it is the first of its names.
   RowPredictions ranges(const Rows& known, const ChosenFit& best, const ChosenFit& given, bool first) {
     ChosenFit one = given;
-    const Residuals residuals = model_.residuals(known, one.chosen);
-    if (first && !set_.open.empty()) one.fit = polished(residuals, one.fit);
-    RowPredictions rows(set_.rows.size());
+    const Residuals residuals = model.residuals(known, one.chosen);
+    if (first && !set.open.empty()) one.fit = polished(residuals, one.fit);
+    RowPredictions rows(set.rows.size());
     for (std::size_t i = 0; i < rows.size(); ++i)
-      for (const auto& [quantity, values] : model_.at(i, at(one)))
+      for (const auto& [quantity, values] : model.at(i, at(one)))
         rows[i][quantity] = {values, values, values};
-    const std::vector<double> left = model_.residuals(known, best.chosen)(best.fit.deviations);
+    const std::vector<double> left = model.residuals(known, best.chosen)(best.fit.deviations);
     const double unexplained = std::max(1.0, squared(left) / static_cast<double>(left.size()));
     const double limit = kAccepted * unexplained - (one.fit.objective - best.fit.objective);
-    if (!first || limit <= 0.0 || set_.free.empty()) return rows;
-    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> posterior(covariance_of(one.fit, set_.free.size()));
+    if (!first || limit <= 0.0 || set.free.empty()) return rows;
+    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> posterior(covariance_of(one.fit, set.free.size()));
     const Eigen::MatrixXd axes = std::sqrt(limit) * posterior.eigenvectors() *
                                  posterior.eigenvalues().cwiseMax(0.0).cwiseSqrt().asDiagonal();
     for (std::size_t i = 0; i < rows.size(); ++i) add_spread(i, one, axes, rows[i]);
@@ -301,11 +300,11 @@ class SetFit {
   void add_spread(std::size_t row, const ChosenFit& one, const Eigen::MatrixXd& axes,
                   std::map<std::string, PredictedValue>& values) {
     std::vector<std::pair<RowValues, RowValues>> moved;  // by parameter: up and down
-    for (std::size_t j = 0; j < set_.free.size(); ++j) {
+    for (std::size_t j = 0; j < set.free.size(); ++j) {
       ChosenFit up = one, down = one;
       up.fit.deviations[j] += kSlopeStep;
       down.fit.deviations[j] -= kSlopeStep;
-      moved.emplace_back(model_.at(row, at(up)), model_.at(row, at(down)));
+      moved.emplace_back(model.at(row, at(up)), model.at(row, at(down)));
     }
     for (auto& [quantity, value] : values)
       for (std::size_t i = 0; i < value.central.size(); ++i) {
@@ -330,8 +329,8 @@ class SetFit {
     for (const std::size_t row : known) {
       Rows others = known;
       std::erase(others, row);
-      const double forecast = SetFit(set_, ask_, options_).central(row, others);
-      squares += std::pow(std::log(forecast / *set_.rows[row].agreed(set_.rows[row].leading())), 2);
+      const double forecast = SetFit{set, ask, options}.central(row, others);
+      squares += std::pow(std::log(forecast / *set.rows[row].agreed(set.rows[row].leading())), 2);
     }
     return std::sqrt(squares / static_cast<double>(known.size()));
   }
@@ -339,7 +338,7 @@ class SetFit {
   /// `unidentified: schedule; with gpipe: ...; with 1f1b: ...`; empty if one value is left.
   [[nodiscard]] std::string effect_of(std::size_t choice, const std::vector<ChosenFit>& accepted,
                                       const std::vector<RowPredictions>& each) const {
-    const OpenChoice& open = set_.open[choice].choice;
+    const OpenChoice& open = set.open[choice].choice;
     std::map<std::size_t, Rows> with;  // combinations by value
     for (std::size_t i = 0; i < accepted.size(); ++i) with[accepted[i].chosen[choice]].push_back(i);
     if (with.size() < 2) return "";
@@ -353,25 +352,22 @@ class SetFit {
     }
     for (const auto& [value, combinations] : with) {
       text += "; with " + open.values[value] + ":";
-      for (std::size_t row = 0; row < set_.rows.size(); ++row) {
-        const std::string quantity = set_.rows[row].leading();
-        if (set_.rows[row].role == RowRole::kFit || !each.front()[row].contains(quantity)) continue;
+      for (std::size_t row = 0; row < set.rows.size(); ++row) {
+        const std::string quantity = set.rows[row].leading();
+        if (set.rows[row].role == RowRole::kFit || !each.front()[row].contains(quantity)) continue;
         double low = INFINITY, high = 0.0;
         for (const std::size_t i : combinations) {
           low = std::min(low, mean_of(each[i][row].at(quantity).low));
           high = std::max(high, mean_of(each[i][row].at(quantity).high));
         }
-        text += fmt::format("{}{} {} ({})", text.back() == ':' ? " " : " | ", set_.rows[row].name,
+        text += fmt::format("{}{} {} ({})", text.back() == ':' ? " " : " | ", set.rows[row].name,
                             range_text({{low}, {low}, {high}}), quantity);
       }
     }
     return text;
   }
 
-  const RowSet& set_;
-  const AskPrediction& ask_;
-  ForecastOptions options_;
-  RowModel model_;
+  RowModel model{set, ask, options.jobs};
 };
 
 }  // namespace
@@ -382,7 +378,7 @@ double RowForecast::central(const std::string& quantity) const {
 }
 
 SetForecast forecast(const RowSet& set, const AskPrediction& ask, const ForecastOptions& options) {
-  return SetFit(set, ask, options).run();
+  return SetFit{set, ask, options}.run();
 }
 
 std::optional<double> relative_error(const Row& row, const std::string& quantity,

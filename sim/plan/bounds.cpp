@@ -78,13 +78,9 @@ struct ChunkCost {
 
 /// End of the first rank's actions in the order of a pipeline's schedule. An action starts when its rank is
 /// free and its predecessor's result has arrived.
-class OrderedPipeline {
- public:
-  OrderedPipeline(const PipelineShape& shape, std::vector<ChunkCost> chunks)
-      : shape_(shape),
-        chunks_(std::move(chunks)),
-        forward_end_(chunks_.size() * static_cast<std::size_t>(shape.micro_batches), kOpen),
-        backward_end_(forward_end_) {}
+struct OrderedPipeline {
+  const PipelineShape& shape;
+  std::vector<ChunkCost> chunks;
 
   double end_of_first_rank() {
     struct RankState {
@@ -92,8 +88,8 @@ class OrderedPipeline {
       std::size_t next = 0;
       double free_s = 0.0;
     };
-    std::vector<RankState> ranks(shape_.ranks);
-    for (int rank = 0; rank < shape_.ranks; ++rank) ranks[rank].order = pipeline_order(shape_, rank, false);
+    std::vector<RankState> ranks(shape.ranks);
+    for (int rank = 0; rank < shape.ranks; ++rank) ranks[rank].order = pipeline_order(shape, rank, false);
     for (bool moved = true; moved;) {
       moved = false;
       for (RankState& rank : ranks)
@@ -101,32 +97,31 @@ class OrderedPipeline {
           const PipelineAction& action = rank.order[rank.next];
           const double start = ready_s(action);
           if (start < 0.0) break;
-          rank.free_s = std::max(rank.free_s, start) + chunks_[index(action.chunk)].of(action.phase);
+          rank.free_s = std::max(rank.free_s, start) + chunks[index(action.chunk)].of(action.phase);
           if (action.phase == Phase::kBackwardWeight) continue;
-          (action.phase == Phase::kForward ? forward_end_ : backward_end_)[at(action, 0)] = rank.free_s;
+          (action.phase == Phase::kForward ? forward_end : backward_end)[at(action, 0)] = rank.free_s;
         }
     }
     return ranks.front().free_s;
   }
 
- private:
   static constexpr double kOpen = -1.0;  ///< not yet known
 
   static std::size_t index(int chunk) { return static_cast<std::size_t>(chunk); }
   [[nodiscard]] std::size_t at(const PipelineAction& action, int chunks_on) const {
-    return index((action.chunk + chunks_on) * shape_.micro_batches + action.micro_batch);
+    return index((action.chunk + chunks_on) * shape.micro_batches + action.micro_batch);
   }
   [[nodiscard]] double ready_s(const PipelineAction& action) const {
     const bool forward = action.phase == Phase::kForward;
     if (action.phase == Phase::kBackwardWeight || (forward && action.chunk == 0)) return 0.0;
-    if (!forward && index(action.chunk) + 1 == chunks_.size()) return forward_end_[at(action, 0)];
-    const double before = forward ? forward_end_[at(action, -1)] : backward_end_[at(action, 1)];
-    return before < 0.0 ? kOpen : before + chunks_[index(action.chunk - (forward ? 1 : 0))].message_s;
+    if (!forward && index(action.chunk) + 1 == chunks.size()) return forward_end[at(action, 0)];
+    const double before = forward ? forward_end[at(action, -1)] : backward_end[at(action, 1)];
+    return before < 0.0 ? kOpen : before + chunks[index(action.chunk - (forward ? 1 : 0))].message_s;
   }
 
-  const PipelineShape& shape_;
-  std::vector<ChunkCost> chunks_;
-  std::vector<double> forward_end_, backward_end_;  ///< by chunk and micro-batch
+  std::vector<double> forward_end = std::vector<double>(
+                          chunks.size() * static_cast<std::size_t>(shape.micro_batches), kOpen),
+                      backward_end = forward_end;  ///< by chunk and micro-batch
 };
 
 }  // namespace
@@ -366,7 +361,7 @@ double PlanBounds::ordered_s(const PlanView& view) {
   for (std::size_t chunk = 0; chunk < view.chunks.size(); chunk += static_cast<std::size_t>(view.shape.ranks))
     updates += optimizer_s(view, first, view.chunks[chunk], view.sharers());
   const double backward = costs.front().backward_s;
-  return OrderedPipeline(view.shape, std::move(costs)).end_of_first_rank() +
+  return OrderedPipeline{view.shape, std::move(costs)}.end_of_first_rank() +
          after_backward_s(view, 0, backward, updates);
 }
 

@@ -27,10 +27,9 @@ struct LockstepCost {
 /// Recurrence of MessageRun and Transport for one rank of a ring whose ranks keep step, with the endpoint
 /// costs of one path class. Exact if all messages of a step are equal on all ranks and the host has idle
 /// cores. Without idle cores the receiver of one of the steps in flight sleeps.
-class Lockstep {
- public:
-  Lockstep(const PathCost& path, const WireCost& wire)
-      : path_(path), wire_(wire), notice_(path.notice_s + wire.latency_s), tokens_(wire.at_once_bytes) {}
+struct Lockstep {
+  const PathCost& path;
+  const WireCost wire;
 
   LockstepCost cost(const Algorithm& algorithm, const CollectiveCall& call, const Calibration& calibration) {
     LockstepCost cost;
@@ -44,7 +43,7 @@ class Lockstep {
       thread_free = std::max(posted, thread_free);
       if (bytes > Bytes(0)) {
         thread_free = std::max(thread_free, arrival(posted, bytes));
-        cost.cpu_seconds += 2.0 * path_.cpu.at(bytes).count() + path_.wake_cpu_s / (k - step.after);
+        cost.cpu_seconds += 2.0 * path.cpu.at(bytes).count() + path.wake_cpu_s / (k - step.after);
         if (step.reduce) {
           const double reduce = calibration.reduce.cost.at(bytes).count();
           thread_free += reduce;
@@ -57,21 +56,20 @@ class Lockstep {
     return cost;
   }
 
- private:
   /// Date at which a step posted at `posted` has arrived from the predecessor and left the rank's engine.
   /// Both engines handle a send and a receive, one after the other. Which one comes first alternates around
   /// the ring, so that a message begins with the second.
   double arrival(double posted, Bytes bytes) {
-    const double gap = path_.gap.at(bytes).count();
-    const double begins = std::max(posted + notice_, engine_free_) + gap;
-    engine_free_ = begins + gap;
-    const double latency = path_.latency.at(bytes).count();
-    const bool crosses = wire_.bandwidth_bytes_per_s > 0.0;
-    const bool taken_out = crosses && path_.wire_bandwidth_bytes_per_s > 0.0;
-    double arrived = engine_free_;
+    const double gap = path.gap.at(bytes).count();
+    const double begins = std::max(posted + notice, engine_free) + gap;
+    engine_free = begins + gap;
+    const double latency = path.latency.at(bytes).count();
+    const bool crosses = wire.bandwidth_bytes_per_s > 0.0;
+    const bool taken_out = crosses && path.wire_bandwidth_bytes_per_s > 0.0;
+    double arrived = engine_free;
     if (!taken_out) arrived = std::max(arrived, begins + latency);
     if (crosses)
-      arrived = std::max(arrived, crossed(begins + (taken_out ? latency : path_.latency.at(Bytes(0)).count()),
+      arrived = std::max(arrived, crossed(begins + (taken_out ? latency : path.latency.at(Bytes(0)).count()),
                                           bytes.count()));
     return arrived;
   }
@@ -79,22 +77,18 @@ class Lockstep {
   /// Date at which a message that begins at `begins` has crossed the link. Flows follow each other. Tokens
   /// accumulate while the link is idle.
   double crossed(double begins, double bytes) {
-    const double start = std::max(begins + wire_.latency_s, link_free_);
-    const double came = (start - link_free_) * wire_.bandwidth_bytes_per_s;
-    tokens_ = std::min(wire_.at_once_bytes, tokens_ + came);
-    const double on_wire = bytes + wire_.extra_bytes;
-    const double at_once = std::min(on_wire, tokens_);
-    tokens_ -= at_once;
-    link_free_ = start + (on_wire - at_once) / wire_.bandwidth_bytes_per_s;
-    return link_free_;
+    const double start = std::max(begins + wire.latency_s, link_free);
+    const double came = (start - link_free) * wire.bandwidth_bytes_per_s;
+    tokens = std::min(wire.at_once_bytes, tokens + came);
+    const double on_wire = bytes + wire.extra_bytes;
+    const double at_once = std::min(on_wire, tokens);
+    tokens -= at_once;
+    link_free = start + (on_wire - at_once) / wire.bandwidth_bytes_per_s;
+    return link_free;
   }
 
-  const PathCost& path_;
-  const WireCost wire_;
-  const double notice_;
-  double engine_free_ = 0.0;
-  double link_free_ = 0.0;
-  double tokens_;
+  const double notice = path.notice_s + wire.latency_s;
+  double engine_free = 0.0, link_free = 0.0, tokens = wire.at_once_bytes;
 };
 
 /// A collective that begins when all ranks have joined and ends on all at once, with the last of its parts.
@@ -174,7 +168,7 @@ class RingRun : public LinkLoadRun {
     if (bandwidth > kSlowed * wire.bandwidth_bytes_per_s) return 0.0;
     wire.bandwidth_bytes_per_s = bandwidth;
     wire.at_once_bytes = 0.0;  // other flows empty the buckets
-    return Lockstep(*path, wire).cost(algorithm_, call_, *world_.calibration).seconds;
+    return Lockstep{*path, wire}.cost(algorithm_, call_, *world_.calibration).seconds;
   }
 
   /// Engine and reductions of a rank as one job, which competes for the cores of its host.
@@ -182,7 +176,7 @@ class RingRun : public LinkLoadRun {
     const WireCost wire = wire_cost(from, to);
     const auto [found, is_new] = costs_.try_emplace({&path, wire.latency_s, wire.bandwidth_bytes_per_s});
     LockstepCost& cost = found->second;
-    if (is_new) cost = Lockstep(path, wire).cost(algorithm_, call_, *world_.calibration);
+    if (is_new) cost = Lockstep{path, wire}.cost(algorithm_, call_, *world_.calibration);
     if (cost.seconds <= 0.0) return;
     part_begins();
     world_.processors.run(world_.transport.replayed_node(from),

@@ -33,36 +33,35 @@ CollectiveKind collective_of(const ChakraNode& node) {
 
 /// Programs of Chakra's traces: nodes that compute run in the order of in_order(), collectives and messages
 /// start when what they wait for is done.
-class ChakraSchedule {
- public:
-  ChakraSchedule(const ChakraStep& step, const Model& model, Schedule& schedule)
-      : step_(step), model_(model), schedule_(schedule) {}
+struct ChakraSchedule {
+  const ChakraStep& step;
+  const Model& model;
+  Schedule& schedule;
 
   void add_all() {
-    std::vector<int> all(step_.ranks.size());
+    std::vector<int> all(step.ranks.size());
     for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
-    schedule_.groups = {{"world", all}};
-    for (const auto& [name, ranks] : step_.groups) add_group(name, ranks);
-    schedule_.program_of_rank = all;
+    schedule.groups = {{"world", all}};
+    for (const auto& [name, ranks] : step.groups) add_group(name, ranks);
+    schedule.program_of_rank = all;
     for (const int rank : all) add_program(rank);
-    if (segment_ != static_cast<int>(model_.segments.size()))
+    if (segment != static_cast<int>(model.segments.size()))
       throw InputError("the traces have changed since the model was read");
   }
 
- private:
   void add_group(const std::string& name, const std::vector<int>& ranks) {
     for (const int rank : ranks)
-      if (rank < 0 || rank >= static_cast<int>(step_.ranks.size()))
-        throw InputError("group '{}' names rank {}, and there are {}", name, rank, step_.ranks.size());
+      if (rank < 0 || rank >= static_cast<int>(step.ranks.size()))
+        throw InputError("group '{}' names rank {}, and there are {}", name, rank, step.ranks.size());
     if (ranks.empty()) throw InputError("group '{}' has no ranks", name);
-    group_of_[name] = static_cast<int>(schedule_.groups.size());
-    schedule_.groups.push_back({name, ranks});
+    group_of[name] = static_cast<int>(schedule.groups.size());
+    schedule.groups.push_back({name, ranks});
   }
 
   void add_program(int rank) {
-    Program& program = schedule_.programs.emplace_back();
+    Program& program = schedule.programs.emplace_back();
     std::map<std::uint64_t, std::vector<int>> done;  ///< operations to wait for, by node
-    for (const ChakraNode& node : in_order(step_.ranks[static_cast<std::size_t>(rank)], model_.path)) {
+    for (const ChakraNode& node : in_order(step.ranks[static_cast<std::size_t>(rank)], model.path)) {
       Op op{.name = fmt::format("{}#{}", node.name, node.id)};
       for (const std::uint64_t before : node.after)
         op.after.insert(op.after.end(), done[before].begin(), done[before].end());
@@ -80,7 +79,7 @@ class ChakraSchedule {
   bool add_action(int rank, const ChakraNode& node, Op& op) {
     if (node.type <= ChakraType::kCompute) {
       if (!computes(node)) return false;
-      op.action = Compute{.phase = Phase::kForward, .segment = segment_++};
+      op.action = Compute{.phase = Phase::kForward, .segment = segment++};
       return true;
     }
     op.stream = Stream::kComm;
@@ -93,9 +92,9 @@ class ChakraSchedule {
     }
     const bool sends = node.type == ChakraType::kSend;
     const std::int64_t peer = number(node, sends ? "comm_dst" : "comm_src");
-    if (peer >= static_cast<std::int64_t>(step_.ranks.size()) || peer == rank)
+    if (peer >= static_cast<std::int64_t>(step.ranks.size()) || peer == rank)
       throw InputError("node {} ({}) of rank {}: the other rank is {}, and there are {}", node.id, node.name,
-                       rank, peer, step_.ranks.size());
+                       rank, peer, step.ranks.size());
     const auto tag = static_cast<int>(number(node, "comm_tag") & 0x7FFFFFFF);
     const int offset = static_cast<int>(peer) - rank;
     if (sends)
@@ -106,8 +105,8 @@ class ChakraSchedule {
   }
 
   [[nodiscard]] int group_named(const ChakraNode& node) const {
-    const auto found = group_of_.find(node.group);
-    if (found == group_of_.end())
+    const auto found = group_of.find(node.group);
+    if (found == group_of.end())
       throw InputError("node {} ({}): PREFIX.groups.json does not list the ranks of group '{}'", node.id,
                        node.name, node.group);
     return found->second;
@@ -120,11 +119,8 @@ class ChakraSchedule {
     return found->second;
   }
 
-  const ChakraStep& step_;
-  const Model& model_;
-  Schedule& schedule_;
-  std::map<std::string, int> group_of_;
-  int segment_ = 0;
+  std::map<std::string, int> group_of{};
+  int segment = 0;
 };
 
 }  // namespace
@@ -139,7 +135,7 @@ Schedule chakra_schedule(const Model& model, int world_size) {
   schedule.world_size = world_size;
   schedule.data_parallel = 0;  // traces contain no batches
   try {
-    ChakraSchedule(step, model, schedule).add_all();
+    ChakraSchedule{step, model, schedule}.add_all();
     validate(schedule);
   } catch (const std::logic_error& error) {
     throw InputError("{}: the traces of the ranks do not fit each other: {}", model.path, error.what());

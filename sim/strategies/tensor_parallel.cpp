@@ -55,68 +55,67 @@ bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model
 }
 
 /// Inserts the model's collectives into a program.
-class SharedProgram {
- public:
-  /// \param groups family of each LayerCollectiveGroup \param last index of the last micro-batch
-  SharedProgram(Program base, const Model& model, double samples,
-                const std::map<LayerCollectiveGroup, int>& groups, int last)
-      : base_(std::move(base)), model_(model), samples_(samples), groups_(groups), last_(last) {}
+struct SharedProgram {
+  Program base;
+  const Model& model;
+  double samples;
+  const std::map<LayerCollectiveGroup, int>& groups;
+  int last;
 
   Program build() {
-    result_.segments = std::move(base_.segments);
-    result_.resident = std::move(base_.resident);
-    result_.host_memory = base_.host_memory;
-    for (std::size_t i = 0; i < base_.ops.size(); ++i) {
-      Op& op = base_.ops[i];
+    result.segments = std::move(base.segments);
+    result.resident = std::move(base.resident);
+    result.host_memory = base.host_memory;
+    for (std::size_t i = 0; i < base.ops.size(); ++i) {
+      Op& op = base.ops[i];
       if (op.stream == Stream::kCompute) add_pending(op);
       add(std::move(op));
       begin_host(i);
     }
     flush();
-    return std::move(result_);
+    return std::move(result);
   }
 
- private:
   void add(Op op) {
-    for (int& before : op.after) before = place_[before];
-    if (op.within >= 0) op.within = place_[op.within];
+    for (int& before : op.after) before = place[before];
+    if (op.within >= 0) op.within = place[op.within];
     std::visit(Overloaded{
-                   [&](OneOf<Send, Recv> auto& message) { message.offset *= model_.parallel.tensor; },
+                   [&](OneOf<Send, Recv> auto& message) { message.offset *= model.parallel.tensor; },
                    [&](Copy& copy) {
-                     copy.from.offset *= model_.parallel.tensor;
-                     copy.to.offset *= model_.parallel.tensor;
+                     copy.from.offset *= model.parallel.tensor;
+                     copy.to.offset *= model.parallel.tensor;
                    },
                    [](const auto&) {},
                },
                op.action);
-    place_.push_back(static_cast<int>(result_.ops.size()));
-    result_.ops.push_back(std::move(op));
+    place.push_back(static_cast<int>(result.ops.size()));
+    result.ops.push_back(std::move(op));
   }
 
   /// Collects the collectives of an operation. Adds them right after it, or later among the hooks of its
   /// gradients if it has any.
   void begin_host(std::size_t index) {
-    const auto* compute = std::get_if<Compute>(&result_.ops[place_[index]].action);
+    const auto* compute = std::get_if<Compute>(&result.ops[place[index]].action);
     if (compute == nullptr) return;
-    host_ = place_[index];
+    host = place[index];
     // Of a split backward the input half has them: parameters that are summed over ranks are in no GEMM.
     const bool backward =
         is_backward(compute->phase) &&
-        (compute->phase != Phase::kBackwardWeight || !model_.segments[compute->segment].passes_gradient());
+        (compute->phase != Phase::kBackwardWeight || !model.segments[compute->segment].passes_gradient());
     if (compute->phase == Phase::kLoss) {
-      for (std::size_t i = 0; i < model_.collectives.size(); ++i)
-        if (model_.collectives[i].segment < 0) pending_.push_back(static_cast<int>(i));
+      for (std::size_t i = 0; i < model.collectives.size(); ++i)
+        if (model.collectives[i].segment < 0) pending.push_back(static_cast<int>(i));
     } else if (backward || compute->phase == Phase::kForward || compute->phase == Phase::kRecompute) {
-      for (const int exchange : model_.segments[compute->segment].collectives)
-        if (const LayerCollective& one = model_.collectives[exchange];
-            one.backward == backward && (!compute->needed || model_.segments[one.segment].needs(one)) &&
-            (compute->micro_batch == last_ || !model_.sums_in_last_micro_batch(one)))
-          pending_.push_back(exchange);
+      for (const int exchange : model.segments[compute->segment].collectives)
+        if (const LayerCollective& one = model.collectives[exchange];
+            one.backward == backward && (!compute->needed || model.segments[one.segment].needs(one)) &&
+            (compute->micro_batch == last || !model.sums_in_last_micro_batch(one)))
+          pending.push_back(exchange);
     }
     bool hooked = false;
-    for (std::size_t i = index + 1; i < base_.ops.size() && !hooked; ++i) {
-      hooked = base_.ops[i].within == static_cast<int>(index);
-      if (base_.ops[i].stream == Stream::kCompute) break;
+    for (std::size_t i = index + 1; i < base.ops.size() && !hooked; ++i) {
+      hooked = base.ops[i].within == static_cast<int>(index);
+      if (base.ops[i].stream == Stream::kCompute) break;
     }
     if (!hooked) flush();
   }
@@ -124,55 +123,49 @@ class SharedProgram {
   /// Adds the collectives that start before an operation of the main thread.
   void add_pending(const Op& next) {
     if (next.within < 0) return flush();
-    const std::vector<int>& ready = model_.segments[model_.parameters[next.ready_tensor].segment].parameters;
+    const std::vector<int>& ready = model.segments[model.parameters[next.ready_tensor].segment].parameters;
     const auto position = std::ranges::find(ready, next.ready_tensor) - ready.begin();
-    while (!pending_.empty() && model_.collectives[pending_.front()].ready <= position) add_first();
+    while (!pending.empty() && model.collectives[pending.front()].ready <= position) add_first();
   }
 
   void flush() {
-    while (!pending_.empty()) add_first();
+    while (!pending.empty()) add_first();
   }
 
   void add_first() {
-    const int index = pending_.front();
-    pending_.erase(pending_.begin());
-    const LayerCollective& exchange = model_.collectives[index];
-    const std::string name = exchange.name + " in " + result_.ops[host_].name;
+    const int index = pending.front();
+    pending.erase(pending.begin());
+    const LayerCollective& exchange = model.collectives[index];
+    const std::string name = exchange.name + " in " + result.ops[host].name;
     if (exchange.kind != LayerCollectiveKind::kWait) add_call(index, name);
     if (exchange.kind != LayerCollectiveKind::kShift)
-      result_.ops.push_back({.name = "wait/" + name,
-                             .action = Synchronize{.exposed = exchange.kind == LayerCollectiveKind::kWait},
-                             .after = {call_},
-                             .within = host_,
-                             .exchange = index});
+      result.ops.push_back({.name = "wait/" + name,
+                            .action = Synchronize{.exposed = exchange.kind == LayerCollectiveKind::kWait},
+                            .after = {call},
+                            .within = host,
+                            .exchange = index});
   }
 
   void add_call(int index, const std::string& name) {
-    const LayerCollective& exchange = model_.collectives[index];
+    const LayerCollective& exchange = model.collectives[index];
     const CollectiveKind kind = collective_kind(exchange.kind);
-    call_ = static_cast<int>(result_.ops.size());
+    call = static_cast<int>(result.ops.size());
     Op collective{
         .name = to_text(kind) + std::string("/") + name,
         .action = Collective{.kind = kind,
-                             .message = exchange.fixed + samples_ * exchange.per_sample,
-                             .group = groups_.at(exchange.group),
+                             .message = exchange.fixed + samples * exchange.per_sample,
+                             .group = groups.at(exchange.group),
                              .payload = ExchangeArray{index, exchange.kind == LayerCollectiveKind::kMaximum}},
-        .within = host_,
+        .within = host,
         .exchange = index};
     collective.stream = operation_of(collective).stream;
-    result_.ops.push_back(std::move(collective));
+    result.ops.push_back(std::move(collective));
   }
 
-  Program base_;
-  const Model& model_;
-  double samples_;
-  const std::map<LayerCollectiveGroup, int>& groups_;
-  int last_;
-  Program result_;
-  std::vector<int> place_;    ///< by operation of the base
-  std::vector<int> pending_;  ///< collectives of `host_` that are not added yet
-  int host_ = -1;
-  int call_ = -1;  ///< of the latest collective
+  Program result{};
+  std::vector<int> place{};    ///< by operation of the base
+  std::vector<int> pending{};  ///< collectives of `host` that are not added yet
+  int host = -1, call = -1;    ///< in `result`: of `pending`, and of the latest collective
 };
 
 /// Replaces groups of the base in collectives and units by those of the new Schedule. \param experts by group
@@ -315,7 +308,7 @@ Schedule share_layers(Schedule base, const Model& model, int batch) {
   for (auto& [group, family] : exchanging) family += named;
   const double samples = static_cast<double>(batch) / base.micro_batches;
   for (Program& program : result.programs)
-    program = SharedProgram(std::move(program), model, samples, exchanging, base.micro_batches - 1).build();
+    program = SharedProgram{std::move(program), model, samples, exchanging, base.micro_batches - 1}.build();
   return result;
 }
 

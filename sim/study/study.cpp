@@ -76,32 +76,30 @@ StudyCost study_cost(const StudyFile& file) {
 }
 
 /// Reads the parts of a study that runs.
-class PartsReader {
- public:
-  /// \param names that points assign
-  PartsReader(const StudyFile& file, const Names& names) : file_(file), names_(names) {}
+struct PartsReader {
+  const StudyFile& file;
+  const Names& names;
 
   StudyParts read() const {
     StudyParts parts;
-    parts.name = file_.at("name").text();
-    parts.run = run_part(file_.at("run"));
-    if (file_.has("calibrate")) {
-      const YamlNode part = file_.at("calibrate");
+    parts.name = file.at("name").text();
+    parts.run = run_part(file.at("run"));
+    if (file.has("calibrate")) {
+      const YamlNode part = file.at("calibrate");
       parts.calibrate = options_of(part, {"lab"});
       parts.calibrate_lab = part.text_or("lab", "");
     }
-    if (file_.has("measure")) {
-      parts.measure = options_of(file_.at("measure"), {"rounds"});
-      parts.measure_rounds = count_of(file_.at("measure"), "rounds", 1);
+    if (file.has("measure")) {
+      parts.measure = options_of(file.at("measure"), {"rounds"});
+      parts.measure_rounds = count_of(file.at("measure"), "rounds", 1);
     }
-    if (file_.has("bench")) parts.bench = options_of(file_.at("bench"), {});
-    parts.first = file_.condition("first", names_);
-    parts.baseline = file_.condition("baseline", names_);
-    if (file_.has("compare")) read_comparison(file_.at("compare"), parts);
+    if (file.has("bench")) parts.bench = options_of(file.at("bench"), {});
+    parts.first = file.condition("first", names);
+    parts.baseline = file.condition("baseline", names);
+    if (file.has("compare")) read_comparison(file.at("compare"), parts);
     return parts;
   }
 
- private:
   RunPart run_part(const YamlNode& node) const {
     RunPart run;
     run.options = options_of(node, {"launches", "at_least", "until", "lab", "skip", "steps"});
@@ -114,7 +112,7 @@ class PartsReader {
     if (node.has("until")) run.until_s = node.at("until").seconds().count();
     run.lab = node.text_or("lab", "");
     Names known = study_column_names();
-    known.insert(known.begin(), names_.begin(), names_.end());
+    known.insert(known.begin(), names.begin(), names.end());
     run.skip = skip_rules(node, known);
     return run;
   }
@@ -146,7 +144,7 @@ class PartsReader {
 
   void read_comparison(const YamlNode& node, StudyParts& parts) const {
     node.allow_only({"groups", "figures"});
-    for (const YamlNode& name : node.items("groups")) parts.groups.push_back(name.one_of("name", names_));
+    for (const YamlNode& name : node.items("groups")) parts.groups.push_back(name.one_of("name", names));
     for (const YamlNode& figure : node.items("figures")) {
       figure.allow_only({"figure", "file", "where", "options", "baselines", "one_launch"});
       EvidenceFigure one{.figure = figure.at("figure").text(),
@@ -155,16 +153,13 @@ class PartsReader {
                          .one_launch = figure.flag("one_launch")};
       if (one.file.find('/') != std::string::npos)
         figure.at("file").fail("found '{}', expected a name without folder", one.file);
-      if (figure.has("where")) one.where.emplace(figure.at("where"), names_);
+      if (figure.has("where")) one.where.emplace(figure.at("where"), names);
       if (figure.has("options"))
         for (const auto& [key, value] : entries_of(figure.at("options")))
           one.words.insert(one.words.end(), {"--" + key, value.text()});
       parts.figures.push_back(std::move(one));
     }
   }
-
-  const StudyFile& file_;
-  const Names& names_;
 };
 
 class StudyReader {
@@ -185,7 +180,7 @@ class StudyReader {
     const YamlNode blocks = file_.at("points");
     std::vector<Assignment> points = assignments(blocks, seed);
     if (file_.has("run"))
-      study_.parts = PartsReader(file_, assigned_).read();
+      study_.parts = PartsReader{file_, assigned_}.read();
     else if (!only_.empty())
       throw UsageError("--only requires a study that runs");
     PointBuilder builder(study_, vocabulary_, skip_rules(file_, assigned_));
