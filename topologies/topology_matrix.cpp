@@ -92,67 +92,61 @@ std::vector<std::string> fitting_devices(int pair, int whole, bool equal) {
   return result;
 }
 
-class MatrixHost {
- public:
-  MatrixHost(const TopologyMatrix& matrix, const std::string& file, const ImportOptions& options)
-      : matrix_(matrix),
-        file_(file),
-        sockets_(group_by_socket(matrix)),
-        node_(matrix.parts.size(), -1),
-        above_(matrix.parts.size(), -1),
-        host_(file, options) {}
+struct MatrixHost {
+  const TopologyMatrix& matrix;
+  const std::string& file;
+  const ImportOptions& options;
 
   ImportedCluster build() {
-    const auto first_gpu = std::ranges::find(matrix_.parts, true, &MatrixPart::gpu);
+    const auto first_gpu = std::ranges::find(matrix.parts, true, &MatrixPart::gpu);
     choose_device(first_gpu->place);
-    Cluster& cluster = host_.imported.cluster;
+    Cluster& cluster = host.imported.cluster;
     cluster.hosts[0].cores = std::max(1, processors());
     add_sockets();
     add_switches();
     add_parts(true);
     add_parts(false);
     add_nvlink();
-    host_.imported.ignored = matrix_.ignored;
+    host.imported.ignored = matrix.ignored;
     cluster.description =
         std::string("Imported from nvidia-smi topo -m; cores are the processors in its affinities") +
         (cluster.hosts[0].nics.empty() ? "" : "; the rates of the NICs are unknown") + ".";
-    return std::move(host_.imported);
+    return std::move(host.imported);
   }
 
- private:
   void choose_device(FilePosition place) {
     int pair = 0, whole = 0;
-    for (int a = 0; a < matrix_.size(); ++a) {
+    for (int a = 0; a < matrix.size(); ++a) {
       int sum = 0;
-      for (const MatrixCell& cell : matrix_.cells[a]) sum += cell.links, pair = std::max(pair, cell.links);
+      for (const MatrixCell& cell : matrix.cells[a]) sum += cell.links, pair = std::max(pair, cell.links);
       whole = std::max(whole, sum);
     }
     const std::vector<std::vector<int>> domains = nvlink_domains();
     const bool equal = !domains.empty() && equal_links(domains.front()).has_value();
     constexpr int kLinksOfABridge = 4;
-    host_.choose_device(fitting_devices(pair, whole, equal),
-                        fmt::format("NV{}{}", pair,
-                                    pair == kLinksOfABridge && whole == pair
-                                        ? " (also of bridges of RTX 3090, A40, A6000 and A100 PCIe)"
-                                        : ""),
-                        place);
+    host.choose_device(fitting_devices(pair, whole, equal),
+                       fmt::format("NV{}{}", pair,
+                                   pair == kLinksOfABridge && whole == pair
+                                       ? " (also of bridges of RTX 3090, A40, A6000 and A100 PCIe)"
+                                       : ""),
+                       place);
   }
   /// Number of logical processors in the affinities, the only ones known.
   [[nodiscard]] int processors() const {
     std::set<int> cpus;
-    for (const MatrixPart& part : matrix_.parts) cpus.insert(part.cpus.begin(), part.cpus.end());
+    for (const MatrixPart& part : matrix.parts) cpus.insert(part.cpus.begin(), part.cpus.end());
     return static_cast<int>(cpus.size());
   }
 
   /// NUMA number of a group, if a part has one.
   [[nodiscard]] std::optional<int> numa_of(int group) const {
-    for (const int part : sockets_.members(group))
-      if (matrix_.parts[part].numa >= 0) return matrix_.parts[part].numa;
+    for (const int part : sockets.members(group))
+      if (matrix.parts[part].numa >= 0) return matrix.parts[part].numa;
     return std::nullopt;
   }
   [[nodiscard]] int first_cpu_of(int group) const {
-    for (const int part : sockets_.members(group))
-      if (!matrix_.parts[part].cpus.empty()) return matrix_.parts[part].cpus.front();
+    for (const int part : sockets.members(group))
+      if (!matrix.parts[part].cpus.empty()) return matrix.parts[part].cpus.front();
     return std::numeric_limits<int>::max();
   }
 
@@ -160,7 +154,7 @@ class MatrixHost {
   [[nodiscard]] std::map<int, int> number_sockets() const {
     std::map<int, int> group_of_number;
     std::vector<int> unnumbered;
-    for (const int group : sockets_.all()) {
+    for (const int group : sockets.all()) {
       const std::optional<int> numa = numa_of(group);
       if (!numa || !group_of_number.emplace(*numa, group).second) unnumbered.push_back(group);
     }
@@ -170,60 +164,60 @@ class MatrixHost {
   }
 
   void add_sockets() {
-    for (const auto& [socket, group] : host_.add_sockets(number_sockets(), std::nullopt))
-      for (const int part : sockets_.members(group)) above_[part] = socket;
+    for (const auto& [socket, group] : host.add_sockets(number_sockets(), std::nullopt))
+      for (const int part : sockets.members(group)) above[part] = socket;
   }
 
   int add_switch(const std::vector<int>& parts, int over) {
-    const int node = host_.parts.add_bridge(over, host_.pcie());
-    for (const int part : parts) above_[part] = node;
+    const int node = host.parts.add_bridge(over, host.pcie());
+    for (const int part : parts) above[part] = node;
     return node;
   }
 
   /// Adds a switch per PIX group, and one above if several groups or parts are PXB.
   void add_switches() {
-    const Groups single = groups_within(matrix_, Relation::kPix);
-    const Groups several = groups_within(matrix_, Relation::kPxb);
+    const Groups single = groups_within(matrix, Relation::kPix);
+    const Groups several = groups_within(matrix, Relation::kPxb);
     for (const int group : several.all()) {
       const std::vector<int> parts = several.members(group);
       if (parts.size() < 2) continue;
-      const int upper = add_switch(parts, above_[group]);
+      const int upper = add_switch(parts, above[group]);
       for (const int part : parts) {
         const std::vector<int> below = single.members(part);
         if (below.size() >= 2 && below.size() < parts.size()) add_switch(below, upper);
       }
     }
-    for (const auto& [a, b] : matrix_.pairs()) note_contradiction(a, b, single, several);
+    for (const auto& [a, b] : matrix.pairs()) note_contradiction(a, b, single, several);
   }
 
   /// Notes two parts that are far from each other but both near a third; they count as near.
   void note_contradiction(int a, int b, const Groups& single, const Groups& several) {
-    const MatrixCell& cell = matrix_.cells[a][b];
-    const Relation built = single.of(a) == single.of(b)       ? Relation::kPix
-                           : several.of(a) == several.of(b)   ? Relation::kPxb
-                           : sockets_.of(a) == sockets_.of(b) ? Relation::kNode
-                                                              : Relation::kSys;
+    const MatrixCell& cell = matrix.cells[a][b];
+    const Relation built = single.of(a) == single.of(b)     ? Relation::kPix
+                           : several.of(a) == several.of(b) ? Relation::kPxb
+                           : sockets.of(a) == sockets.of(b) ? Relation::kNode
+                                                            : Relation::kSys;
     if (cell.relation < Relation::kPix || cell.relation <= built) return;
-    host_.imported.assumed.push_back(fmt::format(
-        "{}{} and {} are {}, but both are near a third part; assumed to be {}", at_place(file_, cell.place),
-        matrix_.parts[a].name, matrix_.parts[b].name, to_text(cell.relation), to_text(built)));
+    host.imported.assumed.push_back(fmt::format(
+        "{}{} and {} are {}, but both are near a third part; assumed to be {}", at_place(file, cell.place),
+        matrix.parts[a].name, matrix.parts[b].name, to_text(cell.relation), to_text(built)));
   }
 
   void add_parts(bool gpus) {
-    for (int i = 0; i < matrix_.size(); ++i) {
-      const MatrixPart& part = matrix_.parts[i];
+    for (int i = 0; i < matrix.size(); ++i) {
+      const MatrixPart& part = matrix.parts[i];
       if (part.gpu != gpus) continue;
       const std::string name = gpus || part.name.starts_with("NIC") ? lower(part.name) : part.name;
-      node_[i] = host_.parts.add_below(above_[i], name, gpus ? NodeKind::kDevice : NodeKind::kNic,
-                                       host_.pcie(), gpus ? host_.device().name : "");
+      part_node[i] = host.parts.add_below(above[i], name, gpus ? NodeKind::kDevice : NodeKind::kNic,
+                                          host.pcie(), gpus ? host.device().name : "");
     }
   }
 
   /// Groups of two or more GPUs that NV# connect.
   [[nodiscard]] std::vector<std::vector<int>> nvlink_domains() const {
-    Groups groups(matrix_.size());
-    for (const auto& [a, b] : matrix_.pairs())
-      if (matrix_.cells[a][b].links > 0) groups.join(a, b);
+    Groups groups(matrix.size());
+    for (const auto& [a, b] : matrix.pairs())
+      if (matrix.cells[a][b].links > 0) groups.join(a, b);
     std::vector<std::vector<int>> domains;
     for (const int group : groups.all())
       if (std::vector<int> members = groups.members(group); members.size() > 1)
@@ -232,19 +226,19 @@ class MatrixHost {
   }
   /// Number of NVLinks of every pair, if it is the same for all.
   [[nodiscard]] std::optional<int> equal_links(const std::vector<int>& domain) const {
-    const int links = matrix_.cells[domain[0]][domain[1]].links;
+    const int links = matrix.cells[domain[0]][domain[1]].links;
     for (const int a : domain)
       for (const int b : domain)
-        if (a != b && matrix_.cells[a][b].links != links) return std::nullopt;
+        if (a != b && matrix.cells[a][b].links != links) return std::nullopt;
     return links;
   }
 
   void check_links() const {
-    for (const auto& row : matrix_.cells)
+    for (const auto& row : matrix.cells)
       for (const MatrixCell& cell : row)
-        if (cell.links > host_.device().links.nvlinks)
-          host_.fail(cell.place, "found 'NV{}', expected at most the {} NVLinks of device {}", cell.links,
-                     host_.device().links.nvlinks, host_.device().name);
+        if (cell.links > host.device().links.nvlinks)
+          host.fail(cell.place, "found 'NV{}', expected at most the {} NVLinks of device {}", cell.links,
+                    host.device().links.nvlinks, host.device().name);
   }
 
   void add_nvlink() {
@@ -258,40 +252,39 @@ class MatrixHost {
       const std::optional<int> equal = equal_links(domain);
       const bool large = domain.size() > 2 || domains.size() == 1;
       const int others = static_cast<int>(domain.size()) - 1;
-      if (equal && (*equal * others > host_.device().links.nvlinks || (large && *equal >= kMoreThanABridge)))
+      if (equal && (*equal * others > host.device().links.nvlinks || (large && *equal >= kMoreThanABridge)))
         for (const int gpu : domain)
-          host_.parts.join_nvswitch(node_[gpu], host_.nvlinks(*equal), static_cast<int>(i));
+          host.parts.join_nvswitch(part_node[gpu], host.nvlinks(*equal), static_cast<int>(i));
       else
         add_direct_links(domain);
     }
-    for (int i = 0; i < matrix_.size(); ++i)
-      if (matrix_.parts[i].gpu && !connected.empty() && !connected.contains(i))
-        host_.imported.assumed.push_back("warning: " + matrix_.parts[i].name +
-                                         " has no NVLink, although other GPUs have; it is reached over PCIe");
+    for (int i = 0; i < matrix.size(); ++i)
+      if (matrix.parts[i].gpu && !connected.empty() && !connected.contains(i))
+        host.imported.assumed.push_back("warning: " + matrix.parts[i].name +
+                                        " has no NVLink, although other GPUs have; it is reached over PCIe");
   }
 
   void add_direct_links(const std::vector<int>& domain) {
     for (const int a : domain) {
       int sum = 0;
       for (const int b : domain) {
-        const int links = matrix_.cells[a][b].links;
+        const int links = matrix.cells[a][b].links;
         sum += links;
-        if (b > a && links > 0) host_.parts.join(node_[a], node_[b], host_.nvlinks(links), LinkKind::kNvLink);
+        if (b > a && links > 0)
+          host.parts.join(part_node[a], part_node[b], host.nvlinks(links), LinkKind::kNvLink);
       }
-      if (sum > host_.device().links.nvlinks)
-        host_.fail(
-            matrix_.parts[a].place,
-            "found {} NVLinks of {} in all, expected at most the {} of device {}, or equal NV# between "
-            "all GPUs, as with NVSwitches",
-            sum, matrix_.parts[a].name, host_.device().links.nvlinks, host_.device().name);
+      if (sum > host.device().links.nvlinks)
+        host.fail(matrix.parts[a].place,
+                  "found {} NVLinks of {} in all, expected at most the {} of device {}, or equal NV# between "
+                  "all GPUs, as with NVSwitches",
+                  sum, matrix.parts[a].name, host.device().links.nvlinks, host.device().name);
     }
   }
 
-  const TopologyMatrix& matrix_;
-  const std::string& file_;
-  const Groups sockets_;
-  std::vector<int> node_, above_;  ///< by part; `above_`: its socket or PCIe switch, so far
-  ImportedHost host_;
+  const Groups sockets = group_by_socket(matrix);
+  std::vector<int> part_node = std::vector<int>(matrix.parts.size(), -1),
+                   above = part_node;  ///< by part; `above`: its socket or PCIe switch, so far
+  ImportedHost host{file, options};
 };
 
 }  // namespace
@@ -305,7 +298,7 @@ std::vector<std::pair<int, int>> TopologyMatrix::pairs() const {
 
 ImportedCluster host_of_matrix(const TopologyMatrix& matrix, const std::string& file,
                                const ImportOptions& options) {
-  return MatrixHost(matrix, file, options).build();
+  return MatrixHost{matrix, file, options}.build();
 }
 
 }  // namespace stepcast

@@ -33,26 +33,25 @@ void add_clean_steps(const TraceEntry& all, double best, int steps, Trace& trace
 }
 
 /// Rounds over the benches of one measurement.
-class Measurement {
- public:
-  Measurement(const MeasureOptions& options, std::vector<BatchBench>& benches)
-      : options_(options), benches_(benches) {}
+struct Measurement {
+  const MeasureOptions& options;
+  std::vector<BatchBench>& benches;
 
   void warm_up() {
     constexpr double kClocksRise = 0.5;  // s, of a GPU that was idle
-    for (BatchBench& bench : benches_)
-      for (int step = 0; step < options_.warmup_steps; ++step) bench.warmup_step();
-    while (options_.device != nullptr && elapsed_s() < kClocksRise) benches_.front().warmup_step();
+    for (BatchBench& bench : benches)
+      for (int step = 0; step < options.warmup_steps; ++step) bench.warmup_step();
+    while (options.device != nullptr && elapsed_s() < kClocksRise) benches.front().warmup_step();
   }
 
   /// Takes the requested number of steps of each batch size, in turns.
   void measure() {
-    watch_.emplace(options_.threads);
-    for (int done = 0; done < options_.steps && (done == 0 || in_time()); done += kStepsPerTurn)
-      for (BatchBench& bench : benches_) {
-        const int steps = std::min(options_.steps - done, kStepsPerTurn);
+    watch.emplace(options.threads);
+    for (int done = 0; done < options.steps && (done == 0 || in_time()); done += kStepsPerTurn)
+      for (BatchBench& bench : benches) {
+        const int steps = std::min(options.steps - done, kStepsPerTurn);
         turn(bench, steps);
-        for (int step = 0; step < steps; ++step) options_.on_step();
+        for (int step = 0; step < steps; ++step) options.on_step();
       }
     look(0.0);
   }
@@ -60,11 +59,11 @@ class Measurement {
   /// Repeats steps with interference until enough are without or the budget is over.
   void repeat_disturbed() {
     const double start_s = elapsed_s();
-    while (elapsed_s() - start_s < options_.budget_s && in_time()) {
-      const double best = best_probe_of(benches_);
+    while (elapsed_s() - start_s < options.budget_s && in_time()) {
+      const double best = best_probe_of(benches);
       bool lacks = false;
-      for (BatchBench& bench : benches_)
-        if (const int lacking = options_.steps - clean_steps(bench.machine(), best); lacking > 0) {
+      for (BatchBench& bench : benches)
+        if (const int lacking = options.steps - clean_steps(bench.machine(), best); lacking > 0) {
           turn(bench, std::min(lacking, kStepsPerTurn));
           lacks = true;
         }
@@ -73,16 +72,15 @@ class Measurement {
     }
   }
 
- private:
   static constexpr int kStepsPerTurn = 5;
 
-  [[nodiscard]] double elapsed_s() const { return wall_clock_s() - begin_s_; }
-  [[nodiscard]] bool in_time() const { return options_.limit_s <= 0.0 || elapsed_s() < options_.limit_s; }
+  [[nodiscard]] double elapsed_s() const { return wall_clock_s() - begin_s; }
+  [[nodiscard]] bool in_time() const { return options.limit_s <= 0.0 || elapsed_s() < options.limit_s; }
   /// Samples the machine if the last sample is older.
   void look(double after_s) {
-    if (watch_->elapsed_s() < after_s) return;
-    const MachineState machine = watch_->end();
-    for (BatchBench& bench : benches_) bench.note(machine);
+    if (watch->elapsed_s() < after_s) return;
+    const MachineState machine = watch->end();
+    for (BatchBench& bench : benches) bench.note(machine);
   }
   void turn(BatchBench& bench, int steps) {
     constexpr double kBetweenLooks = 0.1;
@@ -93,10 +91,8 @@ class Measurement {
     }
   }
 
-  const MeasureOptions& options_;
-  std::vector<BatchBench>& benches_;
-  const double begin_s_ = wall_clock_s();
-  std::optional<Watch> watch_;  ///< from the first measured step on
+  const double begin_s = wall_clock_s();
+  std::optional<Watch> watch{};  ///< from the first measured step on
 };
 
 std::vector<BatchBench> make_benches(TorchModel& model, const MeasuredPart& part,
@@ -126,7 +122,7 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   const double foreign = live_tensor_bytes(dtypes.device) - of_model;
   WorkQueue other(1, 1);
   std::vector<BatchBench> benches = make_benches(torch_model, part, options, other);
-  Measurement measurement(options, benches);
+  Measurement measurement{options, benches};
   measurement.warm_up();
   measurement.measure();
   measurement.repeat_disturbed();

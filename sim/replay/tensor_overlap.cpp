@@ -19,72 +19,65 @@ struct SharedGemms {
 };
 
 /// Collectives and GEMMs of one segment.
-class SegmentOverlap {
- public:
-  SegmentOverlap(const Model& model, const Segment& segment, const GemmTime& gemms, int multiprocessors)
-      : model_(model),
-        segment_(segment),
-        gemms_(gemms),
-        ring_(1.0 - kRingBlock / multiprocessors),
-        beside_(1.0 - kBlocks / multiprocessors) {}
+struct SegmentOverlap {
+  const Model& model;
+  const Segment& segment;
+  const GemmTime& gemms;
+  int multiprocessors;
 
   void add(std::vector<Overlap>& result) const {
     int begin = 0;
-    for (const int index : segment_.collectives) {
-      const LayerCollective& one = model_.collectives[index];
+    for (const int index : segment.collectives) {
+      const LayerCollective& one = model.collectives[index];
       if (one.backward || one.group != LayerCollectiveGroup::kTensor) continue;
       if (one.kind == Kind::kAllGather) {
         begin = one.work;
         continue;
       }
       const SharedGemms shared = gemms_of(begin, one.work);
-      for (const int other : segment_.collectives)
-        if (const LayerCollective& each = model_.collectives[other];
+      for (const int other : segment.collectives)
+        if (const LayerCollective& each = model.collectives[other];
             each.group == LayerCollectiveGroup::kTensor && each.work >= begin && each.work <= one.work)
           result[other] = overlap(each, each.work == one.work, shared);
       begin = one.work;
     }
   }
 
- private:
   [[nodiscard]] SharedGemms gemms_of(int begin, int end) const {
     SharedGemms shared;
     int row = end;
-    while (row > begin && segment_.work[--row].weight_gemms() == 0.0) {
+    while (row > begin && segment.work[--row].weight_gemms() == 0.0) {
     }
     for (int i = begin; i < row; ++i) {
-      const LayerWork& work = segment_.work[i];
+      const LayerWork& work = segment.work[i];
       if (work.weight_gemms() == 0.0) continue;
-      shared.columns += gemms_(work, GemmPass::kForward).count();
-      shared.column_inputs += gemms_(work, GemmPass::kInput).count();
-      shared.column_weights += gemms_(work, GemmPass::kWeights).count();
+      shared.columns += gemms(work, GemmPass::kForward).count();
+      shared.column_inputs += gemms(work, GemmPass::kInput).count();
+      shared.column_weights += gemms(work, GemmPass::kWeights).count();
     }
     if (row < end) {
-      shared.row = gemms_(segment_.work[row], GemmPass::kForward).count();
-      shared.row_inputs = gemms_(segment_.work[row], GemmPass::kInput).count();
+      shared.row = gemms(segment.work[row], GemmPass::kForward).count();
+      shared.row_inputs = gemms(segment.work[row], GemmPass::kInput).count();
     }
     return shared;
   }
 
   /// \param leaves the collective stands behind the row-parallel GEMM
   [[nodiscard]] Overlap overlap(const LayerCollective& one, bool leaves, const SharedGemms& shared) const {
-    const std::string& mode = model_.execution.tensor_overlap;
-    const double others = (model_.parallel.tensor - 1.0) / model_.parallel.tensor;
+    const std::string& mode = model.execution.tensor_overlap;
+    const double others = (model.parallel.tensor - 1.0) / model.parallel.tensor;
     const bool gathers = one.kind == Kind::kAllGather, async = mode == "async";
-    if (one.backward && gathers && one.name.ends_with(kRegather)) return {shared.column_inputs, 1.0, beside_};
+    if (one.backward && gathers && one.name.ends_with(kRegather)) return {shared.column_inputs, 1.0, beside};
     if (one.backward && !gathers && !leaves)
-      return async ? Overlap{others * shared.column_inputs, others, ring_}
-                   : Overlap{shared.column_weights, 1.0, beside_};
+      return async ? Overlap{others * shared.column_inputs, others, ring}
+                   : Overlap{shared.column_weights, 1.0, beside};
     if (mode == "megatron" || one.kind == Kind::kAllReduce) return {};
-    if (gathers) return {others * (leaves ? shared.row_inputs : shared.columns), 1.0, ring_};
+    if (gathers) return {others * (leaves ? shared.row_inputs : shared.columns), 1.0, ring};
     const double hidden = async ? others : 1.0 - 1.0 / kPieces;
-    return {hidden * shared.row, hidden, async ? ring_ : beside_};
+    return {hidden * shared.row, hidden, async ? ring : beside};
   }
 
-  const Model& model_;
-  const Segment& segment_;
-  const GemmTime& gemms_;
-  double ring_, beside_;
+  double ring = 1.0 - kRingBlock / multiprocessors, beside = 1.0 - kBlocks / multiprocessors;
 };
 
 }  // namespace
@@ -93,7 +86,7 @@ std::vector<Overlap> tensor_overlaps(const Model& model, const GemmTime& gemms, 
   std::vector<Overlap> result(model.collectives.size());
   if (model.execution.tensor_overlap == "none" || model.parallel.tensor == 1) return result;
   for (const Segment& segment : model.segments)
-    if (segment.repeated) SegmentOverlap(model, segment, gemms, multiprocessors).add(result);
+    if (segment.repeated) SegmentOverlap{model, segment, gemms, multiprocessors}.add(result);
   return result;
 }
 

@@ -23,64 +23,60 @@ constexpr double kMaxChunks = 10'000;
 /// In `chunked` every chunk follows the one before on the stream from the host, and is passed on to all other
 /// devices, on a stream each, while the next arrives. The last chunk is shorter if c does not divide B.
 /// Copies overlap only from pinned memory: else the host thread stages a chunk and issues nothing meanwhile.
-class BroadcastCopies {
- public:
-  BroadcastCopies(int world_size, const StrategyOptions& options)
-      : world_size_(world_size), buffer_(options.bytes("buffer")), pinned_(options.flag("pinned")) {}
+struct BroadcastCopies {
+  int world_size;
+  Bytes buffer;
+  bool pinned;
 
   void sequential() {
     int before = kNone;
-    for (int rank = 0; rank < world_size_; ++rank) before = from_host(rank, buffer_, "", before);
+    for (int rank = 0; rank < world_size; ++rank) before = from_host(rank, buffer, "", before);
   }
 
   void relay() {
-    int before = from_host(0, buffer_, "", kNone);
-    for (int rank = 1; rank < world_size_; ++rank) before = from_device(rank, buffer_, "", {before});
+    int before = from_host(0, buffer, "", kNone);
+    for (int rank = 1; rank < world_size; ++rank) before = from_device(rank, buffer, "", {before});
   }
 
   void chunked(Bytes largest) {
     int arrived = kNone;
-    std::vector<int> passed(world_size_, kNone);
-    Bytes left = buffer_;
+    std::vector<int> passed(world_size, kNone);
+    Bytes left = buffer;
     for (int i = 0; left > Bytes(0); ++i) {
       const Bytes chunk = std::min(left, largest);
       left -= chunk;
       const std::string suffix = "/chunk" + std::to_string(i);
       arrived = from_host(0, chunk, suffix, arrived);
-      for (int rank = 1; rank < world_size_; ++rank)
+      for (int rank = 1; rank < world_size; ++rank)
         passed[rank] = from_device(rank, chunk, suffix, {arrived, passed[rank]});
     }
   }
 
-  Program take() { return std::move(program_); }
+  Program take() { return std::move(program); }
 
- private:
   static constexpr int kNone = -1;  // nothing comes before
 
   int from_host(int rank, Bytes message, const std::string& suffix, int after) {
-    return add("host_to_gpu" + std::to_string(rank) + suffix, {{}, device(rank), message, pinned_}, {after});
+    return add("host_to_gpu" + std::to_string(rank) + suffix, {{}, device(rank), message, pinned}, {after});
   }
   int from_device(int rank, Bytes message, const std::string& suffix, std::vector<int> after) {
-    return add("gpu0_to_gpu" + std::to_string(rank) + suffix, {device(0), device(rank), message, pinned_},
+    return add("gpu0_to_gpu" + std::to_string(rank) + suffix, {device(0), device(rank), message, pinned},
                std::move(after));
   }
   static MemoryLocation device(int rank) { return {MemoryLocation::Kind::kDevice, rank}; }
 
   int add(std::string name, Copy copy, std::vector<int> after) {
     std::erase(after, kNone);
-    program_.ops.push_back(
+    program.ops.push_back(
         {.name = std::move(name), .stream = Stream::kCopy, .action = copy, .after = std::move(after)});
-    return static_cast<int>(program_.ops.size()) - 1;
+    return static_cast<int>(program.ops.size()) - 1;
   }
 
-  int world_size_;
-  Bytes buffer_;
-  bool pinned_;
-  Program program_{};
+  Program program{};
 };
 
 Program copies_of(int world_size, StrategyOptions& options) {
-  BroadcastCopies copies(world_size, options);
+  BroadcastCopies copies{world_size, options.bytes("buffer"), options.flag("pinned")};
   const std::string method = options.text("method");
   if (method != "chunked") options.refuse({"chunk"}, "with --method " + method + "; chunked takes it");
   if (method == "sequential") {
