@@ -71,6 +71,12 @@ auto entries_of(const Node& map) {
   return transformed(map.keys(), [&](const std::string& key) { return std::pair(key, map.at(key)); });
 }
 
+/// The same of the map `key`; none without it.
+template <class Node>
+auto entries_of(const Node& node, const std::string& key) {
+  return node.has(key) ? entries_of(node.at(key)) : std::vector<std::pair<std::string, Node>>{};
+}
+
 /// Items with the same key, in the order in which keys appear.
 template <class Item, class KeyOf>
 auto grouped(const std::vector<Item>& items, KeyOf key_of) {

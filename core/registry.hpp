@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,12 +32,10 @@ class Registry {
 
   /// \throws std::logic_error for a name that is registered already
   void add(Entry entry) {
-    const auto before = [](const Entry& a, const Entry& b) {
-      return std::pair(a.order, std::string_view(a.name)) < std::pair(b.order, std::string_view(b.name));
-    };
+    const auto key = [](const Entry& one) { return std::tie(one.order, one.name); };
     if (has(entry.name))
       throw std::logic_error("two registered " + what_ + "s are named '" + entry.name + "'");
-    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, before), std::move(entry));
+    entries_.insert(std::ranges::upper_bound(entries_, key(entry), {}, key), std::move(entry));
   }
 
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }

@@ -156,9 +156,7 @@ std::vector<Edge> edges_of(const std::vector<Span>& spans, int rank, double step
     edges.push_back({start, &span, true});
     edges.push_back({end, &span, false});
   }
-  std::ranges::sort(edges, [](const Edge& a, const Edge& b) {
-    return a.time != b.time ? a.time < b.time : a.begins < b.begins;
-  });
+  std::ranges::sort(edges, {}, [](const Edge& one) { return std::pair(one.time, one.begins); });
   return edges;
 }
 

@@ -73,11 +73,10 @@ KernelParameters read_kernels(const std::string& generation, const YamlNode& nod
     kernels.grouped = grouped.at("half").number();
     kernels.grouped_low = grouped.at("low").number();
   }
-  if (node.has("recipes"))
-    for (const auto& [recipe, rate] : entries_of(node.at("recipes"))) {
-      rate.allow_only({"part", "depth"});
-      kernels.recipes[recipe] = {rate.at("part").number(), rate.at("depth").number()};
-    }
+  for (const auto& [recipe, rate] : entries_of(node, "recipes")) {
+    rate.allow_only({"part", "depth"});
+    kernels.recipes[recipe] = {rate.at("part").number(), rate.at("depth").number()};
+  }
   const YamlNode misaligned = products.at("misaligned");
   kernels.misaligned = transformed(misaligned.items(), &YamlNode::number);
   for (const double part : kernels.misaligned)

@@ -8,8 +8,7 @@ namespace stepcast {
 
 void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
   for (const YamlNode& file : files)
-    if (file.has("settings"))
-      for (const auto& [key, value] : entries_of(file.at("settings"))) values_.emplace(key, value.text());
+    for (const auto& [key, value] : entries_of(file, "settings")) values_.emplace(key, value.text());
   for (const auto& [key, value] : given_.overrides) {
     if (values_.empty()) throw InputError("cluster '{}' has no settings, so '{}' cannot be set", file(), key);
     if (!values_.contains(key))

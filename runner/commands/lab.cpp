@@ -30,8 +30,7 @@ LabPlan plan_of(const po::variables_map& values) {
 
 /// The lab's links model bandwidth; their only latency is that of veth pairs.
 void warn_of_latency(const LabPlan& plan, const Cluster& cluster) {
-  const auto slowest = std::ranges::max_element(
-      cluster.links, [](const Link& a, const Link& b) { return a.latency < b.latency; });
+  const auto slowest = std::ranges::max_element(cluster.links, {}, &Link::latency);
   constexpr Seconds kNoticed{20e-6};
   if (slowest != cluster.links.end() && slowest->latency > kNoticed)
     std::cerr << "stepcast lab: link '" << slowest->name << "' has a latency of " << to_text(slowest->latency)

@@ -38,8 +38,7 @@ Trace merge_launches(const std::vector<Trace>& parts) {
   Trace whole = parts.front();
   for (std::size_t part = 1; part < parts.size(); ++part) {
     for (const TraceEntry& entry : parts[part].entries) {
-      const auto same = std::ranges::find_if(
-          whole.entries, [&](const TraceEntry& other) { return order(other) == order(entry); });
+      const auto same = std::ranges::find(whole.entries, order(entry), order);
       if (same == whole.entries.end())
         whole.entries.push_back(entry);
       else
@@ -47,8 +46,7 @@ Trace merge_launches(const std::vector<Trace>& parts) {
     }
     whole.rejected.insert(whole.rejected.end(), parts[part].rejected.begin(), parts[part].rejected.end());
   }
-  std::ranges::sort(whole.entries,
-                    [](const TraceEntry& a, const TraceEntry& b) { return order(a) < order(b); });
+  std::ranges::sort(whole.entries, {}, order);
   return whole;
 }
 

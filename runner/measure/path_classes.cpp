@@ -169,8 +169,7 @@ std::optional<HostPair> representative(const std::vector<HostPair>& pairs,
     return std::abs(std::log(median(pair.latency_s) / latency)) +
            std::abs(std::log(median(pair.bandwidth_bytes_per_s) / bandwidth));
   };
-  return *std::ranges::min_element(
-      members, [&](const HostPair& a, const HostPair& b) { return distance(a) < distance(b); });
+  return *std::ranges::min_element(members, {}, distance);
 }
 
 std::vector<int> ring_order(int hosts, const std::vector<HostPair>& pairs,

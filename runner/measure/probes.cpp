@@ -74,9 +74,8 @@ class Prober {
     ProbedSamples all;
     for (std::size_t i = 0; i < cases_.size(); ++i)
       if (!sampler_->set(i).time_s.empty()) all.sets.push_back(sampler_->set(i));
-    std::ranges::stable_sort(all.sets, [](const SampleSet& a, const SampleSet& b) {
-      return std::tie(a.probe, a.path_class, a.bytes) < std::tie(b.probe, b.path_class, b.bytes);
-    });
+    std::ranges::stable_sort(
+        all.sets, {}, [](const SampleSet& one) { return std::tie(one.probe, one.path_class, one.bytes); });
     all.sampling.budget_s = settings_.budget_s;
     all.sampling.spent_s = sampler_->spent_s();
     all.sampling.wanted = sampler_->wanted();

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -37,9 +38,7 @@ class UsedParameters {
   UsedParameters(const torch::Tensor& output, const torch::Tensor& input)
       : input_(torch::autograd::impl::grad_accumulator(input)) {
     walk(output.grad_fn());
-    std::ranges::sort(uses, [](const Use& a, const Use& b) {
-      return a.operation->sequence_nr() > b.operation->sequence_nr();
-    });
+    std::ranges::sort(uses, std::greater(), [](const Use& one) { return one.operation->sequence_nr(); });
   }
   [[nodiscard]] Edge input() const { return {input_, 0}; }
 

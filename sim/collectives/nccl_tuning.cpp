@@ -205,9 +205,7 @@ NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,
   if (costs.empty())
     throw UsageError("NCCL has no {} for {} over {} GPUs on {} hosts", to_text(*limits.algorithm),
                      to_text(kind), graph.ranks, graph.nodes);
-  return *std::min_element(costs.begin(), costs.end(), [message](const NcclCost& a, const NcclCost& b) {
-    return a.time(message) < b.time(message);
-  });
+  return *std::ranges::min_element(costs, {}, [&](const NcclCost& one) { return one.time(message); });
 }
 
 int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message) {

@@ -191,12 +191,8 @@ class RowReader {
 
  private:
   void read_parameters() {
-    if (file_.has("free"))
-      for (const auto& [name, node] : entries_of(file_.at("free")))
-        set_.free.push_back(free_value(name, node));
-    if (file_.has("open"))
-      for (const auto& [name, node] : entries_of(file_.at("open")))
-        set_.open.push_back(open_value(name, node));
+    for (const auto& [name, node] : entries_of(file_, "free")) set_.free.push_back(free_value(name, node));
+    for (const auto& [name, node] : entries_of(file_, "open")) set_.open.push_back(open_value(name, node));
     if (file_.has("sigma")) set_.uncertainty = uncertainty_of(file_.at("sigma"));
     set_.global_batch = file_.flag("global_batch");
     if (!file_.has("epoch")) return;
@@ -242,9 +238,8 @@ class RowReader {
   }
 
   [[nodiscard]] std::string name_of(const std::string& column) const {
-    if (file_.has("columns"))
-      for (const auto& [name, of] : entries_of(file_.at("columns")))
-        if (of.text() == column) return name;
+    for (const auto& [name, of] : entries_of(file_, "columns"))
+      if (of.text() == column) return name;
     return column;
   }
 

@@ -48,9 +48,8 @@ std::vector<Event> events_of(const Schedule& schedule, const Program& program,
     events.push_back({times[i].start, i, false, category, workspace});
     events.push_back({times[i].end, i, true, category, -workspace});
   }
-  std::ranges::stable_sort(events, [](const Event& a, const Event& b) {
-    return std::tuple(a.time, a.op, a.at_end) < std::tuple(b.time, b.op, b.at_end);
-  });
+  std::ranges::stable_sort(events, {},
+                           [](const Event& one) { return std::tie(one.time, one.op, one.at_end); });
   return events;
 }
 

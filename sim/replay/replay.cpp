@@ -259,8 +259,7 @@ class Replay {
 
   [[nodiscard]] int slowest_rank(int step) const {
     const std::vector<int>& all = symmetry_.replayed();
-    return *std::ranges::max_element(
-        all, [&](int a, int b) { return length(rank(a), step) < length(rank(b), step); });
+    return *std::ranges::max_element(all, {}, [&](int one) { return length(rank(one), step); });
   }
 
   /// Adds spans and breakdown of the recorded step whose slowest rank took the median time.

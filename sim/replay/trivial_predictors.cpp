@@ -82,8 +82,7 @@ std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBe
   };
   if (!communicates(schedule) || std::ranges::any_of(program.ops, is_exchange)) return std::nullopt;
   const auto speed = [&](int node) { return input.cluster->host_of(node).speed; };
-  const auto slowest =
-      std::ranges::min_element(input.node_of_rank, [&](int a, int b) { return speed(a) < speed(b); });
+  const auto slowest = std::ranges::min_element(input.node_of_rank, {}, speed);
   const auto rank = static_cast<int>(slowest - input.node_of_rank.begin());
   constexpr double kMedian = -1.0;
   const Costs costs(input);

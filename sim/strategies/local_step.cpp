@@ -269,7 +269,7 @@ std::optional<int> LocalStep::fetch(int last, int micro_batch) {
   const auto unit = std::ranges::find(leaving_, last, &std::pair<const int, int>::second);
   std::vector<int> after{away.out};
   if (fetched_ >= 0) after.push_back(fetched_);
-  for (const int op : latest_compute()) after.push_back(op);
+  for (const int op : latest(Stream::kCompute)) after.push_back(op);
   host_activations_ += -1.0 * away.size;
   return away.in = fetched_ = add_copy(numbered("fetch/" + segment(unit->first).name, micro_batch), false,
                                        away.size, std::move(after), {moved(unit->first, last, 1.0)});
@@ -389,15 +389,9 @@ void LocalStep::train() {
 
 void LocalStep::optimizer(std::vector<int> after) { update(Phase::kOptimizer, std::move(after)); }
 
-std::vector<int> LocalStep::latest() const {
+std::vector<int> LocalStep::latest(std::optional<Stream> stream) const {
   for (auto i = static_cast<int>(program_.ops.size()); i-- > 0;)
-    if (program_.ops[i].stream != Stream::kCopy) return {i};
-  return {};
-}
-
-std::vector<int> LocalStep::latest_compute() const {
-  for (auto i = static_cast<int>(program_.ops.size()); i-- > 0;)
-    if (program_.ops[i].stream == Stream::kCompute) return {i};
+    if (const Stream on = program_.ops[i].stream; stream ? on == *stream : on != Stream::kCopy) return {i};
   return {};
 }
 

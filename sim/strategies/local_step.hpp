@@ -113,10 +113,9 @@ class LocalStep {
   /// Drops the memory held so far but for buffers, for a strategy that shards it.
   void forget_resident();
 
-  /// Index of the latest operation, copies to and from the host left out; empty if there is none.
-  [[nodiscard]] std::vector<int> latest() const;
-  /// The same for the compute stream.
-  [[nodiscard]] std::vector<int> latest_compute() const;
+  /// Index of the latest operation of a stream, or of all but copies to and from the host; empty if there is
+  /// none.
+  [[nodiscard]] std::vector<int> latest(std::optional<Stream> stream = std::nullopt) const;
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const std::vector<int>& segments() const { return program_.segments; }
   /// Parameters that segments of this rank use and other ranks own (a head tied to an embedding). The rank

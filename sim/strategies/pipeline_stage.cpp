@@ -49,7 +49,7 @@ class StageProgram {
     if (zero_)
       zero_->update(add_up_tied(zero_->end_reduction()));
     else if (!pipeline_.forward_only)
-      step_.optimizer(add_up_tied(step_.latest_compute()));
+      step_.optimizer(add_up_tied(step_.latest(Stream::kCompute)));
     return step_.take();
   }
 
@@ -116,9 +116,9 @@ class StageProgram {
     const Crossing one{gradient ? action.chunk : action.chunk - 1, action.micro_batch, gradient};
     if (one.chunk < 0 || one.chunk + 1 == pipeline_.chunk_count() || received_.contains(tag(one))) return;
     const int peer = gradient ? one.chunk + 1 : one.chunk;
-    received_[tag(one)] =
-        add_message<Recv>("recv", one, peer, pipeline_.waited ? step_.latest_compute() : std::vector<int>{},
-                          {.size = step_.output_bytes(boundary_segment(one))});
+    received_[tag(one)] = add_message<Recv>(
+        "recv", one, peer, pipeline_.waited ? step_.latest(Stream::kCompute) : std::vector<int>{},
+        {.size = step_.output_bytes(boundary_segment(one))});
   }
 
   /// Operations that the action waits for that receives this.

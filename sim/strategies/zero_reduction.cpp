@@ -202,7 +202,7 @@ void ZeroReduction::reduce(std::size_t bucket) {
   if (!unit(bucket).trains()) return;
   units_.scale(index, 1.0 / (sharing_.shards * sharing_.replicas));
   if (stage_ > 1) finish_reduction();
-  std::vector<int> after = step_.latest_compute();
+  std::vector<int> after = step_.latest(Stream::kCompute);
   if (!unit(bucket).alone()) after = {units_.reduce(index, after)};
   if (sharing_.replicas > 1)
     after = {units_.reduce_shard(index, sharing_.replica_group, after,

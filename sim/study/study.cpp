@@ -154,9 +154,8 @@ struct PartsReader {
       if (one.file.find('/') != std::string::npos)
         figure.at("file").fail("found '{}', expected a name without folder", one.file);
       if (figure.has("where")) one.where.emplace(figure.at("where"), names);
-      if (figure.has("options"))
-        for (const auto& [key, value] : entries_of(figure.at("options")))
-          one.words.insert(one.words.end(), {"--" + key, value.text()});
+      for (const auto& [key, value] : entries_of(figure, "options"))
+        one.words.insert(one.words.end(), {"--" + key, value.text()});
       parts.figures.push_back(std::move(one));
     }
   }
