@@ -64,6 +64,15 @@ auto parsed_option(const std::string& option, const auto& parse) {
   }
 }
 
+/// Result of `read`, whose InputErrors name the file, or another place.
+auto of_file(const std::string& path, const auto& read) {
+  try {
+    return read();
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", path, error.what());
+  }
+}
+
 /// True if the text contains characters that move a terminal's cursor or colour it, line breaks included.
 bool has_control_character(std::string_view text);
 /// The text with control characters as `\x1b`.

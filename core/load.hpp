@@ -56,11 +56,9 @@ Content load_as(const std::string& path, const std::string& schema) {
   const nlohmann::json json = load_json(path, schema);
   Content content;
   try {
-    json.get_to(content);
+    of_file(path, [&] { json.get_to(content); });
   } catch (const nlohmann::json::exception& error) {
     throw InputError(path + ": is not a valid " + schema + " file: " + json_complaint(error));
-  } catch (const InputError& error) {
-    throw InputError(path + ": " + error.what());
   }
   if constexpr (requires { content.problem(); })
     if (const std::string problem = content.problem(); !problem.empty())

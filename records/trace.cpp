@@ -322,11 +322,7 @@ Trace load_trace(const std::string& path) { return load_as<Trace>(path, kTraceSc
 
 Trace load_trace_of(const Model& model, const std::string& path) {
   const Trace trace = load_trace(path);
-  try {
-    return of_whole_model(trace, model);
-  } catch (const InputError& error) {
-    throw InputError(path + ": " + error.what());
-  }
+  return of_file(path, [&] { return of_whole_model(trace, model); });
 }
 
 }  // namespace stepcast

@@ -103,13 +103,9 @@ std::vector<std::string> words_of(const RowSet& set, const Row& row, const Assig
   std::vector<std::string> words;
   for (const auto& [option, text] : options.values()) {
     if (set.table && is_empty_column(text, names)) continue;
-    Expansion filled;
-    try {
-      filled = expand(text, names);
-    } catch (const InputError& error) {
-      filled.problem = error.what();
-    }
-    if (!filled.problem.empty()) throw InputError("{}: option '{}': {}", row.where, option, filled.problem);
+    const std::string where = fmt::format("{}: option '{}'", row.where, option);
+    Expansion filled = of_file(where, [&, &one = text] { return expand(one, names); });
+    if (!filled.problem.empty()) throw InputError("{}: {}", where, filled.problem);
     if (option == "device" && as_shipped) filled.text = filled.text.substr(0, filled.text.find(':'));
     if (filled.text.empty() || filled.text == "unset") continue;  // unset: other than the set's other rows
     words.push_back("--" + option);

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 
 namespace stepcast {
@@ -19,8 +20,7 @@ const Case* nearest_case(const Case& one, const std::vector<Case>& all) {
   const auto rank = [&](const Case& other) {
     const Configuration& c = other.configuration;
     const auto differing = std::ranges::count_if(own.options, [&](const auto& option) {
-      const auto found = c.options.find(option.first);
-      return found == c.options.end() || found->second != option.second;
+      return optional_at(c.options, option.first) != option.second;
     });
     return std::make_tuple((c.strategy == "single") == is_single, c.batch != own.batch, c.world_size,
                            differing, std::abs(c.micro_batches - own.micro_batches), c.strategy);

@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/program.hpp"
+#include "core/ranges.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "sim/plan/space.hpp"
@@ -142,8 +143,7 @@ void PlanModels::settle(Plan& plan) const {
   plan.added.clear();
   const OptionTexts given = predict_options(problem_, plan);
   for (const auto& [name, value] : convention_->added_to(given).options)
-    if (const auto own = given.find(name); own == given.end() || own->second != value)
-      plan.added[name] = value;
+    if (optional_at(given, name) != value) plan.added[name] = value;
   if (plan.added.contains("model"))
     for (const auto& [name, value] : Specification::parse("model", plan.added["model"]).overrides)
       if (is_set(name)) plan.added.emplace(name, value);

@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/chakra.hpp"
 #include "sim/replay/copies.hpp"
@@ -332,9 +333,8 @@ void add_lineage(const PredictionRequest& request, const Cluster& cluster, bool 
 /// Plan of a request as text: everything that its Schedule depends on. Empty if it depends on times, too.
 std::string plan_key(const PredictionRequest& request, const DeviceModel* device) {
   const TrainingConfig& training = request.training;
-  const auto split = training.options.find("split");
   if (!request.costs.trace.empty() || !request.costs.phases.empty() || !request.costs.batch ||
-      (split != training.options.end() && split->second == "balanced"))
+      value_or(training.options, "split", "") == "balanced")
     return "";
   std::string key = request.strategy + "|" + shared_by(request.costs.model, training.mesh) + "|" +
                     to_text(request.costs.precision) + "|" + to_text(request.costs.execution) + "|" +

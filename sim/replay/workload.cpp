@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/replay/device_estimate.hpp"
 #include "sim/replay/device_notes.hpp"
@@ -21,15 +22,6 @@ int choose(const std::optional<int>& requested, const std::set<int>& measured, c
   if (requested) return *requested;
   if (measured.size() == 1) return *measured.begin();
   throw UsageError("--{} is missing; {} contains {}", option, path, joined(measured));
-}
-
-/// Result of `read`, whose errors name the file.
-auto of_file(const std::string& path, const auto& read) {
-  try {
-    return read();
-  } catch (const InputError& error) {
-    throw InputError("{}: {}", path, error.what());
-  }
 }
 
 /// Resolves one workload.
@@ -276,16 +268,13 @@ Workload resolve_workload(const CostRequest& request, const TrainingConfig& trai
 
 void check_execution(const CostRequest& request, const std::string& strategy,
                      const TrainingConfig& training) {
-  const auto schedule = training.options.find("schedule");
-  const bool interleaved = schedule != training.options.end() && schedule->second == "interleaved";
   const auto given = [&](const char* name, const char* standard) {
-    const auto option = training.options.find(name);
-    return option != training.options.end() && option->second != standard;
+    return value_or(training.options, name, standard) != standard;
   };
   if (request.execution.dispatch_overlap == "micro-batches" &&
       (training.micro_batches == 1 || training.recompute > 0 || training.mesh.size("expert") == 1 ||
        given("checkpoint", "never") || given("forward-only", "no") ||
-       (strategy == "pipeline" && !interleaved)))
+       (strategy == "pipeline" && value_or(training.options, "schedule", "") != "interleaved")))
     throw UsageError(
         "--dispatch-overlap micro-batches needs --mesh expert=N, several --micro-batches, a backward, no "
         "recomputed blocks (--recompute, --checkpoint) and, in a pipeline, --schedule interleaved");

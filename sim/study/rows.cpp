@@ -67,8 +67,7 @@ std::map<std::string, ColumnValue> column_values() {
          const std::optional<double> peak = peak_memory(r, facts);
          if (!peak || facts.memory <= Bytes(0) || r.notes.contains("activations"))
            return std::optional<double>();
-         const auto host = r.notes.find("offload");
-         const bool host_fits = host == r.notes.end() || !host->second.ends_with("does not fit");
+         const bool host_fits = !value_or(r.notes, "offload", "").ends_with("does not fit");
          return std::optional(*peak <= facts.memory.count() && host_fits ? 1.0 : 0.0);
        }},
       {"ranks", of_result([](const Result& r) { return r.configuration.world_size; })},
