@@ -77,9 +77,7 @@ const YamlNode& command_page(const std::string& name) {
 
 void declare_options(po::options_description& options, const std::string& page, const PageTexts& texts,
                      const std::string& section) {
-  const YamlNode& root = command_page(page);
-  if (!root.has(section)) return;
-  for (const auto& [name, entry] : entries_of(root.at(section))) {
+  for (const auto& [name, entry] : entries_of(command_page(page), section)) {
     if (name.starts_with('+')) {
       PageTexts own;
       for (const std::string& key : entry.keys()) own[key] = entry.at(key).text();

@@ -41,14 +41,10 @@ Program ping_pong_program(int rank, Bytes message) {
     const int send_tag = 2 * trip + rank;
     const auto index = static_cast<int>(program.ops.size());
     const std::vector<int> previous = trip == 0 ? std::vector<int>{} : std::vector<int>{index - 2};
-    program.ops.push_back({.name = "recv" + number,
-                           .stream = Stream::kComm,
-                           .action = Recv{offset, message, recv_tag},
-                           .after = previous});
-    program.ops.push_back({.name = "send" + number,
-                           .stream = Stream::kComm,
-                           .action = Send{offset, message, send_tag},
-                           .after = rank == 0 ? before : std::vector<int>{index}});
+    append(program, {.name = "recv" + number, .action = Recv{offset, message, recv_tag}, .after = previous});
+    append(program, {.name = "send" + number,
+                     .action = Send{offset, message, send_tag},
+                     .after = rank == 0 ? before : std::vector<int>{index}});
     before = {index};
   }
   program.ops.push_back(

@@ -67,9 +67,7 @@ struct BroadcastCopies {
 
   int add(std::string name, Copy copy, std::vector<int> after) {
     std::erase(after, kNone);
-    program.ops.push_back(
-        {.name = std::move(name), .stream = Stream::kCopy, .action = copy, .after = std::move(after)});
-    return static_cast<int>(program.ops.size()) - 1;
+    return append(program, {.name = std::move(name), .action = copy, .after = std::move(after)});
   }
 
   Program program{};

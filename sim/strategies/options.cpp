@@ -53,7 +53,7 @@ std::string unknown_choice(const std::string& what, const std::string& name,
   for (const YamlNode& one :
        YamlNode::load((home_folder() / "commands" / "not_modelled.yaml").string()).items())
     for (const YamlNode& part : one.items("names"))
-      if (plain.find(part.text()) != plain.npos)
+      if (plain.find(part.text()) != std::string::npos)
         return fmt::format("{} '{}': {} is not modelled; nearest is {}", what, name, one.at("what").text(),
                            one.at("nearest").text());
   return unknown_name(what, name, known);

@@ -149,17 +149,15 @@ struct SharedProgram {
   void add_call(int index, const std::string& name) {
     const LayerCollective& exchange = model.collectives[index];
     const CollectiveKind kind = collective_kind(exchange.kind);
-    call = static_cast<int>(result.ops.size());
-    Op collective{
-        .name = to_text(kind) + std::string("/") + name,
-        .action = Collective{.kind = kind,
-                             .message = exchange.fixed + samples * exchange.per_sample,
-                             .group = groups.at(exchange.group),
-                             .payload = ExchangeArray{index, exchange.kind == LayerCollectiveKind::kMaximum}},
-        .within = host,
-        .exchange = index};
-    collective.stream = operation_of(collective).stream;
-    result.ops.push_back(std::move(collective));
+    call = append(result,
+                  {.name = to_text(kind) + std::string("/") + name,
+                   .action = Collective{.kind = kind,
+                                        .message = exchange.fixed + samples * exchange.per_sample,
+                                        .group = groups.at(exchange.group),
+                                        .payload = ExchangeArray{index, exchange.kind ==
+                                                                            LayerCollectiveKind::kMaximum}},
+                   .within = host,
+                   .exchange = index});
   }
 
   Program result{};
