@@ -40,6 +40,25 @@ TEST_CASE("entries of a YAML map are its keys with their nodes") {
   REQUIRE(entries.size() == 2);
   CHECK(entries[0].first == "x");
   CHECK(entries[1].second.integer() == 2);
+  CHECK(entries_of(YamlNode::parse("{x: {a: 2}}", "text"), "x").size() == 1);
+  CHECK(entries_of(YamlNode::parse("{x: {a: 2}}", "text"), "y").empty());
+}
+
+TEST_CASE("a key that a map lacks has no value, or the other one") {
+  const std::map<std::string, int> map{{"a", 1}};
+  CHECK(optional_at(map, "a") == 1);
+  CHECK_FALSE(optional_at(map, "b"));
+  CHECK(value_or(map, "b", 2) == 2);
+}
+
+TEST_CASE("errors in a value name its option or its file") {
+  const auto fails = []() -> int { throw InputError("no size"); };
+  CHECK_THROWS_AS(parsed_option("cap", fails), UsageError);
+  CHECK_THROWS_WITH(parsed_option("cap", fails), "--cap: no size");
+  CHECK_THROWS_WITH(parsed_option("", fails), "no size");
+  CHECK_THROWS_WITH(parsed_option("cap", [] { throw InputError("--cap: none"); }), "--cap: none");
+  CHECK_THROWS_AS(of_file("a.json", fails), InputError);
+  CHECK_THROWS_WITH(of_file("a.json", fails), "a.json: no size");
 }
 
 TEST_CASE("a text is split where a separator ends its parts") {
