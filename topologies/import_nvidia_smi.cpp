@@ -115,59 +115,58 @@ std::optional<std::vector<int>> number_list(std::string_view text) {
   }
 }
 
-class MatrixReader {
- public:
-  MatrixReader(const std::string& text, const std::string& file) : file_(file), lines_(lines_of(text)) {}
+struct MatrixReader {
+  const std::string& file;
+  const std::vector<TextLine> lines;
 
   TopologyMatrix read() {
     std::size_t line = read_header();
-    for (const MatrixPart& part : matrix_.parts) {
+    for (const MatrixPart& part : matrix.parts) {
       if (!part.gpu && ends_before(line + 1)) break;
       if (ends_before(line + 1))
-        fail(line + 1 < lines_.size() ? lines_[line + 1].end : lines_.back().end,
+        fail(line + 1 < lines.size() ? lines[line + 1].end : lines.back().end,
              "found the end of the matrix, expected the row of {}", part.name);
-      read_row(lines_[++line], matrix_.parts[matrix_.cells.size()]);
+      read_row(lines[++line], matrix.parts[matrix.cells.size()]);
     }
-    for (const TextLine& rest : lines_)
+    for (const TextLine& rest : lines)
       if (rest.end.line > line + 1 && rest.words.size() > 1 && cell_of(rest.words[1]))
         fail(rest.words.front().place,
              "found the row of '{}', expected the end of the matrix after the row of {}",
-             rest.words.front().text, matrix_.parts[matrix_.cells.size() - 1].name);
+             rest.words.front().text, matrix.parts[matrix.cells.size() - 1].name);
     add_missing_rows();
     check_symmetry();
-    return std::move(matrix_);
+    return std::move(matrix);
   }
 
- private:
   template <class... Values>
   [[noreturn]] void fail(FilePosition place, fmt::format_string<Values...> message,
                          Values&&... values) const {
-    fail_at(file_, place, fmt::format(message, std::forward<Values>(values)...));
+    fail_at(file, place, fmt::format(message, std::forward<Values>(values)...));
   }
 
   [[nodiscard]] bool ends_before(std::size_t line) const {
-    return line >= lines_.size() || lines_[line].words.empty();
+    return line >= lines.size() || lines[line].words.empty();
   }
 
   /// Rows of NICs that the text lacks at its end follow from the columns. Cells between two are unknown.
   void add_missing_rows() {
-    const std::size_t known = matrix_.cells.size();
+    const std::size_t known = matrix.cells.size();
     std::vector<std::string> missing;
-    for (std::size_t i = known; i < matrix_.parts.size(); ++i) {
-      missing.push_back(matrix_.parts[i].name);
-      std::vector<MatrixCell> row(matrix_.parts.size());
-      for (std::size_t j = 0; j < known; ++j) row[j] = matrix_.cells[j][i];
-      matrix_.cells.push_back(std::move(row));
+    for (std::size_t i = known; i < matrix.parts.size(); ++i) {
+      missing.push_back(matrix.parts[i].name);
+      std::vector<MatrixCell> row(matrix.parts.size());
+      for (std::size_t j = 0; j < known; ++j) row[j] = matrix.cells[j][i];
+      matrix.cells.push_back(std::move(row));
     }
     if (!missing.empty())
-      matrix_.ignored.push_back("the file ends before the rows of " + joined(missing) +
-                                "; their columns are used, cells between them are unknown");
+      matrix.ignored.push_back("the file ends before the rows of " + joined(missing) +
+                               "; their columns are used, cells between them are unknown");
   }
 
   /// Reads the first line that starts with a GPU; returns its index.
   std::size_t read_header() {
-    const auto header = std::ranges::find_if(lines_, starts_with_gpu);
-    if (header == lines_.end())
+    const auto header = std::ranges::find_if(lines, starts_with_gpu);
+    if (header == lines.end())
       fail({}, "no line starts with GPU0; expected the output of 'nvidia-smi topo -m'");
     const std::vector<Word>& words = header->words;
     if (words.size() > 1 && cell_of(words[1]))
@@ -176,9 +175,9 @@ class MatrixReader {
     std::size_t at = 0;
     while (at < words.size() && !starts_extra(words, at)) add_part_name(words[at++]);
     while (at < words.size()) at = read_extra(words, at);
-    if (matrix_.parts.size() > kMaxParts)
-      fail(words.front().place, "found {} columns, expected at most {}", matrix_.parts.size(), kMaxParts);
-    return static_cast<std::size_t>(header - lines_.begin());
+    if (matrix.parts.size() > kMaxParts)
+      fail(words.front().place, "found {} columns, expected at most {}", matrix.parts.size(), kMaxParts);
+    return static_cast<std::size_t>(header - lines.begin());
   }
 
   static bool starts_extra(const std::vector<Word>& words, std::size_t at) {
@@ -189,9 +188,9 @@ class MatrixReader {
   void add_part_name(const Word& word) {
     if (!is_part(word.text))
       fail(word.place, "found '{}', expected GPU0, GPU1, ..., NIC0, mlx5_0, ... or CPU Affinity", word.text);
-    if (!names_.insert(word.text).second)
+    if (!names.insert(word.text).second)
       fail(word.place, "found '{}' twice, expected another name", word.text);
-    matrix_.parts.push_back({word.text, is_gpu(word.text), {}, -1, word.place});
+    matrix.parts.push_back({word.text, is_gpu(word.text), {}, -1, word.place});
   }
 
   /// Reads the header of a column after the matrix; these names have several words.
@@ -201,14 +200,14 @@ class MatrixReader {
     for (const std::vector<std::string>& extra : kExtras) {
       const auto found = words | std::views::drop(at) | std::views::take(extra.size());
       if (!std::ranges::equal(extra, found, {}, {}, &Word::text)) continue;
-      extras_.push_back(extra.front());
+      extras.push_back(extra.front());
       return at + extra.size();
     }
     fail(words[at].place, "found '{}', expected CPU Affinity, NUMA Affinity or GPU NUMA ID", words[at].text);
   }
 
   void read_row(const TextLine& line, MatrixPart& part) {
-    const std::size_t columns = matrix_.parts.size();
+    const std::size_t columns = matrix.parts.size();
     const Word& label = line.words.front();
     if (label.text != part.name)
       fail(label.place, "found '{}', expected the row of {}", label.text, part.name);
@@ -218,10 +217,10 @@ class MatrixReader {
       if (i + 1 >= line.words.size() && !part.gpu && ends_before(line.end.line)) return;  // cut here
       if (i + 1 >= line.words.size())
         fail(line.end, "found {} in the row of {}, expected {}, of {} to {}", counted(i, "cell"), part.name,
-             columns, matrix_.parts.front().name, matrix_.parts.back().name);
-      row.push_back(read_cell(line.words[i + 1], part, matrix_.parts[i]));
+             columns, matrix.parts.front().name, matrix.parts.back().name);
+      row.push_back(read_cell(line.words[i + 1], part, matrix.parts[i]));
     }
-    matrix_.cells.push_back(std::move(row));
+    matrix.cells.push_back(std::move(row));
     read_affinities(line, part);
   }
 
@@ -241,45 +240,43 @@ class MatrixReader {
   /// Reads the values after the cells. A row of a NIC has none, and with tabs a value may be missing between
   /// two others; two tabs precede the GPU NUMA ID. Text behind them is a remark.
   void read_affinities(const TextLine& line, MatrixPart& part) {
-    const std::size_t columns = matrix_.parts.size();
+    const std::size_t columns = matrix.parts.size();
     for (std::size_t i = columns + 1; i < line.words.size(); ++i) {
       const Word& word = line.words[i];
       std::size_t extra = i - columns - 1;
       const std::optional<std::vector<int>> numbers = number_list(word.text);
       const bool is_number = word.text.front() >= '0' && word.text.front() <= '9';
-      if (extra >= extras_.size() || (!numbers && !is_number)) return note_remark(line, i);
+      if (extra >= extras.size() || (!numbers && !is_number)) return note_remark(line, i);
       if (word.tabs > columns) extra = word.tabs - columns - 1;
       if (!numbers) fail(word.place, "found '{}', expected numbers as 0-19,40-59, or N/A", word.text);
-      const std::string& name = extras_[std::min(extra, extras_.size() - 1)];
+      const std::string& name = extras[std::min(extra, extras.size() - 1)];
       if (name == "CPU") part.cpus = *numbers;
       if (name == "NUMA" && numbers->size() == 1) part.numa = numbers->front();
     }
   }
   void note_remark(const TextLine& line, std::size_t from) {
     const auto words = transformed(line.words | std::views::drop(from), &Word::text);
-    matrix_.ignored.push_back(fmt::format("line {}: text behind the last column: '{}'", line.end.line,
-                                          printable(joined(words, " "))));
+    matrix.ignored.push_back(fmt::format("line {}: text behind the last column: '{}'", line.end.line,
+                                         printable(joined(words, " "))));
   }
 
   void check_symmetry() const {
-    for (int a = 0; a < matrix_.size(); ++a)
+    for (int a = 0; a < matrix.size(); ++a)
       for (int b = 0; b < a; ++b) {
-        const MatrixCell& here = matrix_.cells[a][b];
-        const MatrixCell& there = matrix_.cells[b][a];
+        const MatrixCell& here = matrix.cells[a][b];
+        const MatrixCell& there = matrix.cells[b][a];
         if (here.relation == there.relation && here.links == there.links) continue;
         fail(here.place, "found '{0}' from {1} to {2}, expected '{3}' as from {2} to {1} in line {4}",
-             text_of(here), matrix_.parts[a].name, matrix_.parts[b].name, text_of(there), there.place.line);
+             text_of(here), matrix.parts[a].name, matrix.parts[b].name, text_of(there), there.place.line);
       }
   }
   static std::string text_of(const MatrixCell& cell) {
     return to_text(cell.relation) + (cell.links > 0 ? std::to_string(cell.links) : "");
   }
 
-  const std::string& file_;
-  const std::vector<TextLine> lines_;
-  TopologyMatrix matrix_;
-  std::set<std::string> names_;
-  std::vector<std::string> extras_;  ///< first words of the columns after the matrix
+  TopologyMatrix matrix{};
+  std::set<std::string> names{};
+  std::vector<std::string> extras{};  ///< first words of the columns after the matrix
 };
 
 const Registration<Importer> kNvidiaSmi{
@@ -295,7 +292,7 @@ bool is_nvidia_smi(const std::string& text) { return std::ranges::any_of(lines_o
 
 ImportedCluster read_nvidia_smi(const std::string& text, const std::string& file,
                                 const ImportOptions& options) {
-  return host_of_matrix(MatrixReader(text, file).read(), file, options);
+  return host_of_matrix(MatrixReader{file, lines_of(text)}.read(), file, options);
 }
 
 }  // namespace stepcast

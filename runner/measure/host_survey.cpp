@@ -160,22 +160,20 @@ std::vector<HostCost> host_costs(RankSession& session, const HostSurvey& survey,
       session.control->all_gather_numbers("clocks", {clock.before.offset_s, clock.drift, clock.error_s});
   std::vector<HostCost> costs;
   for (std::size_t i = 0; i < survey.hosts.size(); ++i) {
-    HostCost cost;
-    cost.name = survey.hosts[i].name;
-    cost.ranks = survey.hosts[i].ranks;
-    cost.compute_speed = survey.processors[i] / median(survey.processors);
-    if (!survey.pairs.empty()) {
-      const auto host = static_cast<int>(i);
-      cost.pair_bandwidth_bytes_per_s = median_of_host(survey, host, &HostPair::bandwidth_bytes_per_s);
-      cost.pair_latency_s = median_of_host(survey, host, &HostPair::latency_s);
-    }
-    cost.slow_network = survey.slow_network[i];
-    cost.slow_compute = survey.slow_compute[i];
-    const auto rank = static_cast<std::size_t>(cost.ranks.front());
-    cost.clock_offset_s = clocks[rank][0];
-    cost.clock_drift = clocks[rank][1];
-    cost.clock_error_s = clocks[rank][2];
-    costs.push_back(std::move(cost));
+    const std::vector<double>& line = clocks[static_cast<std::size_t>(survey.hosts[i].ranks.front())];
+    const auto paired = [&](auto values) {
+      return survey.pairs.empty() ? 0.0 : median_of_host(survey, static_cast<int>(i), values);
+    };
+    costs.push_back({.name = survey.hosts[i].name,
+                     .ranks = survey.hosts[i].ranks,
+                     .compute_speed = survey.processors[i] / median(survey.processors),
+                     .pair_bandwidth_bytes_per_s = paired(&HostPair::bandwidth_bytes_per_s),
+                     .pair_latency_s = paired(&HostPair::latency_s),
+                     .slow_network = survey.slow_network[i],
+                     .slow_compute = survey.slow_compute[i],
+                     .clock_offset_s = line[0],
+                     .clock_drift = line[1],
+                     .clock_error_s = line[2]});
   }
   return costs;
 }

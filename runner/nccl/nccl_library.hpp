@@ -20,7 +20,7 @@ namespace stepcast {
 /// The calls, resolved at the first communicator: the program starts without NCCL, and shares the library
 /// with LibTorch.
 struct NcclLibrary {
-#define STEPCAST_NCCL_MEMBER(member, call) decltype(&call) member = nullptr;
+#define STEPCAST_NCCL_MEMBER(member, call) decltype(&call) member = nullptr;  // NOLINT: a declaration
   STEPCAST_NCCL_CALLS(STEPCAST_NCCL_MEMBER)
 };
 
