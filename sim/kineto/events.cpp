@@ -24,13 +24,30 @@ using nlohmann::json;
 constexpr int kDeepest = 8;  // arrays in arrays that are read; copies of a value are recursive
 constexpr double kLongestEvent = 7.0 * 86400e6;  // us; longer ones are errors of the profiler
 
-/// Control characters become spaces.
+/// Control characters become spaces, those that are not ASCII question marks, as their encoding may be cut or
+/// wrong, and in texts what follows a stray backslash another one. Outside of texts NaN, nan, inf and
+/// Infinity, which Kineto writes for what it divides by 0, become 0.
 struct PlainCharacters : io::multichar_input_filter {
+  bool in_text = false, escaped = false, in_number = false;
   template <class Source>
   std::streamsize read(Source& source, char* text, std::streamsize size) {
-    const std::streamsize got = io::read(source, text, size);
-    for (std::streamsize i = 0; i < got; ++i)
-      if (static_cast<unsigned char>(text[i]) < 0x20U) text[i] = ' ';
+    std::streamsize got = io::read(source, text, std::max<std::streamsize>(1, size - 1));
+    if (got > 0 && got < size && text[got - 1] == 'n')  // of null or nan
+      got += std::max<std::streamsize>(0, io::read(source, text + got, 1));
+    for (std::streamsize i = 0; i < got; ++i) {
+      char& c = text[i];
+      if (static_cast<unsigned char>(c) < 0x20U) c = ' ';
+      if (static_cast<unsigned char>(c) >= 0x80U) c = '?';
+      if (escaped && std::string_view("\"\\/bfnrtu").find(c) == std::string_view::npos) c = '\\';
+      const bool in_quotes = in_text;
+      if (c == '"' && !escaped) in_text = !in_text;
+      escaped = in_quotes && c == '\\' && !escaped;
+      if (in_quotes) continue;
+      const bool letter = std::isalpha(static_cast<unsigned char>(c)) != 0;
+      const bool begins = c == 'N' || c == 'I' || c == 'i' || (c == 'n' && i + 1 < got && text[i + 1] == 'a');
+      if (letter && (in_number || begins)) c = in_number ? ' ' : '0';
+      in_number = letter && (in_number || begins);
+    }
     return got;
   }
 };

@@ -93,8 +93,8 @@ struct KinetoFile {
   [[nodiscard]] const std::string& name(const KinetoEvent& event) const { return names[event.name]; }
 };
 
-/// Reads a file, plain or compressed by gzip, event by event. Control characters in names, which Kineto does
-/// not escape, become spaces. A file that was cut gives the events before the cut.
+/// Reads a file, plain or compressed by gzip, event by event. Characters in names that Kineto does not escape
+/// are replaced, and numbers that are NaN or infinite 0. A file that was cut gives the events before the cut.
 /// \throws InputError if it has no `traceEvents`, and for a bare array, which torch without Kineto writes
 KinetoFile read_kineto(const std::string& path);
 
