@@ -54,6 +54,7 @@ class DeviceTimes {
       : file_(file), launches_(launches), steps_(steps) {}
 
   DeviceReport run() {
+    report_.events.resize(steps_.size());
     place_events();
     report_.any = !events_.empty();
     report_.gpus = devices_.size();
@@ -83,6 +84,8 @@ class DeviceTimes {
     collectives_ = transformed(file_.names, collective_kernel);
     std::map<int, double> busy;
     std::vector<Placed> unlinked;
+    using Begun = std::pair<double, int>;
+    std::vector<Begun> begun;  // steps of linked events
     bool linked = false;
     for (int i = 0; i < static_cast<int>(file_.events.size()); ++i) {
       const KinetoEvent& event = file_.events[i];
@@ -103,11 +106,15 @@ class DeviceTimes {
         if (event.category == KinetoCategory::kKernel) devices_.insert(file_.tracks[event.track].process);
       }
       linked = linked || collective;
+      begun.emplace_back(event.begin, placed.place.step);
       events_.push_back(placed);
     }
+    std::ranges::sort(begun);
     for (Placed& placed : unlinked) {  // else they were launched before the window
-      placed.place.step = step_at(steps_, event_of(placed).begin);
-      if (!linked && placed.place.step >= 0) events_.push_back(placed);
+      const auto next = std::ranges::upper_bound(begun, event_of(placed).begin, {}, &Begun::first);
+      if (linked || next == begun.begin()) continue;
+      placed.place.step = std::prev(next)->second;  // the host may be ahead
+      events_.push_back(placed);
     }
     std::ranges::sort(events_, {}, [](const Placed& each) { return std::pair(each.place.step, each.event); });
     if (busy.empty()) return;
@@ -122,18 +129,19 @@ class DeviceTimes {
 
   void add_times() {
     double last_end = 0.0;
+    std::vector<const Placed*> coalesced;
     for (const Placed& placed : events_) {
       const KinetoEvent& event = event_of(placed);
       ProfiledStep& step = steps_[placed.place.step];
+      ++report_.events[placed.place.step];
       step.device_end = std::max(step.device_end, event.end);
-      if (const std::string& kind = collective_of(event); !kind.empty()) {
+      if (!collective_of(event).empty()) {
         if (placed.place.call >= 0) {
           ProfiledCollective& call = step.collectives[placed.place.call];
           call.begin = call.end > 0.0 ? std::min(call.begin, event.begin) : event.begin;
           call.end = std::max(call.end, event.end);
         } else if (placed.place.owner != Owner::kCollective) {
-          step.collectives.push_back(
-              {.kind = kind, .called = placed.launched, .begin = event.begin, .end = event.end});
+          coalesced.push_back(&placed);
         }
         continue;
       }
@@ -145,6 +153,20 @@ class DeviceTimes {
       }
       add(placed, duration);
     }
+    for (const Placed* placed : coalesced) add_coalesced(*placed);
+  }
+
+  /// A kernel that no call launched, but what followed one: of the step's first such call without a kernel.
+  void add_coalesced(const Placed& placed) {
+    const KinetoEvent& event = event_of(placed);
+    const std::string& kind = collective_of(event);
+    std::vector<ProfiledCollective>& calls = steps_[placed.place.step].collectives;
+    auto call = std::ranges::find_if(calls, [&](const ProfiledCollective& each) {
+      return each.end == 0.0 && (kind == "collective" || each.kind == kind);
+    });
+    if (call == calls.end()) call = calls.insert(call, {.kind = kind, .called = placed.launched});
+    call->begin = event.begin;
+    call->end = event.end;
   }
 
   void add(const Placed& placed, double duration) {

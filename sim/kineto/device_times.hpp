@@ -9,13 +9,14 @@ namespace stepcast {
 
 /// What a profile contains of its devices, beside the times of steps and operations.
 struct DeviceReport {
-  bool any = false;               ///< events of a device are in steps
-  std::string name{};             ///< GPU that ran most of the kernels; "": none, or not stated
-  std::size_t gpus = 0;           ///< with kernels that are no collectives
-  std::size_t unlinked = 0;       ///< events without a launch
-  std::vector<double> periods{};  ///< step to step: median distance of equal kernels with equal places
-  bool runs_behind = false;       ///< the device ends its steps later and later after the host
-  double lead = 0.0;              ///< us between a step's first launch and its kernel, median
+  bool any = false;                   ///< events of a device are in steps
+  std::string name{};                 ///< GPU that ran most of the kernels; "": none, or not stated
+  std::size_t gpus = 0;               ///< with kernels that are no collectives
+  std::size_t unlinked = 0;           ///< events without a launch
+  std::vector<std::size_t> events{};  ///< of the device, by step
+  std::vector<double> periods{};      ///< step to step: median distance of equal kernels with equal places
+  bool runs_behind = false;           ///< the device ends its steps later and later after the host
+  double lead = 0.0;                  ///< us between a step's first launch and its kernel, median
 };
 
 /// Gives the time of every kernel and copy to the step and the operation that launched it, wherever it runs:

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -37,6 +38,7 @@ class HostSweep {
     done[main_track_] = 1;
     for (const KinetoEvent& event : file_.events)
       if (!event.on_device() && std::exchange(done[event.track], 1) == 0) sweep(event.track);
+    std::ranges::for_each(steps_, [this](ProfiledStep& step) { add_operations(step); });
     return std::move(launches_);
   }
 
@@ -96,6 +98,19 @@ class HostSweep {
     if (track.is_main) gap_begin(track, steps_.back().end);
   }
 
+  /// Adds up the operations' times. What follows a loss in the middle of the forward, as of an auxiliary head,
+  /// is no loss up to the last operation with parameters.
+  void add_operations(ProfiledStep& step) {
+    int micro_batch = -1;  // with parameters in later operations
+    for (ProfiledOperation& each : step.operations | std::views::reverse) {
+      if (!each.gradients.empty()) micro_batch = each.micro_batch;
+      if (each.micro_batch == micro_batch && kinds_[file_.events[each.event].name] != NameKind::kLoss)
+        each.is_loss = false;
+      step.part(each.is_loss ? StepPart::kLoss : StepPart::kForward).host += each.forward.host;
+      step.part(each.is_loss ? StepPart::kLoss : StepPart::kBackward).host += each.backward.host;
+    }
+  }
+
   /// True if nodes of autograd begin between two times.
   [[nodiscard]] bool has_nodes(double from, double to) const {
     const auto next = std::ranges::lower_bound(nodes_, from, {}, &NodeTime::begin);
@@ -114,9 +129,10 @@ class HostSweep {
     leave(track, event.begin + kTolerance);
     if (kind == NameKind::kStep && track.is_main) {
       gap_begin(track, event.begin);
-      main_ = {};
       track.cursor = event.begin;
     }
+    if (const int step = step_at(steps_, event.begin); track.is_main && step != main_.step)
+      main_ = {.step = step};
     if (kind == NameKind::kModule) main_.module = file_.name(event);
     if (kind == NameKind::kOptimizer && track.is_main) main_.updated = true;
     if (kind == NameKind::kUnitForward && track.is_main) main_.unit = in_parentheses(file_.name(event));
@@ -142,7 +158,7 @@ class HostSweep {
         track.cursor = event.begin;
       }
     }
-    if (event.category == KinetoCategory::kRuntime && event.correlation() >= 0)
+    if (event.category == KinetoCategory::kRuntime && event.correlation() > 0)
       if (HostLaunch& last = launches_[event.correlation()]; event.begin >= last.time)
         last = {frame.place, event.begin};
     track.frames.push_back(frame);
@@ -200,20 +216,23 @@ class HostSweep {
       (gap ? step.waited : step.strategy.host) += duration;
       if (place.part == StepPart::kBackward && step.has(place.operation))
         step.operations[place.operation].strategy += duration;
+    } else if (step.has(place.operation) && place.part == StepPart::kForward) {
+      step.operations[place.operation].forward.host += duration;
+    } else if (step.has(place.operation) && place.part == StepPart::kBackward) {
+      step.operations[place.operation].backward.host += duration;
     } else {
-      StepPart part = place.part;
-      if (step.has(place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
-        ProfiledOperation& operation = step.operations[place.operation];
-        (part == StepPart::kForward ? operation.forward : operation.backward).host += duration;
-        if (operation.is_loss) part = StepPart::kLoss;
-      }
-      step.part(part).host += duration;
+      step.part(place.part).host += duration;
     }
   }
 
-  /// The operation whose backward begins.
+  /// The operation whose backward begins. Nodes in a node are of a recomputed forward (reentrant activation
+  /// checkpointing), whose thread has sequence numbers of its own.
   void note_node(Track& track, const KinetoEvent& event) {
     if (event.sequence() < 0 || !event.backward) return;
+    const auto outer = std::ranges::count_if(track.frames, [&](const Frame& frame) {
+      return frame.kind == NameKind::kNode && frame.end >= event.end;
+    });
+    if (outer > (kinds_[event.name] == NameKind::kNode ? 0 : 1)) return;
     const auto found = creators_.find(event.sequence());
     if (found == creators_.end() || found->second.first != step_at(steps_, event.begin)) return;
     track.current = found->second.second;
@@ -232,7 +251,21 @@ class HostSweep {
     operation.gradients.push_back(ready);
   }
 
-  int note_collective(const KinetoEvent& event, const std::string& name, int step) {
+  /// Elements that an all-gather makes of those of one rank: as PyTorch's own call around it has them.
+  [[nodiscard]] double gathered(int index, double own) const {
+    constexpr int kMostBetween = 16;  // events
+    const KinetoEvent& event = file_.events[index];
+    for (int i = index - 1; i >= std::max(0, index - kMostBetween); --i) {
+      const KinetoEvent& outer = file_.events[i];
+      const bool around = outer.track == event.track && outer.end >= event.end;
+      if (!around || !file_.name(outer).starts_with("c10d::_allgather_base_")) continue;
+      if (const auto dims = dims_of(file_, outer); !dims.empty()) return elements(dims.front());
+    }
+    return own * std::max(1, file_.metadata.world_size);
+  }
+
+  int note_collective(int index, const std::string& name, int step) {
+    const KinetoEvent& event = file_.events[index];
     ProfiledCollective call{.called = event.begin};
     std::vector<std::vector<std::int64_t>> dims = dims_of(file_, event);
     if (const auto from = call_of(file_, event)) {
@@ -249,6 +282,7 @@ class HostSweep {
       else if (!dims.empty())
         call.bytes =
             elements(dims[name.find("reduce_scatter") != std::string::npos && dims.size() > 1 ? 1 : 0]);
+      if (call.kind == "all_gather" && !name.starts_with("c10d::")) call.bytes = gathered(index, call.bytes);
       if (name.starts_with("gloo:")) call.begin = event.begin, call.end = event.end;
     }
     if (call.kind.empty()) return -1;
@@ -330,7 +364,7 @@ class HostSweep {
     if (kind == NameKind::kCollective) place.owner = Owner::kCollective;
     if (kind == NameKind::kCollective && place.call < 0 && name.starts_with(call_prefix_) &&
         (call_prefix_ != "record_param_comms" || call_of(file_, event)))
-      place.call = note_collective(event, name, step);
+      place.call = note_collective(index, name, step);
     if (kind == NameKind::kAccumulate) note_gradient(track, event);
     if (kind == NameKind::kCopies || kind == NameKind::kUnitForward || kind == NameKind::kUnitEnd)
       place.owner = Owner::kCopies;
