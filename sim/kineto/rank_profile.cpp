@@ -1,7 +1,9 @@
 #include "sim/kineto/rank_profile.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <ranges>
 #include <set>
 
@@ -41,19 +43,30 @@ std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file
   return {track, steps};
 }
 
+/// Begins of events by kind. A GradScaler's update counts as the optimizer's, which it may have skipped.
+std::map<NameKind, std::vector<double>> begins_of(const KinetoFile& file,
+                                                  const std::vector<NameKind>& kinds) {
+  std::map<NameKind, std::vector<double>> begins;
+  for (const KinetoEvent& event : file.events) {
+    const bool scaler = file.name(event) == "aten::_amp_update_scale_";
+    begins[scaler ? NameKind::kOptimizer : kinds[event.name]].push_back(event.begin);
+  }
+  for (auto& [kind, all] : begins) std::ranges::sort(all);
+  return begins;
+}
+
+bool any_within(const std::vector<double>& begins, double from, double to) {
+  const auto next = std::ranges::lower_bound(begins, from);
+  return next != begins.end() && *next < to;
+}
+
 /// Joins the steps up to each one with an `Optimizer.step#` if others have a backward alone, because step()
 /// of the profiler was called after every micro-batch. Joins of fewer steps than others were cut by the
 /// window.
-void join_micro_batches(const KinetoFile& file, const std::vector<NameKind>& kinds,
-                        std::vector<ProfiledStep>& steps, std::vector<std::string>& notes) {
-  std::map<NameKind, std::vector<double>> begins;
-  for (const KinetoEvent& event : file.events)
-    if (const NameKind kind = kinds[event.name]; kind == NameKind::kNode || kind == NameKind::kOptimizer)
-      begins[kind].push_back(event.begin);
-  for (auto& [kind, all] : begins) std::ranges::sort(all);
+void join_micro_batches(std::map<NameKind, std::vector<double>> begins, std::vector<ProfiledStep>& steps,
+                        std::vector<std::string>& notes) {
   const auto has = [&](NameKind kind, const ProfiledStep& step) {
-    const auto next = std::ranges::lower_bound(begins[kind], step.begin);
-    return next != begins[kind].end() && *next < step.end;
+    return any_within(begins[kind], step.begin, step.end);
   };
   const auto is_part = [&](const ProfiledStep& step) {
     return has(NameKind::kNode, step) && !has(NameKind::kOptimizer, step);
@@ -69,34 +82,46 @@ void join_micro_batches(const KinetoFile& file, const std::vector<NameKind>& kin
     is_open = is_part(step);
   }
   if (is_open) joins.pop_back();
-  const int most = joins.empty() ? 0 : std::ranges::max(joins | std::views::values);
-  if (joins.size() < 2 && most < 3) {  // may as well be an event that was lost
+  const auto alike = [&](int parts) { return std::ranges::count(joins | std::views::values, parts); };
+  int most = 0;
+  for (const int parts : joins | std::views::values)
+    if (std::pair(alike(parts), parts) > std::pair(alike(most), most)) most = parts;
+  // If all have it, they may as well be steps, of which one's Optimizer.step was skipped or lost.
+  const NameKind sign = begins[NameKind::kZeroGrad].empty() ? NameKind::kCollective : NameKind::kZeroGrad;
+  const bool whole = std::ranges::all_of(steps, [&](const ProfiledStep& step) { return has(sign, step); });
+  if (most < 2 || (alike(most) < 2 && most < 3 && whole)) {
     notes.push_back("not every ProfilerStep# with a backward has an Optimizer.step");
     return;
   }
-  notes.push_back(fmt::format("{} end with an Optimizer.step; {} ProfilerStep# were joined to each",
-                              counted(joins.size(), "step"), most));
+  notes.push_back(fmt::format("{} ProfilerStep# were joined to each of {} with an Optimizer.step", most,
+                              counted(static_cast<std::size_t>(alike(most)), "step")));
   steps.clear();
   for (const auto& [step, parts] : joins)
     if (parts == most) steps.push_back(step);
 }
 
-/// Without `ProfilerStep#`: from the end of one `Optimizer.step#` to the end of the next; of one alone, from
-/// the thread's first event.
+/// Without `ProfilerStep#`: from the end of one `Optimizer.step#` to the end of the next after a backward; of
+/// one alone, from the thread's first event. Updates inside the backward's nodes are no ends.
 std::pair<int, std::vector<ProfiledStep>> steps_of(const KinetoFile& file, const std::vector<NameKind>& kinds,
                                                    std::vector<std::string>& notes) {
   auto steps = annotated_steps(file, kinds, NameKind::kStep);
   if (steps.first >= 0) {
-    join_micro_batches(file, kinds, steps.second, notes);
+    join_micro_batches(begins_of(file, kinds), steps.second, notes);
     return steps;
   }
   const int track = annotated_steps(file, kinds, NameKind::kOptimizer).first;
+  const std::vector<double> nodes = begins_of(file, kinds)[NameKind::kNode];
   std::vector<double> ends;
-  double first = 1e300;
+  double first = 1e300, node_end = 0.0;
   for (const KinetoEvent& event : file.events) {
     if (event.track != track) continue;
     first = std::min(first, event.begin);
-    if (kinds[event.name] == NameKind::kOptimizer) ends.push_back(event.end);
+    if (kinds[event.name] == NameKind::kNode) node_end = std::max(node_end, event.end);
+    if (kinds[event.name] != NameKind::kOptimizer || event.end <= node_end) continue;
+    if (ends.empty() || any_within(nodes, ends.back(), event.end))
+      ends.push_back(event.end);
+    else  // one of several optimizers
+      ends.back() = std::max(ends.back(), event.end);
   }
   if (ends.empty()) return {-1, {}};
   if (ends.size() == 1) ends.insert(ends.begin(), first);
@@ -137,6 +162,29 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
       operations == 0 ? "; operations need activities=[ProfilerActivity.CPU, ...]" : "");
 }
 
+/// Leaves out steps that lack events of the device, as the file was cut: those with fewer than another, and
+/// those with a call of NCCL, a forward or an update without any.
+void drop_cut_steps(const KinetoFile& file, const DeviceReport& device, std::vector<ProfiledStep>& steps,
+                    std::vector<std::string>& notes) {
+  const double host_step = median(transformed(steps, &ProfiledStep::duration));
+  const std::size_t most = std::ranges::max(device.events);
+  const bool nccl = file.metadata.backend.find("nccl") != std::string::npos;
+  std::size_t next = 0;
+  const auto dropped = std::erase_if(steps, [&](const ProfiledStep& step) {
+    bool lacks = device.events[next++] < most;
+    for (const StepPart part : {StepPart::kForward, StepPart::kOptimizer})
+      lacks = lacks || step.part(part).device <= 0.0;
+    for (const ProfiledCollective& call : step.collectives) lacks = lacks || (nccl && call.end <= 0.0);
+    return lacks;
+  });
+  if (steps.empty())
+    throw InputError(
+        "{}: ends early or is damaged at {}, before the kernels of a whole step: times of the device are "
+        "unknown; steps of the host take {}",
+        file.path, file.cut, to_text(Seconds(host_step / kSecond)));
+  if (dropped > 0) notes.push_back(counted(dropped, "step") + " without all events of the device: left out");
+}
+
 /// Leaves out steps without a backward, and those that took much longer than the others.
 void drop_steps(std::vector<ProfiledStep>& steps, const DeviceReport& device,
                 std::vector<std::string>& notes) {
@@ -160,10 +208,8 @@ void drop_steps(std::vector<ProfiledStep>& steps, const DeviceReport& device,
 void count_buffers(const KinetoFile& file, const ProfiledStep& step, RankProfile& profile) {
   for (const ProfiledCollective& call : step.collectives) {
     if (profile.strategy != "ddp" || call.kind != "broadcast" || call.bytes <= 0.0) continue;
-    if (element_bytes(call.dtype) == 8.0)
-      profile.counters += static_cast<std::size_t>(call.bytes / 8.0);
-    else
-      profile.buffers += static_cast<std::size_t>(call.bytes / 4.0);
+    const bool counts = element_bytes(call.dtype) == 8.0;
+    (counts ? profile.counters : profile.buffers) += static_cast<std::size_t>(call.bytes / (counts ? 8 : 4));
   }
   if (profile.buffers > 0) return;
   for (const ProfiledOperation& operation : step.operations) {
@@ -184,11 +230,8 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
     const bool product = contains_any(operation.name, {"linear", "conv", "mm", "matmul", "embedding"});
     if (!product || dims.size() <= which || dims[which].empty()) continue;
     if (profile.metadata.batch == 0) profile.metadata.batch = static_cast<int>(dims[which][0]);
-    if (profile.input_elements <= 0.0) {
-      profile.input_elements = 1.0;
-      for (std::size_t i = 1; i < dims[which].size(); ++i)
-        profile.input_elements *= static_cast<double>(dims[which][i]);
-    }
+    profile.input_elements =
+        std::accumulate(dims[which].begin() + 1, dims[which].end(), 1.0, std::multiplies<double>());
     break;
   }
   // Autocast casts inside the operation: the type is that of the kernel's own call.
@@ -232,7 +275,7 @@ void add_rests(std::vector<ProfiledStep>& steps) {
 void choose_step(const DeviceReport& device, RankProfile& profile) {
   profile.pace.step_us = median(transformed(profile.steps, &ProfiledStep::duration));
   if (device.lead > kLeastLead * profile.pace.step_us) profile.pace.lead_us = device.lead;
-  if (device.periods.empty()) return;
+  if (device.periods.empty() || (profile.pace.lead_us == 0.0 && !device.runs_behind)) return;
   const double period = median(device.periods);
   if (std::abs(period / profile.pace.step_us - 1.0) <= kAhead) return;
   profile.pace.is_device_step = true;
@@ -274,8 +317,8 @@ RankProfile read_rank_profile(const std::string& path) {
   auto [track, steps] = steps_of(file, kinds, profile.notes);
   if (track < 0)
     throw InputError(
-        "{}: has no training step: no ProfilerStep# and no Optimizer.step#{}; found {}. Pass "
-        "schedule=torch.profiler.schedule(...) and call step() after every training step",
+        "{}: has no training step: no ProfilerStep#, and no Optimizer.step# outside of a backward{}; found "
+        "{}. Pass schedule=torch.profiler.schedule(...) and call step() after every training step",
         path,
         std::ranges::find(kinds, NameKind::kNode) == kinds.end() ? ", and no backward pass: it is inference"
                                                                  : "",
@@ -290,6 +333,8 @@ RankProfile read_rank_profile(const std::string& path) {
   if (device.gpus > 1)
     profile.notes.push_back(
         fmt::format("kernels ran on {} GPUs of one process; their times are added up", device.gpus));
+  if (!file.cut.empty() && (device.any || !file.metadata.devices.empty() || file.metadata.backend == "nccl"))
+    drop_cut_steps(file, device, steps, profile.notes);
   if (!profile.on_device && file.metadata.backend == "nccl")
     throw InputError(
         "{}: has no kernels, although its ranks use NCCL; profile with activities=[ProfilerActivity.CPU, "
