@@ -121,9 +121,9 @@ std::string precision_of(const ProfiledRun& run) {
   return to_text(Precision::parse(text));
 }
 
-/// Without shapes: gradients that became ready since the last all-reduce share the elements of its bucket.
+/// Without shapes: gradients that became ready since the last reduction share the elements of its bucket.
 /// All micro-batches have those of the last one, which reduces even if the others do not (`no_sync`).
-void share_buckets(ProfiledStep& step) {
+void share_buckets(ProfiledStep& step, const char* reduction) {
   std::map<int, std::vector<ReadyGradient*>> gradients;  // by micro-batch
   for (ProfiledOperation& operation : step.operations)
     for (ReadyGradient& ready : operation.gradients) gradients[operation.micro_batch].push_back(&ready);
@@ -132,7 +132,7 @@ void share_buckets(ProfiledStep& step) {
   const std::vector<ReadyGradient*>& last = gradients.rbegin()->second;
   std::vector<const ProfiledCollective*> calls;
   for (const ProfiledCollective& call : step.collectives)
-    if (call.kind == "all_reduce" && call.bytes > 0.0) calls.push_back(&call);
+    if (call.kind == reduction && call.bytes > 0.0) calls.push_back(&call);
   std::ranges::stable_sort(calls, {}, &ProfiledCollective::called);
   auto first = last.begin();
   for (const ProfiledCollective* call : calls) {
@@ -178,20 +178,23 @@ void check_ranks(const std::vector<RankProfile>& ranks) {
   }
 }
 
-/// Ranks that share the optimizer: FSDP's, and those that scatter as many bytes as the gradients have.
+/// Ranks that share the optimizer: FSDP's, and those that scatter as many elements as the gradients have, or
+/// gather as many as the parameters. Of several groups those that move most.
 int shards_of(const ProfiledRun& run) {
-  const RankProfile& any = run.ranks.front();
-  int gathering = 1, scattering = 1;
-  double scattered = 0.0;
-  for (const TracedCollective& call : run.collectives) {
-    if (call.kind == "all_gather") gathering = std::max(gathering, call.ranks);
-    if (call.kind != "reduce_scatter" || element_bytes(call.dtype) <= 0.0) continue;
-    scattering = std::max(scattering, call.ranks);
-    scattered += call.per_step * call.bytes / element_bytes(call.dtype);
+  std::map<int, double> scattered, gathered;  // elements by ranks
+  for (const TracedCollective& call : run.collectives)
+    if (call.kind == "reduce_scatter" || call.kind == "all_gather")
+      (call.kind == "all_gather" ? gathered : scattered)[std::max(1, call.ranks)] +=
+          call.per_step * call.bytes / std::max(1.0, element_bytes(call.dtype));
+  const bool fsdp = run.ranks.front().strategy == "fsdp";
+  for (const auto& all : {scattered, gathered}) {
+    if (all.empty()) continue;
+    const auto [ranks, elements] =
+        *std::ranges::max_element(all, {}, [](const auto& each) { return each.second; });
+    constexpr double kPadding = 0.05;
+    if (fsdp || (run.parameters > 0.0 && std::abs(elements / run.parameters - 1.0) < kPadding)) return ranks;
   }
-  constexpr double kPadding = 0.05;
-  if (any.strategy == "fsdp") return std::max(gathering, scattering);
-  return run.parameters > 0.0 && std::abs(scattered / run.parameters - 1.0) < kPadding ? scattering : 1;
+  return 1;
 }
 
 /// Times of one step, for one rank.
@@ -316,12 +319,14 @@ ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::
   const RankProfile& any = run.ranks.front();
   const ProfiledStep& step = any.steps.front();
   run.shared_buckets =
-      any.strategy == "ddp" && std::ranges::none_of(step.operations, [](const auto& operation) {
+      !any.strategy.empty() && std::ranges::none_of(step.operations, [](const auto& operation) {
         return std::ranges::any_of(operation.gradients,
                                    [](const auto& ready) { return ready.elements > 0.0; });
       });
   if (run.shared_buckets)
-    for (RankProfile& rank : run.ranks) std::ranges::for_each(rank.steps, share_buckets);
+    for (RankProfile& rank : run.ranks)
+      for (ProfiledStep& each : rank.steps)
+        share_buckets(each, any.strategy == "fsdp" ? "reduce_scatter" : "all_reduce");
   run.micro_batches = std::max(1, step.micro_batches);
   const std::vector<ProfiledOperation> operations = operations_of(step, 0);
   run.segments = segments_in(operations, run.model, any.path);
