@@ -77,16 +77,15 @@ void draw(const po::variables_map& values, const WaterfallSheet& sheet, const st
     render(draw_waterfall(sheet), text_option(values, "figure"), caption, flag_option(values, "force"));
 }
 
-ExitCode explain_difference(const po::variables_map& values, Result measured) {
+ExitCode explain_difference(const po::variables_map& values, Result measured, const std::string& path,
+                            const std::string& against) {
   // Runs with replayed compute have no memory, and a breakdown of every rank.
   if (measured.memory.empty() && std::ssize(measured.breakdown) == measured.configuration.world_size)
     for (int rank = 0; rank < measured.configuration.world_size; ++rank)
       measured.memory.emplace_back().rank = rank;
-  const std::string against = text_option(values, "against");
   const Result forecast = load_result(against);
   if (measured.origin != Origin::kMeasured)
-    throw InputError("{}: is not a measured result; --against compares one with its forecast",
-                     text_option(values, "file"));
+    throw InputError("{}: is not a measured result; --against compares one with its forecast", path);
   if (forecast.origin != Origin::kPredicted)
     throw InputError("--against: {}: is not a forecast; 'stepcast predict -o' writes one", against);
   const StepDifferences found = step_differences(measured, forecast);
@@ -104,11 +103,13 @@ ExitCode run(const po::variables_map& values) {
   check_output(values);
   if (values.count("figure") != 0)
     check_renderable(text_option(values, "figure"), flag_option(values, "force"));
-  const std::string path = text_option(values, "file");
-  if (values.count("against") != 0 && is_profile_of_torch(path))
-    return explain_difference(values, profiled_result({path}, load_result(text_option(values, "against"))));
+  std::string path = text_option(values, "file");
+  std::string against = values.count("against") != 0 ? text_option(values, "against") : "";
+  if (!against.empty() && is_profile_of_torch(against)) std::swap(path, against);  // in either order
+  if (!against.empty() && is_profile_of_torch(path))
+    return explain_difference(values, profiled_result({path}, load_result(against)), path, against);
   const Result result = load_result(path);
-  if (values.count("against") != 0) return explain_difference(values, result);
+  if (!against.empty()) return explain_difference(values, result, path, against);
   const Explanation explanation = explain(request_of(path, result), more);
   check_same_inputs(path, result, explanation.result);
   const double then = result.median_step_time_s(), now = explanation.result.median_step_time_s();
