@@ -103,6 +103,9 @@ TEST_CASE("explain compares a profile of PyTorch with its forecast", "[commands]
     INFO(outcome.err);
     REQUIRE(outcome.exit_code == 0);
     CHECK_THAT(outcome.out, Catch::Contains("of the difference is in") && Catch::Contains("conv2d"));
+    const Outcome swapped = shell.run("stepcast explain forecast.json --against " + profile);
+    CHECK(outcome.out.ends_with(swapped.out));
+    CHECK(swapped.exit_code == 0);
   }
 }
 

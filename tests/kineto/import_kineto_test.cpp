@@ -146,6 +146,11 @@ TEST_CASE("units of FSDP2 are segments, and the optimizer's shards are added up"
   for (const ProfiledSegment& segment : run.segments)
     if (segment.repeated) units.push_back(segment.name);
   CHECK(units == std::vector<std::string>{"blocks.0", "blocks.1"});
+  double gathered = 0.0, blocks = 0.0;  // the root once, blocks in the forward and in the backward
+  for (const TracedCollective& call : run.collectives)
+    if (call.kind == "all_gather") gathered += call.per_step * call.bytes;
+  for (const ProfiledSegment& segment : run.segments) blocks += segment.repeated ? segment.total() : 0.0;
+  CHECK(gathered == 4.0 * (run.parameters + blocks));
 }
 
 TEST_CASE("a GPU's kernels belong to the operations that launched them") {
@@ -189,6 +194,82 @@ TEST_CASE("a GPU's collectives have bytes, a group and the part that no kernel h
   CHECK(median(both.collectives.front().time_s) == Approx(80e-6));  // rank 0 waited 60 us
   CHECK(median(imported_trace({paths[0]}).collectives.front().time_s) == Approx(140e-6));
   CHECK(both.profile.at("exposed") == Approx(80e-6));
+}
+
+TEST_CASE("kernels of collectives without a launch in their call belong to the call", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.all_reduce = 80.0;
+  profile.ranks = 2;
+  profile.waits = false;
+  nlohmann::json unlinked = profile.json(), coalesced = unlinked;
+  for (nlohmann::json* event : events_named(unlinked, "nccl")) (*event)["args"]["correlation"] = 0;
+  add_events(unlinked, {slice("cuda_runtime", "cudaEventRecord", 100, 1000.5, 0.1, {{"correlation", 0}})});
+  for (nlohmann::json* event : events_named(coalesced, "record_param_comms")) (*event)["dur"] = 0.5;
+  for (const nlohmann::json& json : {unlinked, coalesced}) {
+    const Trace trace = imported_trace({folder.write("changed.json", json.dump())});
+    REQUIRE(trace.collectives.size() == 1);
+    CHECK(trace.collectives.front().per_step == 1.0);
+    CHECK(trace.collectives.front().bytes == 4.0 * (32 * 16 + 8 * 32));
+    for (const double time_s : trace.collectives.front().time_s) CHECK(time_s == Approx(80e-6));
+    CHECK(trace.profile.at("exposed") == Approx(80e-6));
+  }
+}
+
+TEST_CASE("all-gathers of versions without fields have the elements of all ranks", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.ranks = 8;
+  nlohmann::json json = profile.json();
+  const auto dims = [](std::vector<std::vector<int>> all) {
+    return nlohmann::json{{"Input Dims", all}, {"Input type", {"float", "float"}}};
+  };
+  for (const nlohmann::json* event : events_named(json, "Optimizer.step#")) {
+    const double end = (*event)["ts"].get<double>() + (*event)["dur"].get<double>();
+    json["traceEvents"].push_back(slice("cpu_op", "c10d::_allgather_base_", 100, end + 0.1, 0.3,
+                                        dims({{1024}, {512}})));  // of a group of two
+    json["traceEvents"].push_back(
+        slice("user_annotation", "nccl:_all_gather_base", 100, end + 0.2, 0.1, dims({{512}})));
+    json["traceEvents"].push_back(
+        slice("user_annotation", "nccl:all_gather", 100, end + 0.5, 0.1, dims({{512}})));
+  }
+  std::vector<double> bytes;
+  for (const TracedCollective& call : read_profiled_run({folder.write("old.json", json.dump())}).collectives)
+    bytes.push_back(call.bytes);
+  CHECK(bytes == std::vector<double>{4.0 * 1024, 4.0 * 8 * 512});
+}
+
+TEST_CASE("FSDP's reductions give parameters without shapes, and the ranks that share the optimizer",
+          "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.all_reduce = 80.0;
+  profile.ranks = 4;
+  nlohmann::json json = profile.json();
+  for (nlohmann::json& event : json["traceEvents"]) event["args"].erase("Input Dims");
+  const nlohmann::json gather{{"Collective name", "_allgather_base"},
+                              {"dtype", "Float"},
+                              {"Out msg nelems", 32 * 16 + 8 * 32},
+                              {"Group size", 8},
+                              {"Process Group Name", "replicas"}};
+  std::vector<nlohmann::json> gathers;
+  for (const nlohmann::json* event : events_named(json, "record_param_comms"))
+    gathers.push_back(
+        slice("cpu_op", "record_param_comms", 101, (*event)["ts"].get<double>() - 0.5, 0.4, gather));
+  add_events(json, gathers);
+  nlohmann::json sharded = json;
+  for (nlohmann::json* event : events_named(sharded, "ncclDev"))
+    (*event)["name"] = "ncclDevKernel_ReduceScatter";
+  for (nlohmann::json* event : events_named(sharded, "record_param_comms"))
+    if ((*event)["args"]["Collective name"] == "allreduce")
+      (*event)["args"]["Collective name"] = "_reduce_scatter_base";
+  add_events(sharded, {slice("user_annotation", "FSDP::root_pre_forward", 100, 1000.0, 0.1)});
+  const ProfiledRun run = read_profiled_run({folder.write("fsdp.json", sharded.dump())});
+  CHECK(run.parameters == 32 * 16 + 8 * 32);
+  CHECK(run.shards == 4);
+  // ZeRO-1 gathers what every rank has updated.
+  add_events(json, {slice("cpu_op", "torch::distributed::reducer::mul_out", 100, 1000.0, 0.1)});
+  CHECK(read_profiled_run({folder.write("zero1.json", json.dump())}).shards == 8);
 }
 
 TEST_CASE("a written trace describes its model, and contains no name of a host, user or path") {
@@ -384,6 +465,68 @@ TEST_CASE("a cut file gives the steps before the cut, and control characters do 
   CHECK(importer_of(folder.file("cut.json.gz"), "").name == "kineto");
   CHECK_THROWS_WITH(read_kineto(folder.write("bad.json.gz", zipped.substr(0, 3) + "x")),
                     Catch::Contains("bad.json.gz: has no key 'traceEvents'"));
+}
+
+TEST_CASE("a cut profile of a GPU gives the steps whose kernels it has", "[kineto]") {
+  const TemporaryFolder folder;
+  const std::string text = two_layers().json().dump();
+  const auto cut_at = [&](std::size_t at) { return folder.write("cut.json", text.substr(0, at)); };
+  const ProfiledRun run = read_profiled_run({cut_at(text.rfind("\"sgd\"") - 50)});
+  CHECK(run.ranks.front().steps.size() == 2);
+  CHECK_THAT(joined(run.ranks.front().notes),
+             Catch::Contains("1 step without all events of the device: left out"));
+  for (const char* until : {"gemm_backward", "sgd"})  // of the first step
+    CHECK_THROWS_WITH(read_profiled_run({cut_at(text.find(until))}),
+                      Catch::Contains("before the kernels of a whole step: times of the device are unknown"));
+}
+
+TEST_CASE("a profile with NaN, infinity and characters that are no text is read as a whole", "[kineto]") {
+  const TemporaryFolder folder;
+  std::string text = two_layers().json().dump();
+  const auto replace_all = [&](const std::string& from, const std::string& to) {
+    for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+      text.replace(at, from.size(), to);
+  };
+  replace_all(R"("args":{")",
+              R"("args":{"a":NaN,"b":-nan,"c":[inf,-Infinity,null],"d":"nan\"inf","e":1e5,")");
+  replace_all("gemm_backward", "a\\d\xff\\\\");
+  const ProfiledRun run = read_profiled_run({folder.write("nan.json", text)});
+  CHECK(run.ranks.front().notes.empty());
+  CHECK(run.parameters == 32 * 16 + 8 * 32);
+  CHECK(run.ranks.front().steps.front().part(StepPart::kBackward).device == Approx(600.0));
+}
+
+TEST_CASE("layers after a loss in the middle of the forward are no loss", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.loss_after = 1;
+  const ProfiledRun run = read_profiled_run({folder.write("middle.json", profile.json().dump())});
+  CHECK(run.parameters == 32 * 16 + 8 * 32);
+  const ProfiledStep& step = run.ranks.front().steps.front();
+  CHECK(step.part(StepPart::kForward).device == Approx(400.0));
+  CHECK(step.part(StepPart::kBackward).device == Approx(600.0));
+  CHECK(step.part(StepPart::kLoss).device == 0.0);
+  CHECK(sum_of_parts(step) == Approx(step.duration()).epsilon(0.001));
+  CHECK(step.part(StepPart::kLoss).host < 0.02 * step.duration());
+}
+
+TEST_CASE("nodes inside of a node, of a recomputed forward, belong to the operation of the outer one",
+          "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json();
+  std::vector<nlohmann::json> inner;
+  for (const nlohmann::json* event : events_named(json, "autograd::engine::evaluate_function: Addmm")) {
+    const int number = (*event)["args"]["Sequence number"];
+    inner.push_back(*event);
+    inner.back()["ts"] = (*event)["ts"].get<double>() + 0.2;
+    inner.back()["dur"] = 0.2;
+    inner.back()["args"]["Sequence number"] = number % 2 == 1 ? number + 1 : number - 1;  // the other layer's
+  }
+  add_events(json, inner);
+  const ProfiledRun run = read_profiled_run({folder.write("nested.json", json.dump())});
+  REQUIRE(run.segments.size() == 2);
+  CHECK(run.segments[0].elements == std::vector<double>{32 * 16});
+  CHECK(run.segments[1].elements == std::vector<double>{8 * 32});
 }
 
 TEST_CASE("a large profile is read in a fraction of its size") {

@@ -25,6 +25,25 @@ inline Trace imported_trace(const std::vector<std::string>& paths, const ImportT
   return json.get<Trace>();
 }
 
+/// A slice of a CPU thread of a written profile; 100: the launch thread, 101: the backward's.
+inline nlohmann::json slice(const std::string& category, const std::string& name, int thread, double begin,
+                            double duration, nlohmann::json args = nlohmann::json::object()) {
+  return {{"ph", "X"},     {"cat", category}, {"name", name},    {"pid", 100},
+          {"tid", thread}, {"ts", begin},     {"dur", duration}, {"args", std::move(args)}};
+}
+
+/// Events of a profile whose names begin so, to change them.
+inline std::vector<nlohmann::json*> events_named(nlohmann::json& profile, const std::string& begin) {
+  std::vector<nlohmann::json*> events;
+  for (nlohmann::json& event : profile["traceEvents"])
+    if (event["name"].get<std::string>().starts_with(begin)) events.push_back(&event);
+  return events;
+}
+
+inline void add_events(nlohmann::json& profile, const std::vector<nlohmann::json>& more) {
+  for (const nlohmann::json& event : more) profile["traceEvents"].push_back(event);
+}
+
 inline WrittenProfile two_layers() { return {.layers = {{{32, 16}, 100.0, 200.0}, {{8, 32}, 300.0, 400.0}}}; }
 
 }  // namespace stepcast::tests

@@ -155,6 +155,76 @@ TEST_CASE("without ProfilerStep# steps last from one optimizer to the next") {
   CHECK(trace.profile.at("step") == Approx(1050e-6).epsilon(0.02));
 }
 
+TEST_CASE("without ProfilerStep# steps have layers and parameters, whatever updates follow a backward",
+          "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.loss_after = 2;
+  // Begin of a second update after that of the first: none, after it, inside it, inside the backward
+  for (const double second : {0.0, 4.1, 1.0, -8.4}) {
+    INFO(second);
+    nlohmann::json json = profile.json();
+    std::vector<nlohmann::json> more;
+    for (nlohmann::json* event : events_named(json, "Optimizer.step#"))
+      if (second != 0.0)
+        more.push_back(slice("user_annotation", "Optimizer.step#AdamW.step", 100,
+                             (*event)["ts"].get<double>() + second, 0.3));
+    add_events(json, more);
+    for (nlohmann::json* event : events_named(json, "ProfilerStep#")) (*event)["name"] = "other";
+    for (nlohmann::json* event : events_named(json, ""))
+      if (second < 0.0 && (*event)["tid"] == 101) (*event)["tid"] = 100;  // as on CPUs
+    const ProfiledRun run = read_profiled_run({folder.write("loose.json", json.dump())});
+    CHECK(run.parameters == 32 * 16 + 8 * 32);
+    REQUIRE(run.ranks.front().steps.size() == 2);
+    for (const ProfiledStep& step : run.ranks.front().steps) {
+      CHECK(step.part(StepPart::kForward).device == Approx(400.0));
+      CHECK(step.part(StepPart::kBackward).device == Approx(600.0));
+      CHECK(step.duration() == Approx(1050.0).epsilon(0.02));
+    }
+  }
+}
+
+TEST_CASE("steps of a host that waits for the device last as long as the host's, without slow ones",
+          "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.delay = 1200.0;
+  const RankProfile rank =
+      read_profiled_run({folder.write("slow.json", profile.json().dump())}).ranks.front();
+  CHECK(rank.steps.size() == 2);
+  CHECK_FALSE(rank.pace.is_device_step);
+  CHECK(rank.pace.step_us == Approx(profile.device_step()).epsilon(0.02));
+}
+
+TEST_CASE("a step whose update was skipped is no micro-batch", "[kineto]") {
+  const TemporaryFolder folder;
+  for (const char* instead : {"aten::_amp_update_scale_", "other"}) {
+    INFO(instead);
+    WrittenProfile profile = two_layers();
+    profile.all_reduce = 80.0;
+    profile.ranks = 2;
+    nlohmann::json json = profile.json();
+    *events_named(json, "Optimizer.step#")[1] =
+        slice("cpu_op", instead, 100, (*events_named(json, "Optimizer.step#")[1])["ts"], 0.5);
+    const ProfiledRun run = read_profiled_run({folder.write("skipped.json", json.dump())});
+    CHECK(run.micro_batches == 1);
+    CHECK(run.ranks.front().steps.size() == 3);
+    CHECK(run.ranks.front().pace.step_us == Approx(profile.device_step()).epsilon(0.02));
+  }
+}
+
+TEST_CASE("a window of one step of several micro-batches gives that step", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.accumulate = 2;
+  profile.all_reduce = 80.0;
+  profile.ranks = 2;
+  const ProfiledRun run = read_profiled_run({folder.write("parts.json", profile.json().dump())});
+  CHECK(run.micro_batches == 2);
+  REQUIRE(run.ranks.front().steps.size() == 1);
+  CHECK(run.ranks.front().pace.step_us == Approx(2 * 1000.0 + 80.0 + 50.0).epsilon(0.02));
+}
+
 TEST_CASE("steps of the profiler that are micro-batches are joined up to each update", "[kineto]") {
   const TemporaryFolder folder;
   WrittenProfile profile = two_layers();

@@ -45,7 +45,7 @@ class Writer {
   }
 
   double add_step(int step, double begin) {
-    double now = begin;
+    double now = begin + (step == 1 ? profile_.delay : 0.0);
     const std::size_t at = events_.size();
     const double launch = profile_.launch;
     std::vector<int> numbers;
@@ -58,6 +58,9 @@ class Writer {
              {"Input type", {"float", "float", ""}}});
       kernel("gemm", kMain, kCompute, now + 1.0, layer.forward);
       now += launch;
+      if (numbers.size() == profile_.loss_after)
+        slice("cpu_op", "aten::mse_loss", kMain, now - 0.8, 0.5,
+              {{"Sequence number", ++sequence_}, {"Fwd thread id", 0}});
     }
     for (std::size_t i = profile_.layers.size(); i-- > 0;) {
       const WrittenLayer& layer = profile_.layers[i];

@@ -18,12 +18,14 @@ struct WrittenLayer {
 struct WrittenProfile {
   std::vector<WrittenLayer> layers{};
   int steps = 3;
-  double launch = 5.0;      ///< from one operation to the next on the host
-  double optimizer = 50.0;  ///< kernel
-  double all_reduce = 0.0;  ///< kernel, launched after the last gradient; 0: none
-  double late = 0.0;        ///< this rank begins its all-reduce so much before the others
-  bool waits = true;        ///< the host waits for the device at the end of a step
-  int accumulate = 1;       ///< steps to each that reduces and updates
+  double launch = 5.0;         ///< from one operation to the next on the host
+  double optimizer = 50.0;     ///< kernel
+  double all_reduce = 0.0;     ///< kernel, launched after the last gradient; 0: none
+  double late = 0.0;           ///< this rank begins its all-reduce so much before the others
+  bool waits = true;           ///< the host waits for the device at the end of a step
+  double delay = 0.0;          ///< before the second step's first operation
+  std::size_t loss_after = 0;  ///< layers before the loss; 0: no loss
+  int accumulate = 1;          ///< steps to each that reduces and updates
   int rank = 0, ranks = 1;
   std::string kernel_category = "kernel", user = "/home/somebody/train.py";
 
