@@ -98,7 +98,7 @@ class HostSweep {
     if (track.is_main) gap_begin(track, steps_.back().end);
   }
 
-  /// Adds up the operations' times. What follows a loss in the middle of the forward, as of an auxiliary head,
+  /// Adds up the operations' times. What follows a loss in the middle of the forward, of an auxiliary head,
   /// is no loss up to the last operation with parameters.
   void add_operations(ProfiledStep& step) {
     int micro_batch = -1;  // with parameters in later operations
@@ -225,27 +225,43 @@ class HostSweep {
     }
   }
 
-  /// The operation whose backward begins. Nodes in a node are of a recomputed forward (reentrant activation
-  /// checkpointing), whose thread has sequence numbers of its own.
-  void note_node(Track& track, const KinetoEvent& event) {
-    if (event.sequence() < 0 || !event.backward) return;
-    const auto outer = std::ranges::count_if(track.frames, [&](const Frame& frame) {
+  /// Nodes around an event: more than its own are of a recomputed forward (reentrant checkpointing).
+  static std::ptrdiff_t nodes_around(const Track& track, const KinetoEvent& event) {
+    return std::ranges::count_if(track.frames, [&](const Frame& frame) {
       return frame.kind == NameKind::kNode && frame.end >= event.end;
     });
-    if (outer > (kinds_[event.name] == NameKind::kNode ? 0 : 1)) return;
+  }
+
+  /// The operation whose backward begins. The thread of a recomputed forward has numbers of its own.
+  void note_node(Track& track, const KinetoEvent& event) {
+    if (event.sequence() < 0 || !event.backward) return;
+    if (nodes_around(track, event) > (kinds_[event.name] == NameKind::kNode ? 0 : 1)) return;
     const auto found = creators_.find(event.sequence());
     if (found == creators_.end() || found->second.first != step_at(steps_, event.begin)) return;
     track.current = found->second.second;
+  }
+
+  /// True for the gradient of an input of the recomputed forward of an operation. Each input has one.
+  bool is_of_input(int operation, const std::vector<std::int64_t>& extents) {
+    auto& left = inputs_.try_emplace(operation, dims_of(file_, file_.events[operation])).first->second;
+    const auto found = std::ranges::find(left, extents);
+    if (extents.empty() || found == left.end()) return false;
+    left.erase(found);
+    return true;
   }
 
   void note_gradient(const Track& track, const KinetoEvent& event) {
     const int step = step_at(steps_, event.begin);
     if (step < 0) return;
     ProfiledStep& own = steps_[step];
+    const auto dims = dims_of(file_, event);
+    if (own.has(track.current) && !dims.empty() && nodes_around(track, event) > 1 &&
+        is_of_input(own.operations[track.current].event, dims.front()))
+      return;
     ++own.gradients;
     if (!own.has(track.current)) return;
     ReadyGradient ready{.at = event.begin, .dtype = type_of(file_, event)};
-    if (const auto dims = dims_of(file_, event); !dims.empty()) ready.elements = elements(dims.front());
+    if (!dims.empty()) ready.elements = elements(dims.front());
     ProfiledOperation& operation = own.operations[track.current];
     ready.host_s = operation.backward.host + std::max(0.0, event.begin - track.cursor);
     operation.gradients.push_back(ready);
@@ -401,9 +417,10 @@ class HostSweep {
   std::vector<ProfiledStep>& steps_;
   HostLaunches launches_;
   std::unordered_map<int, std::pair<int, int>> creators_;  ///< step and operation by sequence number
-  std::deque<NodeTime> nodes_;                             ///< of all tracks, sorted
-  std::deque<NodeTime> other_nodes_;                       ///< events of autograd's other threads, sorted
-  std::vector<NodeTime> windows_;                          ///< backwards beside the main thread
+  std::unordered_map<int, std::vector<std::vector<std::int64_t>>> inputs_;  ///< without a gradient, by event
+  std::deque<NodeTime> nodes_;                                              ///< of all tracks, sorted
+  std::deque<NodeTime> other_nodes_;  ///< events of autograd's other threads, sorted
+  std::vector<NodeTime> windows_;     ///< backwards beside the main thread
   MainState main_;
   std::string call_prefix_;
   bool has_sequences_ = false;

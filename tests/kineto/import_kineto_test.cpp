@@ -521,12 +521,19 @@ TEST_CASE("nodes inside of a node, of a recomputed forward, belong to the operat
     inner.back()["ts"] = (*event)["ts"].get<double>() + 0.2;
     inner.back()["dur"] = 0.2;
     inner.back()["args"]["Sequence number"] = number % 2 == 1 ? number + 1 : number - 1;  // the other layer's
+    const double input = (*event)["ts"].get<double>() + 1.6;  // its gradient is none of a parameter
+    inner.push_back(*events_named(json, "autograd::engine::evaluate_function: torch::").front());
+    inner.back()["ts"] = input;
+    inner.back()["dur"] = 0.3;
+    inner.push_back(slice("cpu_op", "torch::autograd::AccumulateGrad", 101, input + 0.1, 0.1,
+                          {{"Input Dims", {{16, number % 2 == 1 ? 16 : 32}}}}));
   }
   add_events(json, inner);
   const ProfiledRun run = read_profiled_run({folder.write("nested.json", json.dump())});
   REQUIRE(run.segments.size() == 2);
   CHECK(run.segments[0].elements == std::vector<double>{32 * 16});
   CHECK(run.segments[1].elements == std::vector<double>{8 * 32});
+  CHECK(run.ranks.front().steps.front().gradients == 2);
 }
 
 TEST_CASE("a large profile is read in a fraction of its size") {
