@@ -20,7 +20,7 @@ struct ProfiledRun {
   int shards = 1;               ///< ranks that share the optimizer
   double parameters = 0.0;      ///< elements; 0: unknown
   std::size_t gradients = 0;    ///< tensors
-  bool shared_buckets = false;  ///< elements of gradients are those of DDP's buckets, shared out evenly
+  bool shared_buckets = false;  ///< gradients share the elements of DDP's buckets or FSDP's reductions evenly
   std::string precision{};      ///< see models/precision.hpp
   std::string compute_dtype{};  ///< `bf16`
   std::vector<TracedCollective> collectives{};
