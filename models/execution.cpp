@@ -82,13 +82,16 @@ std::string to_text(const Execution& execution) {
 namespace {
 
 /// Sets what a flexible dispatcher sends in place of an all-to-all, which sends k copies of a token: with e
-/// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these. Its
-/// kernels' time is known inside one domain alone; between domains the network decides.
+/// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these; a
+/// router that chooses groups of experts first reaches ranks of those alone. Its kernels' time is known
+/// inside one domain alone; between domains the network decides.
 void dispatch_flexibly(int domain, Model& model) {
   if (!model.has_experts())
     throw InputError("--dispatch flex{}: '{}' has no experts; leave it out", domain, model.specification);
   const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
-  const double reached = domains > 1.0 ? domains : ranks;
+  double reached = domains > 1.0 ? domains : ranks;
+  if (const double groups = value_or(model.settings, "groups", 1); std::fmod(reached, groups) == 0.0)
+    reached *= value_or(model.settings, "chosen_groups", 1) / groups;
   const auto copies = static_cast<double>(model.settings.at("active"));
   const double sent = reached * (1.0 - std::pow(1.0 - 1.0 / reached, copies)) / copies;
   for (LayerCollective& one : model.collectives) {

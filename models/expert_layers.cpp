@@ -152,7 +152,8 @@ void add_permutation(const Layer& layer, double active, LayerCost& cost) {
 /// 4 s h l flop; both their inputs are saved.
 ///
 /// With `imbalance` the costs are those of the rank with the most tokens: rows, messages and saved bytes are
-/// multiplied by imbalance / 100. Flop of tokens beyond the mean do not count in MFU.
+/// multiplied by imbalance / 100. Flop of tokens beyond the mean, and of
+/// places that a capacity above 100 leaves empty, do not count in MFU.
 void add_experts(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]), hidden = static_cast<double>(layer.input[1]);
   const auto h = static_cast<double>(expert_width(layer));  // of what is dispatched
@@ -164,7 +165,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const bool sigmoid = flag(layer, "sigmoid"), groups = size(layer, "groups") > 1;
   const double wide = active * routed + sharers * shared;
   const double routes = (sigmoid ? 4.0 : 0.0) + (groups ? 4.0 : 0.0);
-  const double useful = size(layer, "capacity") == 0 ? number(layer, "active") / active : 1.0;
+  const double useful = std::min(1.0, number(layer, "active") / active);
   cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = hidden, .chooses = true});
   const bool engine = flag(layer, kTransformerEngine), gated = flag(layer, "gated");
   const bool squared = flag(layer, "squared");
@@ -177,7 +178,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
     cost.kernels.push_back(multiplies({rows, outer, width, 0.0, times}));
     if (role == KernelRole::kSharedExpert) return;
     for (std::size_t i = cost.kernels.size() - 2; i < cost.kernels.size(); ++i)
-      cost.kernels[i].useful = useful;
+      cost.kernels[i].useful = useful, cost.kernels[i].gemm()->expert = true;
   };
   const auto add_activation = [&](double elements, int launches, KernelRole role) {
     const double moved = (3.0 * inputs - 1.0) * elements;

@@ -22,6 +22,7 @@ struct Gemm {
   bool shares_input = false;  ///< true if A is that of the GEMM before
   bool chooses = false;       ///< true for a router, whose precision is never below that of activations
   bool adapts = false;        ///< true for a matrix of an adapter, whose precision is never below either
+  bool expert = false;        ///< true for a GEMM of routed experts
   bool frozen = false;        ///< true if B is a frozen weight: dB is not computed
   bool low = false;           ///< true if A, B and the gradients of C are cast to 8 or 4 bit: see quantize()
   /// True if B is a weight.

@@ -79,6 +79,9 @@ Precision Precision::parse(const std::string& text) {
     result.*parts().at(part) = known_dtype(part, word.substr(equals + 1));
   }
   if (text.empty() || text.ends_with(',')) throw InputError("precision '" + text + "': a dtype is missing");
+  if (result.parameters == "fp32" && result.master != "none")
+    throw InputError("precision '{}': parameters in fp32 need no master copy; write fp32,compute={}", text,
+                     result.compute);
   const Recipe* recipe = recipe_of(result.products);
   const bool gathers =
       recipe != nullptr && (result.gather == "fp8" ? recipe->bytes == 1.0 : recipe->name == result.gather);

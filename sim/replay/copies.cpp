@@ -200,7 +200,7 @@ std::pair<int, int> Copies::ends(int rank, const Copy& copy) const {
 }
 
 void Copies::start(int rank, const Copy& copy, Callback done) {
-  bytes_moved_[rank] += copy.message.count();
+  if (copy.from != copy.to) bytes_moved_[rank] += copy.message.count();
   const auto [from, to] = ends(rank, copy);
   network_.start({from, to}, copy.message.count(), std::move(done));
 }

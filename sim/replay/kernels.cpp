@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/table.hpp"
+#include "core/yaml.hpp"
 
 namespace stepcast {
 namespace {
@@ -136,7 +137,8 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
                      forward ? (attention.causal ? &Rates::causal : &Rates::full)
                              : (attention.causal ? &Rates::backward_causal : &Rates::backward_full));
   const bool windowed = attention.window > 0.0 && attention.window < attention.keys;
-  const double keys = windowed ? std::min(2.0 * attention.window, attention.keys) : attention.keys;
+  const double keys =
+      windowed ? std::min(2.0 * (attention.window + kHalfBlock), attention.keys) : attention.keys;
   const double seen = attention.seen() + (windowed ? kHalfBlock : 0.0);
   const double flop = 4.0 * (forward ? 1.0 : 2.5) * samples * attention.heads * attention.rows * seen * size;
   const double rate = rates.attention * fitted.part * rates.peak.count() / (1.0 + fitted.half / keys);
@@ -161,7 +163,7 @@ Seconds KernelTimes::of_product(const KernelShape& shape) {
 }
 
 std::pair<KernelShape, double> KernelTimes::kernel(const Gemm& gemm, GemmPass pass, double samples) const {
-  const bool joined = options_.joins_experts && gemm.times > 1.0;
+  const bool joined = options_.joins_experts && gemm.expert && gemm.times > 1.0;
   const double m = gemm.heads > 0.0 ? gemm.rows : gemm.rows * samples;
   KernelShape shape{m, gemm.columns, gemm.depth, joined ? gemm.times : 1.0, 1.0, gemm.low, false, joined};
   if (gemm.heads > 0.0) shape.count = gemm.heads * samples;

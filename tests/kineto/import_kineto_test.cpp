@@ -224,8 +224,10 @@ TEST_CASE("all-gathers of versions without fields have the elements of all ranks
   const auto dims = [](std::vector<std::vector<int>> all) {
     return nlohmann::json{{"Input Dims", all}, {"Input type", {"float", "float"}}};
   };
-  for (const nlohmann::json* event : events_named(json, "Optimizer.step#")) {
-    const double end = (*event)["ts"].get<double>() + (*event)["dur"].get<double>();
+  std::vector<double> ends;
+  for (const nlohmann::json* event : events_named(json, "Optimizer.step#"))
+    ends.push_back((*event)["ts"].get<double>() + (*event)["dur"].get<double>());
+  for (const double end : ends) {
     json["traceEvents"].push_back(slice("cpu_op", "c10d::_allgather_base_", 100, end + 0.1, 0.3,
                                         dims({{1024}, {512}})));  // of a group of two
     json["traceEvents"].push_back(

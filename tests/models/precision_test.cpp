@@ -67,6 +67,7 @@ TEST_CASE("a precision is a column of the table and parts that differ, and reads
                                                         {"bf16,reduction=fp23", "precision of reduction"},
                                                         {"parameters=tf32", "precision of parameters"},
                                                         {"parameters=none", "precision of parameters"},
+                                                        {"bf16,parameters=fp32", "fp32,compute=bf16"},
                                                         {"bf16,", "a dtype is missing"},
                                                         {"", "a dtype is missing"}})
     CHECK_THROWS_WITH(Precision::parse(text), Catch::Contains(message));

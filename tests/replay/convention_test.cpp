@@ -52,6 +52,14 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
   OptionTexts muon = pipeline("pipeline=4,data=8,tensor=2");
   muon["model"] = "llama3-8b:muon=1";
   CHECK_FALSE(like("megatron", muon).options.contains("zero"));
+  for (const char* recipe : {"fp8-current", "mxfp8,gather=mxfp8", "nvfp4"}) {
+    muon["precision"] = recipe;
+    for (const char* convention : {"megatron", "megatron-defaults"})
+      CHECK(like(convention, muon).options.at("precision") == recipe + std::string(",gradients=fp32"));
+  }
+  muon["precision"] = "fp16";
+  for (const char* convention : {"megatron", "deepspeed"})
+    CHECK(like(convention, muon).options.at("precision") == "fp16,reduction=fp16");
   CHECK_FALSE(like("megatron", pipeline("tensor=2")).options.contains("bucket-cap"));  // stages are the rest
   given = pipeline("pipeline=4,data=8,context=2");
   given["model"] = "llama3-8b:ulysses=1";

@@ -188,12 +188,29 @@ TEST_CASE("a flexible dispatcher sends a token once to each rank or domain", "[m
   CHECK(dispatched({.dispatch = "flex4"}, 8) / dispatched({}, 8) == Approx(2.0 * (1.0 - 0.25) / 2.0));
 }
 
+TEST_CASE("tokens whose router chooses 4 of 8 groups reach half of the domains", "[models]") {
+  const auto sent = [](const std::string& dispatch) {
+    const Model model = model_of("deepseek-v3:layers=4,expert=64", {.dispatch = dispatch});
+    return std::ranges::find_if(model.collectives, &LayerCollective::dispatches)->per_sample.count();
+  };
+  CHECK(sent("flex8") / sent("alltoall") == Approx(4.0 * (1.0 - std::pow(0.75, 8)) / 8.0));
+}
+
+TEST_CASE("heads of predicted tokens are not experts, whose GEMMs are grouped", "[models]") {
+  const auto head_s = [](const char* modules) {
+    const std::string model = "llama3-8b:layers=2,sequence=2048,transformer_engine=1,mtp=";
+    return costs_of(model + modules, {.experts = "streams"}, "b200").segments.back().forward.device_s;
+  };
+  CHECK(head_s("2") - head_s("1") == Approx(head_s("1") - head_s("0")).epsilon(0.05));
+}
+
 TEST_CASE("the rank with the most tokens computes, keeps and sends more, but no more useful flop",
           "[models]") {
   const std::string shared = kMoe + ",expert=4,transformer_engine=1";
   const Model even = model_of(shared, {}), full = model_of(shared + ",imbalance=125", {});
   CHECK(model_of(shared + ",imbalance=100", {}).segments[1].saved.size == even.segments[1].saved.size);
   CHECK(full.forward_flop().count() == Approx(even.forward_flop().count()));
+  CHECK(model_of(shared + ",capacity=150", {}).forward_flop().count() == Approx(even.forward_flop().count()));
   // Of the two GEMMs of routed experts, and of what they keep: input, gate and up, product.
   const auto routed = [](const Model& model) {
     double flop = 0.0;
@@ -284,6 +301,8 @@ TEST_CASE("a window as long as the sequence changes nothing, a shorter one compu
   CHECK(costs_of(kLlama + ",window=4096", {}).segments[1].forward.device_s == Approx(whole));
   const PhaseCosts some = costs_of(kLlama + ",window=128,full_every=2", {});
   CHECK(some.segments[1].forward.device_s < whole);
+  CHECK(costs_of(kLlama + ",window=16", {}).segments[1].forward.device_s <=
+        some.segments[1].forward.device_s);
   CHECK(some.segments[2].forward.device_s == Approx(whole));
 }
 
