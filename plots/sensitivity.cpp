@@ -25,7 +25,7 @@ struct Forecast {
 };
 
 std::string training_of(const Configuration& c) {
-  return fmt::format("{}, {}, batch {} per rank{}", c.model, c.label, c.batch,
+  return fmt::format("{}, {}, batch {} per rank{}", c.model, label_of(c), c.batch,
                      c.device.empty() ? "" : ", " + c.device);
 }
 

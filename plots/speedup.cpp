@@ -11,8 +11,9 @@ Drawing draw(const FigureInput& input) {
   std::vector<Speedup> all = speedups(cases);
   std::erase_if(all, [&](const Speedup& one) { return one.strong != input.strong_scaling; });
   if (all.empty())
-    throw InputError("nothing to draw: give results with several ranks and of 'single' with the same {}",
-                     input.strong_scaling ? "global batch" : "batch per rank");
+    throw InputError(
+        "nothing to draw: give results with several ranks and of 'single' with the same {} and micro-batches",
+        input.strong_scaling ? "global batch" : "batch per rank");
   Chart chart{.title = fmt::format("Speed-up over one rank, same {}",
                                    input.strong_scaling ? "global batch (strong)" : "batch per rank (weak)"),
               .x_label = "ranks",
@@ -23,7 +24,7 @@ Drawing draw(const FigureInput& input) {
   std::set<std::pair<std::string, std::string>> begun;
   for (const Speedup& one : all) {
     ChartPoint point{.panel = model_title(one.baseline, input.strong_scaling ? "in all" : "per rank"),
-                     .series = one.scaled->configuration.strategy};
+                     .series = label_of(one.scaled->configuration)};
     if (begun.emplace(point.panel, point.series).second) {
       chart.points.push_back(point);
       chart.points.back().x = 1.0;

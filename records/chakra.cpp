@@ -112,7 +112,8 @@ class RankNodes {
 
   void add_message(int index, const Op& op) {
     ChakraNode node{.id = next_++, .name = op.name, .type = ChakraType::kCollective};
-    if (chain_ > 0) node.after.push_back(chain_);
+    if (const auto later = ends_.upper_bound(span(op).start_s + kNanosecond); later != ends_.begin())
+      node.after.push_back(std::prev(later)->second);
     for (const int before : op.after) wait_for(before, node.after);
     node.after = sorted_unique(std::move(node.after));
     const auto message = [&](const auto& one, ChakraType type, int from, int to) {
@@ -132,7 +133,12 @@ class RankNodes {
       message(*receive, ChakraType::kReceive, rank_ + receive->offset, rank_);
     }
     done_[index] = {{node.id}, span(op).end_s};
-    nodes_.push_back(std::move(node));
+    auto place = nodes_.end();  // before what computes meanwhile
+    const auto meanwhile = [&](const ChakraNode& one) {
+      return one.type <= ChakraType::kCompute && std::ranges::find(node.after, one.id) == node.after.end();
+    };
+    while (place != nodes_.begin() && meanwhile(*std::prev(place))) --place;
+    nodes_.insert(place, std::move(node));
   }
   static std::int64_t size_of(Bytes bytes) { return std::llround(bytes.count()); }
 
@@ -160,6 +166,7 @@ class RankNodes {
     if (start_s - ready_s_ > kNanosecond / 2.0) link(name + "/launch", start_s - ready_s_);
     link(name, end_s - start_s);
     ready_s_ = end_s;
+    ends_[end_s] = chain_;
   }
   void link(const std::string& name, double duration_s) {
     ChakraNode node{
@@ -177,10 +184,11 @@ class RankNodes {
   std::vector<int> last_hook_;  ///< by parent
   std::map<std::string, const Span*> spans_;
   std::vector<ChakraNode> nodes_;
-  std::vector<std::uint64_t> chained_;  ///< nodes that the next computing one waits for
-  std::uint64_t next_ = 1, chain_ = 0;  ///< the last computing node; 0: none
-  double ready_s_ = 0.0;                ///< when all that the next one waits for is done
-  int open_ = -1;                       ///< operation whose pieces are written
+  std::map<double, std::uint64_t> ends_;  ///< computing nodes by their ends; a message waits for the last
+  std::vector<std::uint64_t> chained_;    ///< nodes that the next computing one waits for
+  std::uint64_t next_ = 1, chain_ = 0;    ///< the last computing node; 0: none
+  double ready_s_ = 0.0;                  ///< when all that the next one waits for is done
+  int open_ = -1;                         ///< operation whose pieces are written
   double open_from_ = 0.0;
   double step_s_ = 0.0;
 };
@@ -202,6 +210,8 @@ void write_chakra(const std::string& prefix, const Result& result, bool force) {
   check_writable(prefix + ".groups.json", force);  // all or none
   for (std::size_t rank = 0; rank < traces.size(); ++rank) check_writable(path(rank), force);
   for (std::size_t rank = 0; rank < traces.size(); ++rank) write_file(path(rank), traces[rank], force);
+  std::size_t old = traces.size();  // of an earlier step on more ranks
+  while (force && std::filesystem::remove(path(old))) ++old;
   const Schedule& schedule = *result.forecast.schedule;
   nlohmann::json groups = nlohmann::json::object();
   for (std::size_t i = 0; i < schedule.groups.size(); ++i)

@@ -134,6 +134,8 @@ void write_hta_timelines(const std::filesystem::path& folder, const Result& resu
   const auto name = [&](int rank) { return folder / fmt::format("rank{}.json", rank); };
   for (const auto& [rank, text] : texts) check_writable(name(rank), force);  // all or none
   for (const auto& [rank, text] : texts) write_file(name(rank), text, force);
+  int old = result.configuration.world_size;  // of an earlier step on more ranks
+  while (force && std::filesystem::remove(name(old))) ++old;
 }
 
 }  // namespace stepcast

@@ -92,7 +92,8 @@ ImportedHost::ImportedHost(std::string file, const ImportOptions& options)
 
 void ImportedHost::choose_device(const std::vector<std::string>& fitting, const std::string& reason,
                                  FilePosition place) {
-  const std::vector<std::string> known = gpu_names();
+  std::vector<std::string> known = gpu_names();
+  std::erase_if(known, [](const std::string& one) { return device_model(one).compute_capability == 0; });
   std::string name = options_.device;
   if (name.empty() && fitting.size() > 1)
     fail(place, "{} fits several GPUs; set --device to one of: {}", reason, joined(fitting));

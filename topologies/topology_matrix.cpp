@@ -79,15 +79,17 @@ Groups group_by_socket(const TopologyMatrix& matrix) {
   return groups;
 }
 
-/// Known GPUs with enough NVLinks. NV# of all pairs that need more links than any GPU has are an NVSwitch's:
-/// all links of a GPU. Empty without NVLinks.
+/// Known GPUs of NVIDIA with enough NVLinks. NV# of all pairs that need more links than any GPU has are an
+/// NVSwitch's: all links of a GPU. Empty without NVLinks.
 std::vector<std::string> fitting_devices(int pair, int whole, bool equal) {
   std::vector<std::string> result;
   int most = 0;
-  for (const DeviceModel& device : device_models()) most = std::max(most, device.links.nvlinks);
+  for (const DeviceModel& device : device_models())
+    if (device.compute_capability > 0) most = std::max(most, device.links.nvlinks);
   const bool switched = equal && (whole > most || pair == most);
   for (const DeviceModel& device : device_models())
-    if (pair > 0 && (switched ? device.links.nvlinks == pair : device.links.nvlinks >= whole))
+    if (pair > 0 && device.compute_capability > 0 &&
+        (switched ? device.links.nvlinks == pair : device.links.nvlinks >= whole))
       result.push_back(device.name);
   return result;
 }

@@ -121,6 +121,7 @@ std::vector<BesideRow> measure_beside(RankSession& session, const BenchSettings&
 
 ExitCode run(const po::variables_map& options) {
   if (options.count("copies") != 0) return run_copies(options);
+  reject_options(options, {"gpu"}, "bench without --copies");
   BenchSettings settings = settings_of(options, "64MiB");
   settings.collectives = list_option(options, "collectives");
   check_names("collective", settings.collectives, bench_names());

@@ -153,8 +153,9 @@ int first_rank_with_loss(const Schedule& schedule) {
 ExitCode write_result(const po::variables_map& values, Result& result, const RankSession& session) {
   result.configuration.steps = values["steps"].as<int>();
   result.context.placement = {session.binding, session.scheduling};
+  const bool printed = write_output(values, [&] { return to_file_text(result); });
   write_timeline_option(values, result);
-  if (!write_output(values, [&] { return to_file_text(result); })) print_summary(result);
+  if (!printed) print_summary(result);
   return ExitCode::kDone;
 }
 
@@ -307,7 +308,7 @@ ExitCode run_copies(const po::variables_map& values, const std::string& strategy
   training.batch = 1;
   const Schedule schedule = build_schedule(strategy, model, training);
   check_output(values);
-  check_timeline(values);
+  check_timeline(values, training.world_size);
   return run_in_one_process(values, "strategy '" + strategy + "'", [&](RankSession& session) {
     const auto& factory = find_device_copies("--device cuda");
     const auto copies = factory.value.make();
@@ -344,7 +345,7 @@ ExitCode run(const po::variables_map& values) {
   check_device(values, schedule, replayed);
   check_precision(values, replayed);
   check_output(values);
-  check_timeline(values);
+  check_timeline(values, training.world_size);
   return replayed ? run_waiting(values, model, training, schedule)
                   : run_for_real(values, model, training, schedule);
 }

@@ -110,8 +110,11 @@ bool is_folder(const std::string& place) { return place.ends_with('/'); }
 
 }  // namespace
 
-void check_timeline(const po::variables_map& values) {
-  static_cast<void>(numbers_option(values, "timeline-ranks"));
+void check_timeline(const po::variables_map& values, int world_size) {
+  const std::set<int> ranks = numbers_option(values, "timeline-ranks");
+  if (world_size > 0 && !ranks.empty() && *ranks.rbegin() >= world_size)
+    throw UsageError("--timeline-ranks: found '{}', expected numbers from 0 to {}: there are {} ranks",
+                     text_option(values, "timeline-ranks"), world_size - 1, world_size);
   if (values.count("timeline-steps") != 0) {
     const std::set<int> steps = numbers_option(values, "timeline-steps");
     const int all = values["steps"].as<int>();
@@ -122,8 +125,15 @@ void check_timeline(const po::variables_map& values) {
   const bool given = values.count("timeline") != 0;
   for (const char* name : {"timeline-ranks", "timeline-steps"})
     if (!given && values.count(name) != 0) throw UsageError("--{} requires --timeline", name);
-  if (given && !is_folder(text_option(values, "timeline")))
-    check_writable(text_option(values, "timeline"), flag_option(values, "force"));
+  if (!given) return;
+  const std::filesystem::path place = text_option(values, "timeline");
+  if (place.lexically_normal() == std::filesystem::path(text_option(values, "output")).lexically_normal())
+    throw UsageError("--timeline and --output name one file, '{}'; choose two", place.string());
+  if (!is_folder(place.string()))
+    check_writable(place, flag_option(values, "force"));
+  else if (std::filesystem::exists(place))
+    check_writable(place / fmt::format("rank{}.json", ranks.empty() ? 0 : *ranks.begin()),
+                   flag_option(values, "force"));
 }
 
 void write_timeline_option(const po::variables_map& values, const Result& result) {

@@ -69,8 +69,9 @@ std::set<int> numbers_option(const po::variables_map& values, const std::string&
 /// by commas. Defaults are left out.
 OptionTexts given_options(const po::variables_map& values);
 
-/// Checks before long work that the timeline can be written, and its ranks and steps. \throws UsageError
-void check_timeline(const po::variables_map& values);
+/// Checks before long work that the timeline can be written, and its ranks and steps.
+/// \param world_size number of ranks; 0: not known yet \throws UsageError
+void check_timeline(const po::variables_map& values, int world_size = 0);
 void write_timeline_option(const po::variables_map& values, const Result& result);
 
 /// Checks before long work that the output can be written. \param replaces an existing file without --force

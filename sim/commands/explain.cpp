@@ -100,6 +100,8 @@ ExitCode run(const po::variables_map& values) {
   const double more = 1.0 + percent_option(values, "more");
   if (!(more > 1.0 && more <= 11.0))
     throw UsageError("--more {}: must be above 0% and at most 1000%", text_option(values, "more"));
+  if (values.count("against") != 0 && !values["more"].defaulted())
+    throw UsageError("--more has no effect with --against");
   check_output(values);
   if (values.count("figure") != 0)
     check_renderable(text_option(values, "figure"), flag_option(values, "force"));

@@ -66,7 +66,7 @@ std::string device_text(const std::string& name, const std::string& like, const 
     least = std::min(least, size);
     most = std::max(most, size);
   }
-  std::string text = fmt::format("{}:\n  like: {}\n", name, like);
+  std::string text = fmt::format("{}:\n  like: {}\n", in_double_quotes(name), in_double_quotes(like));
   for (const FittedParameter& one : result.forecast.parameters)
     text += fmt::format("  {}: {:.4g}{}  # {:.3g} to {:.3g}{}\n", one.name, one.value, one.unit, one.low,
                         one.high, one.left > kNotDetermined ? ", which the rows do not determine" : "");

@@ -123,12 +123,17 @@ ExitCode write_traces(const po::variables_map& values, const FigureInput& input,
 }
 
 ExitCode run(const po::variables_map& values) {
+  if (flag_option(values, "term") && values.count("output") != 0)
+    throw UsageError("--term draws in the terminal and excludes -o");
   if (values.count("all") != 0) return draw_all(values);
   if (values.count("figure") == 0) throw UsageError("name a figure; see 'stepcast help plot'");
   if (!values["format"].defaulted())
     throw UsageError("--format requires --all; the name of -o sets the format of one figure");
   const Words words = texts_option(values, "figure");
   const Figure& figure = figures().find(words.front());
+  for (const auto& [option, only] : {std::pair("scaling", "speedup"), std::pair("capacity", "memory")})
+    if (words.front() != only && given_options(values).contains(option))
+      throw UsageError("--{} has no effect with figure '{}', only with '{}'", option, words.front(), only);
   if (words.size() < 2) throw UsageError("name the files to draw; see 'stepcast help plot'");
   const bool in_terminal = flag_option(values, "term"), force = flag_option(values, "force");
   const std::string output = in_terminal ? "" : output_of(values, "the figure's file, .svg, .png or .pdf");

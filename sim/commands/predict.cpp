@@ -78,7 +78,7 @@ std::vector<std::string> request_words(const po::variables_map& values) {
 
 ExitCode predict_step(const po::variables_map& values) {
   check_output(values);
-  check_timeline(values);
+  check_timeline(values, values["world-size"].defaulted() ? 0 : values["world-size"].as<int>());
   report_launch_file(values);
   const PredictionRequest request = prediction_request(values);
   if (!values["dispatch-sms"].defaulted() && !nvlink_domain(request.costs.execution))

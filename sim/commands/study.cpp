@@ -342,10 +342,12 @@ Study study_of(const po::variables_map& values) {
     study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
   if (study.clock && !values["jobs"].defaulted())
     throw UsageError("--jobs: a study with 'clock: yes' answers one point at a time");
-  if (values.count("launches") != 0) {
-    if (!study.parts) throw UsageError("--launches requires a study that runs");
-    study.parts->run.launches = int_option(values, "launches", 1);
-  }
+  for (const char* name : {"launches", "lab"})
+    if (!study.parts && given_options(values).contains(name))
+      throw UsageError("--{} requires a study that runs", name);
+  if (!study.draws && !values["seed"].defaulted())
+    throw UsageError("--seed requires a study with random points ('draw')");
+  if (values.count("launches") != 0) study.parts->run.launches = int_option(values, "launches", 1);
   return study;
 }
 

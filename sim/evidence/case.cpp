@@ -136,14 +136,13 @@ Speedup speedup_over(const Case& scaled, const Case& single, bool strong) {
   return speedup;
 }
 
-/// The training of one rank: with the same batch, or with all batches of the step. It keeps options of every
-/// training: precision, recomputation, execution.
+/// The training of one rank: with the same batch, or with all batches of the step, and the same number of
+/// micro-batches. It keeps options of every training: precision, recomputation, execution.
 Configuration single_of(const Configuration& c, bool strong) {
   Configuration single = c;
   single.strategy = "single";
   single.world_size = 1;
   single.batch = strong ? c.batch * c.data_parallel : c.batch;
-  single.micro_batches = 1;
   single.options.erase("algorithm");
   for (const KnownOption& known : known_options()) single.options.erase(known.option.name);
   single.label = single.strategy;

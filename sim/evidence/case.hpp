@@ -151,8 +151,8 @@ struct Speedup {
   [[nodiscard]] double relative_error() const { return *predicted / measured->value - 1.0; }
 };
 
-/// Every speed-up over a `single` case of the same model, threads, device and options of every training. One
-/// with the same backend goes first.
+/// Every speed-up over a `single` case of the same model, threads, device, micro-batches and options of every
+/// training. One with the same backend goes first.
 std::vector<Speedup> speedups(const std::vector<Case>& cases);
 
 /// The cases with an error, the largest first.

@@ -309,6 +309,9 @@ class ExperimentRun {
       if (!value.empty()) words.push_back(value);
     }
     append(words, words_of_part(parts_.run.options, point.assigned));
+    const std::string* size = point.options.find("--world-size");
+    if (size != nullptr && parts_.run.lab.empty() && parts_.run.options.find("nproc") == nullptr)
+      append(words, {"--nproc", *size});
     if (value_of(point, "compute") == "replayed") append(words, {"--trace", trace_path(all_, point)});
     if (const auto& rule = parts_.run.steps) {
       const double step = rows_.at(point.key).values.at("step_time_s");

@@ -178,6 +178,7 @@ class StudyReader {
   Study read(unsigned seed) {
     const YamlNode blocks = file_.at("points");
     std::vector<Assignment> points = assignments(blocks, seed);
+    study_.draws = std::ranges::any_of(blocks.items(), [](auto& one) { return one.has("draw"); });
     if (file_.has("run"))
       study_.parts = PartsReader{file_, assigned_}.read();
     else if (!only_.empty())

@@ -104,6 +104,7 @@ struct Study {
   std::vector<LeftOut> left_out;
   std::vector<Expectation> expectations;
   bool clock = false;  ///< rows contain the time of their forecasts
+  bool draws = false;  ///< points are random
   StudyCost cost;
   std::vector<StudyFigure> figures;
   std::optional<StudyParts> parts;  ///< none: the study only predicts

@@ -291,6 +291,9 @@ TrainingOutcome train(const TrainingFacts& facts, const TrainingRequest& request
   const TrainingCase& training = outcome.plan.training;
   outcome.renewal = renewal_of(training);
   const double events = 1.0 + outcome.failures_per_day() * training.useful_s() / kDay;
+  if (events > 1e7)
+    throw InputError("the training has {:.2g} failures, of which at most 1e7 are simulated; shorten it",
+                     events);
   const double count =
       request.trainings > 0 ? request.trainings : std::clamp(kMostEvents / events, 10.0, 1e3);
   outcome.runs = simulate_trainings(training, static_cast<std::size_t>(count), request.seed);

@@ -100,6 +100,9 @@ TEST_CASE("a timeline in a file that ends in .gz is the same, and two results sh
                        Catch::Contains("rank 2, measured: pipeline") && !Catch::Contains("rank 3, "));
   CHECK_THAT(shell.run(pipeline + "--timeline x.json --timeline-ranks 1-").err, Catch::Contains("as 0,4-7"));
   CHECK_THAT(shell.run(pipeline + "--timeline-ranks 1").err, Catch::Contains("requires --timeline"));
+  CHECK_THAT(shell.run(pipeline + "--timeline x.json --timeline-ranks 0,5").err,
+             Catch::Contains("from 0 to 3"));
+  CHECK_THAT(shell.run(pipeline + "--timeline x.json -o ./x.json").err, Catch::Contains("choose two"));
 }
 
 TEST_CASE("a timeline can be of chosen steps, one after the other, of a prediction and of a run",
@@ -155,6 +158,10 @@ TEST_CASE("plot --all draws what a folder allows and lists what the rest needs",
   const Outcome drawn = shell.run("stepcast plot progress run2.json --term");
   CHECK(drawn.exit_code == 0);
   CHECK_THAT(drawn.out, Catch::Contains("Throughput and loss") && Catch::Contains("ddp, 2 ranks"));
+  for (const auto& [options, message] : {std::pair("progress run2.json --term -o p.svg", "excludes -o"),
+                                         {"memory p2.json -o m.svg --scaling weak", "only with 'speedup'"},
+                                         {"progress run2.json --term --capacity 1GB", "only with 'memory'"}})
+    CHECK_THAT(shell.run(std::string("stepcast plot ") + options).err, Catch::Contains(message));
 }
 
 TEST_CASE("compare reports a run 25 % slower than predicted as -20 %, and fails beyond --max-error",
@@ -265,6 +272,13 @@ TEST_CASE("execution traces and timelines of ranks are written all or not at all
   REQUIRE(shell.run("mkdir h && echo old > h/rank1.json").exit_code == 0);
   CHECK(shell.run(predict + "--timeline h/").exit_code == 3);
   CHECK(shell.run("ls h").out == "rank1.json\n");
+  const std::string four = kPredict + "--strategy ddp --world-size 4 ",
+                    last = "--chakra c --timeline h/ --force";
+  REQUIRE(shell.run(four + last).exit_code == 0);
+  REQUIRE(shell.run(predict + last).exit_code == 0);  // what four ranks left goes
+  CHECK(shell.run("ls h").out == "rank0.json\nrank1.json\n");
+  CHECK(shell.files().count("c.1.et") == 1);
+  CHECK(shell.files().count("c.2.et") + shell.files().count("c.3.et") == 0);
 }
 
 TEST_CASE("on clusters with GPUs predictions report NCCL's choice; on others NCCL is an error",

@@ -77,6 +77,7 @@ TEST_CASE("train names what is wrong in one line", "[commands]") {
   rejected(shell, "--step-time 5s --world-size 8 --steps 1k --failures none", 2,
            "size of a checkpoint is unknown");
   rejected(shell, "none.json --steps 1k --failures none", 3, "none.json");
+  rejected(shell, stated + "--failures mtbf=1h --steps 1e12", 3, "at most 1e7 are simulated");
   rejected(shell, stated + "--failures none --steps 1k --batch 4", 2,
            "--batch has no effect with --step-time");
   rejected(shell, "none.json --batch 4 --steps 1k --failures none", 2,

@@ -174,9 +174,11 @@ TEST_CASE("fit refuses rows with parameters or a device of their own, and report
   shell.write("steps.csv",
               "step,model,strategy,batch\n40ms,bert-base,single,8\n80ms,bert-base,single,16\n"
               "150ms,bert-base,single,32\n300ms,bert-base,single,64\n");
-  const Outcome all =
-      shell.run("stepcast fit --rows steps.csv --device h100-sxm --folds 2 --free all -o d.yaml");
+  const Outcome all = shell.run(
+      "stepcast fit --rows steps.csv --device h100-sxm --folds 2 --free all --name 'a: b' -o d.yaml");
   INFO(all.err);
+  CHECK(shell.run("stepcast predict --device-file d.yaml --model bert-base --strategy single --batch 8")
+            .exit_code == 0);
   CHECK(all.exit_code == 0);
   for (const char* setting : {"compute_efficiency: ", "memory_efficiency: ", "collective_issue: "})
     CHECK_THAT(shell.read("d.yaml"), Catch::Contains(setting));

@@ -184,7 +184,12 @@ TEST_CASE(
   const auto all = speedups(cases);
   REQUIRE(all.size() == 1);
   CHECK(*all[0].predicted == Approx(2.0 * 1.0 / 2.0));
-  files[1].result.configuration.device = "h100-sxm";
+  files[2].result.configuration.micro_batches = 4;
+  CHECK(speedups(group_cases(files)).empty());
+  files[0].result.configuration = files[1].result.configuration;
+  files[0].result.configuration.micro_batches = 4;
+  CHECK(*speedups(group_cases(files))[0].predicted == Approx(2.0 * 3.0 / 2.0));
+  files[1].result.configuration.device = files[0].result.configuration.device = "h100-sxm";
   const std::vector<Case> other_device = group_cases(files);
   CHECK(speedups(other_device).empty());
 }

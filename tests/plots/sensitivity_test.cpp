@@ -50,6 +50,10 @@ TEST_CASE("trainings whose titles are equal up to their end are panels of their 
   CHECK(drawing.table.size() == 3);
   CHECK_THAT(drawing.data, Catch::Contains("# a: x y\n0 2\n1 4\n") && Catch::Contains("# a: x y\n0 2\n"));
   CHECK_THAT(drawing.script, Catch::Contains("batch 2 per rank") && Catch::Contains("batch 128 per rank"));
+  files.back().result.configuration = files.front().result.configuration;
+  files.back().result.configuration.label = "ddp";
+  files.back().result.configuration.micro_batches = 4;
+  CHECK_THAT(draw(files).script, Catch::Contains("4 micro-batches"));
 }
 
 TEST_CASE("sensitivity refuses two predictions of one bar, too many clusters, and what shares a batch",

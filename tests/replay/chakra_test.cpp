@@ -20,6 +20,7 @@ namespace {
 
 const std::map<std::string, OptionTexts> kSteps{
     {"DDP", {{"strategy", "ddp"}, {"model", "resnet18-cifar"}, {"batch", "128"}}},
+    {"FSDP", {{"strategy", "fsdp"}, {"model", "bert-base"}, {"batch", "8"}}},
     {"pipeline", {{"strategy", "pipeline"}, {"model", "bert-base"}, {"batch", "16"}, {"micro-batches", "4"}}},
     {"pipelines with replicas",
      {{"strategy", "pipeline"},

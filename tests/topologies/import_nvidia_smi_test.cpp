@@ -172,7 +172,10 @@ TEST_CASE("NV18 and a pair of NV4 fit several GPUs, which the error lists") {
              StartsWith("topo.txt:2:1: NV18 fits several GPUs; set --device to one of: ") &&
                  Contains("h100-sxm") && Contains("h200") && Contains("b200") && Contains("gb300"));
   CHECK_THAT(complaint(reference_text("bridge_pair_nv4.txt"), {}),
-             StartsWith("topo.txt:2:1: NV4 ") && Contains("RTX 3090") && Contains("a100-sxm"));
+             StartsWith("topo.txt:2:1: NV4 ") && Contains("RTX 3090") && Contains("a100-sxm") &&
+                 !Contains("mi300x"));
+  CHECK_THROWS_WITH(complaint(reference_text("bridge_pair_nv4.txt"), {"mi300x"}),
+                    Contains("unknown GPU 'mi300x'"));
 }
 
 TEST_CASE("text behind the last column is a remark that a note quotes") {
