@@ -83,8 +83,8 @@ namespace {
 
 /// Sets what a flexible dispatcher sends in place of an all-to-all, which sends k copies of a token: with e
 /// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these; a
-/// router that chooses groups of experts first reaches ranks of those alone. Its kernels' time is known
-/// inside one domain alone; between domains the network decides.
+/// router that chooses groups of experts first reaches those of them alone, if they divide e. Its kernels'
+/// time is known inside one domain alone; between domains the network decides.
 void dispatch_flexibly(int domain, Model& model) {
   if (!model.has_experts())
     throw InputError("--dispatch flex{}: '{}' has no experts; leave it out", domain, model.specification);

@@ -210,8 +210,8 @@ struct ElementCost {
   Kept kept = Kept::kNothing;
 };
 
-/// Functions of a kind, and what models/operators/layers.yaml has of it. A kind without functions of its own
-/// is a function of each element.
+/// Functions of a kind, and what models/operators/layers.yaml has of it. A kind without functions here works
+/// on each element alone.
 struct LayerKind {
   std::string name;
   /// From input shape and sizes; the input's unless set. \throws InputError if they do not fit each other

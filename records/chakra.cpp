@@ -207,11 +207,11 @@ std::vector<std::string> chakra_traces(const Result& result) {
 void write_chakra(const std::string& prefix, const Result& result, bool force) {
   const std::vector<std::string> traces = chakra_traces(result);
   const auto path = [&](std::size_t rank) { return fmt::format("{}.{}.et", prefix, rank); };
+  if (const std::string next = path(traces.size()); std::filesystem::exists(next))
+    throw InputError("{}: is of a step on more ranks; remove it, or choose another name", next);
   check_writable(prefix + ".groups.json", force);  // all or none
   for (std::size_t rank = 0; rank < traces.size(); ++rank) check_writable(path(rank), force);
   for (std::size_t rank = 0; rank < traces.size(); ++rank) write_file(path(rank), traces[rank], force);
-  std::size_t old = traces.size();  // of an earlier step on more ranks
-  while (force && std::filesystem::remove(path(old))) ++old;
   const Schedule& schedule = *result.forecast.schedule;
   nlohmann::json groups = nlohmann::json::object();
   for (std::size_t i = 0; i < schedule.groups.size(); ++i)

@@ -132,10 +132,10 @@ void write_hta_timelines(const std::filesystem::path& folder, const Result& resu
   const std::map<int, std::string> texts = hta_timelines(result, ranks);
   std::filesystem::create_directories(folder);
   const auto name = [&](int rank) { return folder / fmt::format("rank{}.json", rank); };
+  if (const auto next = name(result.configuration.world_size); std::filesystem::exists(next))
+    throw InputError("{}: is of a step on more ranks; remove it, or choose another folder", next.string());
   for (const auto& [rank, text] : texts) check_writable(name(rank), force);  // all or none
   for (const auto& [rank, text] : texts) write_file(name(rank), text, force);
-  int old = result.configuration.world_size;  // of an earlier step on more ranks
-  while (force && std::filesystem::remove(name(old))) ++old;
 }
 
 }  // namespace stepcast

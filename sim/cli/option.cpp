@@ -1,5 +1,6 @@
 #include "sim/cli/option.hpp"
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -127,13 +128,15 @@ void check_timeline(const po::variables_map& values, int world_size) {
     if (!given && values.count(name) != 0) throw UsageError("--{} requires --timeline", name);
   if (!given) return;
   const std::filesystem::path place = text_option(values, "timeline");
-  if (place.lexically_normal() == std::filesystem::path(text_option(values, "output")).lexically_normal())
+  if (values.count("output") != 0 &&
+      place.lexically_normal() == std::filesystem::path(text_option(values, "output")).lexically_normal())
     throw UsageError("--timeline and --output name one file, '{}'; choose two", place.string());
-  if (!is_folder(place.string()))
-    check_writable(place, flag_option(values, "force"));
-  else if (std::filesystem::exists(place))
-    check_writable(place / fmt::format("rank{}.json", ranks.empty() ? 0 : *ranks.begin()),
-                   flag_option(values, "force"));
+  const bool force = flag_option(values, "force");
+  if (!is_folder(place.string())) return check_writable(place, force);
+  if (!std::filesystem::exists(place)) return;
+  for (int rank = 0; rank < std::max(1, world_size); ++rank)
+    if (ranks.empty() || ranks.contains(rank))
+      check_writable(place / fmt::format("rank{}.json", rank), force);
 }
 
 void write_timeline_option(const po::variables_map& values, const Result& result) {

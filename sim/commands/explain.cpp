@@ -107,7 +107,8 @@ ExitCode run(const po::variables_map& values) {
     check_renderable(text_option(values, "figure"), flag_option(values, "force"));
   std::string path = text_option(values, "file");
   std::string against = values.count("against") != 0 ? text_option(values, "against") : "";
-  if (!against.empty() && is_profile_of_torch(against)) std::swap(path, against);  // in either order
+  if (!against.empty() && !is_profile_of_torch(path) && is_profile_of_torch(against))
+    std::swap(path, against);  // in either order
   if (!against.empty() && is_profile_of_torch(path))
     return explain_difference(values, profiled_result({path}, load_result(against)), path, against);
   const Result result = load_result(path);

@@ -162,20 +162,24 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
       operations == 0 ? "; operations need activities=[ProfilerActivity.CPU, ...]" : "");
 }
 
-/// Leaves out steps that lack events of the device, as the file was cut: those with fewer than another, and
-/// those with a call of NCCL, a forward or an update without any.
+/// Leaves out steps that lack events of the device, as the file was cut: those with 5 % fewer than another or
+/// with fewer calls of NCCL that ended, and those whose calls, forward or update have none.
 void drop_cut_steps(const KinetoFile& file, const DeviceReport& device, std::vector<ProfiledStep>& steps,
                     std::vector<std::string>& notes) {
   const double host_step = median(transformed(steps, &ProfiledStep::duration));
-  const std::size_t most = std::ranges::max(device.events);
+  const double most = 0.95 * static_cast<double>(std::ranges::max(device.events));
+  const auto ended = [](const ProfiledStep& step) {
+    return std::ranges::count_if(step.collectives, [](const auto& call) { return call.end > 0.0; });
+  };
+  const auto most_ended = std::ranges::max(transformed(steps, ended));
   const bool nccl = file.metadata.backend.find("nccl") != std::string::npos;
   std::size_t next = 0;
   const auto dropped = std::erase_if(steps, [&](const ProfiledStep& step) {
-    bool lacks = device.events[next++] < most;
+    bool lacks = static_cast<double>(device.events[next++]) < most;
     for (const StepPart part : {StepPart::kForward, StepPart::kOptimizer})
       lacks = lacks || step.part(part).device <= 0.0;
-    for (const ProfiledCollective& call : step.collectives) lacks = lacks || (nccl && call.end <= 0.0);
-    return lacks;
+    const auto calls = ended(step);
+    return lacks || (nccl && !step.collectives.empty() && (calls == 0 || calls < most_ended));
   });
   if (steps.empty())
     throw InputError(

@@ -42,7 +42,7 @@ class PlanBounds {
   /// other. Takes 100 times as long as step_s(). For other strategies equal to step_s(). \param unordered
   /// step_s()
   double ordered_step_s(const Plan& plan, double unordered);
-  /// Of what PyTorch's allocator reserves.
+  /// Lower bound of what PyTorch's allocator reserves.
   double memory_bytes(const Plan& plan);
   PlanBound of(const Plan& plan) { return {step_s(plan), memory_bytes(plan)}; }
   /// Memory limit per rank: device memory less the reserve; infinity if it is unknown.

@@ -123,11 +123,9 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
 const std::vector<FsdpUnit>& MemoryBounds::units(const PlanView& view) {
   const bool sharded = view.plan.text("sharding") != "no_shard";
   const int shards = view.replicas() / view.plan.copies();
-  const auto [found, is_new] = units_.try_emplace({&view.model, shards, sharded});
-  const std::string& wrap = view.plan.text("wrap");
-  if (is_new)
-    found->second = make_fsdp_units(view.model, wrap_of(view.model, wrap.empty() ? "block" : wrap), shards, 0,
-                                    sharded);
+  const std::string wrap = view.plan.text("wrap") == "ends" ? "ends" : "block";  // more is gathered at once
+  const auto [found, is_new] = units_.try_emplace({&view.model, shards, sharded, wrap});
+  if (is_new) found->second = make_fsdp_units(view.model, wrap_of(view.model, wrap), shards, 0, sharded);
   return found->second;
 }
 
@@ -254,8 +252,8 @@ double MemoryBounds::sharded_bytes(const PlanView& view) {
       if (!freed || held.category != MemoryCategory::kGradients) bytes += held.size.count();
   const bool keeps = view.plan.text("sharding") == "shard_grad_op",
              accumulates = view.shape.micro_batches > 1 && !view.reduces_each();
-  const auto [found, is_new] = sharded_peaks_.try_emplace(
-      {&view.model, view.samples, view.recompute, all.front().shards, keeps, accumulates}, 0.0);
+  const auto [found, is_new] =
+      sharded_peaks_.try_emplace({&view.model, view.samples, view.recompute, &all, keeps, accumulates}, 0.0);
   if (is_new) found->second = sharded_peak(view);
   return bytes + found->second;
 }

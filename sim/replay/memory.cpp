@@ -136,7 +136,7 @@ void add_process_totals(const Schedule& schedule, const Model& model, double sam
         groups.insert(-1);  // of the stages
       }
     }
-    const double process = use.at_peak_bytes["process"];
+    const double process = value_or(use.at_peak_bytes, std::string("process"), 0.0);
     use.reserved_bytes =
         reserved * (use.peak_bytes - process) + process + kept_by_collectives(schedule, model, samples);
     use.process_bytes = use.reserved_bytes;

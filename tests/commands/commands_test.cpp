@@ -275,10 +275,8 @@ TEST_CASE("execution traces and timelines of ranks are written all or not at all
   const std::string four = kPredict + "--strategy ddp --world-size 4 ",
                     last = "--chakra c --timeline h/ --force";
   REQUIRE(shell.run(four + last).exit_code == 0);
-  REQUIRE(shell.run(predict + last).exit_code == 0);  // what four ranks left goes
-  CHECK(shell.run("ls h").out == "rank0.json\nrank1.json\n");
-  CHECK(shell.files().count("c.1.et") == 1);
-  CHECK(shell.files().count("c.2.et") + shell.files().count("c.3.et") == 0);
+  for (const char* kind : {"--chakra c --force", "--timeline h/ --force"})  // which would mix two steps
+    CHECK_THAT(shell.run(predict + kind).err, Catch::Contains("is of a step on more ranks"));
 }
 
 TEST_CASE("on clusters with GPUs predictions report NCCL's choice; on others NCCL is an error",

@@ -122,6 +122,13 @@ TEST_CASE(
                  Catch::Contains("title 'measured, fastest to slowest launch (lines: predicted)'"));
   std::erase_if(input.results, [](const auto& file) { return file.result.origin == Origin::kMeasured; });
   CHECK_THAT(figure("speedup")(input).script, !Catch::Contains("title 'measured"));
+  ResultFile other = *std::ranges::find_if(
+      input.results, [](const ResultFile& file) { return file.result.configuration.strategy == "ddp"; });
+  other.result.configuration.options = {{"bucket-cap", "1MiB"}};
+  other.result.configuration.label = "ddp, bucket-cap 1MiB";
+  input.results.push_back(other);
+  CHECK_THAT(figure("speedup")(input).data,
+             Catch::Contains("# ddp, bucket-cap 1MiB") && Catch::Contains("# ddp:"));
 }
 
 TEST_CASE("benches of several world sizes are no line", "[plots]") {

@@ -104,6 +104,13 @@ TEST_CASE("run writes a result with the times of all ranks and refuses to overwr
   const Outcome second = call(words);
   CHECK(second.code == 3);
   CHECK_THAT(second.text, Catch::Contains("--force"));
+  // A timeline that cannot be written is refused before the first step.
+  std::filesystem::create_directory(folder.file("h"));
+  write_file(folder.file("h/rank1.json"), "old", false);
+  CHECK(call("run --strategy ddp --model netflix-mlp --batch 4 --nproc 2 --steps 2 --timeline " +
+             folder.file("h/") + " -o " + folder.file("kept.json"))
+            .code == 3);
+  CHECK_FALSE(std::filesystem::exists(folder.file("kept.json")));
 }
 
 TEST_CASE(
@@ -325,6 +332,11 @@ TEST_CASE("a user's mistakes are errors before any rank starts, and leave no fil
   refused(reference + "ddp --warmup 1", 2, "--warmup 2");
   refused("run --engine refrence --strategy ddp --model simple-cnn", 2, "did you mean 'reference'");
   refused("bench --copies --nproc 2", 2, "--nproc has no effect with --copies");
+  refused("bench --gpu 1 --nproc 2", 2, "--gpu has no effect with bench without --copies");
+  const std::string timeline = "run --strategy ddp --model netflix-mlp --nproc 2 --timeline ";
+  refused(timeline + folder.file("./a.json"), 2, "--timeline and --output name one file");
+  refused(timeline + folder.file("t.json") + " --timeline-ranks 0-2", 2,
+          "--timeline-ranks: found '0-2', expected numbers from 0 to 1: there are 2 ranks");
   refused("measure --model simple-cnn --batch 16,x", 2, "got 16,x");
   CHECK(std::filesystem::is_empty(folder.path));
 }

@@ -252,7 +252,7 @@ run --batch 2 --model tiny --strategy single --device cuda --precision bf16 -o D
 )");
 }
 
-TEST_CASE("what ranks share is measured as one of them has it", "[study]") {
+TEST_CASE("what ranks share is measured as one of them has it, and points run on their ranks", "[study]") {
   Bench bench;
   StudyVocabulary vocabulary = words();
   vocabulary.model_of_rank = [](const Assignment& point) {
@@ -264,7 +264,7 @@ name: "{way}"
 measure: {steps: 5}
 predict: {model: tiny, batch: 8}
 run: {launches: 1}
-values: {way: {whole: {strategy: ddp}, shared: {strategy: fsdp, mesh: tensor=2}}}
+values: {way: {whole: {strategy: ddp, world-size: 4}, shared: {strategy: fsdp, mesh: tensor=2}}}
 points: [{grid: {way: [whole, shared]}}]
 )"),
                                  vocabulary, 1, "");
@@ -274,6 +274,7 @@ points: [{grid: {way: [whole, shared]}}]
       Catch::Contains("measure --model tiny --batch 8 --steps 5 --append -o DIR/traces/tiny.trace.json") &&
           Catch::Contains("measure --model tiny:tensor=2 --batch 8") &&
           Catch::Contains("predict shared --trace DIR/traces/tiny:tensor=2.trace.json") &&
+          Catch::Contains("--batch 8 --nproc 4 ") &&
           Catch::Contains("--mesh tensor=2 --model tiny --batch 8"));
 }
 

@@ -372,6 +372,10 @@ TEST_CASE("trainings without an answer are refused with the reason", "[train]") 
                trained(facts, {{"failures", "mtbf=1min"}, {"steps", "1k"}});
              }),
              Contains("makes no progress"));
+  CHECK_THAT(error_of<Error>([&] {
+               trained(facts, {{"failures", "mtbf=3h"}, {"steps", "1T"}});
+             }),
+             Contains(" failures, of which at most 1e7 are simulated"));
 }
 
 }  // namespace stepcast::tests::train_runs_test
