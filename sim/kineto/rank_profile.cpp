@@ -86,7 +86,7 @@ void join_micro_batches(std::map<NameKind, std::vector<double>> begins, std::vec
   int most = 0;
   for (const int parts : joins | std::views::values)
     if (std::pair(alike(parts), parts) > std::pair(alike(most), most)) most = parts;
-  // If all have it, they may as well be steps, of which one's Optimizer.step was skipped or lost.
+  // If all have it, they may as well be steps, and the Optimizer.step of one was skipped or lost.
   const NameKind sign = begins[NameKind::kZeroGrad].empty() ? NameKind::kCollective : NameKind::kZeroGrad;
   const bool whole = std::ranges::all_of(steps, [&](const ProfiledStep& step) { return has(sign, step); });
   if (most < 2 || (alike(most) < 2 && most < 3 && whole)) {

@@ -146,8 +146,8 @@ double PlanBounds::ordered_step_s(const Plan& plan, double unordered) {
 
 double PlanBounds::memory_bytes(const Plan& plan) {
   const PlanView view = view_of(models_, plan);
-  const double process = models_.device().estimate.process.count();
-  return reserved_factor(view.model) * (memory_.peak_bytes(view) - process) + process;
+  const double process = models_.device().estimate.process.count(), peak = memory_.peak_bytes(view);
+  return models_.device().gpu ? reserved_factor(view.model) * (peak - process) + process : peak;
 }
 
 double PlanBounds::memory_limit() const {

@@ -13,7 +13,7 @@ namespace stepcast {
 
 struct PlanBound {
   double step_s = 0.0;
-  double memory_bytes = 0.0;  ///< reserved, of the rank that holds most
+  double memory_bytes = 0.0;  ///< reserved (CPUs: allocated), of the rank that holds most
 };
 
 /// Lower bounds of the forecasts of `predict` (tested in tests/plan/bounds_test.cpp). Both relax the replay:

@@ -30,7 +30,7 @@ std::vector<double> numbers_of(const Result& result, std::size_t stages, int str
     for (const auto& [name, part] : breakdown_parts())
       mean.*part += rank.*part / static_cast<double>(result.breakdown.size());
     const std::size_t stage = static_cast<std::size_t>(use.rank / stride) % stages;
-    memory[stage] = std::max(memory[stage], use.reserved_bytes);
+    memory[stage] = std::max({memory[stage], use.reserved_bytes, use.peak_bytes});  // CPUs reserve none
     busy[stage] = std::max(busy[stage], own_time_s(rank) - rank.idle_s);
   }
   std::vector<double> numbers{result.median_step_time_s(), result.forecast.operations};

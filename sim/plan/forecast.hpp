@@ -15,7 +15,7 @@ struct PlanForecast {
   double step_s = 0.0;
   double samples_per_s = 0.0;
   double mfu = 0.0;                          ///< fraction of peak flop/s; 0 if the device is not a GPU
-  double memory_bytes = 0.0;                 ///< reserved, of the rank that holds most
+  double memory_bytes = 0.0;                 ///< reserved (CPUs: allocated), of the fullest rank
   Breakdown mean{};                          ///< over the ranks
   double operations = 0.0;                   ///< replayed
   std::vector<double> stage_memory_bytes{};  ///< by pipeline stage; one value without a pipeline

@@ -252,8 +252,8 @@ double MemoryBounds::sharded_bytes(const PlanView& view) {
       if (!freed || held.category != MemoryCategory::kGradients) bytes += held.size.count();
   const bool keeps = view.plan.text("sharding") == "shard_grad_op",
              accumulates = view.shape.micro_batches > 1 && !view.reduces_each();
-  const auto [found, is_new] =
-      sharded_peaks_.try_emplace({&view.model, view.samples, view.recompute, &all, keeps, accumulates}, 0.0);
+  const auto [found, is_new] = sharded_peaks_.try_emplace(
+      {&view.model, view.samples, view.recompute, all.data(), keeps, accumulates}, 0.0);
   if (is_new) found->second = sharded_peak(view);
   return bytes + found->second;
 }

@@ -61,10 +61,9 @@ class MemoryBounds {
 
   PlanModels& models_;
   std::map<std::tuple<const Model*, int, Recomputation, SegmentRange, bool>, Activations> activations_;
-  using Units = std::vector<FsdpUnit>;
-  std::map<std::tuple<const Model*, int, Recomputation, const Units*, bool, bool>, double> sharded_peaks_;
+  std::map<std::tuple<const Model*, int, Recomputation, const FsdpUnit*, bool, bool>, double> sharded_peaks_;
   std::map<const Model*, SegmentBytes> segment_bytes_;
-  std::map<std::tuple<const Model*, int, bool, std::string>, Units> units_;
+  std::map<std::tuple<const Model*, int, bool, std::string>, std::vector<FsdpUnit>> units_;
   std::map<std::tuple<std::string, int, int, int, int>, std::vector<PipelineAction>> actions_;
 };
 

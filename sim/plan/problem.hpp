@@ -29,8 +29,8 @@ struct PlanProblem {
   std::string model;  ///< with its settings: `llama3-70b:sequence=8192`
   std::string cluster, device;
   Precision precision{};
-  int ranks = 1;         ///< available
-  int samples = 1;       ///< per step, over all ranks
+  int ranks = 1;          ///< available
+  int samples = 1;        ///< per step, over all ranks
   double reserve = 0.08;  ///< fraction of a device's memory left to NCCL, CUDA's context and libraries
   PlanObjective objective = PlanObjective::kTime;
   std::shared_ptr<ExpectedTraining> whole{};  ///< with failures and checkpoints; null: the steps alone

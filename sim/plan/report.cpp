@@ -94,8 +94,9 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
 std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::size_t lines) {
   const PlanProblem& problem = models.problem();
   const bool tokens = tokens_per_sample(models) > 0.0;
-  std::vector<std::string> columns{"",         "plan", "ranks",  "step",   tokens ? "tokens/s" : "samples/s",
-                                   "per rank", "mfu",  "reserved", "bubble", "exposed"};
+  std::vector<std::string> columns{
+      "",         "plan", "ranks",    "step",   tokens ? "tokens/s" : "samples/s",
+      "per rank", "mfu",  "reserved", "bubble", "exposed"};
   if (problem.objective >= PlanObjective::kCost)
     columns.push_back(std::string(problem.objective == PlanObjective::kCost ? "device-hours" : "kWh") +
                       " per million");

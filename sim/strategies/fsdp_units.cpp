@@ -51,7 +51,7 @@ std::string wrap_of(const Model& model, const std::string& wrap) {
 std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wrap, int ranks, int group,
                                       bool sharded) {
   std::vector<std::pair<std::string, std::vector<int>>> wrapped{{"root", {}}};  // names and segments
-  bool before = wrap == "ends";  // the first block
+  bool before = wrap == "ends";                                                 // true before the first block
   for (int i = 0; i < static_cast<int>(model.segments.size()); ++i) {
     const Segment& segment = model.segments[i];
     before = before && !segment.repeated;

@@ -103,7 +103,8 @@ TEST_CASE("extrapolated rounds of micro-batches equal a replay of all of them", 
       CHECK((mean.idle_s + mean.input_and_host_s) / record.forecast->step_s ==
             Approx(still_s / whole.median_step_time_s()).margin(4e-3));
       double memory = 0.0;
-      for (const MemoryUse& use : whole.memory) memory = std::max(memory, use.reserved_bytes);
+      for (const MemoryUse& use : whole.memory)
+        memory = std::max({memory, use.reserved_bytes, use.peak_bytes});
       CHECK(record.forecast->memory_bytes == Approx(memory).epsilon(1e-6));
       fewer += whole.forecast.operations - record.forecast->operations;
       pipelines += record.plan.text("strategy") == "pipeline" ? 1 : 0;
@@ -133,6 +134,20 @@ TEST_CASE("plans that do not fit are not recommended, and the report names the o
   const std::string text = nothing_fits_text(fuller, tighter, nothing);
   CHECK_THAT(text, Catch::Contains("nothing fits") && Catch::Contains("Least of all reserves") &&
                        Catch::Contains("too much"));
+}
+
+TEST_CASE("on CPUs, which reserve no memory, a plan needs what it allocates", "[plan]") {
+  const PlanProblem given{.model = "gpt:layers=4,hidden=512,vocabulary=4096,sequence=256",
+                          .cluster = "star:hosts=4",
+                          .device = "xeon-platinum-8480",
+                          .ranks = 4,
+                          .samples = 8};
+  const PlanRecord best = search(given, {.best = 1, .most_replays = 20}).plans.front();
+  double memory = 0.0;
+  for (const MemoryUse& use : predict(request_of(given, best.plan)).memory)
+    memory = std::max(memory, use.peak_bytes);
+  CHECK(best.forecast->memory_bytes == Approx(memory).epsilon(1e-6));
+  CHECK(best.bound.memory_bytes < memory);
 }
 
 TEST_CASE("a cheaper step may take fewer ranks", "[plan]") {
