@@ -27,18 +27,27 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
   return calls;
 }
 
+/// `--accumulate every`. \throws UsageError without stage 2
+bool reduces_each_micro_batch(StrategyOptions& options, const TrainingConfig& config, int stage) {
+  if (stage != 2) options.refuse({"accumulate"}, "without --zero 2, which frees gradients");
+  if (config.micro_batches == 1) options.drop({"accumulate"});
+  return config.micro_batches > 1 && stage == 2 && options.text("accumulate") == "every";
+}
+
 /// Backward and optimizer with `--zero`.
-Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
+Program share_optimizer(LocalStep& step, ZeroReduction& zero, bool reduces_each) {
   step.load_input();
   zero.gather();
   zero.zero_grad();
   std::vector<int> ready = broadcast_buffers(step);
-  for (int i = 0; i <= step.last_micro_batch(); ++i) {
+  const int last = step.last_micro_batch();
+  for (int i = 0; i <= last; ++i) {
     for (const int segment : step.segments()) zero.forward(segment, i, std::exchange(ready, {}));
     step.loss(i);
     for (std::size_t segment = step.segments().size(); segment-- > 0;)
       if (step.has(Phase::kBackward, step.segments()[segment]))
-        zero.backward(step.segments()[segment], i, i == step.last_micro_batch());
+        zero.backward(step.segments()[segment], i, i == last);
+    if (reduces_each && i < last) zero.finish_reduction();
   }
   zero.update(zero.end_reduction());
   return step.take();
@@ -59,12 +68,14 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   LocalStep step(model, config);
   const int stage = zero_stage(options, model, config.world_size);
   const BucketLimits limits = bucket_limits(options);
+  const bool reduces_each = reduces_each_micro_batch(options, config, stage);
   if (stage > 0) {
     ZeroReduction zero(step, schedule, limits, stage,
                        {.group = 0,
                         .shards = config.world_size,
-                        .gathers_in_forward = options.text("gather-parameters") == "forward"});
-    schedule.programs.push_back(share_optimizer(step, zero));
+                        .gathers_in_forward = options.text("gather-parameters") == "forward",
+                        .reduces_each = reduces_each});
+    schedule.programs.push_back(share_optimizer(step, zero, reduces_each));
     return schedule;
   }
   BucketedReduction reduction(step, schedule, limits, 0, config.world_size);
@@ -87,6 +98,9 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
 std::vector<StrategyOption> options() {
   std::vector<StrategyOption> all = bucket_options();
   for (StrategyOption& option : zero_options()) all.push_back(std::move(option));
+  all.push_back(StrategyOption::choice(
+      "accumulate", {"last", "every"},
+      "micro-batches after which --zero 2 reduces gradients: the last, or every one, as DeepSpeed"));
   return all;
 }
 

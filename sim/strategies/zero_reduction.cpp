@@ -181,47 +181,51 @@ void ZeroReduction::take_gradients(std::size_t bucket) {
   units_.zero_gradients(first_ + bucket, stage_ > 1 && !unit(bucket).alone());
 }
 
-int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vector<int> after, Phase phase) {
+int ZeroReduction::backward(int segment, int micro_batch, bool last, std::vector<int> after, Phase phase) {
   const std::vector<int>& tensors = step_.model().segments[segment].parameters;
   for (const std::size_t bucket : buckets_of(segment)) take_gradients(bucket);
   const int backward = step_.backward(segment, micro_batch, std::move(after), phase);
-  if (!reduces) return backward;
+  if (!last && !sharing_.reduces_each) return backward;
   std::vector<std::size_t> full;
   const std::vector<int> copies = step_.copies(segment), frozen = frozen_of(segment);
   for (const std::vector<int>* ready : {&tensors, &copies, &frozen})
     for (const int tensor : *ready)
       if (--states_[bucket_of_[tensor]].pending == 0) full.push_back(bucket_of_[tensor]);
   std::ranges::sort(full);
-  for (const std::size_t bucket : full) reduce(bucket);
+  for (const std::size_t bucket : full) reduce(bucket, sharing_.reduces_each && micro_batch > 0, last);
   return backward;
 }
 
-void ZeroReduction::reduce(std::size_t bucket) {
+void ZeroReduction::reduce(std::size_t bucket, bool adds, bool last) {
   const std::size_t index = first_ + bucket;
-  if (stage_ == 3 && !unit(bucket).alone()) units_.free_parameters(index);
-  if (!unit(bucket).trains()) return;
+  const bool alone = unit(bucket).alone();
+  if (!last) states_[bucket].pending = unit(bucket).tensors.size();
+  if (stage_ == 3 && !alone) units_.free_parameters(index);
+  if (!unit(bucket).trains() || (alone && !last)) return;
   units_.scale(index, 1.0 / (sharing_.shards * sharing_.replicas));
   if (stage_ > 1) finish_reduction();
   std::vector<int> after = step_.latest(Stream::kCompute);
-  if (!unit(bucket).alone()) after = {units_.reduce(index, after)};
+  if (!alone) after = {units_.reduce(index, after, adds)};
   if (sharing_.replicas > 1)
     after = {units_.reduce_shard(index, sharing_.replica_group, after,
                                  "all_reduce/" + unit(bucket).name + "/replicas")};
-  if (!unit(bucket).alone())
-    reducing_.emplace_back(bucket, after.front());
+  if (!alone)
+    reducing_.push_back({bucket, after.front(), adds});
   else if (sharing_.replicas > 1)
     averaged_.push_back(after.front());
 }
 
-/// Waits for reductions in flight and frees the whole gradients.
 void ZeroReduction::finish_reduction() {
-  for (const auto& [bucket, call] : std::exchange(reducing_, {}))
-    units_.free_gradients(first_ + bucket, call);
+  for (const Reduction& one : std::exchange(reducing_, {})) {
+    units_.free_gradients(first_ + one.bucket, one.call);
+    states_[one.bucket].gradients = false;
+    if (one.adds) units_.add_incoming(first_ + one.bucket, 1.0);
+  }
 }
 
 std::vector<int> ZeroReduction::end_reduction() {
   std::vector<int> reduced = std::exchange(averaged_, {});
-  for (const auto& [bucket, call] : reducing_) reduced.push_back(call);
+  for (const Reduction& one : reducing_) reduced.push_back(one.call);
   if (stage_ > 1) finish_reduction();
   return reduced;
 }

@@ -30,6 +30,7 @@ struct Sharing {
   int replica_group = -1;
   int replicas = 1;
   bool gathers_in_forward = false;  ///< --gather-parameters forward, of stages 1 and 2
+  bool reduces_each = false;        ///< --accumulate every, of stage 2
 };
 
 /// Gradients and optimizer state sharded over n replicas that keep all parameters: ZeRO 1 and 2 (Rajbhandari
@@ -51,7 +52,8 @@ struct Sharing {
 /// Stage 1 keeps whole gradients all the time. Stage 2 holds those of a bucket from the first backward that
 /// writes them until their reduction has ended, which the next reduction waits for. With several
 /// micro-batches that is from the first to the last of them (no_sync), so that stage 2 saves little over
-/// stage 1. Not modelled: DeepSpeed's reduction in every micro-batch.
+/// stage 1. With `reduces_each` every micro-batch reduces and frees them and adds the incoming part to its own,
+/// as DeepSpeed does.
 ///
 /// Replicas of shards all-reduce the shard of the gradients after its reduce-scatter.
 ///
@@ -76,10 +78,11 @@ class ZeroReduction {
   /// Adds the forward of one segment behind its all-gathers, unless an earlier forward waited for them;
   /// returns its index.
   int forward(int segment, int micro_batch, std::vector<int> after, bool keeps_nothing = false);
-  /// Adds the backward of one segment, or its weight half; returns its index. \param reduces the last of the
-  /// step
-  int backward(int segment, int micro_batch, bool reduces, std::vector<int> after = {},
+  /// Adds the backward of one segment, or its weight half; returns its index. \param last of the step
+  int backward(int segment, int micro_batch, bool last, std::vector<int> after = {},
                Phase phase = Phase::kBackward);
+  /// Waits for reductions in flight, frees the whole gradients and adds up what arrived.
+  void finish_reduction();
   /// Ends the reduction after the last backward. Returns the calls to wait for.
   [[nodiscard]] std::vector<int> end_reduction();
   /// Unit of a tied tensor in the Schedule.
@@ -94,6 +97,12 @@ class ZeroReduction {
     int gathered = -1;        ///< all-gather to wait for; -1: none
   };
 
+  struct Reduction {
+    std::size_t bucket;
+    int call;
+    bool adds;  ///< to the shard of earlier micro-batches
+  };
+
   [[nodiscard]] const FsdpUnit& unit(std::size_t bucket) const;
   [[nodiscard]] bool gathers_before() const { return stage_ == 3 || sharing_.gathers_in_forward; }
   [[nodiscard]] std::vector<int> frozen_of(int segment) const;
@@ -101,18 +110,17 @@ class ZeroReduction {
   [[nodiscard]] std::vector<std::size_t> buckets_of(int segment) const;
   int gather(std::size_t bucket, std::vector<int> after);
   void take_gradients(std::size_t bucket);
-  void reduce(std::size_t bucket);
-  void finish_reduction();
+  void reduce(std::size_t bucket, bool adds, bool last);
 
   LocalStep& step_;
   UnitOperations units_;
   int stage_;
   Sharing sharing_;
-  std::size_t first_;                                  // of its units in the Schedule
-  std::vector<std::size_t> bucket_of_;                 // by parameter
-  std::vector<State> states_;                          // by bucket
-  std::vector<std::pair<std::size_t, int>> reducing_;  // bucket and its call
-  std::vector<int> averaged_;                          // all-reduces over replicas, of units with one shard
+  std::size_t first_;                   // of its units in the Schedule
+  std::vector<std::size_t> bucket_of_;  // by parameter
+  std::vector<State> states_;           // by bucket
+  std::vector<Reduction> reducing_;
+  std::vector<int> averaged_;  // all-reduces over replicas, of units with one shard
 };
 
 }  // namespace stepcast

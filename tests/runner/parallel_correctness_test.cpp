@@ -39,6 +39,10 @@ TEST_CASE("replicas that share their optimizer, or gradients too, train as one p
         config.micro_batches = micro_batches;
         config.options = {{"zero", zero}, {"bucket-cap", "4KiB"}, {"gather-parameters", gathers}};
         check_equal(model, train_on_ranks("ddp", model, config), expected);
+        if (zero == std::string("2") && micro_batches > 1) {
+          config.options["accumulate"] = "every";
+          check_equal(model, train_on_ranks("ddp", model, config), expected);
+        }
         config = pipeline(4, "2-2", "1f1b", micro_batches);
         config.batch = 4;
         config.mesh = Mesh::parse("pipeline=2,data=2");

@@ -258,6 +258,8 @@ TEST_CASE(
       const OptionTexts pipeline{{"split", "1-1"}, {"mesh", "pipeline=2,data=4"}, {"zero", zero}};
       check_training(whole, std::string(",expert=") + experts, "pipeline", 8, kSamples / 4, pipeline, 2);
     }
+  for (const char* experts : {"2", "4"})  // of one replica: accumulated whole
+    check(experts, "ddp", 4, {{"zero", "2"}, {"accumulate", "every"}, {"bucket-cap", "3000B"}});
   for (const char* experts : {"1", "2"})
     for (const char* accumulate : {"last", "every", "shard-then-replicas"})
       check_training(whole, std::string(",expert=") + experts, "fsdp", 4, kSamples / 4,

@@ -138,6 +138,30 @@ TEST_CASE("a replica keeps all parameters, one part of the optimizer, and the gr
   }
 }
 
+TEST_CASE("--zero 2 --accumulate every reduces and frees the gradients of every micro-batch") {
+  const Model model = load_model("bert-base");
+  const double parameters = model.parameter_bytes().count();
+  TrainingConfig config = training(kRanks, 8, {{"zero", "2"}, {"accumulate", "last"}});
+  config.micro_batches = 4;
+  const auto built = [&](const char* accumulate) {
+    config.options["accumulate"] = accumulate;
+    return build_schedule("ddp", model, config);
+  };
+  const auto scattered = [](const Schedule& schedule) {
+    return messages(schedule.program(0)).at(CollectiveKind::kReduceScatter);
+  };
+  const Schedule last = built("last"), every = built("every");
+  CHECK(scattered(last) == Approx(parameters).epsilon(kPadding));
+  CHECK(scattered(every) == Approx(4 * parameters).epsilon(kPadding));
+  CHECK(messages(every.program(0)).at(CollectiveKind::kAllGather) == Approx(parameters).epsilon(kPadding));
+  CHECK(peak_gradients(last.program(0)) > parameters);
+  CHECK(peak_gradients(every.program(0)) < 0.6 * parameters + 2 * parameters / kRanks);
+  CHECK(every.options.at("accumulate") == "every");
+  config.options["zero"] = "1";
+  CHECK_THROWS_WITH(build_schedule("ddp", model, config),
+                    Catch::Contains("--accumulate has no effect without --zero 2"));
+}
+
 TEST_CASE("replicas of a stage share its optimizer") {
   const Model model = load_model("bert-base");
   TrainingConfig config = training(4, 8, {{"zero", "0"}});
