@@ -174,14 +174,16 @@ Seconds behind(const LayerCollective& one, const Segment& segment, const Model& 
   return Seconds(0);
 }
 
-/// Part of its phase that has passed when each collective of the model starts.
-std::vector<double> exchange_fractions(const Model& model, const LayerTime& layer_time) {
+/// Sets the part of its phase that has passed when each collective of the model starts. Gradients are ready
+/// when the next one of their backward starts, or at its end.
+void set_fractions(const Model& model, const LayerTime& layer_time, PhaseCosts& costs) {
   constexpr double kForwardOfLoss = 0.5;
-  std::vector<double> fractions;
   std::map<std::pair<int, bool>, std::vector<Seconds>> times;  // of works, by segment and direction
-  for (const LayerCollective& exchange : model.collectives) {
+  for (std::size_t number = 0; number < model.collectives.size(); ++number) {
+    const LayerCollective& exchange = model.collectives[number];
+    double& fraction = costs.exchange_fraction[number];
     if (exchange.segment < 0) {
-      fractions.push_back(kForwardOfLoss);
+      fraction = kForwardOfLoss;
       continue;
     }
     const Segment& segment = model.segments[exchange.segment];
@@ -199,9 +201,12 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
       if (is_earlier != exchange.backward) before += parts[i];
     }
     before = std::max(Seconds(0), before - behind(exchange, segment, model, layer_time));
-    fractions.push_back(all > Seconds(0) ? before / all : 1.0);
+    if (all > Seconds(0)) fraction = before / all;
+    for (int i = 0; exchange.backward && i < exchange.ready; ++i) {
+      double& ready = costs.ready_fraction[segment.parameters[i]];
+      ready = std::min(ready, fraction);
+    }
   }
-  return fractions;
 }
 
 /// Sets what a recomputation of what is needed runs. \param kernels of the forward
@@ -266,7 +271,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   costs.asynchronous = device.gpu;
   costs.loss = cost(-1, Phase::kLoss);
   costs.loss_peak_bytes = loss_bytes(model, samples);
-  costs.exchange_fraction = exchange_fractions(model, layer);
+  set_fractions(model, layer, costs);
   if (gemms) {
     costs.overlaps = tensor_overlaps(model, gemms, device.multiprocessors);
     add_dispatch_overlaps(model, layer, device.multiprocessors, costs.overlaps);

@@ -8,8 +8,8 @@ namespace stepcast {
 
 /// Phase costs of one step from the table of layers alone, at the efficiencies of the device.
 ///
-/// - Gradients are ready at the end of their segment. Saved bytes are the model's own times the device's
-///   `activations`.
+/// - Gradients are ready when the next collective of the model in their segment's backward starts, or at its
+///   end. Saved bytes are the model's own times the device's `activations`.
 /// - Host, input and loading cost nothing. Nor does zero_grad: PyTorch 2 frees gradients (set_to_none), and
 ///   the next backward writes them again.
 /// - Launch overhead of a GPU: kernel_launch per kernel, and operation_issue per kernel of the forward and

@@ -96,8 +96,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
 }
 
 std::vector<StrategyOption> options() {
-  std::vector<StrategyOption> all = bucket_options();
-  for (StrategyOption& option : zero_options()) all.push_back(std::move(option));
+  std::vector<StrategyOption> all = reduction_options();
   all.push_back(StrategyOption::choice(
       "accumulate", {"last", "every"},
       "micro-batches after which --zero 2 reduces gradients: the last, or every one, as DeepSpeed"));

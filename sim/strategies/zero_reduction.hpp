@@ -12,7 +12,7 @@
 namespace stepcast {
 
 /// Options `--zero` and `--gather-parameters` of every strategy whose replicas can share their optimizer.
-std::vector<StrategyOption> zero_options();
+std::vector<StrategyOption> reduction_options();
 
 /// \param given option that shares the optimizer, as written \param instead advice
 /// \throws UsageError for a model without an optimizer, and replicas that experts do not divide
