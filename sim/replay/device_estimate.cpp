@@ -284,7 +284,7 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     to.forward = cost(index, Phase::kForward);
     to.backward = cost(index, Phase::kBackward);
     to.optimizer = cost(index, Phase::kOptimizer);
-    if (model.transformer_engine()) to.zero_grad = cost(index, Phase::kZeroGrad);  // arrays that stay
+    to.zero_grad = cost(index, Phase::kZeroGrad);
     to.optimizer_peak_bytes = muon_workspace(model, segment).count();
     set_needed(segment, kernels_of(model, index, Phase::kForward), layer, to);
     to.saved_bytes = activations * segment.saved.size.count();

@@ -104,9 +104,10 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     return Bytes(loss_traffic(model) * samples * outputs) / rates.memory;
   }
   const Segment& all = model.segments[segment];
-  if (phase == Phase::kZeroGrad)
-    return (has_choice(model.execution.gradient_passes, "nan") ? 2.0 : 1.0) * model.gradient_bytes(all) /
-           rates.memory;
+  if (phase == Phase::kZeroGrad)  // written if they stay; else the backward makes new ones
+    return ((model.transformer_engine() ? 1.0 : 0.0) +
+            (has_choice(model.execution.gradient_passes, "nan") ? 1.0 : 0.0)) *
+           model.gradient_bytes(all) / rates.memory;
   if (phase == Phase::kOptimizer)
     return optimizer_time(model, all, rates.memory, [&](const LayerWork& work, Phase) {
       return layer_roofline(work, true, 1.0, rates);

@@ -277,7 +277,10 @@ TEST_CASE("passes over gradients and copies of gathered parameters move the byte
   CHECK(added({.gradient_passes = "norm"}, update) == Approx(2.0));
   CHECK(added({.gradient_passes = "norm+scale"}, update) == Approx(6.0));
   CHECK(added({.gradient_passes = "nan"}, update) == Approx(0.0).margin(1e-9));
-  const Model checked = model_of(kLlama, {.gradient_passes = "nan"}), unchecked = model_of(kLlama, {});
+  CHECK(added({.gradient_passes = "nan"}, [](const SegmentCosts& one) { return one.zero_grad; }) ==
+        Approx(2.0));
+  const std::string engine = kLlama + ",transformer_engine=1";
+  const Model checked = model_of(engine, {.gradient_passes = "nan"}), unchecked = model_of(engine, {});
   DeviceRates rates;
   rates.memory = BytesPerSecond(1e9);
   CHECK(roofline_time(checked, 1, Phase::kZeroGrad, 1, rates).count() ==
