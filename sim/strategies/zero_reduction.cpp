@@ -126,8 +126,9 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
         make_unit(model, one.name, one.tensors, model.replicas(first, sharing.shards), sharing.group));
     const FsdpUnit& own = schedule.units.back();
     if (stage < 3) {
-      Bytes held = own.alone() ? Bytes(0) : own.whole(bytes_of(model.precision.parameters));
-      for (const int tensor : one.tensors) held += model.parameters[tensor].copies;
+      Bytes held = own.alone() ? Bytes(0) : own.size();
+      for (const int tensor : one.tensors)
+        held += model.parameters[tensor].not_gathered + model.parameters[tensor].copies;
       step.hold(MemoryCategory::kParameters, held);
     }
     if (stage == 1 && !own.alone()) step.hold(MemoryCategory::kGradients, own.gradients());

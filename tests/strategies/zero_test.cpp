@@ -56,6 +56,27 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("ZeRO 1 and 2 hold weights as their recipe keeps them") {
+  constexpr double kInBlocks = 2.0 * (256 * (256 + 2 * 128 + 256) + 3 * 256 * 1024);
+  const Model whole = load_model(
+      "llama:layers=2,hidden=256,heads=8,kv_heads=4,feed_forward=1024,sequence=512,vocabulary=2048");
+  const double others = static_cast<double>(whole.parameter_count()) - kInBlocks;
+  for (const auto& [precision, kept] : {std::pair{"bf16", 2.0},
+                                        {"fp8-current", 2.0 + 1.0},
+                                        {"fp8-current,gather=fp8", 1.0},
+                                        {"fp8,gather=fp8", 2.0},
+                                        {"mxfp8,gather=mxfp8", 2.0625},
+                                        {"nvfp4,gather=nvfp4", 1.125}}) {
+    const Model model = in_precision(whole, Precision::parse(precision), true, false);
+    for (const char* zero : {"0", "1", "2"}) {
+      const Schedule schedule = build_schedule("ddp", model, training(kRanks, 8, {{"zero", zero}}));
+      INFO(precision << ", ZeRO " << zero);
+      CHECK(held(schedule.program(0), MemoryCategory::kParameters) ==
+            Approx(kept * kInBlocks + 2.0 * others).epsilon(kPadding));
+    }
+  }
+}
+
 TEST_CASE("parameters that the forward gathers begin the step, and each forward waits for its own alone") {
   const Model model = load_model("bert-base");
   OptionTexts options{{"zero", "1"}, {"bucket-cap", "50MB"}};
