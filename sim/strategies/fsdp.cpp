@@ -37,9 +37,10 @@ constexpr const char* kShardThenReplicas = "shard-then-replicas";
 /// experts (torchtitan, parallel_dims.py: efsdp) are gathered, freed and reduced right after the rest of
 /// their block and count with it; experts of a single rank stay.
 ///
-/// Several micro-batches. `--accumulate last`: all but the last keep whole gradients and send nothing
-/// (no_sync). `every`: each reduces as above, and the incoming shard is added to the shard (FSDP2,
-/// torchtitan). `shard-then-replicas`: the same, but replicas all-reduce the sum of shards, in the last one
+/// Several micro-batches. `--accumulate last`: all but the last keep whole gradients and reduce nothing
+/// (no_sync); `full_shard` frees and gathers parameters in each, `shard_grad_op` gathers them once. `every`:
+/// each reduces as above, and the incoming shard is added to the shard (FSDP2, torchtitan).
+/// `shard-then-replicas`: the same, but replicas all-reduce the sum of shards, in the last one
 /// (set_requires_all_reduce of FSDP2).
 ///
 /// HSDP (HYBRID_SHARD; `--mesh data=R,shard=S`): S adjacent ranks share one copy, and every S-th rank is a
@@ -116,9 +117,6 @@ class Fsdp {
   }
 
   [[nodiscard]] const FsdpUnit& unit(std::size_t index) const { return schedule_.units[index]; }
-  [[nodiscard]] bool stays(std::size_t index) const {
-    return !sharded_ || keeps_units_ || unit(index).name == "root";
-  }
   /// A unit, and those of frozen parameters and experts of the same segments.
   [[nodiscard]] std::vector<std::size_t> of_same_segments(std::size_t index) const {
     std::vector<std::size_t> all;
@@ -200,7 +198,8 @@ class Fsdp {
       step_.forward(i, micro_batch, wait_for(index));
       if (unit(index).segments.back() != i) continue;
       states_[index].in_flight = false;
-      if (!stays(index) || first_backward(index) < 0) free_parameters(index);
+      const bool stays = keeps_units_ || unit(index).name == "root";
+      if (!stays || first_backward(index) < 0) free_parameters(index);
     }
     step_.loss(micro_batch);
   }
@@ -216,7 +215,7 @@ class Fsdp {
       make_gradients(i, step_.backward(i, micro_batch, wait_for(index)));
       if (first_backward(index) != i) continue;
       states_[index].in_flight = false;
-      if (reduces || !stays(index)) free_parameters(index);
+      if (reduces || !keeps_units_) free_parameters(index);
       if (backward_prefetch_ == "post") prefetch(i - 1, -1);
       if (reduces) reduce(index, micro_batch);
     }

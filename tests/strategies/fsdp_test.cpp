@@ -76,6 +76,7 @@ TEST_CASE("--accumulate: what each micro-batch reduces, and what it keeps") {
     const Schedule schedule = built(accumulate, shard);
     CHECK(sent(schedule, CollectiveKind::kReduceScatter) == scatters * parameters);
     CHECK(sent(schedule, CollectiveKind::kAllReduce) == replicas * parameters);
+    CHECK(sent(schedule, CollectiveKind::kAllGather) == 4 * (parameters + 12 * 28'351'488.0));
     // Each micro-batch but the first adds what it received; memory is balanced.
     const bool adds = accumulate != std::string("last");
     int additions = 0;
