@@ -116,8 +116,11 @@ void set_run(const Json& config, const BandwidthRatio& ratio, const std::string&
     throw InputError("{}: key 'config': expected 'devices', a list of objects; found {}", where,
                      (config.is_object() ? devices : config).dump());
   HostCount hosts;
+  int listed = 0;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     Json gpu = devices[i];
+    if (gpu.value("group", Json()) != devices[0].value("group", Json())) continue;  // NCCL_TESTS_SPLIT
+    ++listed;
     const auto text = [&](const char* key) {
       return gpu.contains(key) ? at<std::string>(gpu, fmt::format("{}: devices[{}]", where, i), key) : "";
     };
@@ -128,14 +131,16 @@ void set_run(const Json& config, const BandwidthRatio& ratio, const std::string&
   }
   // Without MPI only the first device is listed.
   const auto count = [&](const char* key) { return at<int>(config, where + ": key 'config'", key); };
-  const int listed = static_cast<int>(devices.size()), own = count("nthreads") * count("ngpus");
+  const int own = count("nthreads") * count("ngpus");
   const auto [gpus, note] = corrected_gpus(sample.kind, ratio, std::max(listed, own), where);
   sample.gpus = gpus;
   sample.hosts = hosts.count();
   if (!note.empty()) measured.assumed.push_back(note);
   if (listed < gpus && own != gpus)
     measured.assumed.push_back(fmt::format("{} GPUs on {} ({} listed)", gpus, counted(sample.hosts, "host"),
-                                           counted(devices.size(), "rank")));
+                                           counted(listed, "rank")));
+  if (listed < static_cast<int>(devices.size()))
+    measured.assumed.push_back("the table is of the first group; others run at the same time");
 }
 
 /// \param object number of the object in the file
@@ -266,7 +271,8 @@ NcclMeasurements read_nccl_samples(const std::vector<std::string>& paths, const 
     if (first == std::string::npos) throw InputError("{}: is empty", path);
     if (!hints.kind.empty()) kind_at("--collective", hints.kind);
     const std::string line = text.substr(first, text.find('\n', first) - first);
-    const bool is_json = text[first] == '{' || (text[first] == '[' && line.find(">:") == std::string::npos);
+    const auto second = std::min(text.find_first_not_of(" \t\r\n", first + 1), text.size() - 1);
+    const bool is_json = text[first] == '{' || (text[first] == '[' && text[second] == '{');
     NcclMeasurements measured;
     if (is_json)
       measured = read_json(path, text, calls);

@@ -59,6 +59,8 @@ struct TestRun {
   std::vector<std::string> columns{};
   std::string device{};
   int highest_rank = -1, rank_lines = 0, highest_device = 0, per_process = 0;
+  std::string group{};  ///< of the first rank, whose table this is
+  bool split = false;   ///< other groups run at the same time (NCCL_TESTS_SPLIT)
   HostCount hosts{};
   std::vector<TestRow> rows{};
 };
@@ -102,18 +104,20 @@ struct NcclTextReader {
     result.ignored.push_back(fmt::format("line {}: {}", line_number, why));
   }
 
-  /// Removes colours, tags of mpirun (`[1,0]<stdout>:`) and srun (`0:`), time stamps and quotation marks.
-  /// False for lines of other ranks or of standard error.
+  /// Removes colours, time stamps, quotation marks and tags of mpirun (`[1,0]<stdout>:`, `[0]`; of Open MPI 5
+  /// `[job@1,0]<stdout>:`) and srun (`0:`). False for lines of other ranks or of standard error.
   bool untag(std::string& line) {
     static const std::regex kNoise("\x1b\\[[0-9;]*[A-Za-z]|\r");
-    static const std::regex kMpi(R"(^\s*\[\d+,(\d+)\]<(stdout|stderr|stddiag)>:\s?)");
-    static const std::regex kSrun(R"(^\s*(\d+):\s)");
-    static const std::regex kBefore(R"(^\s*(>+\s*)?(\d{4}-\d\d-\d\d[T ][0-9:.,]+(Z|[+-]\d\d:?\d\d)?\s+)?)");
+    static const std::regex kMpi(
+        R"(^(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\s*\[(?:[^\]]*@)?\d+,(\d+)\]<(stdout|stderr|stddiag)>:\s?)");
+    static const std::regex kSrun(R"(^\s*\[?(\d+)[:\]]\s)");
+    static const std::regex kBefore(
+        R"(^\s*(>+\s*)?(\[?\d{4}-\d\d-\d\d[T ][0-9:.,]+(Z|[+-]\d\d:?\d\d)?\]?\s+)?)");
     if (line.find_first_of("\x1b\r") != std::string::npos) line = std::regex_replace(line, kNoise, "");
     constexpr std::size_t kLongest = 4096;  // longer lines are no rows; std::regex recurses
     if (line.size() > kLongest) return false;
     std::smatch tag;
-    if (line.find('>') != std::string::npos || line.find('T') != std::string::npos)
+    if (line.find_first_of(">:") != std::string::npos)
       line = std::regex_replace(line, kBefore, "", std::regex_constants::format_first_only);
     const bool mpi = std::regex_search(line, tag, kMpi);
     if (mpi && tag[2] != "stdout") return false;
@@ -139,16 +143,18 @@ struct NcclTextReader {
 
   void comment(const std::string& line) {
     static const std::regex kRank(
-        R"(Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+((\d+)\s+\[[^\]]*\])\s*(.*))");
+        R"(Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+((\d+)\s+\[[^\]]*\])\s*(.*))");
     static const std::regex kSettings(R"(nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+))");
     std::smatch found;
     if (line.find(" Rank ") != std::string::npos && std::regex_search(line, found, kRank)) {
       if (!run.rows.empty()) finish();
+      if (run.rank_lines == 0) run.group = found[2];
+      if (run.group != found[2]) return void(run.split = true);
       ++run.rank_lines;
       run.highest_rank = std::max(run.highest_rank, number_in<int>(found[1].str()).value_or(0));
-      run.highest_device = std::max(run.highest_device, number_in<int>(found[4].str()).value_or(0));
-      run.hosts.add(found[2], found[3], found[1]);
-      std::string device = found[5];
+      run.highest_device = std::max(run.highest_device, number_in<int>(found[5].str()).value_or(0));
+      run.hosts.add(found[3], found[4], found[1]);
+      std::string device = found[6];
       device.erase(device.find_last_not_of(" \t") + 1);
       set_device(run.device, device, where(line_number));
     } else if (std::regex_search(line, found, kSettings)) {
@@ -262,6 +268,11 @@ struct NcclTextReader {
     if (!run.rows.empty()) {
       BandwidthRatio ratio;
       for (const TestRow& row : run.rows) ratio.confine(row.algbw, row.busbw);
+      if (run.split) {
+        run.highest_rank = run.rank_lines - 1;  // its ranks are numbered over all groups
+        result.assumed.push_back(fmt::format("line {}: the table is of group {}; others run at the same time",
+                                             run.rows.front().line, run.group));
+      }
       const int stated = run.rank_lines > 0    ? std::max(run.highest_rank + 1, run.rank_lines)
                          : run.per_process > 1 ? run.per_process
                                                : 0;

@@ -108,10 +108,66 @@ TEST_CASE("tags of mpirun are removed, and lines of other ranks and of standard 
   CHECK(measured.samples[2].time.count() == Approx(431.9e-6));
   CHECK(measured.samples[2].hosts == 2);
   CHECK(measured.samples[2].gpus == 2);
-  std::string other = kText;
-  for (std::size_t at = 0; at != std::string::npos; at = other.find('\n', at + 1))
-    if (at + 1 < other.size()) other.insert(at == 0 ? 0 : at + 1, "0: ");
-  CHECK(read(other).size() == 2);
+  for (const std::string tag : {"0: ", "[0] ", "[prterun-node-a-77@1,0]<stdout>: ",
+                                "Thu Mar 25 11:11:11 2021[1,0]<stdout>:", "2024-05-01 12:34:56.789 "}) {
+    INFO(tag);
+    std::string other = tag + kText;
+    for (auto at = other.find('\n'); at + 1 < other.size(); at = other.find('\n', at + 1))
+      other.insert(at + 1, tag);
+    CHECK(read(other).size() == 2);
+    std::string second = other;  // lines of another rank
+    for (auto at = second.find("0]"); at != std::string::npos; at = second.find("0]", at + 1))
+      second[at] = '1';
+    if (tag.find("0]") != std::string::npos) CHECK_THROWS_AS(read(second), InputError);
+  }
+}
+
+/// An all-reduce of nccl-tests on 8 GPUs. \param bandwidths its keys, for example `"alg_bw": 10.0`
+std::string tests_json(const std::string& last_device, const std::string& bandwidths, int devices = 8) {
+  std::string listed;
+  for (int i = 0; i < devices; ++i)
+    listed += (i > 0 ? ", " : "") + std::string(R"({"hostname": "a", "rank": )") + std::to_string(i) +
+              R"(, "device": )" + std::to_string(i) + R"(, "device_info": ")" +
+              (i + 1 < devices ? "NVIDIA L40S" : last_device) + "\"}";
+  return R"({"args": ["all_reduce_perf"], "config": {"nthreads": 1, "ngpus": 8, "devices": [)" + listed +
+         R"(]}, "results": [{"size": 4096, "type": "half", "out_of_place": {"time": 9, )" + bandwidths +
+         "}}]}\n";
+}
+
+TEST_CASE("a world that NCCL_TESTS_SPLIT divides: GPUs and hosts are those of the first rank's group") {
+  const auto ranks = [](int hosts_of_group) {
+    std::string text = "# Collective test starting: all_reduce_perf\n# nThread 1 nGpus 1 minBytes 1024\n";
+    for (int rank = 0; rank < 4; ++rank) {
+      const int host = rank / 2, group = hosts_of_group == 1 ? host : rank % 2;
+      text += fmt::format("#  Rank {0} Group {1} Pid 1 on node-{2} device {3} [0x{3}] NVIDIA L40S\n", rank,
+                          group, host, rank % 2);
+    }
+    return text +
+           "# size count type redop root time algbw busbw #wrong\n"
+           " 33554432 8388608 float sum -1 2000.0 16.78 16.78 0\n";
+  };
+  for (const int hosts : {1, 2}) {
+    const TemporaryFolder folder;
+    const NcclMeasurements measured = read_nccl_samples({folder.write("log", ranks(hosts))});
+    REQUIRE(measured.samples.size() == 1);
+    CHECK(measured.samples[0].gpus == 2);
+    CHECK(measured.samples[0].hosts == hosts);
+    REQUIRE(measured.assumed.size() == 1);
+    CHECK_THAT(measured.assumed[0], Contains("the table is of group 0; others run at the same time"));
+  }
+  std::string json = tests_json("NVIDIA L40S", R"("alg_bw": 10.0, "bus_bw": 10.0)", 4);
+  for (const auto& [rank, host] : {std::pair("2", "b"), {"3", "b"}}) {
+    const std::string before = fmt::format(R"({{"hostname": "a", "rank": {})", rank);
+    json.replace(json.find(before), before.size(),
+                 fmt::format(R"({{"hostname": "{}", "group": 1, "rank": {})", host, rank));
+  }
+  for (auto at = json.find(R"("a", "rank")"); at != std::string::npos; at = json.find(R"("a", "rank")", at))
+    json.insert(at + 5, R"("group": 0, )");
+  json.replace(json.find(R"("ngpus": 8)"), 10, R"("ngpus": 1)");
+  const std::vector<NcclSample> samples = read(json);
+  REQUIRE(samples.size() == 1);
+  CHECK(samples[0].gpus == 2);
+  CHECK(samples[0].hosts == 1);
 }
 
 TEST_CASE("rows of size 0, with wrong elements and cut rows are left out by line") {
@@ -174,18 +230,6 @@ TEST_CASE("nccl-tests' JSON contains the same; without MPI it lists one device o
   CHECK_THROWS_WITH(read(R"({"args": ["all_reduce_perf"], "config": {"devices": [{"hostname": 5}]},
     "results": []})"),
                     Contains("measured: devices[0]: key 'hostname': found 5"));
-}
-
-/// An all-reduce of nccl-tests on 8 GPUs. \param bandwidths its keys, for example `"alg_bw": 10.0`
-std::string tests_json(const std::string& last_device, const std::string& bandwidths, int devices = 8) {
-  std::string listed;
-  for (int i = 0; i < devices; ++i)
-    listed += (i > 0 ? ", " : "") + std::string(R"({"hostname": "a", "rank": )") + std::to_string(i) +
-              R"(, "device": )" + std::to_string(i) + R"(, "device_info": ")" +
-              (i + 1 < devices ? "NVIDIA L40S" : last_device) + "\"}";
-  return R"({"args": ["all_reduce_perf"], "config": {"nthreads": 1, "ngpus": 8, "devices": [)" + listed +
-         R"(]}, "results": [{"size": 4096, "type": "half", "out_of_place": {"time": 9, )" + bandwidths +
-         "}}]}\n";
 }
 
 TEST_CASE("nccl-tests' JSON: busbw / algbw corrects the number of GPUs, and every document is read") {
