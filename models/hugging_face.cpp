@@ -137,24 +137,28 @@ class ConfigurationReader {
           fail("field 'layer_types': layers of " + kind.dump() + " are not computed yet");
   }
 
-  /// Windows shorter than the sequence become settings, if every n-th block or none sees all keys.
+  /// Windows become settings if every n-th block or none sees all keys, also those that the sequence does not
+  /// exceed, since a model file is used with other sequences.
   void add_windows() {
     const std::string* sequence = find_setting(model_.specification.overrides, "sequence");
     if (sequence == nullptr || fields_.value("use_sliding_window", Json(true)) == false) return;
     for (const std::string& field : rules_.windows) {
-      if (!is_given(field) || !fields_[field].is_number() ||
-          fields_[field].get<double>() >= number_in<double>(*sequence).value_or(0.0))
-        continue;
+      if (!is_given(field) || !fields_[field].is_number()) continue;
       const int every = full_blocks();
       if (every == 1) return;
-      if (every < 0 || field == "attention_chunk_size") {
+      if (every >= 0 && field != "attention_chunk_size") {
+        add("window", whole(field));
+        if (every > 0) add("full_every", std::to_string(every));
+      } else if (fields_[field].get<double>() >= number_in<double>(*sequence).value_or(0.0)) {
+        model_.assumed.push_back(
+            fmt::format("sequences of at most {} tokens: '{}' of longer ones is not modelled",
+                        fields_[field].dump(), field));
+      } else {
         model_.obstacles.push_back(fmt::format(
             "field '{}' is {}; attention within {} shorter than sequence={} is not modelled", field,
             fields_[field].dump(), every < 0 ? "windows of irregular blocks" : "chunks", *sequence));
         return;
       }
-      add("window", whole(field));
-      if (every > 0) add("full_every", std::to_string(every));
     }
   }
 
@@ -162,6 +166,11 @@ class ConfigurationReader {
   [[nodiscard]] int full_blocks() const {
     const Json types = fields_.value("layer_types", Json());
     if (!types.is_array() || types.empty()) {
+      const Json pattern = rules_.full_every.empty() ? Json() : fields_.value(rules_.full_every[0], Json());
+      if (pattern.is_string()) {  // LLLG of EXAONE 4
+        const auto text = pattern.get<std::string>();
+        return text.find('G') + 1 == text.size() ? static_cast<int>(text.size()) : -1;
+      }
       const int every = number_in<int>(number(rules_.full_every, false)).value_or(-1);
       return every < 1 && rules_.full_every.size() > 1 ? -1 : every;
     }

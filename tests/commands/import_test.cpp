@@ -174,10 +174,16 @@ TEST_CASE("a configuration of Hugging Face becomes a model file with its paramet
   const Outcome imported = shell.run("stepcast import config.json --sequence 64 -o mine.yaml");
   INFO(imported.err);
   REQUIRE(imported.exit_code == 0);
-  CHECK_THAT(imported.out, Catch::Contains("gemma2: 138304 parameters"));
+  CHECK_THAT(imported.out, Catch::Contains("gemma2: 138304 parameters") &&
+                               Catch::Contains("sequences of at most 64 tokens: 'sliding_window' of longer"));
   CHECK_THAT(shell.run("stepcast show mine.yaml").out,
              Catch::Contains("mine.yaml: model") && Catch::Contains("138304 parameters"));
   CHECK(shell.run("stepcast import config.json --sequence 64 -o mine.yaml").exit_code == 3);
+  configuration["layer_types"] = {"sliding_attention",
+                                  "full_attention"};  // the window holds for any sequence
+  shell.write("config.json", configuration.dump());
+  REQUIRE(shell.run("stepcast import config.json --sequence 64 -o regular.yaml").exit_code == 0);
+  CHECK_THAT(shell.read("regular.yaml"), Catch::Contains("window: 64") && Catch::Contains("full_every: 2"));
   CHECK(shell
             .run("stepcast predict --model mine.yaml --strategy ddp --batch 1 --device h100-sxm --cluster "
                  "h100x8-hgx --world-size 2")

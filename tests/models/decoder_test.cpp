@@ -255,7 +255,10 @@ TEST_CASE("windows of a configuration are settings of the model", "[models]") {
   json gemma = llama_like("gemma2", 1'000, 64, 128, 4, 4, 2);
   gemma.update({{"head_dim", 16}, {"sliding_window", 8}});
   CHECK_THAT(configured(gemma).specification, Catch::Contains("window=8") && Catch::Contains("full_every=2"));
-  CHECK_FALSE(configured(gemma, ":sequence=8").specification.find("window") != std::string::npos);
+  gemma["sliding_window"] = 16;  // as long as the sequence: all keys are seen
+  CHECK(configured(gemma).forward_flop() == configured(gemma, ":sequence=16,window=0").forward_flop());
+  CHECK_THROWS_WITH(configured(gemma, ":sequence=32,flash=0"), Catch::Contains("a window needs"));
+  CHECK_NOTHROW(configured(gemma, ":sequence=16,flash=0"));
   const std::string every = ":layers=4,hidden=64,heads=4,sequence=16,vocabulary=1000,window=8";
   CHECK(load_model("decoder" + every).forward_flop() == load_model("llama" + every).forward_flop());
   CHECK(load_model("decoder" + every).forward_flop() <
