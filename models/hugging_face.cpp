@@ -346,11 +346,14 @@ class ConfigurationReader {
   HuggingFaceModel model_{};
 };
 
-/// `LlamaForCausalLM` is llama.
-std::string type_of_architecture(const Json& fields) {
+/// The first one; "" without.
+std::string architecture_of(const Json& fields) {
   const Json list = fields.value("architectures", Json());
-  if (!list.is_array() || list.empty() || !list[0].is_string()) return "";
-  std::string name = list[0].get<std::string>();
+  return list.is_array() && !list.empty() && list[0].is_string() ? list[0].get<std::string>() : "";
+}
+
+/// Type of `LlamaForCausalLM`: llama; "" if none is known.
+std::string type_of_architecture(std::string name) {
   for (const char* ending : {"For", "Model", "LMHead"})
     if (const auto at = name.find(ending); at != std::string::npos && at > 0) name.erase(at);
   const auto bare = [](std::string text) {
@@ -383,7 +386,8 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
     fields = Json(fields["text_config"]);
   }
   const bool named = fields.contains("model_type") && fields["model_type"].is_string();
-  std::string type = named ? fields["model_type"].get<std::string>() : type_of_architecture(fields);
+  const std::string architecture = architecture_of(fields);
+  std::string type = named ? fields["model_type"].get<std::string>() : type_of_architecture(architecture);
   if (type.empty())
     throw InputError(
         "{}: field 'model_type' is missing, and 'architectures' names no known type; known types: {}",
@@ -397,6 +401,11 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
   if (std::ranges::find(known, type) == known.end())
     throw InputError("{}: {}", path.string(), unknown_name("model_type", type, known));
   HuggingFaceModel model = ConfigurationReader(path.string(), fields, type, given).read();
+  const auto head = architecture.find("For");
+  if (head != std::string::npos && !architecture.ends_with("ForCausalLM") &&
+      !architecture.ends_with("ForConditionalGeneration"))
+    assumed.push_back("the end of the model is that of family " + model.specification.file +
+                      ", not the head " + architecture.substr(head));
   model.assumed.insert(model.assumed.begin(), assumed.begin(), assumed.end());
   return model;
 }

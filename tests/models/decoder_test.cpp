@@ -211,6 +211,10 @@ TEST_CASE("a multimodal configuration is read as its text model, and Infinity as
   const HuggingFaceModel named = read_configuration(folder.write("named.json", text.dump()), {});
   CHECK(named.type == "llama");
   CHECK_THAT(named.assumed.at(0), Catch::Contains("architectures"));
+  CHECK(named.assumed.size() == 1);
+  text["architectures"] = {"LlamaForSequenceClassification"};
+  CHECK_THAT(read_configuration(folder.write("head.json", text.dump()), {}).assumed.at(1),
+             Catch::Contains("family llama, not the head ForSequenceClassification"));
 }
 
 TEST_CASE("blocks that differ are groups of a model file, which is the model again", "[models]") {
