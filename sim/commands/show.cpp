@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -75,14 +76,21 @@ ExitCode run(const po::variables_map& values) {
   if (files.size() != 1) throw UsageError("'show' takes one file, got {}", files.size());
   const std::string& file = files.front();
   const std::string as = text_option(values, "as");
+  const bool for_device = values.count("device") != 0;
   if (as.empty() && !std::filesystem::is_directory(file)) {
     const std::string head = file_head(file);
-    if (show_own_json(file, head)) return ExitCode::kDone;
-    if (recognised_importer(head) == nullptr && show_own_yaml(file)) return ExitCode::kDone;
+    if (show_own_json(file, head) || (recognised_importer(head) == nullptr && show_own_yaml(file))) {
+      if (for_device) throw UsageError("--device has no effect on files of stepcast");
+      return ExitCode::kDone;
+    }
   }
   const auto& kind = importer_of(file, as);
   ImportTexts options;
-  if (values.count("device") != 0) options["device"] = text_option(values, "device");
+  if (for_device) {
+    if (std::ranges::find(kind.value.options, "device", &ImportOption::name) == kind.value.options.end())
+      throw UsageError("--device has no effect on files of {}", kind.name);
+    options["device"] = text_option(values, "device");
+  }
   return show_foreign(file, kind, options);
 }
 
