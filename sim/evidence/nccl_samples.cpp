@@ -150,7 +150,12 @@ void add_tests(const std::string& path, int object, const Json& json, NcclMeasur
   const auto arguments = at<std::vector<std::string>>(json, where, "args");
   if (arguments.empty()) throw InputError("{}: key 'args': expected the program's name", where);
   NcclSample sample;
-  sample.kind = kind_at(where + ": key 'args'", arguments.front());
+  const auto kind = nccl_kind(arguments.front());
+  if (!kind) {
+    const std::string test = printable(arguments.front());
+    return measured.ignored.push_back(fmt::format("{}results of {}, which is not forecast", part, test));
+  }
+  sample.kind = *kind;
   const Json config = at<Json>(json, where, "config");
   const auto results = at<std::vector<Json>>(json, where, "results");
   set_run(config, bandwidth_ratio(results), where, sample, measured);
@@ -225,7 +230,9 @@ NcclMeasurements read_json(const std::string& path, const std::string& text,
                            std::map<InspectorCall, NcclSample>& calls) {
   int number = 0;
   NcclMeasurements all;
-  for (const Json& json : parse_json_values(text, path)) {
+  std::vector<Json> values = parse_json_values(text, path);
+  if (values.size() == 1 && values[0].is_array()) values = values[0].get<std::vector<Json>>();
+  for (const Json& json : values) {
     ++number;
     if (json.is_object() && json.contains("results")) {
       add_tests(path, number, json, all);

@@ -252,6 +252,13 @@ TEST_CASE("nccl-tests' JSON: busbw / algbw corrects the number of GPUs, and ever
   const NcclMeasurements both = measured(eight + eight);
   REQUIRE(both.samples.size() == 2);
   CHECK_THAT(both.samples[1].where, Contains("a.json: object 2: results[0]"));
+  const std::string other = std::regex_replace(eight, std::regex("all_reduce_perf"), "sendrecv_perf");
+  const NcclMeasurements list = measured("[" + other + ",\n" + eight + "]");
+  REQUIRE(list.samples.size() == 1);
+  CHECK(list.samples[0].gpus == 8);
+  REQUIRE(list.ignored.size() == 1);
+  CHECK_THAT(list.ignored[0], Contains("results of sendrecv_perf, which is not forecast"));
+  CHECK_THROWS_WITH(measured(other), Contains("sendrecv_perf, which is not forecast"));
   CHECK_THROWS_WITH(measured(tests_json("NVIDIA H100 80GB HBM3", R"("alg_bw": 10.0, "bus_bw": 17.5)")),
                     Contains("a.json: GPU 'NVIDIA H100 80GB HBM3'") && Contains("'NVIDIA L40S'"));
 }
