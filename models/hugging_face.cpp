@@ -142,6 +142,9 @@ class ConfigurationReader {
   void add_windows() {
     const std::string* sequence = find_setting(model_.specification.overrides, "sequence");
     if (sequence == nullptr || fields_.value("use_sliding_window", Json(true)) == false) return;
+    for (std::size_t i = 1; i < rules_.windows.size(); ++i)
+      if (const auto usual = number_in<int>(rules_.windows[i]))
+        fields_.emplace(rules_.windows[i - 1], *usual);
     for (const std::string& field : rules_.windows) {
       if (!is_given(field) || !fields_[field].is_number()) continue;
       const int every = full_blocks();

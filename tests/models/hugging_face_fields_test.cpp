@@ -131,6 +131,24 @@ TEST_CASE("a missing field has the default of the configuration's class, null ha
     missing["num_key_value_heads"] = nullptr;
     CHECK(configured(missing).parameter_count() == count(320, head));
   }
+  for (const auto& [type, window] : {std::pair("gemma2", 4096),
+                                     {"gemma3_text", 4096},
+                                     {"cohere2", 4096},
+                                     {"olmo3", 4096},
+                                     {"exaone4", 4096},
+                                     {"gpt_oss", 128},
+                                     {"mistral", 4096},
+                                     {"ministral", 4096},
+                                     {"mixtral", 0},
+                                     {"phi3", 0}}) {
+    CAPTURE(type);
+    json missing = with(reference(type), {{"layer_types", nullptr}, {"sliding_window", nullptr}});
+    missing.erase("sliding_window_pattern");
+    CHECK_THAT(configured(missing).specification, !Catch::Contains("window="));
+    missing.erase("sliding_window");
+    const std::string specification = configured(missing).specification;
+    CHECK((specification.find("window=" + std::to_string(window)) != std::string::npos) == (window > 0));
+  }
   for (const char* type : {"qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text"}) {
     json missing = llama_like(type, 100, 64, 128, 1, 32, 8);
     const std::int64_t count = configured(missing).parameter_count();
