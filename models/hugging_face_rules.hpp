@@ -29,7 +29,7 @@ struct SparseRules {
 /// fixed: {attention_bias: 1}                # settings that every model of this type has
 /// defaults: {tied: 1}                       # settings of models whose field is missing
 /// only: {hidden_act: [silu]}                # values that are modelled; a missing field has the first one
-/// windows: [sliding_window, 4096]           # number of keys that a position sees: a field, and its value if missing
+/// windows: [sliding_window, 4096]           # keys that a position sees: a field, its value if missing
 /// full_every: [sliding_window_pattern, 6]   # each n-th block sees all, 0: none; unless `layer_types`
 /// ignored: [rope_theta]                     # without effect on time and memory
 /// sparse: {first: first_k_dense_replace, dense: {experts: 0}}  # see SparseRules

@@ -40,10 +40,11 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   if (model.transformer_engine())
     throw CapabilityError("{}: transformer_engine=1 is forecast, and not trained: layers here are PyTorch's",
                           model.specification);
-  for (const auto& [setting, what] :
-       {std::pair{"window", "attention in a window"}, {"mtp", "multi-token prediction"}})
-    if (const auto given = model.settings.find(setting); given != model.settings.end() && given->second > 0)
-      throw CapabilityError("{}: {} is forecast, and not trained", model.specification, what);
+  const auto setting = [&](const char* name) { return value_or(model.settings, name, 0); };
+  if (setting("window") > 0 && setting("window") < setting("sequence"))
+    throw CapabilityError("{}: attention in a window is forecast, and not trained", model.specification);
+  if (setting("mtp") > 0)
+    throw CapabilityError("{}: multi-token prediction is forecast, and not trained", model.specification);
   if (model.loss.chunks > 1)
     throw CapabilityError("{}: a loss in chunks is forecast, and not trained", model.specification);
   LayerBuilder builder(*this, seed);

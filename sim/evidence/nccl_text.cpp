@@ -109,7 +109,7 @@ struct NcclTextReader {
   bool untag(std::string& line) {
     static const std::regex kNoise("\x1b\\[[0-9;]*[A-Za-z]|\r");
     static const std::regex kMpi(
-        R"(^(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\s*\[(?:[^\]]*@)?\d+,(\d+)\]<(stdout|stderr|stddiag)>:\s?)");
+        R"(^(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\s*\[(?:[^\]]*@)?\d+,(\d+)\]<(std\w+)>:\s?)");
     static const std::regex kSrun(R"(^\s*\[?(\d+)[:\]]\s)");
     static const std::regex kBefore(
         R"(^\s*(>+\s*)?(\[?\d{4}-\d\d-\d\d[T ][0-9:.,]+(Z|[+-]\d\d:?\d\d)?\]?\s+)?)");
@@ -143,7 +143,7 @@ struct NcclTextReader {
 
   void comment(const std::string& line) {
     static const std::regex kRank(
-        R"(Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+((\d+)\s+\[[^\]]*\])\s*(.*))");
+        R"(Rank\s+(\d+)\s+(?:Group\s+(\d+) +)?Pid\s+\d+ +on\s+(\S+)\s+device\s+((\d+)\s+\[[^\]]*\])\s*(.*))");
     static const std::regex kSettings(R"(nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+))");
     std::smatch found;
     if (line.find(" Rank ") != std::string::npos && std::regex_search(line, found, kRank)) {
