@@ -32,7 +32,6 @@ SampleSet sample_set(const nlohmann::json& json) {
 }
 
 Imported import_torch_costs(const std::vector<std::string>& paths, const ImportTexts& /*options*/) {
-  if (paths.size() != 1) throw InputError("{}: import files of costs.py one by one", paths.front());
   const std::string& path = paths.front();
   Calibration calibration;
   std::string version;
@@ -75,7 +74,6 @@ const Registration<Importer> kTorchCosts{
      .value = {.makes = "calibration",
                .use = "predict --calibration FILE",
                .example = "gloo.json -o gloo.calibration.json",
-               .options = {},
                .recognises = is_torch_costs,
                .read = import_torch_costs},
      .order = 6}};

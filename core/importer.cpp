@@ -78,16 +78,20 @@ const Registry<Importer>::Entry* recognised_importer(const std::string& head) {
 }
 
 const Registry<Importer>::Entry& importer_of(const std::string& path, const std::string& kind) {
-  if (!kind.empty()) {
-    const auto found = std::ranges::find(importers().entries(), kind, &Registry<Importer>::Entry::name);
-    if (found == importers().entries().end())
-      throw UsageError("--as: {}", unknown_name("kind", kind, importers().names()));
-    return *found;
-  }
+  if (!kind.empty())
+    return named<UsageError>(importers().entries(), &Registry<Importer>::Entry::name, "kind", kind);
   if (const auto* entry = recognised_importer(file_head(path))) return *entry;
   const auto known = transformed(
       importers().entries(), [](const auto& entry) { return entry.name + " (" + entry.description + ")"; });
   throw InputError("{}: the kind of this file is not known; --as sets it: {}", path, joined(known));
+}
+
+void check_options(const Registry<Importer>::Entry& kind, const ImportTexts& given) {
+  const auto understood = transformed(kind.value.options, &ImportOption::name);
+  for (const auto& [name, text] : given)
+    if (std::ranges::find(understood, name) == understood.end())
+      throw UsageError("--{} is no option for files of {}; it has {}", name, kind.name,
+                       understood.empty() ? "none" : joined(understood));
 }
 
 std::string option_or(const ImportTexts& options, const std::string& name) {

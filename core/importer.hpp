@@ -32,10 +32,11 @@ struct ImportOption {
 };
 
 struct Importer {
-  std::string makes;    ///< `cluster`; "": nothing, because files of the kind are refused or read as they are
-  std::string use;      ///< where the new file is an input: `--cluster FILE`; "": the kind is refused
+  std::string makes{};  ///< `cluster`; "": nothing, because files of the kind are refused or read as they are
+  std::string use{};    ///< where the new file is an input: `--cluster FILE`; "": the kind is refused
   std::string example;  ///< a command
   std::vector<ImportOption> options{};
+  bool several = false;  ///< reads several files at once
   /// True if a text that starts like this is of this kind, well-formed or not.
   std::function<bool(const std::string& head)> recognises;
   /// \throws InputError that starts with the file and names line, column or key, and what was expected;
@@ -56,6 +57,8 @@ std::string read_text(const std::string& path);
 /// The importer named `kind`, or, if that is "", the first that recognises the file. \throws InputError that
 /// lists the kinds; UsageError for an unknown one
 const Registry<Importer>::Entry& importer_of(const std::string& path, const std::string& kind);
+/// \throws UsageError for an option that the kind does not understand
+void check_options(const Registry<Importer>::Entry& kind, const ImportTexts& given);
 /// Null if none recognises the text.
 const Registry<Importer>::Entry* recognised_importer(const std::string& head);
 

@@ -17,15 +17,7 @@
 namespace stepcast {
 namespace {
 
-enum NodeField : std::uint32_t {
-  kNodeId = 1,
-  kNodeName,
-  kNodeType,
-  kControl,
-  kData,
-  kDuration = 7,
-  kAttribute = 10
-};
+enum NodeField : std::uint32_t { kId = 1, kName, kType, kControl, kData, kMicros = 7, kAttribute = 10 };
 enum AttributeField : std::uint32_t { kKey = 1, kAsInt32 = 7, kAsInt64 = 9, kAsBool = 27, kAsText = 29 };
 enum WireType : std::uint32_t { kVarint = 0, kWide = 1, kText = 2, kNarrow = 5 };
 constexpr std::uint32_t kWireBits = 3;
@@ -53,13 +45,13 @@ std::uint32_t kind_of(const std::string& attribute) {
 }
 
 std::string node_text(const ChakraNode& node) {
-  std::string text = field(kNodeId, node.id) + field(kNodeName, node.name) +
-                     field(kNodeType, static_cast<std::uint64_t>(node.type));
+  std::string text =
+      field(kId, node.id) + field(kName, node.name) + field(kType, static_cast<std::uint64_t>(node.type));
   std::string after;
   for (const std::uint64_t id : node.after) after += varint(id);
   if (!after.empty()) text += field(kData, after);
   const auto micros = static_cast<std::uint64_t>(std::llround(node.duration_s * 1e6));
-  if (micros > 0) text += field(kDuration, micros);
+  if (micros > 0) text += field(kMicros, micros);
   text += attribute("is_cpu_op", kAsBool, 0);
   if (node.duration_s > 0.0)
     text += attribute(kNanos, kAsInt64, static_cast<std::uint64_t>(std::llround(node.duration_s * 1e9)));
@@ -155,12 +147,11 @@ ChakraNode read_node(std::string_view bytes, const std::string& name) {
   Reader reader(bytes, name);
   while (!reader.done()) {
     const Reader::Field field = reader.next();
-    if (field.number == kNodeId) node.id = field.value;
-    if (field.number == kNodeName) node.name = printable(field.bytes);
-    if (field.number == kNodeType)
-      node.type = static_cast<ChakraType>(std::min<std::uint64_t>(field.value, 255));
+    if (field.number == kId) node.id = field.value;
+    if (field.number == kName) node.name = printable(field.bytes);
+    if (field.number == kType) node.type = static_cast<ChakraType>(std::min<std::uint64_t>(field.value, 255));
     if (field.number == kControl || field.number == kData) read_after(field, name, node);
-    if (field.number == kDuration) micros = static_cast<double>(field.value);
+    if (field.number == kMicros) micros = static_cast<double>(field.value);
     if (field.number == kAttribute && field.wire == kText) read_attribute(field.bytes, name, node);
   }
   if (node.duration_s <= 0.0) node.duration_s = micros * 1e-6;

@@ -141,39 +141,28 @@ class ConfigurationReader {
   /// exceed, since a model file is used with other sequences.
   void add_windows() {
     const std::string* sequence = find_setting(model_.specification.overrides, "sequence");
-    if (sequence == nullptr || fields_.value("use_sliding_window", Json(true)) == false) return;
-    for (std::size_t i = 1; i < rules_.windows.size(); ++i)
-      if (const auto usual = number_in<int>(rules_.windows[i]))
-        fields_.emplace(rules_.windows[i - 1], *usual);
-    for (const std::string& field : rules_.windows) {
-      if (!is_given(field) || !fields_[field].is_number()) continue;
-      const int every = full_blocks();
-      if (every == 1) return;
-      if (every >= 0 && field != "attention_chunk_size") {
-        add("window", whole(field));
-        if (every > 0) add("full_every", std::to_string(every));
-      } else if (fields_[field].get<double>() >= number_in<double>(*sequence).value_or(0.0)) {
-        model_.assumed.push_back(
-            fmt::format("sequences of at most {} tokens: '{}' of longer ones is not modelled",
-                        fields_[field].dump(), field));
-      } else {
-        model_.obstacles.push_back(fmt::format(
-            "field '{}' is {}; attention within {} shorter than sequence={} is not modelled", field,
-            fields_[field].dump(), every < 0 ? "windows of irregular blocks" : "chunks", *sequence));
-        return;
-      }
+    if (sequence == nullptr || rules_.windows.empty() ||
+        fields_.value("use_sliding_window", Json(true)) == false)
+      return;
+    const std::string& field = rules_.windows.front();
+    if (rules_.windows.size() > 1) fields_.emplace(field, number_in<int>(rules_.windows[1]).value_or(0));
+    const int every = is_given(field) && fields_[field].is_number() ? full_blocks() : 1;
+    if (every == 1) return;
+    if (every >= 0 && field != "attention_chunk_size") {
+      add("window", whole(field));
+      return add("full_every", every > 0 ? std::to_string(every) : "");
     }
+    const bool fits = fields_[field].get<double>() >= number_in<double>(*sequence).value_or(0.0);
+    (fits ? model_.assumed : model_.obstacles)
+        .push_back(fmt::format("field '{}' is {}; attention within {} shorter than {} is not modelled", field,
+                               fields_[field].dump(), every < 0 ? "windows of irregular blocks" : "chunks",
+                               fits ? "a sequence set later" : "sequence=" + *sequence));
   }
 
   /// n if every n-th block sees all keys, 0 if none does; -1: another pattern.
   [[nodiscard]] int full_blocks() const {
     const Json types = fields_.value("layer_types", Json());
     if (!types.is_array() || types.empty()) {
-      const Json pattern = rules_.full_every.empty() ? Json() : fields_.value(rules_.full_every[0], Json());
-      if (pattern.is_string()) {  // LLLG of EXAONE 4
-        const auto text = pattern.get<std::string>();
-        return text.find('G') + 1 == text.size() ? static_cast<int>(text.size()) : -1;
-      }
       const int every = number_in<int>(number(rules_.full_every, false)).value_or(-1);
       return every < 1 && rules_.full_every.size() > 1 ? -1 : every;
     }
@@ -349,14 +338,11 @@ class ConfigurationReader {
   HuggingFaceModel model_{};
 };
 
-/// The first one; "" without.
-std::string architecture_of(const Json& fields) {
+/// `LlamaForCausalLM` is llama.
+std::string type_of_architecture(const Json& fields) {
   const Json list = fields.value("architectures", Json());
-  return list.is_array() && !list.empty() && list[0].is_string() ? list[0].get<std::string>() : "";
-}
-
-/// Type of `LlamaForCausalLM`: llama; "" if none is known.
-std::string type_of_architecture(std::string name) {
+  if (!list.is_array() || list.empty() || !list[0].is_string()) return "";
+  std::string name = list[0].get<std::string>();
   for (const char* ending : {"For", "Model", "LMHead"})
     if (const auto at = name.find(ending); at != std::string::npos && at > 0) name.erase(at);
   const auto bare = [](std::string text) {
@@ -389,8 +375,7 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
     fields = Json(fields["text_config"]);
   }
   const bool named = fields.contains("model_type") && fields["model_type"].is_string();
-  const std::string architecture = architecture_of(fields);
-  std::string type = named ? fields["model_type"].get<std::string>() : type_of_architecture(architecture);
+  std::string type = named ? fields["model_type"].get<std::string>() : type_of_architecture(fields);
   if (type.empty())
     throw InputError(
         "{}: field 'model_type' is missing, and 'architectures' names no known type; known types: {}",
@@ -404,11 +389,9 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
   if (std::ranges::find(known, type) == known.end())
     throw InputError("{}: {}", path.string(), unknown_name("model_type", type, known));
   HuggingFaceModel model = ConfigurationReader(path.string(), fields, type, given).read();
-  const auto head = architecture.find("For");
-  if (head != std::string::npos && !architecture.ends_with("ForCausalLM") &&
-      !architecture.ends_with("ForConditionalGeneration"))
-    assumed.push_back("the end of the model is that of family " + model.specification.file +
-                      ", not the head " + architecture.substr(head));
+  const std::string classes = fields.value("architectures", Json()).dump();
+  if (classes.find("For") != std::string::npos && !contains_any(classes, {"ForCausalLM", "ForConditional"}))
+    assumed.push_back("the model ends as family " + model.specification.file + " does, not as " + classes);
   model.assumed.insert(model.assumed.begin(), assumed.begin(), assumed.end());
   return model;
 }

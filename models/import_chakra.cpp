@@ -21,8 +21,7 @@ Imported import_chakra(const std::vector<std::string>& paths, const ImportTexts&
   std::size_t computing = 0, messages = 0;
   double time = 0.0, bytes = 0.0;
   for (const ChakraNode& node : in_order(read_chakra(read_file(path), path), path)) {
-    time += computes(node) ? node.duration_s : 0.0;
-    computing += computes(node) ? 1 : 0;
+    if (computes(node)) ++computing, time += node.duration_s;
     const auto size = node.numbers.find("comm_size");
     messages += size == node.numbers.end() ? 0 : 1;
     bytes += size == node.numbers.end() ? 0.0 : static_cast<double>(size->second);
@@ -38,8 +37,7 @@ const Registration<Importer> kChakra{
     importers(),
     {.name = "chakra",
      .description = "execution traces of MLCommons Chakra, PREFIX.RANK.et, one of each rank",
-     .value = {.makes = "",
-               .use = "predict --model PREFIX.0.et, without import",
+     .value = {.use = "predict --model PREFIX.0.et, without import",
                .example = "step.0.et",
                .recognises =
                    [](const std::string& head) { return is_host_trace(head) || starts_chakra(head); },

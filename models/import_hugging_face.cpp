@@ -66,7 +66,6 @@ std::string file_text(const HuggingFaceModel& configured, const std::string& des
 }
 
 Imported import_configuration(const std::vector<std::string>& paths, const ImportTexts& options) {
-  if (paths.size() > 1) throw UsageError("a model is imported from one file, got {}", paths.size());
   Specification given{.file = paths.front()};
   const std::string sequence = option_or(options, "sequence");
   if (!sequence.empty() && number_in<int>(sequence).value_or(0) < 1)

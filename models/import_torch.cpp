@@ -1,8 +1,7 @@
-#include <algorithm>
-
 #include "core/importer.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 #include "models/exported_program.hpp"
 #include "models/model.hpp"
 #include "models/model_file.hpp"
@@ -15,22 +14,17 @@ namespace {
 bool is_archive(const std::string& head) { return head.starts_with("PK\x03\x04"); }
 
 Imported import_archive(const std::vector<std::string>& paths, const ImportTexts& /*none*/) {
-  if (paths.size() > 1) throw UsageError("a model is imported from one file, got {}", paths.size());
   const std::string& path = paths.front();
-  const std::vector<std::string> members = archive_members(path);
-  const auto has = [&](const char* part) {
-    return std::ranges::any_of(members,
-                               [&](const std::string& name) { return name.find(part) != std::string::npos; });
-  };
+  const std::string members = joined(archive_members(path));
   Imported imported;
-  if (has("/code/")) {
+  if (contains_any(members, {"/code/"})) {
     imported.understood.emplace_back("TorchScript, which LibTorch runs");
     imported.obstacles.push_back(fmt::format(
         "'stepcast measure --model {} --input 32x3x224x224' describes it in {}.yaml, and measures it", path,
         path));
     return imported;
   }
-  if (has("data.pkl"))
+  if (contains_any(members, {"data.pkl"}))
     throw InputError(
         "{}: contains tensors without a program, from torch.save; torch.export.save and torch.jit.save keep "
         "one",
@@ -52,7 +46,6 @@ const Registration<Importer> kTorch{importers(),
                                      .value = {.makes = "model",
                                                .use = "--model FILE; without import --model net.pt2",
                                                .example = "net.pt2 -o net.yaml",
-                                               .options = {},
                                                .recognises = is_archive,
                                                .read = import_archive},
                                      .order = 1}};

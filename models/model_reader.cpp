@@ -381,11 +381,11 @@ class ModelReader {
         layer.sizes[attribute.key] =
             attribute.default_value ? *attribute.default_value : layer.sizes.at(attribute.same_as);
     }
-    const auto window = layer.sizes.find("window");
-    if (window == layer.sizes.end()) return;
-    const std::int64_t every = value_or(layer.sizes, "full_every", 0),
-                       positions = layer.input[0] * value_or(layer.sizes, "context", 1);
-    if (window->second >= positions || (every > 0 && (repetition_ + 1) % every == 0)) window->second = 0;
+    const std::int64_t every = value_or(layer.sizes, "full_every", 0);
+    if (layer.sizes.contains("window") &&
+        (layer.sizes["window"] >= layer.input[0] * value_or(layer.sizes, "context", 1) ||
+         (every > 0 && (repetition_ + 1) % every == 0)))
+      layer.sizes["window"] = 0;
   }
 
   /// Value of an attribute that the model sets; empty for attributes of the file.

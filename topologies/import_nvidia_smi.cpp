@@ -79,11 +79,9 @@ bool starts_with_gpu(const TextLine& line) { return !line.words.empty() && is_gp
 
 /// NICs are called NIC0, mlx5_0, bnxt_re0, ...
 bool is_part(std::string_view name) {
-  const auto is_letter = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' || c == '.';
-  };
-  return is_letter(name.front()) &&
-         std::ranges::all_of(name, [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
+  return std::isdigit(static_cast<unsigned char>(name.front())) == 0 &&
+         std::ranges::all_of(
+             name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
 }
 
 std::optional<MatrixCell> cell_of(const Word& word) {
@@ -100,19 +98,16 @@ std::optional<MatrixCell> cell_of(const Word& word) {
 std::optional<std::vector<int>> number_list(std::string_view text) {
   std::vector<int> numbers;
   if (text == "N/A") return numbers;
-  while (true) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    const std::string_view item = text.substr(0, comma);
+  if (text.ends_with(',')) return std::nullopt;
+  for (const std::string& item : split(std::string(text), ',')) {
     const std::size_t dash = std::min(item.find('-'), item.size());
     const std::optional<int> first = digits(item.substr(0, dash), kMaxProcessors);
     const std::optional<int> last =
         dash == item.size() ? first : digits(item.substr(dash + 1), kMaxProcessors);
-    if (!first || !last || *last < *first) return std::nullopt;
+    if (!first || !last || *last < *first || numbers.size() > kMaxProcessors) return std::nullopt;
     for (int i = *first; i <= *last; ++i) numbers.push_back(i);
-    if (numbers.size() > kMaxProcessors) return std::nullopt;
-    if (comma == text.size()) return numbers;
-    text.remove_prefix(comma + 1);
   }
+  return numbers;
 }
 
 struct MatrixReader {
@@ -173,16 +168,12 @@ struct MatrixReader {
       fail(words[1].place, "found '{}', expected the header line with GPU0, GPU1, ... before the rows",
            words[1].text);
     std::size_t at = 0;
-    while (at < words.size() && !starts_extra(words, at)) add_part_name(words[at++]);
+    const std::set<std::string> extra{"CPU", "NUMA", "GPU"};  // first words of the columns after the matrix
+    while (at < words.size() && !extra.contains(words[at].text)) add_part_name(words[at++]);
     while (at < words.size()) at = read_extra(words, at);
     if (matrix.parts.size() > kMaxParts)
       fail(words.front().place, "found {} columns, expected at most {}", matrix.parts.size(), kMaxParts);
     return static_cast<std::size_t>(header - lines.begin());
-  }
-
-  static bool starts_extra(const std::vector<Word>& words, std::size_t at) {
-    const std::string& text = words[at].text;
-    return text == "CPU" || text == "NUMA" || text == "GPU";
   }
 
   void add_part_name(const Word& word) {

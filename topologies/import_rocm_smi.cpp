@@ -14,9 +14,7 @@ const Registration<Importer> kRocmSmi{
     importers(),
     {.name = "rocm-smi",
      .description = "the tables of 'rocm-smi --showtopo'",
-     .value = {.makes = "",
-               .use = "",
-               .example = "topo.txt",
+     .value = {.example = "topo.txt",
                .recognises = is_rocm_smi,
                .read = [](const std::vector<std::string>& paths, const ImportTexts&) -> Imported {
                  fail_at(paths.front(), {}, kNoXgmi);

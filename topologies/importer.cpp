@@ -64,8 +64,6 @@ Importer cluster_importer(bool recognises(const std::string&), ClusterReader rea
                       {"pcie-generation", "of a cluster: 1 to 6; default: the file's, or the device's"}},
           .recognises = recognises,
           .read = [reader](const std::vector<std::string>& paths, const ImportTexts& texts) {
-            if (paths.size() > 1)
-              throw UsageError("a cluster is imported from one file, got {}", paths.size());
             ImportedCluster imported =
                 import_cluster(reader, read_file(paths.front()), paths.front(), import_options(texts));
             return Imported{.text = to_yaml(imported.cluster),

@@ -29,17 +29,11 @@ void declare(po::options_description& options) {
   declare_options(options, "import", {}, "more");
 }
 
-/// Given options of importers. \throws UsageError for one that the kind does not understand
-ImportTexts texts_of(const po::variables_map& values, const Registry<Importer>::Entry& kind) {
+/// Given options of importers.
+ImportTexts texts_of(const po::variables_map& values) {
   ImportTexts given;
-  for (const auto& [name, help] : known_options()) {
-    if (values.count(name) == 0) continue;
-    const std::vector<std::string> understood = transformed(kind.value.options, &ImportOption::name);
-    if (std::ranges::find(understood, name) == understood.end())
-      throw UsageError("--{} is no option for files of {}; it has {}", name, kind.name,
-                       understood.empty() ? "none" : joined(understood));
-    given[name] = text_option(values, name);
-  }
+  for (const auto& [name, help] : known_options())
+    if (values.count(name) != 0) given[name] = text_option(values, name);
   return given;
 }
 
@@ -61,7 +55,11 @@ ExitCode run(const po::variables_map& values) {
     if (const auto& other = importer_of(file, text_option(values, "as")); other.name != kind.name)
       throw UsageError("'{}' is of {}, '{}' of {}; import them one by one", files.front(), kind.name, file,
                        other.name);
-  const Imported imported = kind.value.read(files, texts_of(values, kind));
+  if (files.size() > 1 && !kind.value.several)
+    throw UsageError("files of {} are imported one by one, got {}", kind.name, files.size());
+  const ImportTexts options = texts_of(values);
+  check_options(kind, options);
+  const Imported imported = kind.value.read(files, options);
   if (!imported.obstacles.empty())
     throw InputError("{}: cannot be imported: {}", files.front(), joined(imported.obstacles, "; "));
   (values.count("output") == 0 ? std::cerr : std::cout) << import_report(imported);

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -79,18 +78,13 @@ ExitCode run(const po::variables_map& values) {
   const bool for_device = values.count("device") != 0;
   if (as.empty() && !std::filesystem::is_directory(file)) {
     const std::string head = file_head(file);
-    if (show_own_json(file, head) || (recognised_importer(head) == nullptr && show_own_yaml(file))) {
-      if (for_device) throw UsageError("--device has no effect on files of stepcast");
-      return ExitCode::kDone;
-    }
+    if (show_own_json(file, head) || (recognised_importer(head) == nullptr && show_own_yaml(file)))
+      return for_device ? throw UsageError("--device has no effect on files of stepcast") : ExitCode::kDone;
   }
   const auto& kind = importer_of(file, as);
   ImportTexts options;
-  if (for_device) {
-    if (std::ranges::find(kind.value.options, "device", &ImportOption::name) == kind.value.options.end())
-      throw UsageError("--device has no effect on files of {}", kind.name);
-    options["device"] = text_option(values, "device");
-  }
+  if (for_device) options["device"] = text_option(values, "device");
+  check_options(kind, options);
   return show_foreign(file, kind, options);
 }
 

@@ -182,6 +182,7 @@ const Registration<Importer> kNcclTests{
                             "alltoall or broadcast"},
                            {"gpus",
                             "for text that does not list its ranks; else selects rows of so many GPUs"}},
+               .several = true,
                .recognises = is_measured_collectives,
                .read = import_collectives},
      .order = 40}};

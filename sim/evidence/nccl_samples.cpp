@@ -139,8 +139,7 @@ void set_run(const Json& config, const BandwidthRatio& ratio, const std::string&
   if (listed < gpus && own != gpus)
     measured.assumed.push_back(fmt::format("{} GPUs on {} ({} listed)", gpus, counted(sample.hosts, "host"),
                                            counted(listed, "rank")));
-  if (listed < static_cast<int>(devices.size()))
-    measured.assumed.push_back("the table is of the first group; others run at the same time");
+  if (listed < static_cast<int>(devices.size())) measured.assumed.emplace_back(kSplitWorld);
 }
 
 /// \param object number of the object in the file

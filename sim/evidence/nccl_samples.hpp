@@ -12,6 +12,9 @@
 /// Measured collectives of NCCL, as other programs write them.
 namespace stepcast {
 
+/// Note for tables of worlds that NCCL_TESTS_SPLIT divides. Their ranks are numbered over all groups.
+inline constexpr const char* kSplitWorld = "the table is of the first group; others run at the same time";
+
 /// Names of the forecast collectives in nccl-tests' programs.
 const std::vector<std::pair<std::string, CollectiveKind>>& nccl_kinds();
 std::vector<std::string> nccl_kind_names();

@@ -108,11 +108,10 @@ struct NcclTextReader {
   /// `[job@1,0]<stdout>:`) and srun (`0:`). False for lines of other ranks or of standard error.
   bool untag(std::string& line) {
     static const std::regex kNoise("\x1b\\[[0-9;]*[A-Za-z]|\r");
-    static const std::regex kMpi(
-        R"(^(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\s*\[(?:[^\]]*@)?\d+,(\d+)\]<(std\w+)>:\s?)");
+    static const std::regex kMpi(R"(^[\w :]*\[(?:[^\]]*@)?\d+,(\d+)\]<(std\w+)>:\s?)");
     static const std::regex kSrun(R"(^\s*\[?(\d+)[:\]]\s)");
     static const std::regex kBefore(
-        R"(^\s*(>+\s*)?(\[?\d{4}-\d\d-\d\d[T ][0-9:.,]+(Z|[+-]\d\d:?\d\d)?\]?\s+)?)");
+        R"(^\s*(>+\s*)?(\[?\d{4}-[\d-]{5}[T ][\d:.,]+(Z|[+-]\d\d:?\d\d)?\]?\s+)?)");
     if (line.find_first_of("\x1b\r") != std::string::npos) line = std::regex_replace(line, kNoise, "");
     constexpr std::size_t kLongest = 4096;  // longer lines are no rows; std::regex recurses
     if (line.size() > kLongest) return false;
@@ -268,11 +267,7 @@ struct NcclTextReader {
     if (!run.rows.empty()) {
       BandwidthRatio ratio;
       for (const TestRow& row : run.rows) ratio.confine(row.algbw, row.busbw);
-      if (run.split) {
-        run.highest_rank = run.rank_lines - 1;  // its ranks are numbered over all groups
-        result.assumed.push_back(fmt::format("line {}: the table is of group {}; others run at the same time",
-                                             run.rows.front().line, run.group));
-      }
+      if (run.split) result.assumed.emplace_back(kSplitWorld), run.highest_rank = run.rank_lines - 1;
       const int stated = run.rank_lines > 0    ? std::max(run.highest_rank + 1, run.rank_lines)
                          : run.per_process > 1 ? run.per_process
                                                : 0;

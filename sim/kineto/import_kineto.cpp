@@ -267,6 +267,7 @@ const Registration<Importer> kKineto{
           .options = {{"batch", "of a profile: samples per rank and step"},
                       {"model",
                        "of a launch file or profile that does not describe it: as in 'predict --model'"}},
+          .several = true,
           .recognises = is_kineto,
           .read = import_kineto},
      .order = 5}};

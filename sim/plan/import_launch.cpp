@@ -8,7 +8,6 @@ namespace stepcast {
 namespace {
 
 Imported import_launch(const std::vector<std::string>& paths, const ImportTexts& options) {
-  if (paths.size() > 1) throw UsageError("options are imported from one launch file, got {}", paths.size());
   OptionTexts given;
   for (const char* option : {"model", "world-size"})
     if (const std::string value = option_or(options, option); !value.empty()) given[option] = value;
