@@ -101,6 +101,13 @@ TEST_CASE("a model with declared times cannot be trained") {
   CHECK_THROWS_AS(TorchModel(model, torch::kFloat32, kSeed), InputError);
 }
 
+TEST_CASE("a window is trained only if the sequence fits into it") {
+  const std::string llama = "llama:layers=1,hidden=64,heads=2,vocabulary=128,sequence=16";
+  CHECK_NOTHROW(TorchModel(load_model(llama + ",window=16"), torch::kFloat32, kSeed));
+  CHECK_THROWS_WITH(TorchModel(load_model(llama + ",window=8"), torch::kFloat32, kSeed),
+                    Catch::Contains("in a window"));
+}
+
 TEST_CASE("equal seeds give equal parameters, other seeds others, and float64 starts where float32 does") {
   const Model model = load_model("simple-cnn");
   const TorchModel one(model, torch::kFloat32, 1);
