@@ -50,6 +50,9 @@ HostFacts host_facts(const Cluster& cluster) {
     }
   for (const auto& [node, hosts] : at_switch)
     facts.at_switch = std::max(facts.at_switch, static_cast<int>(hosts.size()));
+  const auto leaves =
+      std::ranges::count_if(at_switch, [](const auto& one) { return one.second.contains(0); });
+  facts.switches = std::max(1, static_cast<int>(leaves));
   return facts;
 }
 

@@ -149,9 +149,9 @@ class Planner {
     if (component.per == FailureUnit::kSwitch && host_.at_switch == 0)
       throw InputError("failures '{}' count switches, and cluster '{}' has none", component.name,
                        facts_.cluster);
-    const std::array<double, 5> units{1.0 * facts_.ranks, 1.0 * hosts_,
-                                      std::ceil(1.0 * hosts_ / component.hosts),
-                                      std::ceil(1.0 * hosts_ / std::max(1, host_.at_switch)), 1.0};
+    const std::array<double, 5> units{
+        1.0 * facts_.ranks, 1.0 * hosts_, std::ceil(1.0 * hosts_ / component.hosts),
+        host_.switches * std::ceil(1.0 * hosts_ / std::max(1, host_.at_switch)), 1.0};
     const double count = units.at(static_cast<std::size_t>(component.per));
     return component.at_most > 0.0 ? std::min(count, component.at_most) : count;
   }
@@ -212,10 +212,11 @@ class Planner {
       const double least = std::ceil((1.0 - one.checkpoint.slowdown) * one.checkpoint.write_s / one.step_s);
       one.interval = plan_.best_interval ? best_interval(one)
                                          : std::min(one.steps, interval_of(wish_.interval, one.step_s));
-      if (one.interval < std::min(least, one.steps))
+      const bool too_short = one.interval < std::min(least, one.steps);  // blocking ones never are
+      if (too_short && !best)
         throw UsageError("--interval {}: the write of a checkpoint takes {}; set at least {:.0f} steps",
                          wish_.interval, to_text(Seconds(one.checkpoint.write_s)), least);
-      if (best && renewal_of(*best).useful_rate >= renewal_of(one).useful_rate) continue;
+      if (best && (too_short || renewal_of(*best).useful_rate >= renewal_of(one).useful_rate)) continue;
       best = one;
       plan_.checkpoint.method = method;
     }

@@ -188,6 +188,26 @@ TEST_CASE("a log's interruptions are counted as its rates count them; whole outa
   CHECK_THAT(assumed(log.path, "detection=5min"), Contains("outages are those of the failures"));
 }
 
+/// Each of eight rails has a switch, of which 16 hosts are one pod and 33 two.
+TEST_CASE("failures of switches count the switches of all rails", "[train]") {
+  const TemporaryFile file("name: own\ncomponents:\n  - {name: leaf, rate: 1 per switch-day}\n", ".yaml");
+  const auto per_day = [&](const std::string& cluster, int ranks) {
+    TrainingFacts facts = facts_of(ranks, 1.0, Bytes(1e9));
+    facts.host = host_facts(load_cluster(cluster));
+    return trained(facts, {{"failures", file.path}, {"steps", "1k"}}).failures_per_day();
+  };
+  CHECK(per_day("h100-rails:nodes=128", 128) == Approx(8.0));
+  CHECK(per_day("h100-rails:nodes=128", 264) == Approx(16.0));
+  CHECK(per_day("grand-teton:nodes=32", 128) == Approx(8.0));  // two hosts at a rack's switch
+}
+
+TEST_CASE("the best kind of checkpoint is blocking where the interval is too short for a write", "[train]") {
+  const OptionTexts options{
+      {"failures", "meta-rsc"}, {"steps", "1k"}, {"checkpoints", "best"}, {"interval", "10"}};
+  const TrainingFacts facts = facts_of(1024, 1.0, Bytes(1e13));  // 65 s at 1.2 GB/s of 128 hosts
+  CHECK(plan_training(facts, training_request(options)).checkpoint.method == "blocking");
+}
+
 TEST_CASE("options of a training that others make useless are refused", "[train]") {
   const auto error = [](OptionTexts options) {
     options.insert({{"failures", "mtbf=3h"}, {"steps", "1k"}});
