@@ -79,7 +79,8 @@ Drawing draw(const FigureInput& input) {
                       "set xtics {}\nset ytics {}\nset xlabel 'message size (total array)' offset 0,0.4\n"
                       "set ylabel 'busbw' offset 1.5,0\n",
                       {size_tics(input.benches), bandwidth_tics()}),
-      .columns = 3};
+      .columns = 3,
+      .left = 108};  // labels as 100 MB/s
   for (const auto& [name, rows] : names) {
     style::Panel& panel = sheet.panels.emplace_back(style::Panel{.title = name});
     const char* columns = "bytes busbw_bytes_per_s p10 p90";

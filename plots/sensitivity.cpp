@@ -93,7 +93,7 @@ Drawing draw(const FigureInput& input) {
   const std::vector<Forecast> all = forecasts_of(input.results);
   if (all.empty())
     throw InputError("nothing to draw: give predictions of several ranks that each have their own batch");
-  Chart chart{.title = "Speed-up over one rank by interconnect, predicted; same batch per rank (weak)",
+  Chart chart{.title = "Speed-up by interconnect, predicted; same batch per rank",
               .x_label = "ranks",
               .y_label = "speed-up (throughput ratio)",
               .places = true,

@@ -12,7 +12,6 @@ namespace {
 
 constexpr double kHalfWidth = 0.36;        // of a bar
 constexpr int kMinWidth = 560, kBar = 74;  // points of the panel, and of a bar with its label
-constexpr std::size_t kMaxTitle = 66;      // characters
 constexpr double kHead = 1.12;             // of the highest bar: its number is above
 
 std::vector<std::string> places_of(const WaterfallSheet::Panel& panel) {
@@ -61,7 +60,7 @@ Drawing draw_waterfall(const WaterfallSheet& from) {
   std::size_t bars = 0;
   for (const WaterfallSheet::Panel& panel : from.panels) bars = std::max(bars, panel.bars.size());
   if (bars == 0) throw InputError("nothing to draw: no part takes any time");
-  style::Sheet sheet{.title = style::shortened(from.title, kMaxTitle),
+  style::Sheet sheet{.title = from.title,
                      .legend = {{look_of(style::kBlue, true), from.more}},
                      .setup = style::fill("set ylabel {q} offset 1,0\n", {from.y_label}),
                      .columns = 1,

@@ -39,7 +39,9 @@ TEST_CASE("4 ranks whose step takes twice that of one rank are 2.00 times as fas
   CHECK(drawing.table == expected);
   CHECK_THAT(drawing.data,
              Catch::Contains("# slow: x y\n0 1.6\n1 2\n") && Catch::Contains("# fast: x y\n1 4\n"));
-  CHECK_THAT(drawing.script, Catch::Contains("m, ddp, batch 128 per rank"));
+  CHECK_THAT(drawing.script,
+             Catch::Contains("m, ddp, batch 128 per rank") &&
+                 Catch::Contains("'Speed-up by interconnect, predicted; same batch per rank'"));
 }
 
 TEST_CASE("trainings whose titles are equal up to their end are panels of their own", "[plots]") {

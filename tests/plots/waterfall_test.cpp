@@ -17,4 +17,13 @@ TEST_CASE("bars of a waterfall begin where the one before ended, and the whole a
   CHECK_THROWS_AS(draw_waterfall({"t", "ms", "more", "less", {}}), InputError);
 }
 
+/// 640 points, of which 10 are margin, have room for 61 characters of 10.3 points.
+TEST_CASE("a title that is wider than its figure is cut", "[plots]") {
+  const auto script = [](std::size_t characters) {
+    return draw_waterfall({std::string(characters, 'x'), "ms", "more", "", {{"", {{"a", 1.0}}}}}).script;
+  };
+  CHECK_THAT(script(61), Catch::Contains("'" + std::string(61, 'x') + "'"));
+  CHECK_THAT(script(62), Catch::Contains("'" + std::string(60, 'x') + "\u2026'"));
+}
+
 }  // namespace stepcast::waterfall_test
