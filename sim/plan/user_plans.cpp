@@ -104,7 +104,7 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
     else if (key == "micro-batches" || key == "world-size")
       plan.values[key] = std::to_string(whole_number(value, value.text()));
     else if (key != "mesh")
-      plan.values[key] = value.text() == "true" ? "yes" : value.text();
+      plan.values[key] = value.text() == "true" ? "yes" : value.text() == "false" ? "no" : value.text();
   }
   if (plan.text("strategy").empty())
     node.fail("key 'strategy' is missing; known: {}", joined(strategies().names()));

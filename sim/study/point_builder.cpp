@@ -82,9 +82,11 @@ bool PointBuilder::take_options(StudyPoint& point) const {
     } else if (!is_switch) {
       point.options.set(option, value);
       words.push_back(option + "=" + value);
-    } else if (value != "false" && value != "no") {
+    } else if (value == "true" || value == "yes") {
       point.options.set(option, "");
       words.push_back(option);
+    } else if (value != "false" && value != "no") {
+      throw InputError("{}: found '{}', expected yes or no", name, value);
     }
   }
   std::ranges::sort(words);

@@ -50,7 +50,7 @@ TEST_CASE("plan ranks user plans in the same table", "[commands]") {
   shell.write("own.yaml",
               "- {name: ours, strategy: pipeline, schedule: gpipe, split: even, micro-batches: 2}\n"
               "- {strategy: fsdp, mesh: \"shard=2,tensor=2\", model: \"llama:sequence_parallel=1\", "
-              "recompute: full, wrap: root}\n");
+              "recompute: full, wrap: root, forward-prefetch: false}\n");
   const Outcome outcome = shell.run(kSmall + "--against own.yaml --top 2");
   REQUIRE(outcome.exit_code == 0);
   CHECK_THAT(outcome.out, Catch::Contains("ours: pipeline, pipeline 4") && Catch::Contains("own 2: fsdp") &&

@@ -101,6 +101,8 @@ TEST_CASE("what is wrong in a study is named with file, line and key", "[study]"
              Catch::Contains("points[0].zip.world-size") && Catch::Contains("found 1 values, expected 2"));
   CHECK_THAT(refusal(start + "points: [{grid: {batch: [1]}}, {grid: {batch: [2]}}]\n"),
              Catch::Contains("'batch' is assigned by a block before"));
+  CHECK_THAT(refusal(start + "points: [{grid: {pinned: [true, False]}}]\n"),
+             Catch::Contains("pinned: found 'False', expected yes or no"));
   CHECK_THAT(refusal(start + "points: [{gird: {batch: [1]}}]\n"), Catch::Contains("did you mean 'grid'"));
   CHECK_THAT(refusal("study: x\npredict: {per-device-hour: 3}\npoints: [{grid: {batch: [1]}}]\n"),
              Catch::Contains("predict.per-device-hour") && Catch::Contains("set cost: {per_device_hour: 3}"));
