@@ -104,7 +104,7 @@ void declare_train_options(po::options_description& options, bool all) {
   po::options_description every;
   declare_options(every, "simulation", {{"failures", joined(resource_names("reliability", ".yaml"))}});
   for (const TrainOption& option : train_options())
-    if (all || !option.only_train)
+    if (all || !(option.only_train || option.simulates))
       options.add(
           *std::ranges::find(every.options(), option.name, [](const auto& one) { return one->long_name(); }));
 }

@@ -58,9 +58,10 @@ const std::vector<TrainOption>& train_options() {
       {"epoch-samples", amount(&Request::epoch_samples)},
       {"failures", [](Request& r, const Text& v) { r.failures = v; }},
       {"per-device-hour", amount(&Request::per_device_hour), true},
-      {"trainings", [](Request& r, const Text& v) { r.trainings = whole_of(v, 10, 1'000'000); }},
+      {"trainings", [](Request& r, const Text& v) { r.trainings = whole_of(v, 10, 1'000'000); }, false, true},
       {"train-seed",
-       [](Request& r, const Text& v) { r.seed = static_cast<unsigned>(whole_of(v, 0, 2'000'000'000)); }},
+       [](Request& r, const Text& v) { r.seed = static_cast<unsigned>(whole_of(v, 0, 2'000'000'000)); },
+       false, true},
       {"checkpoints", word("checkpoints", &CheckpointRequest::method, {"none", "blocking", "async", "best"})},
       {"checkpoint-to", word("checkpoint-to", &CheckpointRequest::target, {"storage", "host", "neighbour"})},
       {"checkpoint-size",
@@ -80,8 +81,8 @@ const std::vector<TrainOption>& train_options() {
        }},
       {"spares", [](Request& r, const Text& v) { r.spares = whole_of(v, 0, 1'000'000); }},
       {"repair", [](Request& r, const Text& v) { r.repair = parse_seconds(v, "--repair"); }},
-      {"elastic",
-       [](Request& r, const Text& v) { r.elasticity = value_of(kElasticities, "elasticity", v); }}};
+      {"elastic", [](Request& r, const Text& v) { r.elasticity = value_of(kElasticities, "elasticity", v); },
+       false, true}};
   return kAll;
 }
 

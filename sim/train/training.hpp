@@ -89,6 +89,7 @@ struct TrainOption {
   std::function<void(TrainingRequest&, const std::string&)> set = nullptr;
   /// Of the command `train` alone: studies and `plan` have another option or key for it.
   bool only_train = false;
+  bool simulates = false;  ///< without effect on `plan`, which compares in closed form
 };
 /// Number of `15T`, `300B`, `95k` or `2000`, decimal. \throws InputError
 double parse_amount(const std::string& text);

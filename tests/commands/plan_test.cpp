@@ -92,6 +92,9 @@ TEST_CASE("plan rejects bad options and user plans, and names the key and valid 
   rejected(base + "--global-batch 8 --only megatorn", 2, "did you mean 'megatron'");
   rejected(base + "--global-batch 8 --like megatorn", 2, "did you mean 'megatron'");
   rejected(base + "--global-batch 8 --time-limit -1s", 2, "at least 0");
+  const std::string days = base + "--global-batch 8 --objective days --tokens 1B --failures meta-rsc ";
+  for (const char* simulates : {"--trainings 10", "--train-seed 3", "--elastic shrink"})
+    rejected(days + simulates, 2, "unknown option");
   rejected("--model nothing --cluster h100x8-hgx --global-batch 8", 3, "nothing");
   rejected("--model netflix-mlp --cluster h100x8-hgx --batch-tokens 4M", 2, "--global-batch");
   rejected("--model simple-cnn --cluster star:hosts=2 --global-batch 4", 2, "--device is missing");
