@@ -5,6 +5,7 @@
 #include "core/ranges.hpp"
 #include "models/model.hpp"
 #include "sim/strategies/mesh.hpp"
+#include "sim/strategies/strategy.hpp"
 #include "sim/train/training.hpp"
 #include "topologies/devices.hpp"
 
@@ -67,6 +68,9 @@ TrainingFacts training_facts(const Result& result) {
     const auto found = run.options.find(name);
     return found == run.options.end() || found->second.empty() ? otherwise : found->second;
   };
+  if (option("forward-only", "no") == "yes" ||
+      (strategies().has(run.strategy) && !strategies().find(run.strategy).trains))
+    throw UsageError("'{}' is no training", run.label);
   const std::string text = option("mesh", "");
   const Mesh mesh = text.empty() ? Mesh() : Mesh::parse(text);
   const int experts = mesh.size("expert") * mesh.size("expert_tensor");  // ranks that hold all of them

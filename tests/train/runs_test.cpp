@@ -291,6 +291,20 @@ TEST_CASE("a lost host takes all its replicas, and a replica all ranks that shar
   CHECK(copies("fsdp", 32, "data=4,shard=8,expert=16") == std::pair(2, 2));
 }
 
+TEST_CASE("forecasts that train nothing are refused", "[train]") {
+  const auto refusal = [](const Configuration& configuration) {
+    Result result;
+    result.step_time_s = {{1.0}};
+    result.configuration = configuration;
+    return error_of<UsageError>([&] { training_facts(result); });
+  };
+  CHECK(refusal({.model = "no model", .strategy = "broadcast", .label = "broadcast"}) ==
+        "'broadcast' is no training");
+  CHECK(refusal({.strategy = "pipeline",
+                 .options = {{"forward-only", "yes"}},
+                 .label = "pipeline, forward-only"}) == "'pipeline, forward-only' is no training");
+}
+
 TEST_CASE("the forecast's warnings that its step does not fit are the training's", "[train]") {
   Result result;
   result.step_time_s = {{1.0}};
