@@ -75,6 +75,12 @@ double rate_of(const TrainingCase& training) {
          ((1.0 + recoveries.failures * recoveries.failure_s + recoveries.planned_s) / recoveries.all());
 }
 
+/// Mean number of hosts in repair.
+double mean_in_repair(const TrainingCase& training) {
+  return sum_of(training.interruptions,
+                [](const Interruption& one) { return one.rate * one.hosts * one.repair_s; });
+}
+
 std::string obstacle_of(const TrainingCase& training) {
   constexpr double kRare = 1e-3;
   if (training.checkpoint.storage_every > 0) return "checkpoints have two levels";
@@ -160,11 +166,6 @@ double daly_interval_s(const TrainingCase& training) {
   if (cost >= 2.0 * mtbf) return mtbf;
   const double part = std::sqrt(cost / (2.0 * mtbf));
   return young_interval_s(training) * (1.0 + part / 3.0 + part * part / 9.0) - cost;
-}
-
-double mean_in_repair(const TrainingCase& training) {
-  return sum_of(training.interruptions,
-                [](const Interruption& one) { return one.rate * one.hosts * one.repair_s; });
 }
 
 }  // namespace stepcast

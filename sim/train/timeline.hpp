@@ -128,7 +128,4 @@ double best_interval(const TrainingCase& training);
 double young_interval_s(const TrainingCase& training);
 double daly_interval_s(const TrainingCase& training);
 
-/// Mean number of hosts in repair.
-double mean_in_repair(const TrainingCase& training);
-
 }  // namespace stepcast

@@ -1,7 +1,6 @@
 #include "sim/train/training.hpp"
 
 #include <algorithm>
-#include <boost/math/distributions/poisson.hpp>
 #include <cmath>
 
 #include "core/file.hpp"
@@ -61,7 +60,6 @@ class Planner {
                   request_.repair > Seconds(0));
     refuse_unless([](auto& one) { return one.hosts > 0; }, "spares", request_.spares >= 0);
     set_elasticity();
-    check_spares();
     case_.interval = case_.steps;
     case_.checkpoint.exists = wish_.method != "none";
     if (case_.checkpoint.exists) set_checkpoints();
@@ -190,15 +188,6 @@ class Planner {
                        row_of(kElasticities, request_.elasticity).name,
                        shrinks ? "data-parallel replicas" : "replicas with the whole state, as HSDP has");
     case_.hosts_per_replica = std::max(1, hosts_ / case_.replicas);
-  }
-
-  void check_spares() const {
-    const double mean = mean_in_repair(case_);
-    const int most = case_.spares + (case_.replicas - 1) * case_.hosts_per_replica;
-    if (case_.spares < 0 || mean < most + 1.0) return;
-    const double enough = boost::math::quantile(boost::math::poisson(mean), 0.95);
-    throw InputError("--spares {}: {:.1f} hosts would be in repair on average; set --spares {:.0f} or more",
-                     case_.spares, mean, enough);
   }
 
   void set_checkpoints() {

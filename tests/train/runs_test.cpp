@@ -188,6 +188,21 @@ TEST_CASE("a log's interruptions are counted as its rates count them; whole outa
   CHECK_THAT(assumed(log.path, "detection=5min"), Contains("outages are those of the failures"));
 }
 
+/// 128 hosts fail 0.832 times a day, and anything 3.037 times, each with 357 s of recovery. The mean wait of
+/// all is 236,700 s of the 28,449 s between failures, of which 98.3 % are useful. A training that is shorter
+/// than repairs has lost few hosts when it ends: with five spares 87 % (1,500 trainings in a simulation of its
+/// own).
+TEST_CASE("a training without spares waits for every repair", "[train]") {
+  const auto with = [](const char* spares) {
+    return trained(facts_of(1024, 5.0, Bytes(1e12)),
+                   {{"failures", "meta-rsc"}, {"steps", "100k"}, {"spares", spares}, {"repair", "10d"}});
+  };
+  const TrainingOutcome none = with("0");
+  CHECK(none.renewal.useful_rate == Approx(0.983 * 28449.0 / (28449.0 + 240048.0)).epsilon(0.01));
+  CHECK(none.effective() == Approx(none.renewal.useful_rate).epsilon(0.1));
+  CHECK(with("5").effective() == Approx(0.87).margin(0.03));
+}
+
 /// Each of eight rails has a switch, of which 16 hosts are one pod and 33 two.
 TEST_CASE("failures of switches count the switches of all rails", "[train]") {
   const TemporaryFile file("name: own\ncomponents:\n  - {name: leaf, rate: 1 per switch-day}\n", ".yaml");
@@ -383,8 +398,6 @@ TEST_CASE("trainings without an answer are refused with the reason", "[train]") 
   const TrainingFacts facts = facts_of(1024, 5.0, Bytes(1e12));
   CHECK_THAT(train_error(facts, {{"tokens", "1T"}}), Contains("one of --tokens, --steps and --epochs"));
   CHECK_THAT(train_error(facts, {{"spares", "1"}}), Contains("--spares: the repair of 'host' is unknown"));
-  CHECK_THAT(train_error(facts, {{"spares", "1"}, {"repair", "10d"}}),
-             Contains("--spares 1: 8.3 hosts would be in repair on average; set --spares 13"));
   CHECK_THAT(train_error(facts_of(1024, 1.0, Bytes(1e12)), {{"interval", "1"}}),
              Contains("--interval 1: the write of a checkpoint takes 6.51 s"));
   CHECK_THAT(train_error(facts, {{"elastic", "shrink"}, {"spares", "0"}, {"repair", "1h"}}),
