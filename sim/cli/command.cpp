@@ -5,12 +5,12 @@
 #include <cerrno>
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
 #include <new>
 
+#include "core/number.hpp"
 #include "core/temporary.hpp"
 #include "core/yaml.hpp"
 #include "records/run_context.hpp"
@@ -44,7 +44,8 @@ void install_signal_handlers() {
   }
 }
 
-/// Refuses what boost's conversions accept: `-1` as 4294967295, control characters, and infinite numbers.
+/// Refuses what boost's conversions accept (`-1` as 4294967295, control characters, infinite numbers), and
+/// numbers that it refuses without the reason.
 void check_values(const po::parsed_options& parsed, const po::options_description& options) {
   for (const po::option& option : parsed.options)
     for (const std::string& value : option.value) {
@@ -55,11 +56,13 @@ void check_values(const po::parsed_options& parsed, const po::options_descriptio
       const po::option_description* known = options.find_nothrow(option.string_key, false);
       if (known == nullptr) continue;
       const po::value_semantic* semantic = known->semantic().get();
-      if (value.starts_with('-') && dynamic_cast<const po::typed_value<unsigned>*>(semantic) != nullptr)
-        refuse("must be at least 0");
+      if (dynamic_cast<const po::typed_value<unsigned>*>(semantic) != nullptr && !number_in<unsigned>(value))
+        refuse("is not a whole number of at least 0");
+      if (dynamic_cast<const po::typed_value<int>*>(semantic) != nullptr && !number_in<int>(value))
+        refuse("is not a whole number");
       if (dynamic_cast<const po::typed_value<double>*>(semantic) != nullptr &&
-          !std::isfinite(std::strtod(value.c_str(), nullptr)))
-        refuse("must be a finite number");
+          !std::isfinite(number_in<double>(value).value_or(NAN)))
+        refuse("is not a finite number");
     }
 }
 

@@ -237,6 +237,7 @@ TEST_CASE("absurd numbers are refused with the option or key and the range", "[c
   check_refusal(shell, predict + "--replicas 0", 2, {"--replicas"});
   check_refusal(shell, predict + "--warmup 2147483647", 2, {"--warmup", "2147483647"});
   check_refusal(shell, predict + "--seed -1", 2, {"--seed", "'-1'"});
+  check_refusal(shell, predict + "--batch 2.5", 2, {"--batch: '2.5' is not a whole number"});
   check_refusal(shell, predict + "--micro-batches 0", 2, {"--micro-batches"});
   check_refusal(shell, predict + "--bucket-cap 1e300B", 2, {"--bucket-cap", "1e300B"});
   for (const char* factor : {"nan", "inf", "1", "-4"})
