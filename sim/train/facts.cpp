@@ -79,7 +79,7 @@ TrainingFacts training_facts(const Result& result) {
   };
   const int layers = mesh.size("tensor") * mesh.size("context");
   facts.replicas = facts.full_copies = with_experts(run.data_parallel, layers);
-  if (run.strategy == "fsdp")
+  if (run.strategy == "fsdp" && option("sharding", "") != "no_shard")
     facts.full_copies = with_experts(mesh.size("data"), layers * mesh.size("shard"));
   if (option("zero", "0") != "0") facts.full_copies = 1;
   try {

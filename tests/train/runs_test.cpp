@@ -290,10 +290,12 @@ TEST_CASE("a lost host takes all its replicas, and a replica all ranks that shar
   CHECK(trained(facts, shrinks).plan.training.replicas == 128);
   facts.replicas = facts.ranks = 8;
   CHECK_THAT(train_error(facts, shrinks), Contains("different hosts have no data-parallel"));
-  const auto copies = [](const std::string& strategy, int data, const std::string& mesh) {
+  const auto copies = [](const std::string& strategy, int data, const std::string& mesh,
+                         const std::string& sharding = "") {
     Result result;
     result.step_time_s = {{1.0}};
-    result.configuration = {.strategy = strategy, .data_parallel = data, .options = {{"mesh", mesh}}};
+    result.configuration = {
+        .strategy = strategy, .data_parallel = data, .options = {{"mesh", mesh}, {"sharding", sharding}}};
     const TrainingFacts found = training_facts(result);
     return std::pair(found.replicas, found.full_copies);
   };
@@ -302,6 +304,7 @@ TEST_CASE("a lost host takes all its replicas, and a replica all ranks that shar
   CHECK(copies("ddp", 16, "data=16,tensor=4,expert=8") == std::pair(8, 8));
   CHECK(copies("ddp", 16, "data=16,expert=16") == std::pair(1, 1));
   CHECK(copies("fsdp", 16, "") == std::pair(16, 1));
+  CHECK(copies("fsdp", 16, "", "no_shard") == std::pair(16, 16));
   CHECK(copies("fsdp", 32, "data=4,shard=8,expert=8") == std::pair(4, 4));
   CHECK(copies("fsdp", 32, "data=4,shard=8,expert=16") == std::pair(2, 2));
 }
