@@ -78,7 +78,9 @@ class Planner {
     const double amount = r.epochs > 0.0 ? r.epochs * r.epoch_samples : r.tokens;
     const double per_step = facts_.samples_per_step * (r.epochs > 0.0 ? 1.0 : facts_.tokens_per_sample);
     if (per_step <= 0.0)
-      throw UsageError("the {} of a step are unknown; set --steps", r.epochs > 0.0 ? "samples" : "tokens");
+      throw UsageError("the {} of a step are unknown; set --steps of 'stepcast train'{}",
+                       r.epochs > 0.0 ? "samples" : "tokens",
+                       facts_.samples_per_step > 0.0 ? ", or --epochs and --epoch-samples" : "");
     return std::ceil(amount / per_step);
   }
 

@@ -190,8 +190,8 @@ TEST_CASE("a log's interruptions are counted as its rates count them; whole outa
 
 /// 128 hosts fail 0.832 times a day, and anything 3.037 times, each with 357 s of recovery. The mean wait of
 /// all is 236,700 s of the 28,449 s between failures, of which 98.3 % are useful. A training that is shorter
-/// than repairs has lost few hosts when it ends: with five spares 87 % (1,500 trainings in a simulation of its
-/// own).
+/// than repairs has lost few hosts when it ends: with five spares 87 % are useful (1,500 trainings in another
+/// simulation).
 TEST_CASE("a training without spares waits for every repair", "[train]") {
   const auto with = [](const char* spares) {
     return trained(facts_of(1024, 5.0, Bytes(1e12)),
@@ -400,6 +400,13 @@ TEST_CASE("plans are compared by what train answers for their steps", "[train]")
 TEST_CASE("trainings without an answer are refused with the reason", "[train]") {
   const TrainingFacts facts = facts_of(1024, 5.0, Bytes(1e12));
   CHECK_THAT(train_error(facts, {{"tokens", "1T"}}), Contains("one of --tokens, --steps and --epochs"));
+  TrainingFacts images = facts;
+  images.tokens_per_sample = 0.0;
+  CHECK_THAT(
+      error_of<Error>([&] {
+        trained(images, {{"failures", "none"}, {"tokens", "1T"}});
+      }),
+      Contains("the tokens of a step are unknown; set --steps of 'stepcast train', or --epochs and --epoch"));
   CHECK_THAT(train_error(facts, {{"spares", "1"}}), Contains("--spares: the repair of 'host' is unknown"));
   CHECK_THAT(train_error(facts_of(1024, 1.0, Bytes(1e12)), {{"interval", "1"}}),
              Contains("--interval 1: the write of a checkpoint takes 6.51 s"));
