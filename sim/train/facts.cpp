@@ -50,10 +50,8 @@ HostFacts host_facts(const Cluster& cluster) {
       if (a.kind == NodeKind::kSocket && b.host == 0 && below) facts.to_memory += link.bandwidth;
     }
   for (const auto& [node, hosts] : at_switch)
-    facts.at_switch = std::max(facts.at_switch, static_cast<int>(hosts.size()));
-  const auto leaves =
-      std::ranges::count_if(at_switch, [](const auto& one) { return one.second.contains(0); });
-  facts.switches = std::max(1, static_cast<int>(leaves));
+    facts.at_switch = std::max(facts.at_switch, static_cast<int>(hosts.size())),
+    facts.switches += hosts.contains(0) ? 1 : 0;
   return facts;
 }
 
@@ -68,9 +66,8 @@ TrainingFacts training_facts(const Result& result) {
     const auto found = run.options.find(name);
     return found == run.options.end() || found->second.empty() ? otherwise : found->second;
   };
-  if (option("forward-only", "no") == "yes" ||
-      (strategies().has(run.strategy) && !strategies().find(run.strategy).trains))
-    throw UsageError("'{}' is no training", run.label);
+  const bool trains = !strategies().has(run.strategy) || strategies().find(run.strategy).trains;
+  if (!trains || option("forward-only", "") == "yes") throw UsageError("'{}' is no training", run.label);
   const std::string text = option("mesh", "");
   const Mesh mesh = text.empty() ? Mesh() : Mesh::parse(text);
   const int experts = mesh.size("expert") * mesh.size("expert_tensor");  // ranks that hold all of them

@@ -136,7 +136,6 @@ Renewal renewal_of(const TrainingCase& training) {
 double best_interval(const TrainingCase& training) {
   const auto rate = [&](double interval) {
     TrainingCase one = training;
-    one.checkpoint.storage_every = 0;
     one.interval = interval;
     return rate_of(one);
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/expression.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
@@ -15,11 +16,8 @@ namespace {
 /// Steps of `100` or `30min`.
 double interval_of(const std::string& text, double step_s) {
   if (const auto steps = number_in<int>(text); steps && *steps >= 1) return *steps;
-  try {
-    if (const double seconds = parse_seconds(text, "--interval").count(); seconds > 0.0)
-      return std::max(1.0, std::round(seconds / step_s));
-  } catch (const InputError&) {  // of a unit; the message below names both forms
-  }
+  if (const auto time = magnitude_of(text); time && time->kind == "seconds" && time->value > 0.0)
+    return std::max(1.0, std::round(time->value / step_s));
   throw UsageError("--interval: '{}' must be above 0, steps or a time; write for example 100 or 30min", text);
 }
 

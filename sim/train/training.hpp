@@ -25,7 +25,7 @@ struct HostFacts {
 
   int devices = 1;
   int at_switch = 0;            ///< hosts at the largest leaf switch; 0: no switches
-  int switches = 1;             ///< leaf switches of a host: eight rails, each with its own
+  int switches = 0;             ///< leaf switches of a host: one for each of eight rails
   BytesPerSecond to_memory{};   ///< from all devices of a host to its memory; 0: unknown
   BytesPerSecond to_network{};  ///< of a host's adapters; 0: unknown
   Bytes memory{};               ///< 0: unknown
