@@ -192,7 +192,7 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
 
 Model model_to_run(const po::variables_map& values, bool replayed) {
   const TrainingConfig training = training_config(values);
-  if (const RecomputedPart part = training.recomputed_part;
+  if (const RecomputedPart part = training.recompute.part;
       part != RecomputedPart::kNothing && part != RecomputedPart::kCoreAttention)
     throw CapabilityError(
         "--recompute {}: runs recompute whole blocks (full, every:N) or attention only (selective); "
@@ -202,7 +202,7 @@ Model model_to_run(const po::variables_map& values, bool replayed) {
     throw CapabilityError("--offload {}: runs keep every array where it is; it can only be forecast",
                           to_text(training.offload));
   Model model =
-      recomputing(load_model(shared_by(required(values, "model"), training.mesh)), training.recomputed_part);
+      recomputing(load_model(shared_by(required(values, "model"), training.mesh)), training.recompute.part);
   model = in_precision(std::move(model), precision_option(values), text_option(values, "device") == "cuda");
   if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +

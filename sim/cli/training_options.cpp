@@ -1,7 +1,6 @@
 #include "sim/cli/training_options.hpp"
 
 #include "sim/cli/option.hpp"
-#include "sim/strategies/training_config.hpp"
 
 namespace stepcast {
 namespace {

@@ -9,7 +9,7 @@ namespace stepcast {
 /// `--strategy`, `--micro-batches` and every strategy's own options.
 void declare_training_options(po::options_description& options);
 
-/// Training configuration of the given options, see sim/strategies/training_config.hpp.
+/// Training configuration of the given options, see sim/strategies/strategy.hpp.
 TrainingConfig training_config(const po::variables_map& values);
 
 }  // namespace stepcast

@@ -44,7 +44,7 @@ struct LocalProgram {
 
 LocalProgram local_program(const PlanView& view, SegmentRange range) {
   // As if all blocks were recomputed where some are: the least memory.
-  const TrainingConfig config{.batch = view.samples, .recompute = view.recompute.blocks};
+  const TrainingConfig config{.batch = view.samples, .recompute = {.blocks = view.recompute.blocks}};
   std::vector<int> segments(range.second - range.first + 1);
   std::iota(segments.begin(), segments.end(), range.first);
   LocalStep step(view.model, config, segments);

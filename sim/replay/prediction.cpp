@@ -338,11 +338,11 @@ std::string plan_key(const PredictionRequest& request, const DeviceModel* device
     return "";
   std::string key = request.strategy + "|" + shared_by(request.costs.model, training.mesh) + "|" +
                     to_text(request.costs.precision) + "|" + to_text(request.costs.execution) + "|" +
-                    to_text(training.recomputed_part) + "|" + to_text(training.offload);
+                    to_text(training.recompute) + "|" + to_text(training.offload);
   for (const int value :
        {device != nullptr && device->gpu ? 1 : 0, device != nullptr && device->transposes() ? 1 : 0,
         request.gradients_freed ? 1 : 0, training.world_size, request.costs.documents, *request.costs.batch,
-        training.micro_batches, training.recompute, training.recomputed_first, training.recomputed_each})
+        training.micro_batches})
     key += "|" + std::to_string(value);
   key += "|" + training.mesh.text();
   for (const auto& [name, value] : training.options) key += "|" + name + "=" + value;

@@ -11,7 +11,6 @@
 #include "models/chakra.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "sim/replay/convention.hpp"
-#include "sim/strategies/training_config.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {

@@ -39,7 +39,7 @@ class WorkloadResolver {
     choose_device();
     if (!request_.model.empty())
       result_.model = in_documents(
-          recomputing(known_model(shared_by(request_.model, training_.mesh)), training_.recomputed_part),
+          recomputing(known_model(shared_by(request_.model, training_.mesh)), training_.recompute.part),
           request_.documents);
     if (!request_.trace.empty())
       read_trace();
@@ -145,7 +145,7 @@ class WorkloadResolver {
   void read_trace() {
     const std::string& path = request_.trace;
     const bool profile = is_profile(path);
-    const RecomputedPart part = training_.recomputed_part;
+    const RecomputedPart part = training_.recompute.part;
     if ((part != RecomputedPart::kNothing && part != RecomputedPart::kCoreAttention) ||
         (profile && part != RecomputedPart::kNothing))
       throw UsageError(
@@ -272,7 +272,7 @@ void check_execution(const CostRequest& request, const std::string& strategy,
     return value_or(training.options, name, standard) != standard;
   };
   if (request.execution.dispatch_overlap == "micro-batches" &&
-      (training.micro_batches == 1 || training.recompute > 0 || training.mesh.size("expert") == 1 ||
+      (training.micro_batches == 1 || training.recompute.blocks > 0 || training.mesh.size("expert") == 1 ||
        given("checkpoint", "never") || given("forward-only", "no") ||
        (strategy == "pipeline" && value_or(training.options, "schedule", "") != "interleaved")))
     throw UsageError(

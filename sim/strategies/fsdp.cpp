@@ -377,8 +377,9 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
         "{}: expert x expert_tensor of {} does not divide the {} ranks of one copy (shard x context x "
         "tensor)",
         given, model.parallel.expert_ranks(), copy);
-  if (config.recompute > 1 && options.text("wrap") != "root" && options.text("sharding") == "full_shard")
-    throw UsageError("--recompute every:" + std::to_string(config.recompute) +
+  if (config.recompute.blocks > 1 && options.text("wrap") != "root" &&
+      options.text("sharding") == "full_shard")
+    throw UsageError("--recompute every:" + std::to_string(config.recompute.blocks) +
                      ": full_shard gathers one block at a time; take full, or --wrap root");
   if (options.text("wrap") == "layer" && ties_parameters(model))
     throw UsageError("--wrap layer: " + model.specification +

@@ -21,11 +21,11 @@ LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vect
     for (const int tensor : copies(index)) tied_.push_back(tensor);
   hold_model();
   if (forward_only) return;
-  if (config.recompute > 0)
-    for (const auto& unit : units_of(config.recompute, config.recomputed_first, config.recomputed_each))
+  if (const Recomputation& which = config.recompute; which.blocks > 0)
+    for (const auto& unit : units_of(which.blocks, which.first, which.each))
       for (int member = unit.first; member <= unit.second; ++member) units_[member] = unit;
   if (!config.offload.has_activations()) return;
-  const std::vector<std::pair<int, int>> units = units_of(std::max(1, config.recompute));
+  const std::vector<std::pair<int, int>> units = units_of(std::max(1, config.recompute.blocks));
   leaving_ = {units.begin(), units.begin() + config.offload.units(static_cast<int>(units.size()))};
 }
 

@@ -34,10 +34,10 @@ struct HostUpdate {
 /// (SGD: reads parameter and gradient, writes the parameter), 20 B (with momentum, read and written) or 28 B
 /// (Adam, two moments).
 ///
-/// With config.recompute N, blocks are recomputed in units of N (Chen et al., "Training Deep Nets with
+/// With config.recompute.blocks N, blocks are recomputed in units of N (Chen et al., "Training Deep Nets with
 /// Sublinear Memory Cost", 2016): a unit keeps its input and reruns its forwards right before the backward of
-/// its last block. Of the blocks of a stage, recomputed_first N recomputes the first N (Megatron's method
-/// `block`), recomputed_each N every Nth (torchtitan).
+/// its last block. Of the blocks of a stage, recompute.first N recomputes the first N (Megatron's method
+/// `block`), recompute.each N every Nth (torchtitan).
 ///
 /// With config.offload.activations a unit's input, without recomputation what a block saved, is copied to the
 /// host after its first forward (`offload/<segment>`) and back (`fetch/<segment>`) while the backward before

@@ -54,7 +54,7 @@ void add_shard_groups(Pipeline& pipeline, Schedule& schedule) {
 /// Resolves options and drops those without effect.
 void settle(StrategyOptions& options, Pipeline& pipeline) {
   const bool recomputes =
-      pipeline.config.recompute > 0 || pipeline.model.recomputed_part != RecomputedPart::kNothing;
+      pipeline.config.recompute.blocks > 0 || pipeline.model.recomputed_part != RecomputedPart::kNothing;
   if (recomputes && (pipeline.forward_only || pipeline.checkpoint != "never"))
     throw UsageError(
         pipeline.forward_only

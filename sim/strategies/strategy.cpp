@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/number.hpp"
 #include "core/table.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
@@ -40,8 +41,7 @@ Mesh mesh_of_ranks(const Strategy& strategy, const Model& model, const TrainingC
 }
 
 /// \throws UsageError for sizes and settings without meaning
-void check(const std::string& strategy, const Model& model, const TrainingConfig& config,
-           const Recomputation& recomputation) {
+void check(const std::string& strategy, const Model& model, const TrainingConfig& config) {
   const auto check_size = [](const char* what, int value) {
     if (value < 1) throw UsageError("{} must be at least 1, found {}", what, value);
   };
@@ -54,11 +54,10 @@ void check(const std::string& strategy, const Model& model, const TrainingConfig
   if (strategy == "gather_scatter" && model.parallel.expert_ranks() > 1 && model.parallel.tensor > 1)
     throw UsageError("--mesh: gather_scatter supports expert without tensor; use ddp, fsdp or pipeline");
   if (const int blocks = static_cast<int>(blocks_of(model).size());
-      config.recomputed_each > 1 && config.recomputed_each > blocks)
-    throw UsageError("--recompute {} has no effect: '{}' has {} blocks", to_text(recomputation),
+      config.recompute.each > 1 && config.recompute.each > blocks)
+    throw UsageError("--recompute {} has no effect: '{}' has {} blocks", to_text(config.recompute),
                      model.specification, blocks);
-  if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) &&
-      !strategies().find(strategy).trains)
+  if (config.recompute != Recomputation{} && !strategies().find(strategy).trains)
     throw UsageError("--recompute has no effect with strategy '{}', which trains no model", strategy);
   if (config.offload != Offload{} && !strategies().find(strategy).trains)
     throw UsageError("--offload has no effect with strategy '{}', which trains no model", strategy);
@@ -148,9 +147,7 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
 
 Schedule build_schedule(const std::string& strategy, const Model& model, const TrainingConfig& config) {
   const Strategy& found = strategies().find(strategy);
-  const Recomputation recomputation{config.recompute, model.recomputed_part, config.recomputed_first,
-                                    config.recomputed_each};
-  check(strategy, model, config, recomputation);
+  check(strategy, model, config);
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
   part.mesh = mesh_of_ranks(found, model, config);
@@ -178,6 +175,8 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
     schedule.options[name] = value;
     schedule.label += ", " + name + " " + value;
   };
+  Recomputation recomputation = config.recompute;
+  recomputation.part = model.recomputed_part;
   if (recomputation != Recomputation{}) add("recompute", to_text(recomputation));
   if (config.offload != Offload{}) add("offload", to_text(config.offload));
   if (model.precision != Precision{}) add("precision", to_text(model.precision));
@@ -212,6 +211,29 @@ std::string to_text(const Recomputation& recomputation) {
     if (const int blocks = recomputation.*member; blocks != Recomputation{.blocks = 1}.*member)
       return prefix + std::to_string(blocks);
   return "full";
+}
+
+TrainingConfig training_config(const OptionTexts& options) {
+  const auto strategy = options.find("strategy");
+  if (strategy == options.end()) throw UsageError("--strategy is missing; see --help");
+  if (!strategies().has(strategy->second))
+    throw UsageError(unknown_choice("strategy", strategy->second, strategies().names()));
+  TrainingConfig config;
+  if (const auto parts = options.find("micro-batches"); parts != options.end()) {
+    const auto count = number_in<int>(parts->second);
+    if (!count || *count < 1) throw UsageError("--micro-batches must be at least 1, got " + parts->second);
+    config.micro_batches = *count;
+  }
+  if (const auto text = options.find("recompute"); text != options.end())
+    config.recompute = parse_recompute(text->second);
+  if (const auto text = options.find("offload"); text != options.end())
+    config.offload = parse_offload(text->second);
+  for (const KnownOption& known : known_options())
+    if (const auto given = options.find(known.option.name); given != options.end())
+      config.options.insert(*given);
+  take_mesh(strategy->second, config);
+  static_cast<void>(resolve_options(strategy->second, config.options));
+  return config;
 }
 
 }  // namespace stepcast

@@ -15,6 +15,23 @@
 /// `run`, `help` and the tests in tests/strategies find a new file without further changes.
 namespace stepcast {
 
+/// Value of --recompute: units of whole blocks, or a part of each.
+struct Recomputation {
+  /// Blocks per recomputation unit (segments, in a model without repeated blocks): only the input of a unit
+  /// is saved, and its forwards are rerun before its backwards. 0: no unit.
+  int blocks = 0;
+  RecomputedPart part = RecomputedPart::kNothing;  ///< the loaded model contains it
+  int first = 0;  ///< recomputed blocks of each run of adjacent ones on a rank; 0: all
+  int each = 1;   ///< every this many-th block is recomputed
+  /// True if some blocks are recomputed and others are not.
+  [[nodiscard]] bool partial() const { return first > 0 || each > 1; }
+  auto operator<=>(const Recomputation&) const = default;
+};
+/// `none`, `full` (1 block), `every:N`, `first:N`, `each:N`, `selective`, `per-op` or modules.
+/// \throws UsageError for anything else
+Recomputation parse_recompute(const std::string& text);
+std::string to_text(const Recomputation& recomputation);
+
 /// Configuration that every strategy has; `options` contains those of one strategy.
 struct TrainingConfig {
   int world_size = 1;
@@ -23,12 +40,7 @@ struct TrainingConfig {
   /// As given. Strategies receive the resolved one, and build for its ranks without `tensor`, in standard
   /// order. The loaded model has the same `tensor`, `context` and `expert`.
   Mesh mesh{};
-  /// Blocks per recomputation unit (segments, in a model without repeated blocks): only the input of a unit
-  /// is saved, and its forwards are rerun before its backwards. 0: no recomputation.
-  int recompute = 0;
-  int recomputed_first = 0;  ///< recomputed blocks of each run of adjacent ones on a rank; 0: all
-  int recomputed_each = 1;   ///< every this many-th block is recomputed
-  RecomputedPart recomputed_part = RecomputedPart::kNothing;  ///< the loaded model contains it
+  Recomputation recompute{};
   Offload offload{};
   OptionTexts options{};  ///< as given; missing ones have their defaults
   /// Measured forward plus backward time of every segment, for strategies that cut the model by it.
@@ -79,18 +91,9 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
 /// resolve_options()
 Schedule build_schedule(const std::string& strategy, const Model& model, const TrainingConfig& config);
 
-/// Value of --recompute: units of whole blocks, or a part of each.
-struct Recomputation {
-  int blocks = 0;
-  RecomputedPart part = RecomputedPart::kNothing;
-  int first = 0, each = 1;  ///< see TrainingConfig
-  /// True if some blocks are recomputed and others are not.
-  [[nodiscard]] bool partial() const { return first > 0 || each > 1; }
-  auto operator<=>(const Recomputation&) const = default;
-};
-/// `none`, `full` (1 block), `every:N`, `first:N`, `each:N`, `selective`, `per-op` or modules.
-/// \throws UsageError for anything else
-Recomputation parse_recompute(const std::string& text);
-std::string to_text(const Recomputation& recomputation);
+/// Training configuration from options by name without dashes; options that are not of the training are
+/// skipped. World size and batch are the caller's. \throws UsageError if `strategy` is missing, and as
+/// resolve_options(), before any file is read
+TrainingConfig training_config(const OptionTexts& options);
 
 }  // namespace stepcast

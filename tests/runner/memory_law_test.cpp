@@ -198,8 +198,7 @@ Outcome outcome_of(const LawCase& one) {
   Outcome outcome{.what = one};
   const Recomputation recomputation = parse_recompute(one.recompute);
   TrainingConfig config = training(ranks_of(one.strategy, 2), kBatch, one.options, one.micro_batches);
-  config.recompute = recomputation.blocks;
-  config.recomputed_part = recomputation.part;
+  config.recompute = recomputation;
   try {
     take_mesh(one.strategy, config);
     const Model model =

@@ -85,16 +85,14 @@ TEST_CASE("blocks that are recomputed train as those that keep everything, with 
       config.world_size = name == "single" ? 1 : 2;
       config.batch = name == "single" || name == "pipeline" ? 8 : 4;
       config.micro_batches = 2;
-      config.recompute = recomputation.blocks;
-      config.recomputed_first = recomputation.first;
-      config.recomputed_each = recomputation.each;
+      config.recompute = recomputation;
       check_equal(model, train_on_ranks(name, model, config), expected);
     }
   TrainingConfig config;
   config.batch = 8;
   const Model noisy = small_bert(4, 10);
   const std::vector<Values> kept = train_on_ranks("single", noisy, config);
-  config.recompute = 2;
+  config.recompute.blocks = 2;
   CHECK(kept == train_on_ranks("single", noisy, config));
 }
 
@@ -110,8 +108,8 @@ TEST_CASE(
     TrainingConfig config;
     config.batch = 4;
     const std::vector<Values> kept = train_on_ranks("single", model, config);
-    config.recomputed_part = RecomputedPart::kCoreAttention;
-    const Model again = recomputing(model, config.recomputed_part);
+    config.recompute.part = RecomputedPart::kCoreAttention;
+    const Model again = recomputing(model, config.recompute.part);
     CHECK(kept == train_on_ranks("single", again, config));
     CHECK(largest_difference(train_natively(again, 4)[0], kept[0][0]) < 1e-12);
   }

@@ -43,7 +43,7 @@ TEST_CASE("pipelines whose stages are in shards train as one process does, with 
         config.mesh = Mesh::parse(mesh);
         if (interleaved) config.options["virtual-stages"] = "2";
         check_equal(model, train_on_ranks("pipeline", model, config), expected);
-        config.recompute = 1;
+        config.recompute.blocks = 1;
         check_equal(model, train_on_ranks("pipeline", model, config), expected);
       }
   }
@@ -80,7 +80,7 @@ TEST_CASE("zero-bubble pipelines train as one process does: alone, with replicas
     check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "2-2", "zb-h1", 4, checkpoint)),
                 expected);
   TrainingConfig recomputing = pipeline(2, "2-2", "zb-h1", 4);
-  recomputing.recompute = 1;
+  recomputing.recompute.blocks = 1;
   check_equal(model, train_on_ranks("pipeline", model, recomputing), expected);
   for (const char* zero : {"0", "1", "2"}) {
     INFO("zero " << zero);

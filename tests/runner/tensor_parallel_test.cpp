@@ -93,8 +93,7 @@ void check_training(const std::string& whole, const std::string& settings, const
   config.world_size = ranks;
   config.batch = batch;
   config.micro_batches = micro_batches;
-  config.recompute = recompute.blocks;
-  config.recomputed_part = recompute.part;
+  config.recompute = recompute;
   config.options = options;
   take_mesh(strategy, config);
   const Schedule schedule = build_schedule(strategy, model, config);

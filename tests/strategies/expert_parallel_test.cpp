@@ -30,7 +30,7 @@ Schedule shared(const std::string& settings, const std::string& strategy, int ra
   config.world_size = ranks;
   config.batch = kBatch;
   config.micro_batches = kMicroBatches;
-  config.recompute = recompute;
+  config.recompute.blocks = recompute;
   config.options = options;
   take_mesh(strategy, config);
   return build_schedule(strategy, load_model(moe(settings)), config);

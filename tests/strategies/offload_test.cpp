@@ -45,7 +45,7 @@ Moved moved(const Schedule& schedule, const Model& model) {
 Moved moved(const Model& model, const std::string& strategy, const std::string& offload, int recompute,
             int ranks = 1, int micro_batches = 1, const OptionTexts& options = {}) {
   TrainingConfig config = training(ranks, kBatch, options, micro_batches);
-  config.recompute = recompute;
+  config.recompute.blocks = recompute;
   config.offload = parse_offload(offload);
   return moved(build_schedule(strategy, model, config), model);
 }

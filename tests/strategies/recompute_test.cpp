@@ -22,7 +22,7 @@ Schedule recomputing(const Model& model, const std::string& strategy, int ranks,
   config.world_size = ranks;
   config.batch = kRecomputeBatch;
   config.micro_batches = micro_batches;
-  config.recompute = blocks;
+  config.recompute.blocks = blocks;
   return build_schedule(strategy, model, config);
 }
 
@@ -51,8 +51,7 @@ Activations activations(const Schedule& schedule, const Model& model) {
 TEST_CASE("every Nth block of fewer than N is refused") {
   TrainingConfig config;
   config.batch = kRecomputeBatch;
-  config.recompute = 1;
-  config.recomputed_each = 9;
+  config.recompute = {.blocks = 1, .each = 9};
   CHECK_THROWS_WITH(build_schedule("single", load_model("bert-base:layers=4"), config),
                     "--recompute each:9 has no effect: 'bert-base:layers=4' has 4 blocks");
 }
@@ -65,9 +64,7 @@ TEST_CASE("the first blocks of a stage, or every Nth block, are recomputed alone
     TrainingConfig config;
     config.world_size = ranks;
     config.batch = kRecomputeBatch;
-    config.recompute = recomputation.blocks;
-    config.recomputed_first = recomputation.first;
-    config.recomputed_each = recomputation.each;
+    config.recompute = recomputation;
     const Schedule schedule = build_schedule(strategy, model, config);
     CHECK(activations(schedule, model).left == Approx(0.0).margin(1e-6));
     std::set<int> blocks;
