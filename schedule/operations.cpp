@@ -20,9 +20,7 @@ constexpr Operation kCopy{Stream::kCopy, SpanKind::kOptimizerAndCopies, Start::k
 /// Copies to and from the own socket run beside compute; what they hold up is idle.
 Operation copy_of(const Copy& copy) {
   Operation result = kCopy;
-  if (copy.from.kind != copy.to.kind &&
-      (copy.from.kind == MemoryLocation::Kind::kSocket || copy.to.kind == MemoryLocation::Kind::kSocket))
-    result.span = SpanKind::kWait;
+  if (copy.from.kind != copy.to.kind && copy.touches_socket()) result.span = SpanKind::kWait;
   return result;
 }
 

@@ -163,10 +163,7 @@ void check_messages(const Schedule& schedule, const std::vector<Messages>& ours,
 }  // namespace
 
 bool computes(const Program& program, Phase phase) {
-  return std::ranges::any_of(program.ops, [phase](const Op& op) {
-    const auto* compute = std::get_if<Compute>(&op.action);
-    return compute != nullptr && compute->phase == phase;
-  });
+  return has_action<Compute>(program, [phase](const Compute& one) { return one.phase == phase; });
 }
 
 bool communicates(const Schedule& schedule) {

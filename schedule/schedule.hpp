@@ -174,6 +174,10 @@ struct Copy {
   Bytes message;
   bool pinned = false;  ///< host side; has no effect between devices
   [[nodiscard]] bool touches_host() const { return from.is_host() || to.is_host(); }
+  /// True from or to the memory of a socket.
+  [[nodiscard]] bool touches_socket() const {
+    return from.kind == MemoryLocation::Kind::kSocket || to.kind == MemoryLocation::Kind::kSocket;
+  }
   [[nodiscard]] bool staged() const { return touches_host() && !pinned; }
   /// True between pinned host memory and the own device: ranks with such copies can be replayed as one.
   [[nodiscard]] bool is_local() const {
@@ -301,15 +305,23 @@ bool computes(const Program& program, Phase phase);
 /// True if any rank has an operation on the communication stream.
 bool communicates(const Schedule& schedule);
 
-/// True if the program has an operation of this kind.
+/// True if the program has an operation of this kind for which `holds`.
 template <class Action>
-bool has_action(const Program& program) {
-  return std::ranges::any_of(program.ops,
-                             [](const Op& op) { return std::holds_alternative<Action>(op.action); });
+bool has_action(const Program& program, const auto& holds) {
+  return std::ranges::any_of(program.ops, [&](const Op& op) {
+    const auto* action = std::get_if<Action>(&op.action);
+    return action != nullptr && std::invoke(holds, *action);
+  });
 }
 template <class Action>
-bool has_action(const Schedule& schedule) {
-  return std::ranges::any_of(schedule.programs, [](const Program& one) { return has_action<Action>(one); });
+bool has_action(const Schedule& schedule, const auto& holds) {
+  return std::ranges::any_of(schedule.programs,
+                             [&](const Program& one) { return has_action<Action>(one, holds); });
+}
+/// The same of any operation of this kind. \param where a program or a schedule
+template <class Action>
+bool has_action(const auto& where) {
+  return has_action<Action>(where, [](const Action&) { return true; });
 }
 /// Calls `visit(rank, op, action)` for every operation of this kind of every rank.
 template <class Action>

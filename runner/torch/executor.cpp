@@ -148,9 +148,8 @@ class CompiledProgram final : public ProgramRunner {
       const auto shard = std::ranges::find(ranks, rank_) - ranks.begin();
       if (shard == std::ssize(ranks)) continue;
       const auto frees = [&](UnitMemory::What what) {
-        return std::ranges::any_of(program_.ops, [&](const Op& op) {
-          const auto* memory = std::get_if<UnitMemory>(&op.action);
-          return memory != nullptr && memory->unit == static_cast<int>(i) && memory->what == what;
+        return has_action<UnitMemory>(program_, [&](const UnitMemory& memory) {
+          return memory.unit == static_cast<int>(i) && memory.what == what;
         });
       };
       units_[i].emplace(model_, unit, static_cast<int>(shard),

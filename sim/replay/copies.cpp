@@ -103,16 +103,6 @@ std::pair<int, int> SocketMemory::ends(const Cluster& cluster, int device, const
   return {node(copy.from), copy.from == copy.to ? memory[near] : node(copy.to)};
 }
 
-bool uses_sockets(const Schedule& schedule) {
-  bool uses = false;
-  for (const Program& program : schedule.programs)
-    for (const Op& op : program.ops)
-      if (const auto* copy = std::get_if<Copy>(&op.action))
-        uses = uses || copy->from.kind == MemoryLocation::Kind::kSocket ||
-               copy->to.kind == MemoryLocation::Kind::kSocket;
-  return uses;
-}
-
 Cluster with_socket_memory(const Cluster& cluster, BytesPerSecond rate) {
   const SocketMemory sockets(cluster);
   Cluster result = cluster;

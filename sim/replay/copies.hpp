@@ -18,9 +18,6 @@ struct SocketMemory {
   [[nodiscard]] std::pair<int, int> ends(const Cluster& cluster, int device, const Copy& copy) const;
 };
 
-/// True if a rank copies from or to the memory of its socket.
-bool uses_sockets(const Schedule& schedule);
-
 /// The cluster with a node for the memory of each socket, which `rate` limits, and NVLink-C2C between devices
 /// and sockets. Other nodes and links keep their numbers.
 Cluster with_socket_memory(const Cluster& cluster, BytesPerSecond rate);

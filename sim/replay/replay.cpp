@@ -435,7 +435,7 @@ Result replay(const ReplayInput& input) {
   assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);
   assert(input.node_of_rank.size() == static_cast<std::size_t>(input.schedule->world_size));
   assert(input.run.steps >= 1 && input.run.warmup_steps >= 0);
-  if (!uses_sockets(*input.schedule)) return Replay(input).run();
+  if (!has_action<Copy>(*input.schedule, &Copy::touches_socket)) return Replay(input).run();
   const Cluster cluster = with_socket_memory(*input.cluster, input.copies.host_memory);
   ReplayInput with_memory = input;
   with_memory.cluster = &cluster;

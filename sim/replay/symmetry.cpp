@@ -64,12 +64,9 @@ const Load& Symmetry::collective(const CollectivePlan& plan, int group) {
 bool Symmetry::may_fold(const ReplayInput& input, const std::string& backend) {
   const bool engines = input.calibration != nullptr && backend != "nccl";
   if (input.exact || input.draws_steps() || engines || shared_cores(input.calibration, *input.cluster) > 0 ||
-      has_token_buckets(*input.cluster))
+      has_token_buckets(*input.cluster) ||
+      has_action<Copy>(*input.schedule, [](const Copy& copy) { return !copy.is_local(); }))
     return false;
-  for (const Program& program : input.schedule->programs)
-    for (const Op& op : program.ops)
-      if (const auto* copy = std::get_if<Copy>(&op.action); copy != nullptr && !copy->is_local())
-        return false;
   std::vector<int> nodes = input.node_of_rank;
   std::ranges::sort(nodes);
   return std::adjacent_find(nodes.begin(), nodes.end()) == nodes.end();

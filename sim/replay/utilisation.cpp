@@ -24,12 +24,8 @@ Flop flop_of(const Compute& compute, const Model& model) {
 
 StepFlop step_flop(const Schedule& schedule, const Model& model, int batch) {
   StepFlop flop;
-  const bool trains = std::ranges::any_of(schedule.programs, [](const Program& program) {
-    return std::ranges::any_of(program.ops, [](const Op& op) {
-      const auto* compute = std::get_if<Compute>(&op.action);
-      return compute != nullptr && is_backward(compute->phase);
-    });
-  });
+  const bool trains =
+      has_action<Compute>(schedule, [](const Compute& one) { return is_backward(one.phase); });
   for (const Segment& segment : model.segments)
     flop.model += segment.flop.forward + (trains ? segment.flop.backward : Flop(0.0));
   flop.model =
