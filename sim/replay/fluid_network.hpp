@@ -11,8 +11,8 @@ namespace stepcast {
 /// Agrees with SimGrid's CM02 (SimGridLoads) to its precision: tests/replay/oracle_test.cpp.
 class FluidNetwork : public LoadNetwork {
  public:
-  FluidNetwork(Clock& clock, Symmetry& symmetry, Routes& routes)
-      : LoadNetwork(clock, symmetry, routes), links_(symmetry.links().size()) {}
+  FluidNetwork(Clock& clock, Symmetry& symmetry)
+      : LoadNetwork(clock, symmetry), links_(symmetry.links().size()) {}
 
   void move(const Load& load, double bytes, Callback arrived) override;
   void run() override { clock_.run(); }

@@ -21,8 +21,7 @@ namespace stepcast {
 /// SimGridLoads.
 class LoadNetwork : public Network {
  public:
-  LoadNetwork(Clock& clock, Symmetry& symmetry, Routes& routes)
-      : Network(routes), clock_(clock), symmetry_(symmetry) {}
+  LoadNetwork(Clock& clock, Symmetry& symmetry) : clock_(clock), symmetry_(symmetry) {}
 
   void start(const FlowEnds& ends, double bytes, Callback arrived) override {
     move(symmetry_.flow(ends), bytes, std::move(arrived));

@@ -61,11 +61,8 @@ LinkBuckets::Bucket& LinkBuckets::filled(s4u::Link* link, double date) {
   return bucket;
 }
 
-SimGridNetwork::SimGridNetwork(Platform& platform, Routes& routes)
-    : Network(routes),
-      platform_(platform),
-      buckets_(platform, routes.cluster()),
-      shaped_(has_token_buckets(routes.cluster())) {
+SimGridNetwork::SimGridNetwork(Platform& platform, const Cluster& cluster)
+    : platform_(platform), buckets_(platform, cluster), shaped_(has_token_buckets(cluster)) {
   Platform::part_dates_until(0.0);
 }
 

@@ -63,7 +63,6 @@ struct FlowEnds {
 /// Flows over the links of a cluster.
 class Network {
  public:
-  explicit Network(Routes& routes) : routes_(routes) {}
   virtual ~Network() = default;
 
   /// Moves `bytes` between two different nodes and calls `arrived` with the last byte. \pre bytes > 0
@@ -73,26 +72,12 @@ class Network {
   [[nodiscard]] virtual double at_once_bytes(int /*from*/, int /*to*/) { return 0.0; }
   /// Runs until nothing is under way and no timer is set.
   virtual void run() = 0;
-
-  /// Path between two different nodes: its latency, its least bandwidth, and its switches.
-  [[nodiscard]] double latency_s(int from, int to) const {
-    return latency(routes_.cluster(), routes_.between(from, to)).count();
-  }
-  [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) const {
-    return bandwidth(routes_.cluster(), routes_.between(from, to)).count();
-  }
-  [[nodiscard]] int switches_between(int from, int to) const {
-    return switches_crossed(routes_.cluster(), routes_.between(from, to));
-  }
-
- protected:
-  Routes& routes_;
 };
 
 /// Flows in SimGrid, which share links by max-min fairness (CM02).
 class SimGridNetwork : public Network {
  public:
-  SimGridNetwork(Platform& platform, Routes& routes);
+  SimGridNetwork(Platform& platform, const Cluster& cluster);
   void start(const FlowEnds& ends, double bytes, Callback arrived) override;
   [[nodiscard]] double at_once_bytes(int from, int to) override;
   void run() override { Platform::run(); }

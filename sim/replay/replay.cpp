@@ -63,9 +63,9 @@ struct ReplaySetup {
     return folds && shared ? nccl_graphs()->routes() : own_routes;
   }
   [[nodiscard]] std::unique_ptr<Network> make_network(Clock& clock) {
-    if (!fluid()) return std::make_unique<SimGridNetwork>(*platform, routes());
-    if (!oracle()) return std::make_unique<FluidNetwork>(clock, symmetry, routes());
-    return std::make_unique<SimGridLoads>(clock, symmetry, routes(), count_loads(input, plans));
+    if (!fluid()) return std::make_unique<SimGridNetwork>(*platform, cluster);
+    if (!oracle()) return std::make_unique<FluidNetwork>(clock, symmetry);
+    return std::make_unique<SimGridLoads>(clock, symmetry, count_loads(input, plans));
   }
   [[nodiscard]] Platform* make_platform() {
     if (oracle()) Platform::start_engine(Platform::Updates::kFull);
@@ -149,7 +149,7 @@ class Replay {
         clock_(setup_.fluid() && !setup_.oracle() ? Clock::Driver::kTimers : Clock::Driver::kSimGrid),
         network_(setup_.make_network(clock_)),
         processors_(setup_.processors(clock_)),
-        transport_(clock_, *network_, processors_, input, setup_.nccl_graphs(), symmetry_),
+        transport_(clock_, *network_, processors_, input, setup_.nccl_graphs(), symmetry_, setup_.routes()),
         collective_world_{clock_,
                           transport_,
                           *network_,

@@ -58,7 +58,6 @@ class SharedHost {
   std::vector<int> take_ended(double now);
   /// Present rate of a job. \pre it runs
   [[nodiscard]] double rate(int id) const;
-  [[nodiscard]] std::size_t size() const { return running_.size(); }
 
  private:
   struct Running {

@@ -38,8 +38,8 @@ int units_of(const Load& load, double most) {
 
 }  // namespace
 
-SimGridLoads::SimGridLoads(Clock& clock, Symmetry& symmetry, Routes& routes, std::size_t most_loads)
-    : LoadNetwork(clock, symmetry, routes) {
+SimGridLoads::SimGridLoads(Clock& clock, Symmetry& symmetry, std::size_t most_loads)
+    : LoadNetwork(clock, symmetry) {
   s4u::NetZone* root = s4u::create_full_zone("loads");
   for (const double bandwidth : symmetry.links()) {
     links_.push_back(root->create_link("l" + std::to_string(links_.size()), bandwidth * kUnitsPerLinkByte));

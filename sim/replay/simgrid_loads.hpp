@@ -35,7 +35,7 @@ class SimGridLoads : public LoadNetwork {
   /// \param most_loads upper bound of the number of different loads: SimGrid creates hosts only before the
   /// replay
   /// \pre Platform::start_engine() was called, and no replay since
-  SimGridLoads(Clock& clock, Symmetry& symmetry, Routes& routes, std::size_t most_loads);
+  SimGridLoads(Clock& clock, Symmetry& symmetry, std::size_t most_loads);
 
   void move(const Load& load, double bytes, Callback arrived) override;
   void run() override;

@@ -25,13 +25,14 @@ const PathCost& first_class(const Calibration& calibration, const std::vector<co
 }  // namespace
 
 Transport::Transport(Clock& clock, Network& network, Processors& processors, const ReplayInput& input,
-                     NcclGraphs* nccl, const Symmetry& symmetry)
+                     NcclGraphs* nccl, const Symmetry& symmetry, Routes& routes)
     : clock_(clock),
       network_(network),
       processors_(processors),
       cluster_(*input.cluster),
       nccl_(nccl),
       symmetry_(symmetry),
+      routes_(routes),
       node_of_rank_(input.node_of_rank),
       bytes_sent_(node_of_rank_.size()) {
   const Calibration* calibration = input.calibration;
@@ -44,7 +45,7 @@ Transport::Transport(Clock& clock, Network& network, Processors& processors, con
 
 std::size_t Transport::class_between(int from_node, int to_node) const {
   if (cluster_.node(from_node).host == cluster_.node(to_node).host) return kHere;
-  return network_.switches_between(from_node, to_node) <= 1 ? kNear : kFar;
+  return switches_crossed(routes_.cluster(), routes_.between(from_node, to_node)) <= 1 ? kNear : kFar;
 }
 
 const PathCost* Transport::path(int from, int to) const {
@@ -64,11 +65,12 @@ std::string Transport::stand_ins() const {
 }
 
 double Transport::wire_latency_s(int from, int to) const {
-  return remote(from, to) ? network_.latency_s(node(from), node(to)) : 0.0;
+  if (!remote(from, to)) return 0.0;
+  return latency(routes_.cluster(), routes_.between(node(from), node(to))).count();
 }
 
 double Transport::wire_bandwidth_bytes_per_s(int from, int to) const {
-  return network_.bandwidth_bytes_per_s(node(from), node(to));
+  return bandwidth(routes_.cluster(), routes_.between(node(from), node(to))).count();
 }
 
 void Transport::move(Transfer transfer) {

@@ -51,7 +51,7 @@ class Transport {
  public:
   /// \param nccl of the backend `nccl`, whose messages cost NCCL's times; null: another backend
   Transport(Clock& clock, Network& network, Processors& processors, const ReplayInput& input,
-            NcclGraphs* nccl, const Symmetry& symmetry);
+            NcclGraphs* nccl, const Symmetry& symmetry, Routes& routes);
 
   /// Moves a message whose send and receive are both posted. Callbacks never come from inside this call.
   void move(Transfer transfer);
@@ -114,6 +114,7 @@ class Transport {
   const Cluster& cluster_;
   NcclGraphs* nccl_;
   const Symmetry& symmetry_;
+  Routes& routes_;
   const std::vector<int>& node_of_rank_;
   /// The path class between two nodes and what serves for it.
   struct ClassCost {
