@@ -28,7 +28,7 @@ bool RankRun::run_paced(const Job& job, double issue, int index, const Callback&
   const auto wait = [this, index, ended, earliest] {
     const double late = earliest - world_.clock.now();
     if (late <= 0.0) return ended();
-    if (!now_.record.causes.empty()) now_.record.causes[index].host += late;
+    now_.times[index].host += late;
     world_.clock.at(earliest, ended);
   };
   if (run_job(job, wait)) return true;
@@ -97,7 +97,7 @@ void RankRun::advance_parent() {
   begin(hook);
   const double reached = *std::exchange(parent_.hook_reached, std::nullopt);
   if (const auto* wait = std::get_if<Synchronize>(&op(hook).action)) {
-    if (wait->exposed) now_.record.times[hook].waited = world_.clock.now() - reached;
+    if (wait->exposed) now_.times[hook].waited = world_.clock.now() - reached;
     add_credit(hook, world_.clock.now() - reached);
   }
   main_.busy = true;

@@ -117,8 +117,7 @@ void RankRun::begin_step() {
     launches_.busy_until = std::max(launches_.busy_until, world_.clock.now());
   now_.called_early.assign(index_.program.ops.size(), 0);
   now_.states.assign(index_.program.ops.size(), State::kIdle);
-  now_.record.times.assign(index_.program.ops.size(), {});
-  if (world_.input.run.recording != nullptr) now_.record.causes.assign(index_.program.ops.size(), {});
+  now_.times.assign(index_.program.ops.size(), {});
   now_.issued.assign(index_.program.ops.size(), 0);
   now_.open = count();
   main_.next = 0;
@@ -130,7 +129,7 @@ void RankRun::end_step() {
   step_ends_.push_back(world_.clock.now());
   if (const int measured = step_ - world_.input.run.warmup_steps;
       measured >= first_recorded() && measured < world_.recorded_steps)
-    recorded_.push_back(std::exchange(now_.record, {}));
+    recorded_.push_back(std::exchange(now_.times, {}));
   if (++step_ < total_steps()) begin_step();
 }
 
@@ -199,7 +198,7 @@ bool RankRun::is_launched_ahead(int index) const {
 void RankRun::issue(int index) {
   if (now_.called_early[index] != 0) return;
   if (is_launched_ahead(index)) spend(world_.copies.launch_s(rank_), world_.clock.now());
-  if (!now_.record.causes.empty()) now_.record.causes[index].issued = world_.clock.now();
+  now_.times[index].issued = world_.clock.now();
   if (starts(index) == Start::kInTurn) {
     queue_of(op(index)).issued.push_back(index);
   } else {
@@ -249,11 +248,11 @@ void RankRun::start_due() {
 
 void RankRun::begin(int index) {
   now_.states[index] = State::kStarted;
-  now_.record.times[index].start = world_.clock.now();
+  now_.times[index].start = world_.clock.now();
   if (op(index).stream != Stream::kCompute) return;
   for (const int before : op(index).after)  // the launch thread has waited for these
     if (std::holds_alternative<Recv>(op(before).action))
-      launches_.busy_until = std::max(launches_.busy_until, now_.record.times[before].end);
+      launches_.busy_until = std::max(launches_.busy_until, now_.times[before].end);
 }
 
 bool RankRun::run_job(const Job& job, Callback ended) {
@@ -285,10 +284,6 @@ void RankRun::perform(int index) {
              op(index).action);
 }
 
-double RankRun::call_overhead_s() const {
-  return world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead_s;
-}
-
 /// Submitting the call to the communication thread and returning costs `call_overhead` once, before the rank
 /// takes part.
 void RankRun::perform_collective(int index, const Collective& collective) {
@@ -299,15 +294,15 @@ void RankRun::perform_collective(int index, const Collective& collective) {
   const bool captured = world_.input.model->execution.graph == "full" &&
                         std::holds_alternative<ExchangeArray>(collective.payload);
   if (launch && !captured) spend(launch->collective.count(), world_.clock.now());
-  if (const double overhead = call_overhead_s(); overhead > 0.0)
-    world_.clock.at(world_.clock.now() + overhead, join);
+  if (const Calibration* costs = world_.input.calibration; costs != nullptr && costs->call_overhead_s > 0.0)
+    world_.clock.at(world_.clock.now() + costs->call_overhead_s, join);
   else
     join();
 }
 
 void RankRun::finish(int index) {
   now_.states[index] = State::kDone;
-  now_.record.times[index].end = world_.clock.now();
+  now_.times[index].end = world_.clock.now();
   --now_.open;
   if (op(index).stream == Stream::kCompute || index == main_.staging)
     main_.busy = false;

@@ -48,10 +48,6 @@ struct OpTimes {
   double start = 0.0;
   double end = 0.0;
   double waited = 0.0;  ///< seconds before the start in which the main thread waited for a shift
-};
-
-/// Causes of an operation's delay.
-struct OpCause {
   double issued = 0.0;  ///< time; of operations on other streams than compute
   double host = 0.0;    ///< seconds at its end in which it only waited to be launched
 };
@@ -91,11 +87,7 @@ class RankRun {
   /// Operation times of measured step `step` < recorded_steps; of a recorded replay also of the last warm-up
   /// step, -1.
   [[nodiscard]] const std::vector<OpTimes>& times(int step) const {
-    return recorded_[step - first_recorded()].times;
-  }
-  /// Causes of the same operations. \pre the replay is recorded
-  [[nodiscard]] const std::vector<OpCause>& causes(int step) const {
-    return recorded_[step - first_recorded()].causes;
+    return recorded_[step - first_recorded()];
   }
   [[nodiscard]] int first_recorded() const {
     return world_.input.run.recording != nullptr && world_.input.run.warmup_steps > 0 ? -1 : 0;
@@ -111,14 +103,10 @@ class RankRun {
     int in_progress = 0;
     int limit = 1;
   };
-  struct RecordedStep {
-    std::vector<OpTimes> times;
-    std::vector<OpCause> causes;  ///< empty if nothing is recorded
-  };
   /// The step in progress, by operation.
   struct StepState {
     std::vector<State> states;
-    RecordedStep record;
+    std::vector<OpTimes> times;
     std::vector<char> called_early;  ///< called before the main thread reached it
     std::vector<char> issued;        ///< of messages and copies
     std::vector<int> due;            ///< of these, issued and ready to start
@@ -170,7 +158,6 @@ class RankRun {
   void begin(int index);
   void perform(int index);
   void perform_collective(int index, const Collective& collective);
-  [[nodiscard]] double call_overhead_s() const;
   void finish(int index);
   bool run_job(const Job& job, Callback ended);
 
@@ -204,7 +191,7 @@ class RankRun {
   Launches launches_;
   std::map<std::pair<Stream, int>, Queue> queues_;  ///< by stream, and of NCCL's by group
   std::vector<double> step_ends_;
-  std::vector<RecordedStep> recorded_;
+  std::vector<std::vector<OpTimes>> recorded_;  ///< by step
 };
 
 }  // namespace stepcast

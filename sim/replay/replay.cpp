@@ -27,7 +27,7 @@ namespace stepcast {
 namespace {
 
 constexpr int kDeadlockLines = 10;
-constexpr double kRecordedTimes = 2e6;  // operations whose times are kept: 32 MB
+constexpr double kRecordedTimes = 2e6;  // operations whose times are kept: 80 MB
 constexpr int kDetailedRanks = 64;      // larger worlds report spans and breakdown of two ranks
 
 /// Cluster, collectives and classes of ranks of one replay.
@@ -344,11 +344,10 @@ class Replay {
   [[nodiscard]] std::vector<RecordedOp> recorded(int number, int step, double origin,
                                                  FullestLinkSearch& links) const {
     const std::vector<OpTimes>& times = rank(number).times(step);
-    const std::vector<OpCause>& causes = rank(number).causes(step);
     std::vector<RecordedOp> ops;
     for (std::size_t i = 0; i < times.size(); ++i)
-      ops.push_back({times[i].start - origin, times[i].end - origin, causes[i].issued - origin,
-                     causes[i].host, links.of(rank(number).program().ops[i], number)});
+      ops.push_back({times[i].start - origin, times[i].end - origin, times[i].issued - origin, times[i].host,
+                     links.of(rank(number).program().ops[i], number)});
     return ops;
   }
 
