@@ -16,6 +16,7 @@
 #include "models/muon.hpp"
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/dispatch.hpp"
+#include "sim/replay/tensor_overlap.hpp"
 
 namespace stepcast {
 namespace {
@@ -91,13 +92,6 @@ LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double 
     return Seconds(part * time);
   };
   return {layer, nullptr};
-}
-
-Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
-  Seconds total = total_of(segment.work, [&](const LayerWork& work) { return time(work, phase); });
-  if (phase == Phase::kBackward)
-    total += recomputed_time(segment, [&](const LayerWork& work) { return time(work, Phase::kForward); });
-  return total;
 }
 
 /// Launch overhead of a kernel. Eager frameworks add their own work in the forward, Transformer Engine's
@@ -190,7 +184,7 @@ void set_fractions(const Model& model, const LayerTime& layer_time, PhaseCosts& 
     std::vector<Seconds>& parts = times[{exchange.segment, exchange.backward}];
     if (parts.empty()) {  // collectives of a backward follow its recomputation
       const auto again = [&](const LayerWork& work) { return layer_time(work, Phase::kForward); };
-      parts = {exchange.backward ? recomputed_time(segment, again) : Seconds(0)};
+      parts = {exchange.backward ? total_of(segment.recomputed.work, again) : Seconds(0)};
       for (const LayerWork& work : segment.work)
         parts.push_back(layer_time(work, exchange.backward ? Phase::kBackward : Phase::kForward));
     }

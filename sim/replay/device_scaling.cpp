@@ -108,21 +108,23 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     return ((model.transformer_engine() ? 1.0 : 0.0) +
             (has_choice(model.execution.gradient_passes, "nan") ? 1.0 : 0.0)) *
            model.gradient_bytes(all) / rates.memory;
-  if (phase == Phase::kOptimizer)
-    return optimizer_time(model, all, rates.memory, [&](const LayerWork& work, Phase) {
-      return layer_roofline(work, true, 1.0, rates);
-    });
-  Seconds total = total_of(all.work, [&](const LayerWork& work) {
-    return layer_roofline(work, phase == Phase::kForward, samples, rates);
-  });
+  const bool updates = phase == Phase::kOptimizer;
+  const LayerTime time = [&](const LayerWork& work, Phase each) {
+    return layer_roofline(work, each == Phase::kForward, updates ? 1.0 : samples, rates);
+  };
+  return updates ? optimizer_time(model, all, rates.memory, time) : layers_time(all, phase, time);
+}
+
+Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
+  Seconds total = total_of(segment.work, [&](const LayerWork& work) { return time(work, phase); });
   if (phase == Phase::kBackward)
-    total += recomputed_time(
-        all, [&](const LayerWork& work) { return layer_roofline(work, true, samples, rates); });
+    total +=
+        total_of(segment.recomputed.work, [&](const LayerWork& work) { return time(work, Phase::kForward); });
   return total;
 }
 
 Seconds optimizer_time(const Model& model, const Segment& segment, BytesPerSecond memory,
-                       const std::function<Seconds(const LayerWork&, Phase)>& time_of) {
+                       const LayerTime& time_of) {
   Seconds muon(0);
   double others = 0.0;
   for (const int index : segment.parameters)

@@ -42,10 +42,11 @@ inline constexpr double kFloat32Bytes = 4.0;
 /// Roofline of one layer's forward or backward, GEMMs in 8 or 4 bit at their own rate.
 Seconds layer_roofline(const LayerWork& work, bool forward, double samples, const DeviceRates& rates);
 
-/// Sum of `time_of` over the forwards that a segment's backward recomputes.
-auto recomputed_time(const Segment& segment, const auto& time_of) {
-  return total_of(segment.recomputed.work, time_of);
-}
+/// Time of one layer's forward, its backward, or the weight gradients of its backward.
+using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
+
+/// Sum over a segment's layers, and over the forwards that its backward recomputes.
+Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time);
 
 /// Sum of the rooflines of the layers, without launches. Zeroing writes gradients once. The optimizer moves
 /// `Model::update_traffic` of its parameters. The loss reads and writes the model's output three times each,
@@ -61,7 +62,7 @@ double kernels_of(const Model& model, int segment, Phase phase);
 /// Time in which the optimizer updates a segment: that of its traffic, and of Muon's kernels, forwards of one
 /// sample.
 Seconds optimizer_time(const Model& model, const Segment& segment, BytesPerSecond memory,
-                       const std::function<Seconds(const LayerWork&, Phase)>& time_of);
+                       const LayerTime& time_of);
 
 /// Forward kernels that a segment's backward recomputes.
 double recomputed_kernels(const Segment& segment);

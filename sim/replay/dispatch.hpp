@@ -2,8 +2,9 @@
 
 #include <vector>
 
+#include "records/phase_costs.hpp"
 #include "sim/collectives/nccl_tuning.hpp"
-#include "sim/replay/tensor_overlap.hpp"
+#include "sim/replay/device_scaling.hpp"
 
 /// How tokens reach their experts: all-to-alls of NCCL, or a flexible dispatcher (DeepEP, HybridEP).
 namespace stepcast {

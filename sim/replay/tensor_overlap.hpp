@@ -12,9 +12,6 @@ namespace stepcast {
 /// Device time of a layer's GEMMs with weights in one pass.
 using GemmTime = std::function<Seconds(const LayerWork&, GemmPass)>;
 
-/// Time of one layer's forward, its backward, or the weight gradients of its backward.
-using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
-
 /// What GEMMs hide of the collectives of tensor parallelism, by collective of the model. Layers that ranks
 /// share have column-parallel GEMMs, then a row-parallel one. `megatron`, as it comes: the input that is
 /// gathered again beside the input gradients of the column GEMMs, the sum of these beside their weight
