@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,8 +29,9 @@ struct NcclSample {
 /// whose NVLink is a bridge, in pairs by four PCIe switches on two sockets.
 class CollectiveForecasts {
  public:
-  /// \param parameters replace those of the GPU's generation; null: not; must outlive this
-  explicit CollectiveForecasts(const NcclParameters* parameters = nullptr) : parameters_(parameters) {}
+  /// \param parameters replace those of the GPU's generation
+  explicit CollectiveForecasts(const std::optional<NcclParameters>& parameters = std::nullopt)
+      : parameters_(parameters) {}
 
   /// Time of a call. NVLS cannot add int8. \param device of device_model()
   [[nodiscard]] Seconds of(const std::string& device, const NcclSample& sample);
@@ -38,12 +40,12 @@ class CollectiveForecasts {
 
  private:
   struct World {
-    explicit World(Cluster given, const NcclParameters* parameters)
+    World(Cluster given, const std::optional<NcclParameters>& parameters)
         : cluster(std::move(given)), graphs(cluster, parameters) {}
     Cluster cluster;
     NcclGraphs graphs;
   };
-  const NcclParameters* parameters_;
+  const std::optional<NcclParameters> parameters_;
   std::map<std::string, std::unique_ptr<World>> worlds_;  ///< by device
 };
 

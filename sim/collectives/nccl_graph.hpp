@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory_resource>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -93,9 +94,8 @@ struct NcclPair {
 /// GPUs that lend others their NIC (PXN); processors other than Intel's.
 class NcclGraphs {
  public:
-  /// \param parameters of all GPUs of the cluster, in place of those of their generation, or null; read as
-  /// long as this lives
-  explicit NcclGraphs(const Cluster& cluster, const NcclParameters* parameters = nullptr)
+  /// \param parameters of all GPUs of the cluster, in place of those of their generation
+  explicit NcclGraphs(const Cluster& cluster, const std::optional<NcclParameters>& parameters = std::nullopt)
       : routes_(cluster), parameters_(parameters) {}
 
   /// \param places devices of the cluster (node indices), in the order of the group \pre all different
@@ -108,12 +108,12 @@ class NcclGraphs {
   [[nodiscard]] Routes& routes() { return routes_; }
   /// Model parameters of a GPU's collectives. \param compute_capability 90 for 9.0
   [[nodiscard]] const NcclParameters& parameters(int compute_capability) const {
-    return parameters_ != nullptr ? *parameters_ : nccl_parameters(compute_capability);
+    return parameters_ ? *parameters_ : nccl_parameters(compute_capability);
   }
 
  private:
   Routes routes_;
-  const NcclParameters* parameters_;
+  const std::optional<NcclParameters> parameters_;
   std::map<std::vector<int>, NcclGraph> graphs_;
   std::pmr::monotonic_buffer_resource memory_;
   std::pmr::unordered_map<std::uint64_t, NcclPair> pairs_{&memory_};  ///< by both nodes

@@ -156,10 +156,7 @@ std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequ
 }
 
 ReplayInput PredictionEnvironment::replay_input(const EnvironmentRequest& request, int world_size) {
-  if (backend == "nccl" && !nccl_graphs) {
-    nccl_parameters = calibrated_nccl(costs(), cluster);
-    nccl_graphs.emplace(cluster, nccl_parameters ? &*nccl_parameters : nullptr);
-  }
+  if (backend == "nccl" && !nccl_graphs) nccl_graphs.emplace(cluster, calibrated_nccl(costs(), cluster));
   ReplayInput input;
   static_cast<ReplayOptions&>(input) = request;
   input.cluster = &cluster;

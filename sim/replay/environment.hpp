@@ -55,7 +55,6 @@ struct PredictionEnvironment {
   Cluster cluster;
   std::string backend;
   AlgorithmChoice algorithms;
-  std::optional<NcclParameters> nccl_parameters;  ///< calibrated, of nccl_graphs
   std::optional<NcclGraphs> nccl_graphs;  ///< of the cluster if NCCL runs, from the first `replay_input` on
 
   [[nodiscard]] const Calibration* costs() const { return calibration ? &*calibration : nullptr; }

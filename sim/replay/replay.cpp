@@ -46,10 +46,7 @@ struct ReplaySetup {
   [[nodiscard]] NcclGraphs* nccl_graphs() {
     if (backend != "nccl") return nullptr;
     if (input.nccl_graphs != nullptr) return input.nccl_graphs;
-    if (!own_graphs) {
-      own_parameters = calibrated_nccl(input.calibration, *input.cluster);
-      own_graphs.emplace(*input.cluster, own_parameters ? &*own_parameters : nullptr);
-    }
+    if (!own_graphs) own_graphs.emplace(*input.cluster, calibrated_nccl(input.calibration, *input.cluster));
     return &*own_graphs;
   }
 
@@ -85,9 +82,8 @@ struct ReplaySetup {
   const ReplayInput& input;
   const std::string backend;
   const bool folds;
-  std::optional<NcclParameters> own_parameters;  ///< calibrated, of own_graphs
-  std::optional<NcclGraphs> own_graphs;          ///< if NCCL runs and no search is shared
-  const std::optional<Cluster> own_cluster;      ///< with what this replay adds to it
+  std::optional<NcclGraphs> own_graphs;      ///< if NCCL runs and no search is shared
+  const std::optional<Cluster> own_cluster;  ///< with what this replay adds to it
   const Cluster& cluster;
   Routes own_routes;
   CollectivePlans plans;

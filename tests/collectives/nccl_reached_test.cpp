@@ -14,7 +14,7 @@ using nccl_reference::cluster_named;
 
 /// Groups of one cluster: its first GPUs.
 struct World {
-  explicit World(const std::string& name, const NcclParameters* laws = nullptr)
+  explicit World(const std::string& name, const std::optional<NcclParameters>& laws = std::nullopt)
       : cluster(cluster_named(name)), graphs(cluster, laws) {}
   const NcclGraph& of(int gpus) {
     std::vector<int> places = cluster.places();
@@ -39,7 +39,7 @@ TEST_CASE("a law that is twice as long takes its own time more, at every step") 
   const double hop = laws.ll_hop;
   laws.ll_hop *= 2.0;
   for (const int gpus : {2, 4, 8}) {
-    const double more = (World("h100x8-hgx", &laws).time(CollectiveKind::kAllReduce, gpus, 8.0) -
+    const double more = (World("h100x8-hgx", laws).time(CollectiveKind::kAllReduce, gpus, 8.0) -
                          World("h100x8-hgx").time(CollectiveKind::kAllReduce, gpus, 8.0))
                             .count();
     CHECK(more == Approx(2.0 * (gpus - 1) * hop * 1e-6));

@@ -356,7 +356,7 @@ TEST_CASE("parameters are recovered from forecasts of 2 GPUs and then forecast 8
   NcclParameters truth = nccl_parameters(90);
   truth.launch *= 1.4;
   truth.ll_hop *= 1.3;
-  CollectiveForecasts machine(&truth);
+  CollectiveForecasts machine(truth);
   const auto samples = [&](int gpus) {
     std::vector<NcclSample> result;
     for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather})
