@@ -12,15 +12,15 @@ namespace stepcast {
 
 using Way = CollectivePlan::Way;
 
-CollectivePlans::CollectivePlans(const ReplayInput& input, std::string backend, NcclGraphs* nccl)
-    : input_(input), backend_(std::move(backend)), nccl_(nccl) {
-  if (nccl != nullptr && input.fidelity == Fidelity::kMessage)
+CollectivePlans::CollectivePlans(const ReplayInput& input, std::string backend)
+    : input_(input), backend_(std::move(backend)), nccl_(input.nccl_graphs) {
+  if (nccl_ != nullptr && input.fidelity == Fidelity::kMessage)
     throw UsageError(
         "--fidelity message: NCCL's collectives are replayed as link loads, not as messages; use auto or "
         "aggregate");
   constexpr int kMostOracleRanks = 512;
   if (const int ranks = input.schedule->world_size;
-      nccl != nullptr && input.exact && input.simgrid && ranks > kMostOracleRanks)
+      nccl_ != nullptr && input.exact && input.simgrid && ranks > kMostOracleRanks)
     throw UsageError(
         "--exact: SimGrid replays NCCL for at most {} ranks, found {}; without --exact the built-in solver "
         "replays one rank per class",
@@ -44,6 +44,7 @@ CollectivePlan CollectivePlans::make(const Collective& collective, int group) {
   plan.call = {collective.message, static_cast<int>(ranks.size()), collective.root};
   if (nccl_ != nullptr && plan.call.ranks > 1) {
     choose_nccl(plan, collective, ranks);
+    plan.wire_factor = wire_factor(plan.cost.protocol);
     plan.way = Way::kLinkLoads;
   } else if (plan.algorithm->ring && is_aggregated(plan)) {
     plan.way = Way::kLinkLoads;
@@ -82,7 +83,6 @@ void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collec
   if (input_.schedule->strategy != "chakra")
     plan.blocks = nccl_blocks(*plan.graph, plan.cost, collective.message);
   plan.flows = &flows_of(plan);
-  plan.wire_factor = wire_factor(plan.cost.protocol);
 }
 
 /// Grouped messages move at once. Their least time is the longest of them; all-to-all has a formula for all.
@@ -95,7 +95,6 @@ void CollectivePlans::group_messages(CollectivePlan& plan, const Collective& col
     if (const PhaseCosts* costs = input_.compute.phases;
         array != nullptr && costs != nullptr && !costs->dispatches.empty())
       plan.cost = dispatched(plan.cost, costs->dispatches[array->exchange], plan.call.ranks);
-    plan.wire_factor = wire_factor(plan.cost.protocol);
     return;
   }
   Seconds longest(0);
@@ -107,7 +106,6 @@ void CollectivePlans::group_messages(CollectivePlan& plan, const Collective& col
     plan.cost = cost;
     plan.cost.algbw = (plan.call.message.count() / bytes.count()) * cost.algbw;
   }
-  plan.wire_factor = wire_factor(plan.cost.protocol);
 }
 
 const std::vector<NcclFlow>& CollectivePlans::flows_of(const CollectivePlan& plan) {

@@ -43,9 +43,8 @@ class CollectivePlans {
   /// empty messages, whose ranks do not keep step: of arrays with fewer elements than segments.
   static constexpr int kLargestMessageGroup = 16, kLargestGroupOutOfStep = 128;
 
-  /// \param nccl of the backend `nccl`; null: another backend
   /// \throws UsageError for NCCL with `--fidelity message`, or with `--exact` beyond 512 ranks
-  CollectivePlans(const ReplayInput& input, std::string backend, NcclGraphs* nccl);
+  CollectivePlans(const ReplayInput& input, std::string backend);
 
   /// \param group index of the group that `collective` names \throws UsageError if NCCL lacks the chosen
   /// algorithm
@@ -69,7 +68,7 @@ class CollectivePlans {
 
   const ReplayInput& input_;
   const std::string backend_;
-  NcclGraphs* nccl_;
+  NcclGraphs* nccl_;  ///< null: another backend
   /// By group, the group's name in the program, kind, root, bytes.
   std::map<std::tuple<int, int, CollectiveKind, int, double>, CollectivePlan> plans_;
   /// By graph, algorithm, kind, root, ranks.

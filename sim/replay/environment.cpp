@@ -74,6 +74,20 @@ void set_rate(const char* option, const std::optional<BytesPerSecond>& rate, Lin
     throw UsageError("{} has no effect: cluster '{}' has no such links", option, cluster.specification);
 }
 
+/// NCCL's parameters of the calibration on top of those of its GPU's generation; nothing without any.
+/// \throws UsageError if the cluster has other GPUs; InputError for an unknown parameter
+std::optional<NcclParameters> calibrated_nccl(const Calibration* calibration, const Cluster& cluster) {
+  if (calibration == nullptr || calibration->nccl.empty()) return {};
+  const DeviceModel& measured = device_model(calibration->nccl.device);
+  for (const Node& node : cluster.nodes)
+    if (node.kind == NodeKind::kDevice && device_model(node.device).name != measured.name)
+      throw UsageError("the calibration is of NCCL on {}, cluster '{}' has {}", measured.name, cluster.name,
+                       device_model(node.device).name);
+  NcclParameters parameters = nccl_parameters(measured.collectives_as());
+  parameters.set(calibration->nccl.parameters);
+  return parameters;
+}
+
 /// All that an environment depends on; "" if hints imply its cluster.
 std::string key_of(const EnvironmentRequest& request, const ResourceScales& scales, bool scaled_device) {
   if (request.cluster.empty()) return "";

@@ -39,16 +39,9 @@ struct ReplaySetup {
         own_cluster(folds ? std::nullopt : std::optional(replayed_cluster(from))),
         cluster(own_cluster ? *own_cluster : *from.cluster),
         own_routes(cluster),
-        plans(from, backend, nccl_graphs()),
+        plans(from, backend),
         symmetry(folds ? Symmetry::folded(from, plans, routes()) : Symmetry(from, plans, routes())),
         platform(make_platform()) {}
-
-  [[nodiscard]] NcclGraphs* nccl_graphs() {
-    if (backend != "nccl") return nullptr;
-    if (input.nccl_graphs != nullptr) return input.nccl_graphs;
-    if (!own_graphs) own_graphs.emplace(*input.cluster, calibrated_nccl(input.calibration, *input.cluster));
-    return &*own_graphs;
-  }
 
   /// True if collectives share links as a whole: in classes of ranks, and NCCL's.
   [[nodiscard]] bool fluid() const { return folds || backend == "nccl"; }
@@ -56,8 +49,8 @@ struct ReplaySetup {
   [[nodiscard]] bool oracle() const { return input.exact && input.simgrid && backend == "nccl"; }
   /// Routes of NCCL's graphs, which several replays share, over the same cluster.
   [[nodiscard]] Routes& routes() {
-    const bool shared = nccl_graphs() != nullptr && &nccl_graphs()->routes().cluster() == &cluster;
-    return folds && shared ? nccl_graphs()->routes() : own_routes;
+    const bool shared = input.nccl_graphs != nullptr && &input.nccl_graphs->cluster() == &cluster;
+    return folds && shared ? input.nccl_graphs->routes() : own_routes;
   }
   [[nodiscard]] std::unique_ptr<Network> make_network(Clock& clock) {
     if (!fluid()) return std::make_unique<SimGridNetwork>(*platform, cluster);
@@ -82,7 +75,6 @@ struct ReplaySetup {
   const ReplayInput& input;
   const std::string backend;
   const bool folds;
-  std::optional<NcclGraphs> own_graphs;      ///< if NCCL runs and no search is shared
   const std::optional<Cluster> own_cluster;  ///< with what this replay adds to it
   const Cluster& cluster;
   Routes own_routes;
@@ -145,13 +137,13 @@ class Replay {
         clock_(setup_.fluid() && !setup_.oracle() ? Clock::Driver::kTimers : Clock::Driver::kSimGrid),
         network_(setup_.make_network(clock_)),
         processors_(setup_.processors(clock_)),
-        transport_(clock_, *network_, processors_, input, setup_.nccl_graphs(), symmetry_, setup_.routes()),
+        transport_(clock_, *network_, processors_, input, symmetry_, setup_.routes()),
         collective_world_{clock_,
                           transport_,
                           *network_,
                           processors_,
                           input.calibration,
-                          setup_.nccl_graphs(),
+                          input.nccl_graphs,
                           dynamic_cast<LoadNetwork*>(network_.get())},
         collectives_(collective_world_, *input.schedule, setup_.plans),
         point_to_point_(clock_, transport_),
@@ -426,10 +418,16 @@ class Replay {
 
 }  // namespace
 
+int shared_cores(const Calibration* calibration, const Cluster& cluster) {
+  if (cluster.shared_cores > 0 || calibration == nullptr) return cluster.shared_cores;
+  return calibration->cluster.shared_cores;
+}
+
 Result replay(const ReplayInput& input) {
   assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);
   assert(input.node_of_rank.size() == static_cast<std::size_t>(input.schedule->world_size));
   assert(input.run.steps >= 1 && input.run.warmup_steps >= 0);
+  assert(input.backend != "nccl" || input.nccl_graphs != nullptr);
   if (!has_action<Copy>(*input.schedule, &Copy::touches_socket)) return Replay(input).run();
   const Cluster cluster = with_socket_memory(*input.cluster, input.copies.host_memory);
   ReplayInput with_memory = input;

@@ -15,7 +15,6 @@
 #include "schedule/schedule.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "topologies/cluster.hpp"
-#include "topologies/nccl_parameters.hpp"
 
 /// Executes a Schedule in simulated time. Compute times come from the phase costs, endpoint costs from the
 /// calibration, link capacities from the cluster. Links are shared by SimGrid's CM02 if every rank is
@@ -96,7 +95,7 @@ struct ReplayInput : ReplayOptions {
   /// calibration's; without one the ideal algorithms.
   std::string backend{};
   AlgorithmChoice algorithms{};       ///< in place of the library's own
-  NcclGraphs* nccl_graphs = nullptr;  ///< of the cluster, shared by several replays; null: its own
+  NcclGraphs* nccl_graphs = nullptr;  ///< of the cluster, for `nccl` alone; several replays share them
   RankCompute compute{};
   ReplayRun run{};
 
@@ -105,11 +104,6 @@ struct ReplayInput : ReplayOptions {
     return run.resample && compute.phases != nullptr && compute.phases->varies();
   }
 };
-
-/// NCCL's parameters of the calibration on top of those of its GPU's generation; nothing without any.
-/// \param calibration may be null \throws UsageError if the cluster has other GPUs; InputError for an unknown
-/// parameter
-std::optional<NcclParameters> calibrated_nccl(const Calibration* calibration, const Cluster& cluster);
 
 /// Cores of the one machine that emulates all hosts, from the cluster or else the calibration. 0: each host
 /// is a machine. \param calibration may be null

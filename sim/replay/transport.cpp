@@ -25,18 +25,18 @@ const PathCost& first_class(const Calibration& calibration, const std::vector<co
 }  // namespace
 
 Transport::Transport(Clock& clock, Network& network, Processors& processors, const ReplayInput& input,
-                     NcclGraphs* nccl, const Symmetry& symmetry, Routes& routes)
+                     const Symmetry& symmetry, Routes& routes)
     : clock_(clock),
       network_(network),
       processors_(processors),
       cluster_(*input.cluster),
-      nccl_(nccl),
+      nccl_(input.nccl_graphs),
       symmetry_(symmetry),
       routes_(routes),
       node_of_rank_(input.node_of_rank),
       bytes_sent_(node_of_rank_.size()) {
   const Calibration* calibration = input.calibration;
-  if (nccl != nullptr || calibration == nullptr || calibration->paths.empty()) return;
+  if (nccl_ != nullptr || calibration == nullptr || calibration->paths.empty()) return;
   classes_[kHere] = {kSameHost, &first_class(*calibration, {kSameHost, kSameSwitch, kAcrossSwitches})};
   classes_[kNear] = {kSameSwitch, &first_class(*calibration, {kSameSwitch, kAcrossSwitches, kSameHost})};
   classes_[kFar] = {kAcrossSwitches, &first_class(*calibration, {kAcrossSwitches, kSameSwitch, kSameHost})};

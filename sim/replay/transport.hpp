@@ -49,9 +49,9 @@ struct Transfer {
 /// gloo/transport/tcp/pair.cc (preamble, NOTIFY_RECV_READY).
 class Transport {
  public:
-  /// \param nccl of the backend `nccl`, whose messages cost NCCL's times; null: another backend
+  /// Messages of the backend `nccl` cost NCCL's times.
   Transport(Clock& clock, Network& network, Processors& processors, const ReplayInput& input,
-            NcclGraphs* nccl, const Symmetry& symmetry, Routes& routes);
+            const Symmetry& symmetry, Routes& routes);
 
   /// Moves a message whose send and receive are both posted. Callbacks never come from inside this call.
   void move(Transfer transfer);
@@ -112,7 +112,7 @@ class Transport {
   Network& network_;
   Processors& processors_;
   const Cluster& cluster_;
-  NcclGraphs* nccl_;
+  NcclGraphs* nccl_;  ///< null: another backend
   const Symmetry& symmetry_;
   Routes& routes_;
   const std::vector<int>& node_of_rank_;

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <string>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/strategies/strategy.hpp"
 
@@ -68,7 +69,9 @@ void replay_gpus(benchmark::State& state) {
     input.model = &model;
     input.cluster = &cluster;
     input.node_of_rank = place_ranks(cluster, ranks);
+    NcclGraphs graphs(cluster);
     input.backend = "nccl";
+    input.nccl_graphs = &graphs;
     input.run.record_spans = false;
     benchmark::DoNotOptimize(replay(input));
   }

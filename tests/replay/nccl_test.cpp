@@ -18,7 +18,9 @@ const Model kNoModel;
 Result replay_nccl(const Schedule& schedule, const Cluster& cluster, const Model& model = kNoModel,
                    Fidelity fidelity = Fidelity::kAutomatic) {
   ReplayInput input = input_of(schedule, model, cluster);
+  NcclGraphs graphs(cluster);
   input.backend = "nccl";
+  input.nccl_graphs = &graphs;
   input.fidelity = fidelity;
   return replay(input);
 }
@@ -86,7 +88,9 @@ Result groups(const std::vector<std::vector<int>>& ranks, const Cluster& cluster
       schedule.program_of_rank[static_cast<std::size_t>(rank)] = static_cast<int>(group);
   }
   ReplayInput input = input_of(schedule, kNoModel, cluster);
+  NcclGraphs graphs(cluster);
   input.backend = backend;
+  if (backend == "nccl") input.nccl_graphs = &graphs;
   input.calibration = calibration;
   input.fidelity = fidelity;
   return replay(input);
@@ -230,7 +234,9 @@ TEST_CASE("NCCL's choice can be restricted to its ring or its trees, and costs w
   const auto run = [&](const std::string& choice) {
     ReplayInput input = input_of(schedule, kNoModel, cluster);
     input.node_of_rank = place_ranks(cluster, 32);
+    NcclGraphs graphs(cluster);
     input.backend = "nccl";
+    input.nccl_graphs = &graphs;
     input.algorithms = parse_algorithms(choice, "nccl");
     return replay(input);
   };

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "tests/collectives/nccl_reference.hpp"
 #include "tests/worlds.hpp"
 
@@ -74,7 +75,9 @@ Schedule drawn_schedule(Draw& draw, int ranks) {
 
 Result replayed(const Schedule& schedule, const Cluster& cluster, bool exact) {
   ReplayInput input = input_of(schedule, kNoModel, cluster);
+  NcclGraphs graphs(cluster);
   input.backend = "nccl";
+  input.nccl_graphs = &graphs;
   input.exact = input.simgrid = exact;
   return replay(input);
 }
