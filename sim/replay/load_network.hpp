@@ -17,8 +17,8 @@ namespace stepcast {
 ///     x_f = level / penalty_f
 ///
 /// with max-min fair levels: all levels rise together until a link is full, sum over f of w(f, l) x_f =
-/// bandwidth of l. That fixes the loads on this link; the others continue. Two solvers: FluidNetwork and
-/// SimGridLoads.
+/// bandwidth of l. That fixes the loads on this link; the others continue. Two solvers: make_fluid_network()
+/// and make_simgrid_loads().
 class LoadNetwork : public Network {
  public:
   LoadNetwork(Clock& clock, Symmetry& symmetry) : clock_(clock), symmetry_(symmetry) {}
@@ -43,5 +43,12 @@ class LoadNetwork : public Network {
   Clock& clock_;
   Symmetry& symmetry_;
 };
+
+/// Built-in solver for loads. A change affects only the loads and links that are connected with it. Agrees
+/// with SimGrid's CM02 to its precision: tests/replay/oracle_test.cpp.
+std::unique_ptr<Network> make_fluid_network(Clock& clock, Symmetry& symmetry);
+/// Loads in SimGrid. \pre Platform::start_engine() was called, and no replay since
+std::unique_ptr<Network> make_simgrid_loads(Clock& clock, Symmetry& symmetry, const ReplayInput& input,
+                                            CollectivePlans& plans);
 
 }  // namespace stepcast

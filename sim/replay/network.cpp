@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <simgrid/s4u.hpp>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "core/ranges.hpp"
+#include "sim/replay/platform.hpp"
+#include "sim/replay/simgrid_flows.hpp"
 #include "topologies/token_bucket.hpp"
 
 namespace stepcast {
@@ -15,79 +19,128 @@ namespace {
 
 double bandwidth(const s4u::Link* link) { return link->get_bandwidth() / kUnitsPerByte; }
 
-double least_bandwidth(const LinkBuckets::Links& way) {
-  return std::ranges::min(transformed(way, bandwidth));
-}
+/// The token buckets of shaped links, one per direction. Fluid: flows cross a link at the bandwidth b of the
+/// slowest link on their way, and the unused part of the link's own bandwidth r fills its bucket:
+///
+///     tokens(t) = min(depth, tokens(t0) + max(0, r - sum of b over the flows that cross it) (t - t0))
+///
+/// A flow finds tokens T_l at the links l of its way, and s_l = max(b, r_l less what crosses it already). It
+/// would be through link l alone (n - T_l) / s_l after it begins, and it arrives when it is through all of
+/// them, so of its n bytes
+///
+///     at once = n - b max over l of (n - T_l) / s_l
+///
+/// seem to pass at once before the rest flows at b. They empty the buckets by as much.
+class LinkBuckets {
+ public:
+  using Links = std::vector<s4u::Link*>;
+
+  /// Depths are those of the cluster's links.
+  LinkBuckets(const Platform& platform, const Cluster& cluster) : platform_(platform), cluster_(cluster) {}
+
+  /// Bytes that pass at once after a pause: the least of the way's buckets.
+  [[nodiscard]] double at_rest(const Links& way) const {
+    return std::ranges::min(transformed(way, [this](const s4u::Link* link) { return depth(link); }));
+  }
+
+  /// A flow begins on its way. \return of its bytes, those that pass at once
+  double begin(const Links& way, double bytes, double date) {
+    const double least = least_bandwidth(way);
+    double at_once = bytes;
+    for (s4u::Link* link : way) {
+      const Bucket& bucket = filled(link, date);
+      const double left = std::max(least, bandwidth(link) - bucket.load_bytes_per_s);
+      const double rest = std::max(0.0, bytes - bucket.tokens);
+      at_once = std::min(at_once, bytes - rest * least / left);
+    }
+    for (s4u::Link* link : way) {
+      Bucket& bucket = buckets_.at(link);
+      bucket.tokens = std::max(0.0, bucket.tokens - at_once);
+      bucket.load_bytes_per_s += least;
+    }
+    return at_once;
+  }
+
+  /// It has arrived.
+  void end(const Links& way, double date) {
+    const double least = least_bandwidth(way);
+    for (s4u::Link* link : way) filled(link, date).load_bytes_per_s -= least;
+  }
+
+ private:
+  struct Bucket {
+    double depth = 0.0;
+    double tokens = 0.0;  ///< at `date`
+    double date = 0.0;
+    double load_bytes_per_s = 0.0;  ///< of the flows that cross the link
+  };
+
+  static double least_bandwidth(const Links& way) { return std::ranges::min(transformed(way, bandwidth)); }
+
+  [[nodiscard]] double depth(const s4u::Link* link) const {
+    return cluster_.links[platform_.link_index(link)].token_bucket.count();
+  }
+
+  Bucket& filled(s4u::Link* link, double date) {
+    const auto [found, is_new] = buckets_.try_emplace(link);
+    Bucket& bucket = found->second;
+    if (is_new) bucket.tokens = bucket.depth = depth(link);
+    const double left = std::max(0.0, bandwidth(link) - bucket.load_bytes_per_s);
+    bucket.tokens = std::min(bucket.depth, bucket.tokens + left * (date - bucket.date));
+    bucket.date = date;
+    return bucket;
+  }
+
+  const Platform& platform_;
+  const Cluster& cluster_;
+  std::unordered_map<s4u::Link*, Bucket> buckets_;
+};
+
+class SimGridNetwork : public Network {
+ public:
+  SimGridNetwork(Platform& platform, const Cluster& cluster)
+      : platform_(platform), buckets_(platform, cluster), shaped_(has_token_buckets(cluster)) {
+    Platform::part_dates_until(0.0);
+  }
+
+  void start(const FlowEnds& ends, double bytes, Callback arrived) override {
+    platform_.need_route(ends.from, ends.to);
+    in_flight_bytes_ += bytes;
+    // Links that flows share are never idle: all flows together end before one after another would.
+    Platform::part_dates_until(s4u::Engine::get_clock() + platform_.longest_latency_s() +
+                               in_flight_bytes_ / platform_.least_bandwidth_bytes_per_s());
+    double units = bytes * kUnitsPerByte;
+    LinkBuckets::Links way;
+    if (shaped_) {
+      way = platform_.way(ends.from, ends.to);
+      units -= kUnitsPerByte * buckets_.begin(way, bytes, s4u::Engine::get_clock());
+    }
+    flows_.start(platform_.host(ends.from), platform_.host(ends.to), units,
+                 [this, bytes, way = std::move(way), arrived = std::move(arrived)] {
+                   if (shaped_) buckets_.end(way, s4u::Engine::get_clock());
+                   in_flight_bytes_ = flows_.idle() ? 0.0 : in_flight_bytes_ - bytes;
+                   arrived();
+                 });
+  }
+
+  [[nodiscard]] double at_once_bytes(int from, int to) override {
+    return shaped_ ? buckets_.at_rest(platform_.way(from, to)) : 0.0;
+  }
+
+  void run() override { Platform::run(); }
+
+ private:
+  Platform& platform_;
+  LinkBuckets buckets_;
+  SimGridFlows flows_;
+  const bool shaped_;  ///< links have token buckets
+  double in_flight_bytes_ = 0.0;
+};
 
 }  // namespace
 
-double LinkBuckets::depth(const s4u::Link* link) const {
-  return cluster_.links[platform_.link_index(link)].token_bucket.count();
-}
-
-double LinkBuckets::at_rest(const Links& way) const {
-  return std::ranges::min(transformed(way, [this](const s4u::Link* link) { return depth(link); }));
-}
-
-double LinkBuckets::begin(const Links& way, double bytes, double date) {
-  const double least = least_bandwidth(way);
-  double at_once = bytes;
-  for (s4u::Link* link : way) {
-    const Bucket& bucket = filled(link, date);
-    const double left = std::max(least, bandwidth(link) - bucket.load_bytes_per_s);
-    const double rest = std::max(0.0, bytes - bucket.tokens);
-    at_once = std::min(at_once, bytes - rest * least / left);
-  }
-  for (s4u::Link* link : way) {
-    Bucket& bucket = buckets_.at(link);
-    bucket.tokens = std::max(0.0, bucket.tokens - at_once);
-    bucket.load_bytes_per_s += least;
-  }
-  return at_once;
-}
-
-void LinkBuckets::end(const Links& way, double date) {
-  const double least = least_bandwidth(way);
-  for (s4u::Link* link : way) filled(link, date).load_bytes_per_s -= least;
-}
-
-LinkBuckets::Bucket& LinkBuckets::filled(s4u::Link* link, double date) {
-  const auto [found, is_new] = buckets_.try_emplace(link);
-  Bucket& bucket = found->second;
-  if (is_new) bucket.tokens = bucket.depth = depth(link);
-  const double left = std::max(0.0, bandwidth(link) - bucket.load_bytes_per_s);
-  bucket.tokens = std::min(bucket.depth, bucket.tokens + left * (date - bucket.date));
-  bucket.date = date;
-  return bucket;
-}
-
-SimGridNetwork::SimGridNetwork(Platform& platform, const Cluster& cluster)
-    : platform_(platform), buckets_(platform, cluster), shaped_(has_token_buckets(cluster)) {
-  Platform::part_dates_until(0.0);
-}
-
-void SimGridNetwork::start(const FlowEnds& ends, double bytes, Callback arrived) {
-  platform_.need_route(ends.from, ends.to);
-  in_flight_bytes_ += bytes;
-  // Links that flows share are never idle: all flows together end before one after another would.
-  Platform::part_dates_until(s4u::Engine::get_clock() + platform_.longest_latency_s() +
-                             in_flight_bytes_ / platform_.least_bandwidth_bytes_per_s());
-  double units = bytes * kUnitsPerByte;
-  LinkBuckets::Links way;
-  if (shaped_) {
-    way = platform_.way(ends.from, ends.to);
-    units -= kUnitsPerByte * buckets_.begin(way, bytes, s4u::Engine::get_clock());
-  }
-  flows_.start(platform_.host(ends.from), platform_.host(ends.to), units,
-               [this, bytes, way = std::move(way), arrived = std::move(arrived)] {
-                 if (shaped_) buckets_.end(way, s4u::Engine::get_clock());
-                 in_flight_bytes_ = flows_.idle() ? 0.0 : in_flight_bytes_ - bytes;
-                 arrived();
-               });
-}
-
-double SimGridNetwork::at_once_bytes(int from, int to) {
-  return shaped_ ? buckets_.at_rest(platform_.way(from, to)) : 0.0;
+std::unique_ptr<Network> make_simgrid_network(Platform& platform, const Cluster& cluster) {
+  return std::make_unique<SimGridNetwork>(platform, cluster);
 }
 
 }  // namespace stepcast

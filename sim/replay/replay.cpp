@@ -13,11 +13,11 @@
 #include "core/sorted.hpp"
 #include "schedule/operations.hpp"
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/replay/fluid_network.hpp"
+#include "sim/replay/load_network.hpp"
 #include "sim/replay/memory.hpp"
+#include "sim/replay/platform.hpp"
 #include "sim/replay/rank_run.hpp"
 #include "sim/replay/recording.hpp"
-#include "sim/replay/simgrid_loads.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/link_tiers.hpp"
@@ -53,9 +53,9 @@ struct ReplaySetup {
     return folds && shared ? input.nccl_graphs->routes() : own_routes;
   }
   [[nodiscard]] std::unique_ptr<Network> make_network(Clock& clock) {
-    if (!fluid()) return std::make_unique<SimGridNetwork>(*platform, cluster);
-    if (!oracle()) return std::make_unique<FluidNetwork>(clock, symmetry);
-    return std::make_unique<SimGridLoads>(clock, symmetry, count_loads(input, plans));
+    if (!fluid()) return make_simgrid_network(*platform, cluster);
+    if (!oracle()) return make_fluid_network(clock, symmetry);
+    return make_simgrid_loads(clock, symmetry, input, plans);
   }
   [[nodiscard]] Platform* make_platform() {
     if (oracle()) Platform::start_engine(Platform::Updates::kFull);
