@@ -20,20 +20,6 @@ enum class ChakraType : std::uint8_t {
   kCollective
 };
 
-/// Values of attribute `comm_type`.
-enum class ChakraCollective : std::uint8_t {
-  kAllReduce = 0,
-  kReduce,
-  kAllGather,
-  kGather,
-  kScatter,
-  kBroadcast,
-  kAllToAll,
-  kReduceScatter,
-  kReduceScatterBlock,
-  kBarrier
-};
-
 struct ChakraNode {
   std::uint64_t id = 0;
   std::string name;

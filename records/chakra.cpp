@@ -16,12 +16,6 @@ namespace {
 
 constexpr double kNanosecond = 1e-9;
 
-/// Values of ChakraCollective in the order of CollectiveKind; -1: a shift is a send and a receive.
-std::int64_t collective_type(CollectiveKind kind) {
-  constexpr std::array<int, kCollectiveKinds.size()> kTypes{0, 3, 4, 5, 2, 7, 6, -1};
-  return kTypes.at(static_cast<std::size_t>(kind));
-}
-
 std::string group_name(const Schedule& schedule, int group) {
   return static_cast<int>(schedule.groups[group].ranks.size()) == schedule.world_size
              ? "0"
@@ -122,10 +116,10 @@ class RankNodes {
           {"comm_size", size_of(one.message)}, {"comm_src", from}, {"comm_dst", to}, {"comm_tag", one.tag}};
     };
     if (const auto* call = std::get_if<Collective>(&op.action)) {
-      if (call->kind == CollectiveKind::kShift)
+      if (traits(call->kind).chakra < 0)
         throw InputError(
             "no execution trace: {} rotates arrays in a ring, which Chakra has no collective for", op.name);
-      node.numbers = {{"comm_type", collective_type(call->kind)}, {"comm_size", size_of(call->message)}};
+      node.numbers = {{"comm_type", traits(call->kind).chakra}, {"comm_size", size_of(call->message)}};
       node.group = group_name(schedule_, schedule_.group_index(call->group, rank_));
     } else if (const auto* send = std::get_if<Send>(&op.action)) {
       message(*send, ChakraType::kSend, rank_, rank_ + send->offset);

@@ -63,16 +63,17 @@ struct CollectiveTraits {
   bool whole_array;  ///< every rank sends or receives the whole array, not a block of it
   bool nccl_kernel;  ///< NCCL has a kernel for it; else it groups sends and receives
   int rounds;        ///< rounds of n - 1 blocks over the busiest link; 0: the whole array crosses it once
+  int chakra;        ///< `comm_type` of MLCommons Chakra's execution traces; -1: none
 };
 inline constexpr std::array kCollectiveKinds{
-    CollectiveTraits{CollectiveKind::kAllReduce, "all_reduce", false, true, true, 2},
-    CollectiveTraits{CollectiveKind::kGather, "gather", true, false, false, 1},
-    CollectiveTraits{CollectiveKind::kScatter, "scatter", true, false, false, 1},
-    CollectiveTraits{CollectiveKind::kBroadcast, "broadcast", true, true, true, 0},
-    CollectiveTraits{CollectiveKind::kAllGather, "all_gather", false, false, true, 1},
-    CollectiveTraits{CollectiveKind::kReduceScatter, "reduce_scatter", false, false, true, 1},
-    CollectiveTraits{CollectiveKind::kAllToAll, "all_to_all", false, false, false, 1},
-    CollectiveTraits{CollectiveKind::kShift, "shift", false, true, false, 0}};
+    CollectiveTraits{CollectiveKind::kAllReduce, "all_reduce", false, true, true, 2, 0},
+    CollectiveTraits{CollectiveKind::kGather, "gather", true, false, false, 1, 3},
+    CollectiveTraits{CollectiveKind::kScatter, "scatter", true, false, false, 1, 4},
+    CollectiveTraits{CollectiveKind::kBroadcast, "broadcast", true, true, true, 0, 5},
+    CollectiveTraits{CollectiveKind::kAllGather, "all_gather", false, false, true, 1, 2},
+    CollectiveTraits{CollectiveKind::kReduceScatter, "reduce_scatter", false, false, true, 1, 7},
+    CollectiveTraits{CollectiveKind::kAllToAll, "all_to_all", false, false, false, 1, 6},
+    CollectiveTraits{CollectiveKind::kShift, "shift", false, true, false, 0, -1}};
 
 /// What memory is held for.
 enum class MemoryCategory : std::uint8_t {

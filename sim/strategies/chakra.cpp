@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/sorted.hpp"
 #include "models/chakra.hpp"
 
@@ -12,23 +13,15 @@ namespace stepcast {
 namespace {
 
 CollectiveKind collective_of(const ChakraNode& node) {
-  static const std::map<ChakraCollective, CollectiveKind> kKinds{
-      {ChakraCollective::kAllReduce, CollectiveKind::kAllReduce},
-      {ChakraCollective::kAllGather, CollectiveKind::kAllGather},
-      {ChakraCollective::kGather, CollectiveKind::kGather},
-      {ChakraCollective::kScatter, CollectiveKind::kScatter},
-      {ChakraCollective::kBroadcast, CollectiveKind::kBroadcast},
-      {ChakraCollective::kAllToAll, CollectiveKind::kAllToAll},
-      {ChakraCollective::kReduceScatter, CollectiveKind::kReduceScatter},
-      {ChakraCollective::kReduceScatterBlock, CollectiveKind::kReduceScatter}};
-  const auto type = node.numbers.find("comm_type");
-  const auto kind = type == node.numbers.end() || type->second < 0 || type->second > 9
-                        ? kKinds.end()
-                        : kKinds.find(static_cast<ChakraCollective>(type->second));
-  if (kind == kKinds.end())
+  constexpr std::int64_t kReduceScatterBlock = 8;  // REDUCE_SCATTER_BLOCK: the same with equal parts
+  const auto type = optional_at(node.numbers, std::string("comm_type"));
+  const std::int64_t known =
+      type == kReduceScatterBlock ? traits(CollectiveKind::kReduceScatter).chakra : type.value_or(-1);
+  const auto kind = std::ranges::find(kCollectiveKinds, known, &CollectiveTraits::chakra);
+  if (known < 0 || kind == kCollectiveKinds.end())
     throw InputError("node {} ({}): comm_type {} is not replayed; 0, 2 to 8 are", node.id, node.name,
-                     type == node.numbers.end() ? "is missing and" : std::to_string(type->second));
-  return kind->second;
+                     type ? std::to_string(*type) : "is missing and");
+  return kind->value;
 }
 
 /// Programs of Chakra's traces: nodes that compute run in the order of in_order(), collectives and messages

@@ -48,7 +48,7 @@ std::vector<std::string> unreachable(const Registry<Algorithm>& table) {
 }  // namespace
 
 TEST_CASE("each kind has an ideal algorithm, Gloo its own ring, and a choice goes before both") {
-  for (const auto& [kind, name, rooted, whole, kernel, rounds] : kCollectiveKinds) {
+  for (const auto& [kind, name, rooted, whole, kernel, rounds, chakra] : kCollectiveKinds) {
     CAPTURE(name);
     CHECK(algorithm_for(kind, "").kind == kind);
     CHECK(algorithm_for(kind, "gloo").kind == kind);

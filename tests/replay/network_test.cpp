@@ -227,7 +227,7 @@ TEST_CASE("groups above 16 ranks are aggregated by default, and the Result repor
 }
 
 TEST_CASE("bytes sent by the busiest rank in a step equal the algorithm's closed form") {
-  for (const auto& [kind, name, rooted, whole, kernel, rounds] : kCollectiveKinds) {
+  for (const auto& [kind, name, rooted, whole, kernel, rounds, chakra] : kCollectiveKinds) {
     for (const Fidelity fidelity : {Fidelity::kMessage, Fidelity::kAggregate}) {
       for (const std::string backend : {"", "gloo"}) {
         INFO(name << " " << backend);
