@@ -17,16 +17,12 @@ namespace {
 
 constexpr double kForwardShare = 1.0 / 3.0;
 
-using KnownPhase = std::optional<Seconds> PhaseTimes::*;
-
-const std::map<std::string, KnownPhase>& known_phases() {
-  static const std::map<std::string, KnownPhase> kKnown{{"forward", &PhaseTimes::forward},
-                                                        {"backward", &PhaseTimes::backward},
-                                                        {"optimizer", &PhaseTimes::optimizer},
-                                                        {"input", &PhaseTimes::input},
-                                                        {"host", &PhaseTimes::host}};
-  return kKnown;
-}
+const std::map<std::string, std::optional<Seconds> PhaseTimes::*> kKnownPhases{
+    {"forward", &PhaseTimes::forward},
+    {"backward", &PhaseTimes::backward},
+    {"optimizer", &PhaseTimes::optimizer},
+    {"input", &PhaseTimes::input},
+    {"host", &PhaseTimes::host}};
 
 void scale(PhaseCosts& costs, PhaseCost SegmentCosts::*phase, const std::optional<Seconds>& known,
            bool shares) {
@@ -47,8 +43,8 @@ PhaseTimes parse_phase_times(const std::string& text) {
     throw InputError("'{}': expected phase=time[,phase=time], as forward=120ms,backward=130ms", text);
   for (const auto& [name, value] : given.overrides) {
     const Seconds time = parse_seconds(value, name);
-    const auto found = known_phases().find(name);
-    if (found != known_phases().end()) {
+    const auto found = kKnownPhases.find(name);
+    if (found != kKnownPhases.end()) {
       times.*found->second = time;
     } else if (name == "compute") {
       times.forward = kForwardShare * time;
@@ -56,7 +52,7 @@ PhaseTimes parse_phase_times(const std::string& text) {
     } else if (name == "stage") {
       times.stage = time;
     } else {
-      std::vector<std::string> known = names_of(known_phases());
+      std::vector<std::string> known = names_of(kKnownPhases);
       known.insert(known.end(), {"compute", "stage"});
       throw InputError(unknown_name("phase", name, known));
     }
@@ -66,7 +62,7 @@ PhaseTimes parse_phase_times(const std::string& text) {
 
 std::string to_text(const PhaseTimes& times) {
   std::vector<std::string> texts;
-  for (const auto& [name, phase] : known_phases())
+  for (const auto& [name, phase] : kKnownPhases)
     if (times.*phase) texts.push_back(name + " " + to_text(*(times.*phase)));
   if (times.stage > Seconds(0)) texts.push_back("stage " + to_text(times.stage));
   return joined(texts);

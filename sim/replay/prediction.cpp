@@ -66,7 +66,8 @@ ReplayInput replay_input(const PredictionRequest& request, const Workload& workl
   ReplayInput input = environment.replay_input(request.environment, schedule.world_size);
   input.schedule = &schedule;
   input.model = &workload.model;
-  input.copies = scaled_copies(request.scale, input.copies);
+  for (const auto& [resource, factor] : request.scale)
+    if (resource == "pageable") input.copies.pageable = factor * input.copies.pageable;
   input.compute = compute_of(request, workload, schedule);
   input.run = request.replay;
   input.run.resample = input.run.resample && !request.replay.compute_waits && workload.costs.has_value();

@@ -112,12 +112,6 @@ DeviceModel scaled_device(const ResourceScales& scales, DeviceModel device, bool
   return device;
 }
 
-CopyCosts scaled_copies(const ResourceScales& scales, CopyCosts copies) {
-  for (const auto& [resource, factor] : scales)
-    if (resource == "pageable") copies.pageable = factor * copies.pageable;
-  return copies;
-}
-
 void scale_environment(const ResourceScales& scales, Cluster& cluster,
                        std::optional<Calibration>& calibration, bool device) {
   for (const auto& [resource, factor] : scales) {

@@ -41,7 +41,6 @@ std::vector<int> stages(const Schedule& schedule);
 DeviceModel scaled_device(const ResourceScales& scales, DeviceModel device, bool estimated);
 /// Compute speed by rank; empty if no rank is scaled. \throws UsageError for an unknown rank or stage
 std::vector<double> rank_speeds(const ResourceScales& scales, const Schedule& schedule);
-CopyCosts scaled_copies(const ResourceScales& scales, CopyCosts copies);
 /// Scales hosts, links and endpoints. \param device scales of compute, memory and host are in the device
 /// already
 void scale_environment(const ResourceScales& scales, Cluster& cluster,

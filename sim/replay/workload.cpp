@@ -37,9 +37,11 @@ class WorkloadResolver {
   Workload run() {
     check_sources();
     choose_device();
+    const std::string specification = shared_by(request_.model, training_.mesh);
     if (!request_.model.empty())
       result_.model = in_documents(
-          recomputing(known_model(shared_by(request_.model, training_.mesh)), training_.recompute.part),
+          recomputing(known_ == nullptr ? load_model(specification) : known_->model(specification),
+                      training_.recompute.part),
           request_.documents);
     if (!request_.trace.empty())
       read_trace();
@@ -97,10 +99,6 @@ class WorkloadResolver {
     result_.scaled =
         std::make_shared<const DeviceModel>(scaled_device(scales_, *result_.device, request_.trace.empty()));
     result_.device = result_.scaled.get();
-  }
-
-  Model known_model(const std::string& specification) {
-    return known_ == nullptr ? load_model(specification) : known_->model(specification);
   }
 
   [[nodiscard]] int samples() const { return std::max(1, result_.batch / training_.micro_batches); }

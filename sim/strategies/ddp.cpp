@@ -79,7 +79,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     return schedule;
   }
   BucketedReduction reduction(step, schedule, limits, 0, config.world_size);
-  step.prepare();
+  step.load_input();
+  step.zero_grad();
   std::vector<int> ready;
   if (config.world_size > 1) ready = broadcast_buffers(step);
   if (config.micro_batches > 1) step.accumulate(std::exchange(ready, {}));
@@ -96,7 +97,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
 }
 
 std::vector<StrategyOption> options() {
-  std::vector<StrategyOption> all = reduction_options();
+  std::vector<StrategyOption> all = replica_options();
   all.push_back(StrategyOption::choice(
       "accumulate", {"last", "every"},
       "micro-batches after which --zero 2 reduces gradients: the last, or every one, as DeepSpeed"));

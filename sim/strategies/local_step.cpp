@@ -277,11 +277,6 @@ std::optional<int> LocalStep::fetch(int last, int micro_batch) {
 
 void LocalStep::zero_grad() { update(Phase::kZeroGrad); }
 
-void LocalStep::prepare() {
-  load_input();
-  zero_grad();
-}
-
 int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool checkpointed) {
   const Bytes traffic = samples() * segment(index).traffic.forward + moved_parameters(segment(index));
   std::vector<MemoryChange> memory;
@@ -381,7 +376,8 @@ void LocalStep::accumulate(std::vector<int> after) {
 }
 
 void LocalStep::train() {
-  prepare();
+  load_input();
+  zero_grad();
   accumulate();
   forward_all(last_micro_batch());
   backward_all(last_micro_batch());

@@ -66,8 +66,6 @@ class LocalStep {
 
   void load_input();
   void zero_grad();
-  /// Adds load_input and zero_grad.
-  void prepare();
   /// Adds the forward of one segment in one micro-batch.
   int forward(int segment, int micro_batch, std::vector<int> after = {}, bool checkpointed = false);
   /// Adds the loss of one micro-batch, forward and backward; -1 for a model without loss. \param checkpointed
@@ -87,7 +85,7 @@ class LocalStep {
   void backward_all(int micro_batch);
   /// Adds forward, loss and backward of all micro-batches but the last, without communication.
   void accumulate(std::vector<int> after = {});
-  /// Adds everything from prepare() to the last backward, for strategies that communicate after it only.
+  /// Adds everything from load_input to the last backward, for strategies that communicate after it only.
   void train();
   [[nodiscard]] int last_micro_batch() const { return config_.micro_batches - 1; }
   /// Adds the optimizer after `after`; segment by segment if the rank holds a part of the model.

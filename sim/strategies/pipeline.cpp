@@ -179,7 +179,7 @@ std::vector<StrategyOption> options() {
           "between stages: received while the stage computes before, or exchanged and waited "
           "for in turn with computing, as in Megatron's 1F1B"),
       StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference")};
-  for (StrategyOption& option : reduction_options()) all.push_back(std::move(option));
+  for (StrategyOption& option : replica_options()) all.push_back(std::move(option));
   return all;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "core/ranges.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/zero_reduction.hpp"
 
@@ -20,7 +21,7 @@ class StageProgram {
         order_(pipeline_order(pipeline.shape, stage, pipeline.forward_only)) {
     if (pipeline.zero > 0)
       zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, sharing(pipeline, schedule, stage),
-                    pipeline.tied());
+                    transformed(std::views::keys(pipeline.ties), std::identity()));
     else if (pipeline.buckets)
       reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.peers());
     for (const PipelineAction& action : order_)

@@ -28,9 +28,8 @@ struct Pipeline {
   /// Tensors that one stage owns and another one uses (embedding and head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
   int first_tie_group = 0;  ///< families, as in a Collective: one per tie
-
-  int first_shard_family =
-      0;  ///< of stage 0 in Schedule::families, with replicas of shards: shards, replicas
+  /// Of stage 0 in Schedule::families, with replicas of shards: shards, replicas.
+  int first_shard_family = 0;
 
   /// Ranks with the same stage: replicas, shards, or replicas of shards.
   [[nodiscard]] int peers() const { return copies * shards; }
@@ -47,11 +46,6 @@ struct Pipeline {
     return 0;
   }
 
-  [[nodiscard]] std::vector<int> tied() const {
-    std::vector<int> tensors;
-    for (const auto& [tensor, stages] : ties) tensors.push_back(tensor);
-    return tensors;
-  }
   [[nodiscard]] int chunk_count() const { return static_cast<int>(chunks.size()); }
   [[nodiscard]] const std::vector<int>& segments(int chunk) const { return chunks[chunk]; }
 };

@@ -63,7 +63,7 @@ std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<in
 
 }  // namespace
 
-std::vector<StrategyOption> reduction_options() {
+std::vector<StrategyOption> replica_options() {
   std::vector<StrategyOption> all = bucket_options();
   all.push_back(StrategyOption::choice(
       "zero", {"0", "1", "2", kWholeParameters},
@@ -139,8 +139,6 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
       if (!in_place || held.category != MemoryCategory::kGradients) step.hold(held.category, held.size);
   }
 }
-
-const FsdpUnit& ZeroReduction::unit(std::size_t bucket) const { return units_.unit(first_ + bucket); }
 
 void ZeroReduction::zero_grad() {
   for (std::size_t bucket = 0; stage_ == 1 && bucket < states_.size(); ++bucket) take_gradients(bucket);

@@ -11,8 +11,9 @@
 
 namespace stepcast {
 
-/// Options `--zero` and `--gather-parameters` of every strategy whose replicas can share their optimizer.
-std::vector<StrategyOption> reduction_options();
+/// bucket_options(), and `--zero` and `--gather-parameters`, of every strategy whose replicas can share their
+/// optimizer.
+std::vector<StrategyOption> replica_options();
 
 /// \param given option that shares the optimizer, as written \param instead advice
 /// \throws UsageError for a model without an optimizer, and replicas that experts do not divide
@@ -103,7 +104,7 @@ class ZeroReduction {
     bool adds;  ///< to the shard of earlier micro-batches
   };
 
-  [[nodiscard]] const FsdpUnit& unit(std::size_t bucket) const;
+  [[nodiscard]] const FsdpUnit& unit(std::size_t bucket) const { return units_.unit(first_ + bucket); }
   [[nodiscard]] bool gathers_before() const { return stage_ == 3 || sharing_.gathers_in_forward; }
   [[nodiscard]] std::vector<int> frozen_of(int segment) const;
   /// Buckets of the parameters that a segment uses.

@@ -18,7 +18,8 @@ namespace {
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   if (config.world_size == 1) options.drop({"refresh", "tensors"});
   LocalStep step(model, config);
-  step.prepare();
+  step.load_input();
+  step.zero_grad();
   step.accumulate();
   step.forward_all(step.last_micro_batch());
   step.backward_all(step.last_micro_batch());
