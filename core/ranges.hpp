@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <functional>
 #include <iterator>
 #include <optional>
@@ -23,6 +24,13 @@ auto transformed(Items&& items, Of of) {
   std::vector<std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<Items>>>> result;
   for (auto&& item : items) result.push_back(std::invoke(of, item));
   return result;
+}
+
+/// Whole numbers from `first` to before `end`.
+std::vector<int> whole_numbers(int first, std::integral auto end) {
+  std::vector<int> numbers;
+  for (int i = first; std::cmp_less(i, end); ++i) numbers.push_back(i);
+  return numbers;
 }
 
 /// Sum of `of(item)` over the items, in their order. `of` may be a member.

@@ -1,7 +1,6 @@
 #include "records/phase_costs.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -164,8 +163,7 @@ PhaseCosts traced_costs(const Model& model, const TraceEntry& entry, const Trace
     throw InputError("the trace has {} segments, model '{}' has {}", entry.segments.size(),
                      model.specification, model.segments.size());
   PhaseCosts costs(model);
-  costs.rows.resize(entry.steps());
-  std::iota(costs.rows.begin(), costs.rows.end(), 0);
+  costs.rows = whole_numbers(0, entry.steps());
   std::ranges::sort(costs.rows, [&](int a, int b) { return entry.step_s[a] < entry.step_s[b]; });
   costs.asynchronous = !entry.loss_issue_s.empty();
   costs.input = measured(entry.input_s, entry.input_issue_s);

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <numeric>
 #include <set>
 #include <tuple>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "topologies/explicit_parts.hpp"
 #include "topologies/host_parts.hpp"
 #include "topologies/network.hpp"
@@ -204,8 +204,7 @@ void expect_single_links(const YamlNode& node, const Cluster& cluster) {
 
 /// Every link can carry bytes, names are unique, and every place reaches every other.
 void check_network(const YamlNode& node, const Cluster& cluster) {
-  std::vector<int> root(cluster.nodes.size());
-  std::iota(root.begin(), root.end(), 0);
+  std::vector<int> root = whole_numbers(0, cluster.nodes.size());
   const auto find = [&](int i) {
     while (root[i] != i) i = root[i] = root[root[i]];
     return i;

@@ -1,7 +1,6 @@
 #include "topologies/host_parts.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/ranges.hpp"
 #include "topologies/explicit_parts.hpp"
@@ -70,7 +69,7 @@ class HostParts {
       smp = wire(given, smp);
     }
     if (one_node) return;
-    sockets_ = parts_.add_sockets(transformed(std::views::iota(0, count), std::identity()), smp);
+    sockets_ = parts_.add_sockets(whole_numbers(0, count), smp);
   }
 
   /// Distributes PCIe switches evenly over the sockets.

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <thread>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 #include "runner/launch/torch_library.hpp"
@@ -86,11 +86,7 @@ std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
 }  // namespace
 
-std::vector<int> all_ranks(int world_size) {
-  std::vector<int> ranks(world_size);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
+std::vector<int> all_ranks(int world_size) { return whole_numbers(0, world_size); }
 
 std::vector<int> missing_ranks(Store& store, std::vector<int> ranks,
                                const std::function<std::string(int rank)>& key,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
@@ -55,8 +54,7 @@ std::vector<bool> below_first_cut(const std::vector<std::vector<double>>& sample
 
 /// Group number by host. Every near pair merges two groups.
 std::vector<int> groups_of(int hosts, const std::vector<HostPair>& pairs, const std::vector<bool>& near) {
-  std::vector<int> group(hosts);
-  std::iota(group.begin(), group.end(), 0);
+  std::vector<int> group = whole_numbers(0, hosts);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     if (!near[i]) continue;
     const int from = group[pairs[i].b];

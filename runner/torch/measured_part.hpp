@@ -2,11 +2,11 @@
 
 #include <torch/torch.h>
 
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "core/ranges.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/engine.hpp"
 #include "runner/torch/segmented_pass.hpp"
@@ -26,10 +26,7 @@ class MeasuredPart {
   /// \param batch largest measured batch size
   MeasuredPart(const Model& model, const MeasureOptions& options, const TrainingDtypes& dtypes, int batch)
       : segments_(options.segments), dtypes_(dtypes) {
-    if (segments_.empty()) {
-      segments_.resize(model.segments.size());
-      std::iota(segments_.begin(), segments_.end(), 0);
-    }
+    if (segments_.empty()) segments_ = whole_numbers(0, model.segments.size());
     has_input_ = segments_.front() == 0;
     has_loss_ = segments_.back() + 1 == static_cast<int>(model.segments.size());
     if (has_input_ || has_loss_) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -48,8 +47,7 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
   if (model.loss.chunks > 1)
     throw CapabilityError("{}: a loss in chunks is forecast, and not trained", model.specification);
   LayerBuilder builder(*this, seed);
-  std::vector<int> all(model.segments.size());
-  std::iota(all.begin(), all.end(), 0);
+  const std::vector<int> all = whole_numbers(0, model.segments.size());
   const std::vector<int>& kept = held ? *held : all;
   for (const int segment : all) {
     segments_.push_back(builder.chain(model.segments[segment].layers));

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "sim/replay/costs.hpp"
 #include "sim/strategies/fsdp_units.hpp"
 
@@ -45,8 +45,7 @@ struct LocalProgram {
 LocalProgram local_program(const PlanView& view, SegmentRange range) {
   // As if all blocks were recomputed where some are: the least memory.
   const TrainingConfig config{.batch = view.samples, .recompute = {.blocks = view.recompute.blocks}};
-  std::vector<int> segments(range.second - range.first + 1);
-  std::iota(segments.begin(), segments.end(), range.first);
+  const std::vector<int> segments = whole_numbers(range.first, range.second + 1);
   LocalStep step(view.model, config, segments);
   LocalProgram result{.is_last = range.second == whole_range(view.model).second};
   for (const int segment : segments) step.forward(segment, 0);

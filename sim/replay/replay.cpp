@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/sorted.hpp"
 #include "schedule/operations.hpp"
 #include "sim/collectives/nccl_graph.hpp"
@@ -260,8 +261,7 @@ class Replay {
     const int step = by_time[(by_time.size() - 1) / 2].second;
     std::vector<int> detailed{0, slowest_rank(step)};
     if (input_.schedule->world_size <= kDetailedRanks) {
-      detailed.resize(runs_.size());
-      std::iota(detailed.begin(), detailed.end(), 0);
+      detailed = whole_numbers(0, runs_.size());
     } else {
       std::vector<int> kinds = first_of_programs();
       const auto peak = [&](int number) { return memory(number, step, 0.0).peak_bytes; };

@@ -1,9 +1,9 @@
 #include "sim/replay/symmetry.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "topologies/token_bucket.hpp"
 
 namespace stepcast {
@@ -43,8 +43,7 @@ Load collective_load(const ReplayInput& input, const CollectivePlan& plan, Colle
 }
 
 Symmetry::Symmetry(const ReplayInput& input, CollectivePlans& plans, Routes& routes)
-    : input_(input), plans_(plans), routes_(routes), replayed_(input.schedule->world_size) {
-  std::iota(replayed_.begin(), replayed_.end(), 0);
+    : input_(input), plans_(plans), routes_(routes), replayed_(whole_numbers(0, input.schedule->world_size)) {
   for (const Link& link : routes.cluster().links) links_.insert(links_.end(), 2, link.bandwidth.count());
 }
 

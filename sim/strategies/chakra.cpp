@@ -32,8 +32,7 @@ struct ChakraSchedule {
   Schedule& schedule;
 
   void add_all() {
-    std::vector<int> all(step.ranks.size());
-    for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
+    const std::vector<int> all = whole_numbers(0, step.ranks.size());
     schedule.groups = {{"world", all}};
     for (const auto& [name, ranks] : step.groups) add_group(name, ranks);
     schedule.program_of_rank = all;

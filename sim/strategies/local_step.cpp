@@ -1,7 +1,6 @@
 #include "sim/strategies/local_step.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/ranges.hpp"
 #include "models/transformer_engine.hpp"
@@ -10,8 +9,7 @@
 namespace stepcast {
 
 LocalStep::LocalStep(const Model& model, const TrainingConfig& config)
-    : LocalStep(model, config,
-                transformed(std::views::iota(0, static_cast<int>(model.segments.size())), std::identity())) {}
+    : LocalStep(model, config, whole_numbers(0, model.segments.size())) {}
 
 LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vector<int> segments,
                      bool forward_only)
@@ -409,11 +407,9 @@ Schedule make_schedule(const std::string& strategy, const TrainingConfig& config
   schedule.world_size = config.world_size;
   schedule.micro_batches = config.micro_batches;
   schedule.program_of_rank.assign(config.world_size, 0);
-  Group world{"world", std::vector<int>(config.world_size)};
-  std::iota(world.ranks.begin(), world.ranks.end(), 0);
   schedule.data_parallel = config.world_size;
-  schedule.data_index = world.ranks;
-  schedule.groups.push_back(std::move(world));
+  schedule.data_index = whole_numbers(0, config.world_size);
+  schedule.groups = {{"world", schedule.data_index}};
   return schedule;
 }
 

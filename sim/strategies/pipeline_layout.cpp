@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "sim/strategies/options.hpp"
 
 namespace stepcast {
@@ -72,9 +73,7 @@ std::vector<std::vector<int>> segments_of(const Model& model, const std::vector<
     const int end = is_last      ? static_cast<int>(model.segments.size())
                     : taken == 0 ? blocks.front()
                                  : blocks[taken - 1] + 1;
-    std::vector<int> own(end - first);
-    std::iota(own.begin(), own.end(), first);
-    parts.push_back(std::move(own));
+    parts.push_back(whole_numbers(first, end));
     first = end;
   }
   return parts;
@@ -148,10 +147,7 @@ std::vector<int> blocks_of(const Model& model) {
   for (std::size_t i = 0; i < model.segments.size(); ++i)
     if (model.segments[i].repeated && !model.segments[i].predicts_later_tokens())
       blocks.push_back(static_cast<int>(i));
-  if (!blocks.empty()) return blocks;
-  blocks.resize(model.segments.size());
-  std::iota(blocks.begin(), blocks.end(), 0);
-  return blocks;
+  return blocks.empty() ? whole_numbers(0, model.segments.size()) : blocks;
 }
 
 std::vector<std::vector<int>> split_model(const Model& model, const std::string& split, int parts,
