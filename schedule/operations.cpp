@@ -29,15 +29,16 @@ Operation computation(Phase phase) {
   return {.span = phase == Phase::kZeroGrad ? SpanKind::kOptimizerAndCopies : SpanKind::kCompute};
 }
 
-Operation synchronisation(const Synchronize& wait) {
-  return {.span = wait.exposed ? SpanKind::kCommunication : SpanKind::kWait,
+Operation synchronisation(const Synchronize& wait, bool on_comm) {
+  return {.stream = on_comm ? Stream::kComm : Stream::kCompute,
+          .span = wait.exposed || on_comm ? SpanKind::kCommunication : SpanKind::kWait,
           .time = TimeSource::kNothing,
           .workspace = kBuffers};
 }
 
 }  // namespace
 
-Operation operation_of(const Action& action) {
+Operation operation_of(const Op& op) {
   return std::visit(
       Overloaded{[](const LoadInput&) { return Operation{.span = SpanKind::kInputAndHost}; },
                  [](const Compute& compute) { return computation(compute.phase); },
@@ -46,17 +47,8 @@ Operation operation_of(const Action& action) {
                  [](const UpdateUnit&) { return kUpdate; },
                  [](const OneOf<Send, Recv> auto&) { return kMessage; },
                  [](const Copy& copy) { return copy_of(copy); },
-                 [](const Synchronize& wait) { return synchronisation(wait); }},
-      action);
-}
-
-Operation operation_of(const Op& op) {
-  Operation result = operation_of(op.action);
-  if (std::holds_alternative<Synchronize>(op.action) && op.stream == Stream::kComm) {
-    result.stream = op.stream;
-    result.span = SpanKind::kCommunication;
-  }
-  return result;
+                 [&](const Synchronize& wait) { return synchronisation(wait, op.stream == Stream::kComm); }},
+      op.action);
 }
 
 int append(Program& program, Op op) {

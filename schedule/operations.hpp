@@ -37,8 +37,7 @@ struct Operation {
   /// Category of its workspace.
   MemoryCategory workspace = MemoryCategory::kActivations;
 };
-Operation operation_of(const Action& action);
-/// The same. A Synchronize on the communication stream is communication that is not overlapped.
+/// A Synchronize on the communication stream is communication that is not overlapped.
 Operation operation_of(const Op& op);
 /// Adds an operation on the stream of its kind; returns its index.
 int append(Program& program, Op op);

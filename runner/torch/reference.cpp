@@ -177,7 +177,7 @@ class ReferenceStep : public SteppedProgram {
   template <class Call>
   Stamp& timed(const std::string& name, const Action& action, Call call) {
     record(name, action);
-    const MemoryScope scope(operation_of(action).workspace);
+    const MemoryScope scope(operation_of(Op{.action = action}).workspace);
     Stamp& stamp = stamps_[next_++];
     stamp.start = Clock::now();
     call();
