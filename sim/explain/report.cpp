@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <span>
 
 #include "core/ranges.hpp"
@@ -90,12 +91,10 @@ std::string gains_text(const Explanation& e, double more) {
 std::string waits_text(const Explanation& e) {
   if (e.standstills.empty()) return "";
   Table table({"rank", "waits for rank", "because of rank", "wait", "of the step"});
-  for (std::size_t i = 0; i < std::min(kMostRows, e.standstills.size()); ++i) {
-    const Standstill& one = e.standstills[i];
+  for (const Standstill& one : e.standstills | std::views::take(kMostRows))
     table.add({rank_name(e.recording, one.rank), rank_name(e.recording, one.for_rank),
                rank_name(e.recording, one.because_of), to_text(Seconds(one.seconds)),
                percent_text(one.seconds / e.path.step_s)});
-  }
   const auto [most, waited] = most_waited_for(e.standstills);
   const std::map<int, double> busy = computing(e.recording);
   std::vector<double> others;
@@ -120,9 +119,9 @@ std::string differences_table(const std::string& what, const std::vector<StepDif
   const auto signed_text = [](double seconds) {
     return (seconds < 0.0 ? "-" : "+") + to_text(Seconds(std::abs(seconds)));
   };
-  for (std::size_t i = 0; i < std::min(kMostRows, rows.size()); ++i)
-    table.add({rows[i].name, to_text(Seconds(rows[i].forecast_s)), to_text(Seconds(rows[i].measured_s)),
-               signed_text(rows[i].seconds())});
+  for (const StepDifference& row : rows | std::views::take(kMostRows))
+    table.add({row.name, to_text(Seconds(row.forecast_s)), to_text(Seconds(row.measured_s)),
+               signed_text(row.seconds())});
   return table.text() + "\n";
 }
 

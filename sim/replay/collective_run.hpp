@@ -45,12 +45,7 @@ struct Members {
 class CollectiveRun {
  public:
   CollectiveRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members)
-      : world_(world),
-        plan_(plan),
-        algorithm_(*plan.algorithm),
-        call_(plan.call),
-        members_(members),
-        ranks_(members.ranks) {}
+      : world_(world), plan_(plan), members_(members) {}
   virtual ~CollectiveRun() = default;
 
   /// Adds rank `index` of the group, which is replayed. Calls `done` at the end of its part, possibly before
@@ -58,15 +53,14 @@ class CollectiveRun {
   virtual void join(int index, Callback done) = 0;
 
  protected:
-  [[nodiscard]] int rank(int index) const { return ranks_[index]; }
+  [[nodiscard]] int rank(int index) const { return members_.ranks[index]; }
   [[nodiscard]] bool replayed(int index) const { return members_.first[index] == index; }
 
   const CollectiveWorld& world_;
   const CollectivePlan& plan_;
-  const Algorithm& algorithm_;
-  const CollectiveCall call_;
   const Members& members_;
-  const std::vector<int>& ranks_;
+  const Algorithm& algorithm_ = *plan_.algorithm;
+  const CollectiveCall call_ = plan_.call;
 };
 
 /// Step by step: every message of the algorithm is a transfer. A rank posts a step after the steps that

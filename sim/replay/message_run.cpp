@@ -9,10 +9,7 @@ namespace {
 
 class MessageRun : public CollectiveRun {
  public:
-  MessageRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members)
-      : CollectiveRun(world, plan, members),
-        progress_(ranks_.size()),
-        messages_(world.clock, world.transport) {}
+  using CollectiveRun::CollectiveRun;
 
   void join(int index, Callback done) override {
     Member& member = progress_[index];
@@ -104,8 +101,8 @@ class MessageRun : public CollectiveRun {
     return exchange.reduce ? exchange.received.count() : 0.0;
   }
 
-  std::vector<Member> progress_;
-  PointToPoint messages_;
+  std::vector<Member> progress_ = std::vector<Member>(members_.ranks.size());
+  PointToPoint messages_{world_.clock, world_.transport};
 };
 
 }  // namespace
