@@ -25,227 +25,215 @@ int choose(const std::optional<int>& requested, const std::set<int>& measured, c
 }
 
 /// Resolves one workload.
-class WorkloadResolver {
- public:
-  WorkloadResolver(const CostRequest& request, const TrainingConfig& training, const ResourceScales& scales,
-                   bool brief, KnownInputs* known)
-      : request_(request), training_(training), scales_(scales), brief_(brief), known_(known) {
-    result_.batch = request.batch.value_or(1);
-    result_.threads = request.threads.value_or(1);
-  }
+struct WorkloadResolver {
+  const CostRequest& request;
+  const TrainingConfig& training;
+  const ResourceScales& scales;
+  const bool brief;
+  KnownInputs* known;
+  Workload result{.batch = request.batch.value_or(1), .threads = request.threads.value_or(1)};
 
   Workload run() {
     check_sources();
     choose_device();
-    const std::string specification = shared_by(request_.model, training_.mesh);
-    if (!request_.model.empty())
-      result_.model = in_documents(
-          recomputing(known_ == nullptr ? load_model(specification) : known_->model(specification),
-                      training_.recompute.part),
-          request_.documents);
-    if (!request_.trace.empty())
+    const std::string specification = shared_by(request.model, training.mesh);
+    if (!request.model.empty())
+      result.model =
+          in_documents(recomputing(known == nullptr ? load_model(specification) : known->model(specification),
+                                   training.recompute.part),
+                       request.documents);
+    if (!request.trace.empty())
       read_trace();
-    else if (result_.device != nullptr)
+    else if (result.device != nullptr)
       estimate();
-    if (!request_.phases.empty()) apply_phases();
-    if (result_.costs) return std::move(result_);
-    if (!result_.model.has_fixed_times())
+    if (!request.phases.empty()) apply_phases();
+    if (result.costs) return std::move(result);
+    if (!result.model.has_fixed_times())
       throw UsageError(
           "--trace is missing; '{}' does not declare its times (stepcast measure makes a trace, --device an "
           "estimate)",
-          result_.model.specification);
-    result_.model = declared_for(result_.model, result_.batch, training_.micro_batches);
-    return std::move(result_);
+          result.model.specification);
+    result.model = declared_for(result.model, result.batch, training.micro_batches);
+    return std::move(result);
   }
 
- private:
   void check_sources() const {
-    const bool traced = !request_.trace.empty();
-    if (request_.model.empty() && !traced)
+    const bool traced = !request.trace.empty();
+    if (request.model.empty() && !traced)
       throw UsageError("give --trace, or --model with declared times or with --device");
-    if (request_.device.empty() && !request_.trace_device.empty())
+    if (request.device.empty() && !request.trace_device.empty())
       throw UsageError("--trace-device requires --device, which the trace is moved to");
-    if (!traced && !request_.trace_device.empty())
+    if (!traced && !request.trace_device.empty())
       throw UsageError("--trace-device requires --trace; without a trace, --device is estimated");
-    if (request_.precision != Precision{} && !traced && request_.device.empty())
+    if (request.precision != Precision{} && !traced && request.device.empty())
       throw UsageError(
           "--precision {} requires --device, or a trace that was measured in it: declared times have none",
-          to_text(request_.precision));
-    if (request_.execution != Execution{} && (traced || request_.device.empty()))
+          to_text(request.precision));
+    if (request.execution != Execution{} && (traced || request.device.empty()))
       throw UsageError("--{}: requires --device without --trace, whose kernels are estimated",
-                       to_text(request_.execution));
-    if (request_.documents > 0 && (traced || request_.device.empty()))
+                       to_text(request.execution));
+    if (request.documents > 0 && (traced || request.device.empty()))
       throw UsageError("--documents {}: requires --device without --trace, whose kernels are estimated",
-                       request_.documents);
-    if (request_.extrapolate && !traced)
+                       request.documents);
+    if (request.extrapolate && !traced)
       throw UsageError("--extrapolate requires --trace, whose batch sizes it leaves");
-    if (traced && !request_.phases.empty())
+    if (traced && !request.phases.empty())
       throw UsageError("--phase-times cannot be combined with --trace, which contains the phases");
-    if (!traced && !request_.batch && (!request_.device.empty() || !request_.phases.empty()))
+    if (!traced && !request.batch && (!request.device.empty() || !request.phases.empty()))
       throw UsageError("--batch is missing; without a trace there is no default");
   }
 
   void choose_device() {
-    if (request_.device.empty()) return;
-    result_.device = &device_model(request_.device);
-    const auto sets = [&](const char* name) { return request_.device.find(name) != std::string::npos; };
-    if (!request_.trace.empty() &&
-        (result_.device->estimate.is_set || sets("module_issue=") || sets("operation_issue=")))
+    if (request.device.empty()) return;
+    result.device = &device_model(request.device);
+    const auto sets = [&](const char* name) { return request.device.find(name) != std::string::npos; };
+    if (!request.trace.empty() &&
+        (result.device->estimate.is_set || sets("module_issue=") || sets("operation_issue=")))
       throw UsageError(
           "--device {}: efficiencies, activations, rate_spread, module_issue and operation_issue apply to "
           "estimates, and cannot be combined with --trace",
-          request_.device);
-    if (!request_.phases.empty() || scales_.empty()) return;
-    result_.scaled =
-        std::make_shared<const DeviceModel>(scaled_device(scales_, *result_.device, request_.trace.empty()));
-    result_.device = result_.scaled.get();
+          request.device);
+    if (!request.phases.empty() || scales.empty()) return;
+    result.scaled =
+        std::make_shared<const DeviceModel>(scaled_device(scales, *result.device, request.trace.empty()));
+    result.device = result.scaled.get();
   }
 
-  [[nodiscard]] int samples() const { return std::max(1, result_.batch / training_.micro_batches); }
+  [[nodiscard]] int samples() const { return std::max(1, result.batch / training.micro_batches); }
 
   void estimate() {
-    const DeviceModel& device = *result_.device;
-    result_.model =
-        in_precision(std::move(result_.model), request_.precision, device.gpu, device.transposes());
-    apply(request_.execution, result_.model);
-    const DeviceModel slowest = slowest_of(device, training_.world_size);
-    result_.costs = estimated_costs(result_.model, slowest, samples(), result_.threads);
+    const DeviceModel& device = *result.device;
+    result.model = in_precision(std::move(result.model), request.precision, device.gpu, device.transposes());
+    apply(request.execution, result.model);
+    const DeviceModel slowest = slowest_of(device, training.world_size);
+    result.costs = estimated_costs(result.model, slowest, samples(), result.threads);
     const double fastest = device.estimate.compute_efficiency, own = slowest.estimate.compute_efficiency;
-    if (!brief_ && own != fastest)
-      result_.nominal = estimated_costs(result_.model, device, samples(), result_.threads);
-    if (device.gpu) result_.threads = 1;  // a device counts as one core
-    if (brief_) return;
-    result_.notes["estimate"] = estimate_note(request_.precision, device);
-    if (const std::string assumed = assumed_note(result_.model, device); !assumed.empty())
-      result_.notes["assumed"] = assumed;
-    if (result_.nominal && request_.phases.empty())
-      result_.notes["slowest GPU"] = "of " + std::to_string(training_.world_size) +
-                                     ": GEMMs and attention take " + percent_text(fastest / own - 1.0, 1) +
-                                     " longer than at the nominal rate; --device " + device.name +
-                                     ":rate_spread=0 turns this off";
-    result_.notes["known errors"] = known_errors_note(device);
+    if (!brief && own != fastest)
+      result.nominal = estimated_costs(result.model, device, samples(), result.threads);
+    if (device.gpu) result.threads = 1;  // a device counts as one core
+    if (brief) return;
+    result.notes["estimate"] = estimate_note(request.precision, device);
+    if (const std::string assumed = assumed_note(result.model, device); !assumed.empty())
+      result.notes["assumed"] = assumed;
+    if (result.nominal && request.phases.empty())
+      result.notes["slowest GPU"] = "of " + std::to_string(training.world_size) +
+                                    ": GEMMs and attention take " + percent_text(fastest / own - 1.0, 1) +
+                                    " longer than at the nominal rate; --device " + device.name +
+                                    ":rate_spread=0 turns this off";
+    result.notes["known errors"] = known_errors_note(device);
     if (device.estimate.fitted)
-      result_.notes["fitted"] = fitted_note(*device.estimate.fitted, training_.world_size);
+      result.notes["fitted"] = fitted_note(*device.estimate.fitted, training.world_size);
   }
 
   /// Known phases take the place of the estimate's, or share out their time by the flop of the layers.
   void apply_phases() {
-    if (result_.model.has_fixed_times())
+    if (result.model.has_fixed_times())
       throw UsageError("--phase-times does not apply to '{}', which declares its times",
-                       result_.model.specification);
-    const bool shares = !result_.costs;
-    if (shares) result_.costs = flop_shares(result_.model, samples());
-    apply(request_.phases, *result_.costs, shares);
-    if (result_.nominal) apply(request_.phases, *result_.nominal, shares);
-    result_.notes["phase times"] = to_text(request_.phases);
+                       result.model.specification);
+    const bool shares = !result.costs;
+    if (shares) result.costs = flop_shares(result.model, samples());
+    apply(request.phases, *result.costs, shares);
+    if (result.nominal) apply(request.phases, *result.nominal, shares);
+    result.notes["phase times"] = to_text(request.phases);
   }
 
   void read_trace() {
-    const std::string& path = request_.trace;
+    const std::string& path = request.trace;
     const bool profile = is_profile(path);
-    const RecomputedPart part = training_.recompute.part;
+    const RecomputedPart part = training.recompute.part;
     if ((part != RecomputedPart::kNothing && part != RecomputedPart::kCoreAttention) ||
         (profile && part != RecomputedPart::kNothing))
       throw UsageError(
           "--recompute {}: {} times whole blocks; parts of them are forecast with --device and without "
           "--trace",
           to_text(part), path);
-    if (profile && request_.model.empty())
+    if (profile && request.model.empty())
       throw UsageError("--model is missing; {} is a profile, which does not name its model", path);
-    if (profile) result_.model = in_precision(std::move(result_.model), {}, true);
+    if (profile) result.model = in_precision(std::move(result.model), {}, true);
     const Trace& trace =
-        result_.traced.emplace(profile ? trace_of_profile(path, result_.model) : load_trace(path));
+        result.traced.emplace(profile ? trace_of_profile(path, result.model) : load_trace(path));
     if (!trace.profile.empty())
-      result_.notes["activations"] = "are not in the profile: memory and fits lack them";
-    if (request_.model.empty()) result_.model = recomputing(model_of(trace, path), part);
-    if (!trace.described.empty() && result_.model.parameters.empty() && training_.world_size > 1)
+      result.notes["activations"] = "are not in the profile: memory and fits lack them";
+    if (request.model.empty()) result.model = recomputing(model_of(trace, path), part);
+    if (!trace.described.empty() && result.model.parameters.empty() && training.world_size > 1)
       throw InputError(
           "{}: the profile has no shapes of gradients, so that bytes of {} ranks are not known; profile with "
           "record_shapes=True, or import it with --model",
-          path, training_.world_size);
+          path, training.world_size);
     check_mesh(trace);
-    const Trace whole = of_file(path, [&] { return of_whole_model(trace, result_.model); });
+    const Trace whole = of_file(path, [&] { return of_whole_model(trace, result.model); });
     choose_entry(trace);
     take_precision(trace);
     take_costs(whole);
-    result_.lineage.push_back(make_ancestor("trace", path));
+    result.lineage.push_back(make_ancestor("trace", path));
   }
 
   void check_mesh(const Trace& trace) const {
-    for (const auto& [name, traced] : result_.model.parallel.degrees())
-      if (const int requested = training_.mesh.size(name); requested > 1 && requested != traced)
+    for (const auto& [name, traced] : result.model.parallel.degrees())
+      if (const int requested = training.mesh.size(name); requested > 1 && requested != traced)
         throw InputError(
             "{}: is a trace of '{}', not of one of {} ranks of --mesh {}; measure --model {}:{}={} makes one",
-            request_.trace, trace.model, requested, name, trace.model, name, requested);
+            request.trace, trace.model, requested, name, trace.model, name, requested);
   }
 
   /// Threads and batch that were requested, or the only ones measured.
   void choose_entry(const Trace& trace) {
     std::set<int> batches, threads;
     for (const TraceEntry& entry : trace.entries) threads.insert(entry.threads);
-    result_.threads = choose(request_.threads, threads, "threads", request_.trace);
+    result.threads = choose(request.threads, threads, "threads", request.trace);
     for (const TraceEntry& entry : trace.entries)
-      if (entry.threads == result_.threads) batches.insert(entry.batch);
-    if (!request_.batch)
-      result_.batch = training_.micro_batches * choose({}, batches, "batch", request_.trace);
+      if (entry.threads == result.threads) batches.insert(entry.batch);
+    if (!request.batch) result.batch = training.micro_batches * choose({}, batches, "batch", request.trace);
   }
 
   void take_precision(const Trace& trace) {
     const Precision precision =
-        of_file(request_.trace + ": key 'precision'", [&] { return Precision::parse(trace.precision); });
-    if (request_.precision != Precision{} && request_.precision != precision)
-      throw UsageError("--precision {}: {} was measured in {}", to_text(request_.precision), request_.trace,
+        of_file(request.trace + ": key 'precision'", [&] { return Precision::parse(trace.precision); });
+    if (request.precision != Precision{} && request.precision != precision)
+      throw UsageError("--precision {}: {} was measured in {}", to_text(request.precision), request.trace,
                        to_text(precision));
     if (trace.has_exchanges) {
-      result_.model.collectives.clear();
-      for (Segment& segment : result_.model.segments) segment.collectives.clear();
+      result.model.collectives.clear();
+      for (Segment& segment : result.model.segments) segment.collectives.clear();
     }
     const bool launches = !trace.entries.front().loss_issue_s.empty();
     if (launches || precision != Precision{})
-      result_.model = in_precision(std::move(result_.model), precision, launches);
+      result.model = in_precision(std::move(result.model), precision, launches);
   }
 
   /// Moved to the device, if one is named. On a GPU the step context does not matter: a wait makes steps
   /// slower by cold caches and branch predictors of a core.
   void take_costs(const Trace& whole) {
-    const DeviceModel* traced = result_.device == nullptr ? nullptr : device_of(*result_.traced);
+    const DeviceModel* traced = result.device == nullptr ? nullptr : device_of(*result.traced);
     const auto at = [&](StepContext context) {
-      TraceEntry entry = of_file(request_.trace, [&] {
-        return whole.at(samples(), result_.threads, request_.extrapolate, context);
-      });
-      return traced == nullptr ? entry : moved(entry, result_.model, whole.dtype, *traced, *result_.device);
+      TraceEntry entry = of_file(
+          request.trace, [&] { return whole.at(samples(), result.threads, request.extrapolate, context); });
+      return traced == nullptr ? entry : moved(entry, result.model, whole.dtype, *traced, *result.device);
     };
     const TraceEntry alone = at(StepContext::kContinuous);
-    if (result_.device != nullptr && result_.device->gpu) {
-      result_.costs = traced_costs(result_.model, alone);
-      result_.threads = 1;
+    if (result.device != nullptr && result.device->gpu) {
+      result.costs = traced_costs(result.model, alone);
+      result.threads = 1;
       return;
     }
     std::optional<TraceEntry> accumulating;
     if (whole.has(StepContext::kAccumulating)) accumulating = at(StepContext::kAccumulating);
     const TraceEntry* following = accumulating ? &*accumulating : nullptr;
-    result_.costs = traced_costs(result_.model, at(StepContext::kWaiting), following);
-    result_.continuous = traced_costs(result_.model, alone, following);
+    result.costs = traced_costs(result.model, at(StepContext::kWaiting), following);
+    result.continuous = traced_costs(result.model, alone, following);
   }
 
   /// The device that the trace is moved from. A profile does not name its device: without --trace-device it
   /// is the requested one, unscaled.
   const DeviceModel* device_of(const Trace& trace) {
-    const bool profile = trace.device.empty() && request_.trace_device.empty();
+    const bool profile = trace.device.empty() && request.trace_device.empty();
     const DeviceModel& traced =
-        profile ? device_model(request_.device) : traced_device(trace, request_.trace, request_.trace_device);
-    result_.notes["device"] =
-        result_.device->name +
+        profile ? device_model(request.device) : traced_device(trace, request.trace, request.trace_device);
+    result.notes["device"] =
+        result.device->name +
         (profile ? ", as profiled" : ", scaled layer by layer from what was measured on " + traced.name);
     return &traced;
   }
-
-  const CostRequest& request_;
-  const TrainingConfig& training_;
-  const ResourceScales& scales_;
-  const bool brief_;
-  KnownInputs* known_;
-  Workload result_{};
 };
 
 }  // namespace
@@ -257,7 +245,7 @@ void Workload::add_stage_times(Seconds stage, const Schedule& schedule) {
 
 Workload resolve_workload(const CostRequest& request, const TrainingConfig& training,
                           const ResourceScales& scales, bool brief, KnownInputs* known) {
-  Workload workload = WorkloadResolver(request, training, scales, brief, known).run();
+  Workload workload = WorkloadResolver{request, training, scales, brief, known}.run();
   const std::int64_t all = workload.model.parameter_count(), trained = workload.model.trained_count();
   if (!brief && trained < all)
     workload.notes["trained"] = fmt::format("{} of {} parameters on each rank", trained, all);
