@@ -1,14 +1,14 @@
 #pragma once
 
+#include <compare>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "schedule/schedule.hpp"
-#include "sim/collectives/algorithm.hpp"
 #include "sim/replay/collective_plan.hpp"
 #include "sim/replay/copies.hpp"
-#include "topologies/paths.hpp"
 
 /// One step of a replay, operation by operation, with the cause of each delay: input of `stepcast explain`.
 namespace stepcast {
@@ -50,28 +50,11 @@ struct Recording {
   std::vector<int> segment_of_tensor;
 };
 
-/// Finds the bottleneck links of operations; once for each group, kind and size.
-class FullestLinkSearch {
- public:
-  /// All outlive this.
-  FullestLinkSearch(const ReplayInput& input, CollectivePlans& plans, Routes& routes, const Copies& copies);
-  /// Index into `found`; -1 if the operation crosses no link.
-  int of(const Op& op, int rank);
-  [[nodiscard]] const std::vector<FullestLinks>& found() const { return found_; }
-
- private:
-  void add(int from, int to, double bytes);
-  void add_between(int here, int there, double bytes);  ///< nodes
-  int fullest();
-
-  const ReplayInput& input_;
-  CollectivePlans& plans_;
-  Routes& routes_;
-  const Copies& copies_;
-  std::vector<std::string> tiers_;                              ///< by link
-  std::map<std::pair<int, bool>, double> taken_;                ///< bytes, by link and direction
-  std::map<std::pair<const CollectivePlan*, int>, int> known_;  ///< by plan and group
-  std::vector<FullestLinks> found_;
-};
+/// Returns the index of the bottleneck links of a rank's operation in a list; -1 if it crosses none.
+using LinkSearch = std::function<int(const Op& op, int rank)>;
+/// Searches once for each group, kind and size. \param found list to which it adds what it finds. All outlive
+/// the search.
+LinkSearch make_link_search(const ReplayInput& input, CollectivePlans& plans, Routes& routes,
+                            const Copies& copies, std::vector<FullestLinks>& found);
 
 }  // namespace stepcast

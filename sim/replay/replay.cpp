@@ -330,12 +330,12 @@ class Replay {
   }
 
   [[nodiscard]] std::vector<RecordedOp> recorded(int number, int step, double origin,
-                                                 FullestLinkSearch& links) const {
+                                                 const LinkSearch& links) const {
     const std::vector<OpTimes>& times = rank(number).times(step);
     std::vector<RecordedOp> ops;
     for (std::size_t i = 0; i < times.size(); ++i)
       ops.push_back({times[i].start - origin, times[i].end - origin, times[i].issued - origin, times[i].host,
-                     links.of(rank(number).program().ops[i], number)});
+                     links(rank(number).program().ops[i], number)});
     return ops;
   }
 
@@ -348,7 +348,9 @@ class Replay {
     for (int number = 0; number < input_.schedule->world_size; ++number)
       recording.stands_for.push_back(symmetry_.rank(number));
     recording.ranks.clear();
-    FullestLinkSearch links(input_, setup_.plans, setup_.routes(), copies_);
+    recording.links.clear();
+    const LinkSearch links =
+        make_link_search(input_, setup_.plans, setup_.routes(), copies_, recording.links);
     const double origin = step_start(rank(recording.slowest), step);
     for (const int number : symmetry_.replayed()) {
       RecordedRank& one = recording.ranks[number];
@@ -359,7 +361,6 @@ class Replay {
       one.before_s = step_start(rank(number), step - 1) - origin;
       one.before = recorded(number, step - 1, origin, links);
     }
-    recording.links = links.found();
     recording.tiers = sorted_unique(link_tiers(*input_.cluster));
     recording.segments.clear();
     recording.segment_of_tensor.assign(input_.model->parameters.size(), -1);
