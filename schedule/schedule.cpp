@@ -9,6 +9,7 @@
 #include <tuple>
 #include <unordered_set>
 
+#include "core/ranges.hpp"
 #include "schedule/operations.hpp"
 
 namespace stepcast {
@@ -92,8 +93,7 @@ std::map<int, std::vector<CallKey>> calls_of(const Program& program) {
 
 /// All ranks of a group issue the same calls in the same order; other ranks issue none.
 void check_collectives(const Schedule& schedule) {
-  std::vector<std::map<int, std::vector<CallKey>>> by_program;
-  for (const Program& program : schedule.programs) by_program.push_back(calls_of(program));
+  const auto by_program = transformed(schedule.programs, calls_of);
   const auto named = static_cast<int>(schedule.groups.size() + schedule.families.size());
   static const std::vector<CallKey> kNone;
   for (int name = 0; name < named; ++name) {

@@ -78,7 +78,7 @@ bool same_link(const Link& a, const Link& b) {
 
 Platform& Platform::of(const Cluster& cluster, const std::vector<int>& nodes) {
   std::unique_ptr<Platform>& built = present();
-  if (built != nullptr && (built->serves(cluster, nodes) || built->adapt(cluster, nodes))) return *built;
+  if (built != nullptr && built->adapt(cluster, nodes)) return *built;
   start_engine(Updates::kLazy);
   built.reset(new Platform(cluster, nodes));
   return *built;
@@ -110,17 +110,10 @@ Platform::Platform(Cluster cluster, std::vector<int> nodes)
     make_graph();
 }
 
-bool Platform::covers(const std::vector<int>& nodes) const {
-  return std::includes(nodes_.begin(), nodes_.end(), nodes.begin(), nodes.end());
-}
-
-bool Platform::serves(const Cluster& cluster, const std::vector<int>& nodes) const {
-  return same_network(cluster_, cluster, same_link) && covers(nodes);
-}
-
 bool Platform::adapt(const Cluster& cluster, const std::vector<int>& nodes) {
-  if (spokes_.empty() || !is_star(cluster) || !same_network(cluster_, cluster, joins_same) || !covers(nodes))
-    return false;
+  if (!std::ranges::includes(nodes_, nodes)) return false;
+  if (same_network(cluster_, cluster, same_link)) return true;
+  if (spokes_.empty() || !is_star(cluster) || !same_network(cluster_, cluster, joins_same)) return false;
   least_bandwidth_ = std::numeric_limits<double>::infinity();
   longest_latency_ = 0.0;
   for (const auto& [index, spoke] : spokes_) {

@@ -70,9 +70,7 @@ class Platform {
  private:
   Platform(Cluster cluster, std::vector<int> nodes);
   static std::unique_ptr<Platform>& present();
-  [[nodiscard]] bool covers(const std::vector<int>& nodes) const;
-  [[nodiscard]] bool serves(const Cluster& cluster, const std::vector<int>& nodes) const;
-  /// True when the new speeds were taken on.
+  /// True if it serves, perhaps with new speeds, which it takes on.
   bool adapt(const Cluster& cluster, const std::vector<int>& nodes);
   void make_star();
   void make_graph();

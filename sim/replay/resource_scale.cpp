@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <string_view>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
+#include "core/sorted.hpp"
 #include "core/table.hpp"
 #include "sim/strategies/options.hpp"
 #include "topologies/link_tiers.hpp"
@@ -37,8 +37,7 @@ bool is_of_ranks(const std::string& resource) {
 std::vector<std::string> known_resources(const Cluster& cluster) {
   std::vector<std::string> names{"compute", "rank0",     "stage0",   "memory",
                                  "host",    "endpoints", "pageable", "latency"};
-  const std::vector<std::string> tiers = link_tiers(cluster);
-  for (const std::string& tier : std::set<std::string>(tiers.begin(), tiers.end())) names.push_back(tier);
+  for (const std::string& tier : sorted_unique(link_tiers(cluster))) names.push_back(tier);
   return names;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/ranges.hpp"
+#include "core/sorted.hpp"
 #include "topologies/token_bucket.hpp"
 
 namespace stepcast {
@@ -66,9 +67,7 @@ bool Symmetry::may_fold(const ReplayInput& input, const std::string& backend) {
       has_token_buckets(*input.cluster) ||
       has_action<Copy>(*input.schedule, [](const Copy& copy) { return !copy.is_local(); }))
     return false;
-  std::vector<int> nodes = input.node_of_rank;
-  std::ranges::sort(nodes);
-  return std::adjacent_find(nodes.begin(), nodes.end()) == nodes.end();
+  return sorted_unique(input.node_of_rank).size() == input.node_of_rank.size();
 }
 
 }  // namespace stepcast
