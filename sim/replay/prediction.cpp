@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -113,8 +114,7 @@ Result replay_replicas(ReplayInput input, const DeviceModel* device, int replica
     input.run.shown_steps.clear();
     const Result more = replay_steps(input, device);
     for (std::size_t rank = 0; rank < pooled.step_time_s.size(); ++rank)
-      pooled.step_time_s[rank].insert(pooled.step_time_s[rank].end(), more.step_time_s[rank].begin(),
-                                      more.step_time_s[rank].end());
+      std::ranges::copy(more.step_time_s[rank], std::back_inserter(pooled.step_time_s[rank]));
   }
   return pooled;
 }

@@ -102,9 +102,8 @@ struct ReplaySetup {
   }
 
   [[nodiscard]] std::vector<int> used_nodes() const {
-    std::vector<int> nodes = input.node_of_rank;
-    const std::vector<int> copied = Copies::nodes(input, cluster);
-    nodes.insert(nodes.end(), copied.begin(), copied.end());
+    std::vector<int> nodes = Copies::nodes(input, cluster);
+    std::ranges::copy(input.node_of_rank, std::back_inserter(nodes));
     return sorted_unique(std::move(nodes));
   }
 
@@ -324,8 +323,8 @@ class Replay {
         shown.spans.push_back(std::move(span));
       }
       const MemoryUse use = memory(number, step, origin);
-      held.time_s.insert(held.time_s.end(), use.time_s.begin(), use.time_s.end());
-      held.live_bytes.insert(held.live_bytes.end(), use.live_bytes.begin(), use.live_bytes.end());
+      std::ranges::copy(use.time_s, std::back_inserter(held.time_s));
+      std::ranges::copy(use.live_bytes, std::back_inserter(held.live_bytes));
     }
   }
 
