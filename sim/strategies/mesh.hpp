@@ -20,6 +20,9 @@ class Mesh {
  public:
   using Dimension = std::pair<std::string, int>;  ///< name and size
 
+  Mesh() = default;
+  /// \pre names are known and different, sizes at least 1
+  explicit Mesh(std::vector<Dimension> dimensions) : dimensions_(std::move(dimensions)) {}
   /// Reads `data=4,tensor=2`. \throws UsageError for unknown and repeated dimensions and for sizes that are
   /// no whole number above 0
   static Mesh parse(const std::string& text);

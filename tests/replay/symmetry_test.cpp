@@ -190,10 +190,7 @@ TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") 
         {request.strategy == "fsdp" ? "shard" : "data", outer}, {"context", context}, {"tensor", tensor}};
     if (stages > 1) dimensions.emplace(dimensions.begin(), "pipeline", stages);
     if (seed % 3 == 0) std::ranges::shuffle(dimensions, std::mt19937(seed));
-    std::string mesh;
-    for (const auto& [name, size] : dimensions)
-      mesh += fmt::format("{}{}={}", mesh.empty() ? "" : ",", name, size);
-    training.mesh = Mesh::parse(mesh);
+    training.mesh = Mesh(dimensions);
     training.micro_batches = stages > 1 ? 4 : draw.from(std::vector<int>{1, 2});
     if (context > 1 && seed % 2 == 0) request.costs.model += ",ring=1";
     if (stages > 1 && draw.between(0, 1) == 0) training.options["schedule"] = "1f1b";
@@ -218,7 +215,7 @@ TEST_CASE("bubble and variation are of all ranks, also of worlds whose breakdown
     request.environment.cluster = "star:hosts=80,bandwidth=10GB/s";
     TrainingConfig& training = request.training;
     training.world_size = 4 * data;
-    training.mesh = Mesh::parse(fmt::format("pipeline=4,data={}", data));
+    training.mesh = Mesh({{"pipeline", 4}, {"data", data}});
     training.micro_batches = 4;
     training.options["split"] = "9-1-1-1";
     return predict(request);

@@ -60,7 +60,7 @@ TEST_CASE("--accumulate: what each micro-batch reduces, and what it keeps") {
   const auto built = [&](const char* accumulate, int shard) {
     TrainingConfig config = training(8, 8, {{"accumulate", accumulate}});
     config.micro_batches = 4;
-    if (shard > 0) config.mesh = Mesh::parse(fmt::format("data={},shard={}", 8 / shard, shard));
+    if (shard > 0) config.mesh = Mesh({{"data", 8 / shard}, {"shard", shard}});
     return build_schedule("fsdp", model, config);
   };
   const auto sent = [](const Schedule& schedule, CollectiveKind kind) {
