@@ -194,6 +194,9 @@ void set_fractions(const Model& model, const LayerTime& layer_time, PhaseCosts& 
       all += parts[i];
       if (is_earlier != exchange.backward) before += parts[i];
     }
+    if (!costs.overlaps.empty() && exchange.group == LayerCollectiveGroup::kTensor &&
+        exchange.kind != LayerCollectiveKind::kAllGather)  // it runs beside GEMMs before its end
+      before -= Seconds(costs.overlaps[number].hidden_s);
     before = std::max(Seconds(0), before - behind(exchange, segment, model, layer_time));
     if (all > Seconds(0)) fraction = before / all;
     for (int i = 0; exchange.backward && i < exchange.ready; ++i) {
@@ -265,12 +268,12 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   costs.asynchronous = device.gpu;
   costs.loss = cost(-1, Phase::kLoss);
   costs.loss_peak_bytes = loss_bytes(model, samples);
-  set_fractions(model, layer, costs);
   if (gemms) {
     costs.overlaps = tensor_overlaps(model, gemms, device.multiprocessors);
     add_dispatch_overlaps(model, layer, device.multiprocessors, costs.overlaps);
     costs.dispatches = dispatch_costs(model, device, samples);
   }
+  set_fractions(model, layer, costs);
   const double activations = device.estimate.activations * samples;
   for (int index = 0; index < static_cast<int>(costs.segments.size()); ++index) {
     const Segment& segment = model.segments[index];

@@ -81,8 +81,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   BucketedReduction reduction(step, schedule, limits, 0, config.world_size);
   step.load_input();
   step.zero_grad();
-  std::vector<int> ready;
-  if (config.world_size > 1) ready = broadcast_buffers(step);
+  std::vector<int> ready = config.world_size > 1 ? broadcast_buffers(step) : std::vector<int>();
   if (config.micro_batches > 1) step.accumulate(std::exchange(ready, {}));
   const int last = step.last_micro_batch();
   step.forward_all(last, ready);

@@ -335,10 +335,9 @@ class Fsdp {
 
 /// Resolves options and drops those without effect.
 void settle(StrategyOptions& options, const Model& model, const TrainingConfig& config) {
-  const int world_size = config.world_size;
   options.settle("wrap", wrap_of(model, options.text("wrap")));
   const std::vector<std::string> prefetching{"forward-prefetch", "backward-prefetch", "limit-all-gathers"};
-  if (world_size == 1) {  // one of the world sizes of a sweep
+  if (config.world_size == 1) {  // one of the world sizes of a sweep
     options.settle("sharding", "no_shard");
     options.drop(prefetching);
     options.drop({"accumulate"});

@@ -11,8 +11,7 @@
 
 namespace stepcast {
 
-/// bucket_options(), and `--zero` and `--gather-parameters`, of every strategy whose replicas can share their
-/// optimizer.
+/// Options of every strategy whose replicas reduce gradients in buckets and can share their optimizer.
 std::vector<StrategyOption> replica_options();
 
 /// \param given option that shares the optimizer, as written \param instead advice

@@ -148,6 +148,27 @@ TEST_CASE("gradients are ready when the next collective of their block starts", 
   CHECK(costs_of(kLlama, {}).ready_fraction[parameters.front()] == 1.0);
 }
 
+TEST_CASE("collectives start before the GEMMs that hide them", "[models]") {
+  const std::string shared = kLlama + ",tensor=2,sequence_parallel=1";
+  const Model model = model_of(shared, {});
+  const PhaseCosts none = costs_of(shared, {});
+  for (const char* overlap : {"megatron", "userbuffers", "async"}) {
+    const PhaseCosts costs = costs_of(shared, {.tensor_overlap = overlap});
+    int hidden = 0;
+    for (const int index : model.segments[1].collectives) {
+      const LayerCollective& one = model.collectives[index];
+      const SegmentCosts& block = none.segments[1];
+      const double all = (one.backward ? block.backward : block.forward).device_s;
+      const bool gathers = one.kind == LayerCollectiveKind::kAllGather;  // GEMMs beside it come after it
+      INFO(overlap << ", " << one.name);
+      CHECK((none.exchange_fraction[index] - costs.exchange_fraction[index]) * all ==
+            Approx(gathers ? 0.0 : costs.overlaps[index].hidden_s).margin(1e-9));
+      hidden += !gathers && costs.overlaps[index].hidden_s > 0.0 ? 1 : 0;
+    }
+    CHECK(hidden == (overlap == std::string("megatron") ? 2 : 4));  // sums of two inputs, and two outputs
+  }
+}
+
 TEST_CASE("replicas that copy gradients into buckets hide collectives as others do", "[replay]") {
   const auto gain = [](const char* zero) {
     const auto step = [&](const char* overlap) {
