@@ -99,9 +99,9 @@ std::vector<std::string> doubts(const GpuState& state) {
 
 GpuWatch::GpuWatch(std::string name, GpuDriver driver) : name_(std::move(name)), driver_(std::move(driver)) {
   if (!driver_.read) return;
-  thread_ = std::thread([this] {
+  thread_ = std::jthread([this](const std::stop_token& stop) {
     constexpr std::chrono::milliseconds kPeriod{200};
-    while (!stopping_) {
+    while (!stop.stop_requested()) {
       if (const auto reading = driver_.read()) readings_.push_back(*reading);
       std::this_thread::sleep_for(kPeriod);
     }
@@ -112,15 +112,8 @@ GpuWatch::GpuWatch(const DeviceStream* device)
     : GpuWatch(device == nullptr ? "" : device->device(),
                device == nullptr ? GpuDriver{} : gpu_driver(device->bus())) {}
 
-GpuWatch::~GpuWatch() { stop(); }
-
-void GpuWatch::stop() {
-  stopping_ = true;
-  if (thread_.joinable()) thread_.join();
-}
-
 GpuState GpuWatch::report() {
-  stop();
+  thread_ = {};  // ends it
   GpuState state;
   state.name = name_;
   state.driver = driver_.version;

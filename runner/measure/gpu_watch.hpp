@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,20 +42,16 @@ class GpuWatch {
   GpuWatch(std::string name, GpuDriver driver);
   /// \param device null: nothing is watched
   explicit GpuWatch(const DeviceStream* device);
-  ~GpuWatch();
   GpuWatch& operator=(GpuWatch&&) = delete;
 
   /// Medians of clocks, highest power and temperature, all reasons.
   GpuState report();
 
  private:
-  void stop();
-
   std::string name_;
   GpuDriver driver_;
-  std::atomic<bool> stopping_{false};
   std::vector<GpuReading> readings_;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace stepcast

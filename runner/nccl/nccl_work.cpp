@@ -73,16 +73,8 @@ bool NcclWork::check() {
   return true;
 }
 
-NcclWatch::NcclWatch(int device) : thread_([this, device] { serve(device); }) {}
-
-NcclWatch::~NcclWatch() {
-  {
-    const std::scoped_lock lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
+NcclWatch::NcclWatch(int device)
+    : thread_([this, device](const std::stop_token& stop) { serve(device, stop); }) {}
 
 void NcclWatch::add(std::shared_ptr<NcclWork> work) {
   const std::scoped_lock lock(mutex_);
@@ -90,12 +82,12 @@ void NcclWatch::add(std::shared_ptr<NcclWork> work) {
   if (works_.size() == 1) changed_.notify_all();
 }
 
-void NcclWatch::serve(int device) {
+void NcclWatch::serve(int device, const std::stop_token& stop) {
   constexpr std::chrono::milliseconds kPeriod{10};
   static_cast<void>(cudaSetDevice(device));
   std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    changed_.wait(lock, [this] { return stopping_ || !works_.empty(); });
+  while (!stop.stop_requested()) {
+    changed_.wait(lock, stop, [this] { return !works_.empty(); });
     const std::vector<std::shared_ptr<NcclWork>> works = works_;
     lock.unlock();
     std::vector<std::shared_ptr<NcclWork>> over;
@@ -103,7 +95,7 @@ void NcclWatch::serve(int device) {
       if (work->check()) over.push_back(work);
     lock.lock();
     std::erase_if(works_, [&over](const auto& work) { return std::ranges::find(over, work) != over.end(); });
-    changed_.wait_for(lock, kPeriod, [this] { return stopping_; });
+    changed_.wait_for(lock, stop, kPeriod, [] { return false; });
   }
 }
 

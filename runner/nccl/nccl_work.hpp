@@ -60,17 +60,15 @@ class NcclWatch {
  public:
   explicit NcclWatch(int device);
   NcclWatch& operator=(NcclWatch&&) = delete;
-  ~NcclWatch();
   void add(std::shared_ptr<NcclWork> work);
 
  private:
-  void serve(int device);
+  void serve(int device, const std::stop_token& stop);
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::vector<std::shared_ptr<NcclWork>> works_;
-  bool stopping_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace stepcast
