@@ -1,5 +1,5 @@
 #include <array>
-#include <condition_variable>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,37 +13,11 @@
 namespace stepcast {
 namespace {
 
-/// Gate that blocks the stream of a device until it is opened.
-class QueueGate {
- public:
-  void close() {
-    const std::scoped_lock lock(mutex_);
-    closed_ = true;
-  }
-  void open() {
-    {
-      const std::scoped_lock lock(mutex_);
-      closed_ = false;
-    }
-    changed_.notify_all();
-  }
-  void wait(std::chrono::milliseconds at_most) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, at_most, [this] { return !closed_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool closed_ = false;
-};
-
 /// Default stream of a GPU, which LibTorch uses too. Events are reused from step to step.
 class ComputeStream final : public DeviceStream {
  public:
   /// \param number among the GPUs that CUDA_VISIBLE_DEVICES leaves
   explicit ComputeStream(int number) : number_(number) { enter_cuda_device("--device cuda: ", number); }
-  ~ComputeStream() override { gate_->open(); }
 
   [[nodiscard]] std::string device() const override { return cuda_device_name(number_); }
 
@@ -77,21 +51,21 @@ class ComputeStream final : public DeviceStream {
   Clock::time_point time_of(std::size_t mark) override { return time_from(origin_, events_.at(mark)); }
 
   void hold(std::chrono::milliseconds at_most) override {
-    gate_->close();
-    auto hold = std::make_unique<Hold>(gate_, at_most);
+    held_ = {};
+    auto hold = std::make_unique<Hold>(Hold{held_.get_future(), at_most});
     const auto stand = [](void* data) {
       const std::unique_ptr<Hold> own(static_cast<Hold*>(data));
-      own->gate->wait(own->at_most);
+      own->released.wait_for(own->at_most);
     };
     require_cuda(cudaLaunchHostFunc(nullptr, stand, hold.get()), "cudaLaunchHostFunc");
     static_cast<void>(hold.release());  // the stream owns it, which may outlive this
   }
 
-  void release() override { gate_->open(); }
+  void release() override { held_ = {}; }
 
  private:
   struct Hold {
-    std::shared_ptr<QueueGate> gate;
+    std::future<void> released;
     std::chrono::milliseconds at_most;
   };
 
@@ -100,7 +74,7 @@ class ComputeStream final : public DeviceStream {
   CudaInstant origin_;
   std::vector<CudaEvent> events_;
   std::size_t marks_ = 0;
-  std::shared_ptr<QueueGate> gate_ = std::make_shared<QueueGate>();
+  std::promise<void> held_;  ///< the stream goes on when this ends, by destruction or assignment
 };
 
 const Registration<DeviceStreamFactory> kCuda{
