@@ -240,9 +240,9 @@ class NcclBackend : public Backend {
       require_cuda(cudaStreamWaitEvent(stream, ready.get(), 0), "cudaStreamWaitEvent");
       const CudaEvent start = record_cuda_event(stream);
       if (call) communicator->issue(what, call);
-      work.issued(communicator, start, record_cuda_event(stream));
+      work.set_issued({communicator, start, record_cuda_event(stream)});
     } catch (const std::exception&) {
-      work.refused(std::current_exception());
+      work.set_issued({.error = std::current_exception()});
     }
   }
 
@@ -257,7 +257,8 @@ class NcclBackend : public Backend {
         if (channel->communicator == nullptr)
           channel->communicator = std::make_shared<NcclCommunicator>(device->job, channel->members);
       } catch (const std::exception& error) {
-        return work->refused(std::make_exception_ptr(RunError(lost_message(what, error.what()))));
+        return work->set_issued(
+            {.error = std::make_exception_ptr(RunError(lost_message(what, error.what())))});
       }
       put_on_stream(*work, what, channel->communicator, channel->stream.get(), ready,
                     [&](ncclComm_t communicator) {

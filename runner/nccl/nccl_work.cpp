@@ -3,73 +3,54 @@
 #include <utility>
 
 namespace stepcast {
-void NcclWork::issued(std::shared_ptr<NcclCommunicator> communicator, CudaEvent start, CudaEvent end) {
-  const std::scoped_lock lock(mutex_);
-  communicator_ = std::move(communicator);
-  start_ = std::move(start);
-  end_ = std::move(end);
-  state_ = State::kIssued;
-  changed_.notify_all();
-}
 
-void NcclWork::refused(std::exception_ptr error) {
-  const std::scoped_lock lock(mutex_);
-  error_ = std::move(error);
-  state_ = State::kRefused;
-  changed_.notify_all();
-}
-
-NcclWork::State NcclWork::state() const {
-  const std::scoped_lock lock(mutex_);
-  return state_;
-}
-
-/// The issuing thread has its own timeout.
-void NcclWork::wait_until_issued() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return state_ != State::kQueued; });
-  if (error_) std::rethrow_exception(error_);
+/// Waits for the issuing thread, which has its own timeout.
+const NcclWork::Issued& NcclWork::issued() const {
+  const Issued& call = issued_.get();
+  if (call.error) std::rethrow_exception(call.error);
+  return call;
 }
 
 /// Polls short calls, since a sleep takes longer than they do.
 void NcclWork::wait() {
   constexpr std::chrono::milliseconds kShort{1};
   constexpr std::chrono::microseconds kPause{50};
-  wait_until_issued();
+  const Issued& call = issued();
   for (const Clock::time_point begin = Clock::now(); !done();) {
     if (Clock::now() - begin < kShort)
       std::this_thread::yield();
     else
       std::this_thread::sleep_for(kPause);
   }
-  if (communicator_->failed()) throw RunError(communicator_->failure());
-  require_cuda(cudaEventQuery(end_.get()), what_.c_str());
+  if (call.communicator->failed()) throw RunError(call.communicator->failure());
+  require_cuda(cudaEventQuery(call.end.get()), what_.c_str());
 }
 
 void NcclWork::precede(StreamHandle stream) {
-  wait_until_issued();
-  require_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), end_.get(), 0), "cudaStreamWaitEvent");
+  require_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), issued().end.get(), 0),
+               "cudaStreamWaitEvent");
 }
 
 bool NcclWork::done() const {
-  const State now = state();
-  if (now != State::kIssued) return now == State::kRefused;
-  return communicator_->failed() || cudaEventQuery(end_.get()) != cudaErrorNotReady;
+  if (!is_issued()) return false;
+  const Issued& call = issued_.get();
+  return call.error || call.communicator->failed() || cudaEventQuery(call.end.get()) != cudaErrorNotReady;
 }
 
 bool NcclWork::check() {
+  if (!is_issued()) return false;
   if (done()) return true;
-  if (state() != State::kIssued) return false;
-  if (const std::string error = communicator_->asynchronous_error(); !error.empty()) {
-    communicator_->fail(what_, false, error);
+  const Issued& call = issued_.get();
+  if (const std::string error = call.communicator->asynchronous_error(); !error.empty()) {
+    call.communicator->fail(what_, false, error);
     return true;
   }
   if (running_since_ == Clock::time_point{}) {
-    if (cudaEventQuery(start_.get()) == cudaSuccess) running_since_ = Clock::now();
+    if (cudaEventQuery(call.start.get()) == cudaSuccess) running_since_ = Clock::now();
     return false;
   }
-  if (Clock::now() - running_since_ < communicator_->timeout()) return false;
-  communicator_->fail(what_, true, "");
+  if (Clock::now() - running_since_ < call.communicator->timeout()) return false;
+  call.communicator->fail(what_, true, "");
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -23,16 +24,19 @@ class NcclWork : public Work {
   NcclWork(std::string what, std::shared_ptr<DeviceTimeline> timeline)
       : what_(std::move(what)), timeline_(std::move(timeline)) {}
 
-  /// Sets the events around the enqueued call.
-  void issued(std::shared_ptr<NcclCommunicator> communicator, CudaEvent start, CudaEvent end);
-  /// Sets the error of a call that was not enqueued.
-  void refused(std::exception_ptr error);
+  /// Enqueued call between two events, or the error of one that was not enqueued.
+  struct Issued {
+    std::shared_ptr<NcclCommunicator> communicator{};
+    CudaEvent start{}, end{};
+    std::exception_ptr error{};
+  };
+  void set_issued(Issued call) { promise_.set_value(std::move(call)); }
 
   void wait() override;
   void precede(StreamHandle stream) override;
   [[nodiscard]] bool done() const override;
-  [[nodiscard]] Clock::time_point started() const override { return timeline_->time_of(start_); }
-  [[nodiscard]] Clock::time_point ended() const override { return timeline_->time_of(end_); }
+  [[nodiscard]] Clock::time_point started() const override { return timeline_->time_of(issued_.get().start); }
+  [[nodiscard]] Clock::time_point ended() const override { return timeline_->time_of(issued_.get().end); }
 
   /// Aborts the communicator if the library reports an error, or if the call has been at the head of its
   /// stream for longer than the timeout. Waiting for other work of the device does not count. \return true if
@@ -40,18 +44,15 @@ class NcclWork : public Work {
   bool check();
 
  private:
-  enum class State : std::uint8_t { kQueued, kIssued, kRefused };
-  [[nodiscard]] State state() const;
-  void wait_until_issued();
+  [[nodiscard]] bool is_issued() const {
+    return issued_.wait_for(std::chrono::seconds{0}) == std::future_status::ready;
+  }
+  [[nodiscard]] const Issued& issued() const;
 
   std::string what_;
   std::shared_ptr<DeviceTimeline> timeline_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  State state_ = State::kQueued;
-  std::exception_ptr error_;
-  std::shared_ptr<NcclCommunicator> communicator_;
-  CudaEvent start_, end_;
+  std::promise<Issued> promise_;
+  std::shared_future<Issued> issued_ = promise_.get_future().share();
   Clock::time_point running_since_{};  ///< as observed by check()
 };
 
