@@ -4,24 +4,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "core/clocks.hpp"
 #include "core/program.hpp"
 
 namespace stepcast {
-namespace {
-
-/// 0 for the clock of a process that has ended.
-double seconds_of(clockid_t clock) {
-  timespec now{};
-  if (::clock_gettime(clock, &now) != 0) return 0.0;
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-}  // namespace
 
 double run_queue_delay_s(const char* schedstat) {
   char* rest = nullptr;
@@ -54,8 +44,6 @@ double RunQueueDelay::seconds() const {
   }
   return sum_s;
 }
-
-double process_ran_s() { return seconds_of(CLOCK_PROCESS_CPUTIME_ID); }
 
 CpuCounters parse_core_times(const std::string& stat, const std::vector<int>& cores, double ticks_per_s) {
   CpuCounters times;
@@ -99,7 +87,7 @@ Watch::Watch(int threads, std::vector<int> processes)
   begin();
 }
 
-double Watch::elapsed_s() const { return seconds_of(CLOCK_MONOTONIC) - begin_.wall_s; }
+double Watch::elapsed_s() const { return wall_clock_s() - begin_.wall_s; }
 
 MachineState Watch::end(bool probe) {
   MachineState state = state_between(begin_, counters(), watched_);
@@ -113,11 +101,11 @@ CpuCounters Watch::counters() const {
   std::string text;
   for (std::string line; std::getline(in, line) && line.starts_with("cpu");) text.append(line).append("\n");
   CpuCounters now = parse_core_times(text, cores_, 1.0 / watched_.tick_s);
-  now.own_s = process_ran_s();
+  now.own_s = process_cpu_s();
   for (const int process : processes_)
-    if (clockid_t clock{}; ::clock_getcpuclockid(process, &clock) == 0) now.own_s += seconds_of(clock);
+    if (clockid_t clock{}; ::clock_getcpuclockid(process, &clock) == 0) now.own_s += clock_s(clock);
   now.queued_s = RunQueueDelay().seconds();
-  now.wall_s = seconds_of(CLOCK_MONOTONIC);
+  now.wall_s = wall_clock_s();
   return now;
 }
 

@@ -27,9 +27,6 @@ class RunQueueDelay {
 /// The second number of a schedstat text, in seconds.
 double run_queue_delay_s(const char* schedstat);
 
-/// CPU time of this process's threads, in seconds since it began.
-double process_ran_s();
-
 /// Counters at one time, in seconds since an arbitrary start; those of cores are summed over the watched
 /// cores.
 struct CpuCounters {

@@ -2,8 +2,8 @@
 
 #include <functional>
 
+#include "core/clocks.hpp"
 #include "runner/backend/session.hpp"
-#include "runner/control/clocks.hpp"
 
 /// Offsets of the steady clocks of other hosts from rank 0's, so that spans of different hosts fit into one
 /// timeline.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/clocks.hpp"
 #include "core/error.hpp"
-#include "records/watch.hpp"
 
 namespace stepcast {
 namespace {
@@ -43,7 +43,7 @@ void StepTimestamps::restart() {
 std::size_t StepTimestamps::record_event() {
   if (device_ != nullptr) device_->record_event();
   issued_.push_back(Clock::now());
-  if (counts_processor_) ran_s_.push_back(process_ran_s());
+  if (counts_processor_) ran_s_.push_back(process_cpu_s());
   return issued_.size() - 1;
 }
 

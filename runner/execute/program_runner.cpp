@@ -9,8 +9,8 @@
 #include <utility>
 #include <variant>
 
+#include "core/clocks.hpp"
 #include "core/error.hpp"
-#include "runner/control/clocks.hpp"
 #include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
@@ -204,7 +204,7 @@ ProgramRunner::Instant ProgramRunner::now() const {
   Instant instant;
   double queued_before_s = threads_->seconds();
   for (int i = 0; i < kTries; ++i) {
-    instant = {wall_clock_s(), process_ran_s(), threads_->seconds()};
+    instant = {wall_clock_s(), process_cpu_s(), threads_->seconds()};
     if (instant.queued_s - queued_before_s < kLost) break;
     queued_before_s = instant.queued_s;
   }

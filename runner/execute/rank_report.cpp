@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/clocks.hpp"
 #include "core/ranges.hpp"
-#include "runner/control/clocks.hpp"
 #include "runner/execute/clock_alignment.hpp"
 #include "runner/execute/rank_watch.hpp"
 #include "schedule/operations.hpp"

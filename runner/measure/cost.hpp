@@ -3,8 +3,8 @@
 #include <chrono>
 #include <vector>
 
+#include "core/clocks.hpp"
 #include "records/watch.hpp"
-#include "runner/control/clocks.hpp"
 #include "runner/execute/device_stream.hpp"
 
 namespace stepcast {

@@ -4,10 +4,9 @@
 #include <chrono>
 #include <thread>
 
+#include "core/clocks.hpp"
 #include "core/program.hpp"
 #include "core/statistics.hpp"
-#include "records/watch.hpp"
-#include "runner/control/clocks.hpp"
 #include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
@@ -143,10 +142,10 @@ void BatchBench::segmented_step(Kept keep) {
     return collective_alone(model_.model(), index, own);
   });
   timestamps_.restart();
-  const double ran_before_s = process_ran_s();
+  const double ran_before_s = process_cpu_s();
   const StepLaps laps = run_segmented(keep == Kept::kPhaseTimes);
   const double over_s = wall_clock_s();
-  const double ran_s = process_ran_s() - ran_before_s;
+  const double ran_s = process_cpu_s() - ran_before_s;
   model_.set_gradient_hook({});
   model_.set_collective({});
   timestamps_.settle();
@@ -226,7 +225,7 @@ void BatchBench::keep_collectives(int segment, bool backward, const Lap& phase) 
 
 void BatchBench::native_step(bool keep) {
   const double start_s = wall_clock_s();
-  const double ran_before_s = process_ran_s();
+  const double ran_before_s = process_cpu_s();
   {
     const Arrival arrival = next_arrival();
     model_.zero_grad();
@@ -241,7 +240,7 @@ void BatchBench::native_step(bool keep) {
     else if (device_ != nullptr)
       device_->drain();
   }
-  const double wall_s = wall_clock_s() - start_s, ran_s = process_ran_s() - ran_before_s;
+  const double wall_s = wall_clock_s() - start_s, ran_s = process_cpu_s() - ran_before_s;
   if (keep)
     entry_.native_step_s.push_back(timestamps_.counts_processor_time() ? std::min(wall_s, ran_s) : wall_s);
 }

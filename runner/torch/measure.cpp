@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/clocks.hpp"
 #include "core/program.hpp"
 #include "records/watch.hpp"
-#include "runner/control/clocks.hpp"
 #include "runner/torch/batch_bench.hpp"
 #include "runner/torch/engine.hpp"
 

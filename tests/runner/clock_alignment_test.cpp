@@ -5,7 +5,7 @@
 #include <mutex>
 #include <random>
 
-#include "runner/control/clocks.hpp"
+#include "core/clocks.hpp"
 #include "tests/runner/as_ranks.hpp"
 
 namespace stepcast::clock_alignment_test {

@@ -6,6 +6,7 @@
 /// The clocks of a measurement.
 namespace stepcast {
 
+/// Seconds of a clock; 0 for that of a process that has ended.
 inline double clock_s(clockid_t clock) {
   timespec now{};
   ::clock_gettime(clock, &now);
