@@ -151,6 +151,12 @@ struct Trace {
 /// trace of another model, or with other parts recomputed
 Trace of_whole_model(const Trace& trace, const Model& model);
 
+/// Joins the traces of several launches, in order. Samples of equal batch, threads, context and segments are
+/// joined and keep the number of their launch; fractions are averaged. Entries are sorted by (threads, batch,
+/// context, first segment). \pre parts is not empty; all are of one model; segments of two parts are equal or
+/// disjoint
+Trace merge_launches(const std::vector<Trace>& parts);
+
 /// Steps of an entry that are marked, or those that are not.
 TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted = true);
 

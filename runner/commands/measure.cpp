@@ -13,7 +13,6 @@
 #include "models/given_layer.hpp"
 #include "runner/commands/rank_options.hpp"
 #include "runner/engine/compute_environment.hpp"
-#include "runner/engine/merge_launches.hpp"
 #include "runner/engine/torch_engine.hpp"
 #include "runner/launch/slurm_script.hpp"
 #include "runner/measure/gpu_watch.hpp"

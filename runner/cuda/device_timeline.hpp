@@ -17,9 +17,18 @@ class DeviceTimeline {
   /// \pre the stream is idle, and of the device that is set \throws RunError
   explicit DeviceTimeline(cudaStream_t stream) : origin_(compare_cuda_clocks(stream)) {}
   /// Compares the clocks again, under the same precondition.
-  void restart(cudaStream_t stream);
+  void restart(cudaStream_t stream) {
+    const std::scoped_lock lock(mutex_);
+    origin_ = compare_cuda_clocks(stream);
+  }
   /// \pre the event, of the same device, has happened
-  [[nodiscard]] Clock::time_point time_of(const CudaEvent& event);
+  [[nodiscard]] Clock::time_point time_of(const CudaEvent& event) {
+    constexpr std::chrono::seconds kFar{8};
+    const std::scoped_lock lock(mutex_);
+    const Clock::time_point time = time_from(origin_, event);
+    if (time - origin_.time > kFar) origin_ = {event, time};
+    return time;
+  }
 
  private:
   std::mutex mutex_;

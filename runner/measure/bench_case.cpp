@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/units.hpp"
-#include "runner/backend/message_walk.hpp"
 #include "runner/backend/ping_pong.hpp"
 
 namespace stepcast {

@@ -4,7 +4,6 @@
 
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
-#include "runner/backend/message_walk.hpp"
 #include "runner/measure/bench_case.hpp"
 #include "runner/measure/sampler.hpp"
 

@@ -9,7 +9,6 @@
 #include <thread>
 #include <tuple>
 
-#include "runner/backend/message_walk.hpp"
 #include "runner/measure/host_probes.hpp"
 #include "runner/measure/sampler.hpp"
 

@@ -13,7 +13,6 @@
 #include "runner/execute/rank_report.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/engine.hpp"
-#include "runner/torch/scaled_copy.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "runner/torch/unit_shards.hpp"

@@ -2,7 +2,7 @@
 #include <torch/version.h>
 
 #include "runner/torch/engine.hpp"
-#include "runner/torch/scaled_copy.hpp"
+#include "runner/torch/tensor_memory.hpp"
 
 namespace stepcast {
 

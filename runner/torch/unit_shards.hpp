@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <memory>
-#include <stdexcept>
 #include <vector>
 
 #include "runner/execute/memory_account.hpp"
@@ -13,18 +12,6 @@
 #include "schedule/schedule.hpp"
 
 namespace stepcast {
-
-/// Memory of a contiguous tensor, for a Backend. \throws std::logic_error for a dtype that is not sent
-inline Array array_of(const torch::Tensor& tensor) {
-  static const std::map<torch::ScalarType, DataType> kTypes{{torch::kFloat16, DataType::kFloat16},
-                                                            {torch::kBFloat16, DataType::kBFloat16},
-                                                            {torch::kFloat32, DataType::kFloat32},
-                                                            {torch::kFloat64, DataType::kFloat64},
-                                                            {torch::kInt64, DataType::kInt64}};
-  const auto type = kTypes.find(tensor.scalar_type());
-  if (type == kTypes.end()) throw std::logic_error("tensors of this dtype are not communicated");
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), type->second};
-}
 
 /// One FSDP unit on one rank: the parameters of some segments as one flat array, padded to equal shards.
 ///

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "models/model.hpp"
-#include "runner/engine/merge_launches.hpp"
+#include "records/trace.hpp"
 #include "runner/torch/engine.hpp"
 #include "runner/torch/training_dtypes.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
