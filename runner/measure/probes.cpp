@@ -9,7 +9,6 @@
 #include <thread>
 #include <tuple>
 
-#include "runner/measure/host_probes.hpp"
 #include "runner/measure/sampler.hpp"
 
 namespace stepcast {
@@ -28,6 +27,55 @@ int repetitions(std::size_t bytes, double bytes_per_sample, int most, int least 
 std::size_t largest_of(const std::vector<std::size_t>& sizes) {
   return sizes.empty() ? 0 : *std::ranges::max_element(sizes);
 }
+
+/// A matrix multiplication of fixed size as a plain loop, bound by arithmetic, with all data in the core's
+/// own caches. One thread.
+class ComputeProbe {
+ public:
+  /// One unit of work: c = a * b, 192 x 192 floats, 14 Mflop.
+  void run() {
+    for (int i = 0; i < kOrder; ++i)
+      for (int k = 0; k < kOrder; ++k)
+        for (int j = 0; j < kOrder; ++j)
+          c_[i * kOrder + j] = (k == 0 ? 0.0F : c_[i * kOrder + j]) + a_[i * kOrder + k] * b_[k * kOrder + j];
+  }
+
+ private:
+  static constexpr int kOrder = 192;
+  static constexpr std::size_t kFloats = std::size_t{kOrder} * kOrder;
+  std::vector<float> a_ = std::vector(kFloats, 0.5F);
+  std::vector<float> b_ = std::vector(kFloats, 0.25F);
+  std::vector<float> c_ = std::vector(kFloats, 0.0F);
+};
+
+/// Streams three arrays of 96 MiB, c = a + s * b, which exceed a core's own caches. A shared cache of
+/// hundreds of megabytes may hold them; training then streams from it, too.
+class MemoryProbe {
+ public:
+  /// One unit of work: the next sixteenth of the arrays.
+  void run() {
+    constexpr std::size_t kLanes = 16;
+    const float* __restrict a = a_.data() + next_ * kPiece;
+    const float* __restrict b = b_.data() + next_ * kPiece;
+    float* __restrict c = c_.data() + next_ * kPiece;
+    // A fixed inner length lets the compiler use vectors without a remainder.
+    for (std::size_t i = 0; i < kPiece; i += kLanes)
+      for (std::size_t lane = 0; lane < kLanes; ++lane) c[i + lane] = a[i + lane] + 3.0F * b[i + lane];
+    next_ = (next_ + 1) % kPieces;
+  }
+
+  static constexpr std::size_t kFloats = std::size_t{24} << 20U;  // 96 MiB
+  static constexpr std::size_t kPieces = 16;
+  static constexpr std::size_t kPiece = kFloats / kPieces;
+  /// Bytes read and written by one unit, without the read-for-ownership of c.
+  static constexpr double kBytesPerUnit = 3.0 * kPiece * sizeof(float);
+
+ private:
+  std::vector<float> a_ = std::vector(kFloats, 1.0F);
+  std::vector<float> b_ = std::vector(kFloats, 2.0F);
+  std::vector<float> c_ = std::vector(kFloats, 0.0F);
+  std::size_t next_ = 0;
+};
 
 class Prober {
  public:
@@ -146,8 +194,8 @@ class Prober {
     }
     const auto stream = [this] { return window(memory_); };
     const auto compute = [this] { return window(compute_); };
-    work("memory_one", MemoryProbe::bytes_per_unit(), first, stream);
-    work("memory_all", MemoryProbe::bytes_per_unit(), here, stream);
+    work("memory_one", MemoryProbe::kBytesPerUnit, first, stream);
+    work("memory_all", MemoryProbe::kBytesPerUnit, here, stream);
     work("compute_one", 0.0, first, compute, kComputeWindows);
     if (backend_.world_size() == 1) return;
     work("compute_all", 0.0, here, compute, kComputeWindows);
