@@ -57,20 +57,7 @@ ExitCode down(const po::variables_map& values, const Words& /*words*/) {
 }
 
 ExitCode status(const po::variables_map& values, const Words& /*words*/) {
-  const std::string name = lab_name(values);
-  const LabStatus status = lab_status(name);
-  if (status.spaces.empty()) {
-    std::cout << "lab '" << name << "': there is none\n";
-    return ExitCode::kDone;
-  }
-  std::cout << "lab '" << name << "': "
-            << (status.cluster.empty() ? "unfinished, 'stepcast lab down' removes it" : status.cluster)
-            << '\n';
-  for (const LabSpace& space : status.spaces) {
-    std::cout << space.name << (space.processes.empty() ? "" : ", processes ") << joined(space.processes, " ")
-              << '\n';
-    for (const std::string& link : space.links) std::cout << "  " << link << '\n';
-  }
+  std::cout << lab_status(lab_name(values));
   return ExitCode::kDone;
 }
 

@@ -175,6 +175,7 @@ std::string alias(const std::string& space) {
   return link.is_object() ? link.value("ifalias", "") : "";
 }
 
+/// `eth0 up, sends at most 123.0 MB/s`
 std::vector<std::string> links_of(const std::string& space) {
   std::map<std::string, double> rates;
   for (const auto& queue : nlohmann::json::parse(call("tc", {"-n", space, "-j", "qdisc", "show"})))
@@ -228,12 +229,19 @@ int remove_lab(const std::string& lab) {
   return static_cast<int>(spaces.size());
 }
 
-LabStatus lab_status(const std::string& lab) {
-  LabStatus status;
-  status.cluster = alias(lab_prefix(lab) + "-switches");
-  for (const std::string& space : spaces_of(lab))
-    status.spaces.push_back({space, processes_in(space), links_of(space)});
-  return status;
+std::string lab_status(const std::string& lab) {
+  const std::vector<std::string> spaces = spaces_of(lab);
+  if (spaces.empty()) return "lab '" + lab + "': there is none\n";
+  const std::string cluster = alias(lab_prefix(lab) + "-switches");
+  std::string text = "lab '" + lab +
+                     "': " + (cluster.empty() ? "unfinished, 'stepcast lab down' removes it" : cluster) +
+                     "\n";
+  for (const std::string& space : spaces) {
+    const std::vector<int> processes = processes_in(space);
+    text += space + (processes.empty() ? "" : ", processes ") + joined(processes, " ") + "\n";
+    for (const std::string& link : links_of(space)) text += "  " + link + "\n";
+  }
+  return text;
 }
 
 std::vector<LabHost> lab_hosts(const std::string& lab) {

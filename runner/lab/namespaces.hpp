@@ -27,17 +27,8 @@ void build_lab(const LabPlan& plan);
 /// \return number of namespaces
 int remove_lab(const std::string& lab);
 
-/// State of a lab.
-struct LabSpace {
-  std::string name;
-  std::vector<int> processes;
-  std::vector<std::string> links;  ///< `eth0 up, sends at most 123.0 MB/s`
-};
-struct LabStatus {
-  std::string cluster;  ///< specification of its cluster; "" if building was not finished
-  std::vector<LabSpace> spaces;
-};
-LabStatus lab_status(const std::string& lab);
+/// Cluster, namespaces, processes and links of a lab, in words.
+std::string lab_status(const std::string& lab);
 
 /// The hosts of a lab that is up, in the cluster's order. \throws RunError if there is none, or building was
 /// interrupted
