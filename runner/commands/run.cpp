@@ -267,7 +267,7 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
     GpuWatch watch(device.get());
     const TorchEngine& torch = torch_engine();
     Result result = is_reference(values)
-                        ? torch.run_reference(model, {schedule.strategy, training}, session, options, nullptr)
+                        ? torch.run_reference(model, schedule.strategy, training, session, options, nullptr)
                         : torch.run_schedule(model, schedule, session, options, nullptr);
     result.context.gpu = watch.report();
     return session.ranks.rank == 0 ? finish(values, result, schedule, model, training, session)

@@ -39,11 +39,6 @@ struct FinalState {
   std::vector<std::vector<double>> buffers;
 };
 
-struct ReferenceRun {
-  std::string strategy;  ///< `single`, `ddp`, `all_reduce` or `gather_scatter`
-  TrainingConfig training;
-};
-
 struct MeasureOptions {
   std::vector<int> batches{32};
   int threads = 1;
@@ -76,8 +71,8 @@ struct TorchEngine {
   Result (*run_schedule)(const Model& model, const Schedule& schedule, RankSession& session,
                          const RunOptions& options, FinalState* final_state);
   void (*require_reference)(const std::string& strategy, const std::string& backend, int warmup_steps);
-  Result (*run_reference)(const Model& model, const ReferenceRun& run, RankSession& session,
-                          const RunOptions& options, FinalState* final_state);
+  Result (*run_reference)(const Model& model, const std::string& strategy, const TrainingConfig& training,
+                          RankSession& session, const RunOptions& options, FinalState* final_state);
   Trace (*measure_trace)(const Model& model, const MeasureOptions& options);
   std::string (*describe_script)(const ScriptQuestion& question);
   std::function<void()> (*prepare_scaled_copy)(float* to, float* from, float scale, std::size_t count);

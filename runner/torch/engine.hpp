@@ -47,8 +47,9 @@ void require_reference(const std::string& strategy, const std::string& backend, 
 /// step. Bytes sent are the closed form of that layout. The backend of the session only compares clocks; its
 /// store connects one such run only. \throws RunError with c10d's message if a rank is lost. Source:
 /// torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp (1.13)
-Result run_reference(const Model& model, const ReferenceRun& run, RankSession& session,
-                     const RunOptions& options, FinalState* final_state = nullptr);
+/// \param strategy `single`, `ddp`, `all_reduce` or `gather_scatter`
+Result run_reference(const Model& model, const std::string& strategy, const TrainingConfig& training,
+                     RankSession& session, const RunOptions& options, FinalState* final_state = nullptr);
 
 /// Measures one step of a model on one rank, phase by phase: two or three entries per batch size, one per
 /// StepContext. The command adds context and lineage.

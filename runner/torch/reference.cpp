@@ -72,19 +72,20 @@ std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const Bucke
 class ReferenceStep : public SteppedProgram {
  public:
   /// Connects the ranks if they communicate; all ranks call it.
-  ReferenceStep(TorchModel& model, const Dataset& data, const ReferenceRun& run, const BackendConfig& place)
+  ReferenceStep(TorchModel& model, const Dataset& data, const std::string& strategy,
+                const TrainingConfig& training, const BackendConfig& place)
       : model_(model),
         data_(data),
-        training_(run.training),
+        training_(training),
         place_(place),
-        recorded_(make_schedule(run.strategy, run.training)),
-        all_reduces_(run.strategy == "all_reduce" && training_.world_size > 1),
-        gathers_(run.strategy == "gather_scatter" && training_.world_size > 1) {
-    if (run.strategy == "ddp") {
+        recorded_(make_schedule(strategy, training)),
+        all_reduces_(strategy == "all_reduce" && training_.world_size > 1),
+        gathers_(strategy == "gather_scatter" && training_.world_size > 1) {
+    if (strategy == "ddp") {
       const MemoryScope scope(MemoryCategory::kCommunication);
       group_ = make_process_group(place);
       c10d::verify_params_across_processes(group_, model.parameters(), {});
-      StrategyOptions options = resolve_options(run.strategy, training_.options);
+      StrategyOptions options = resolve_options(strategy, training_.options);
       const BucketLimits limits = bucket_limits(options);
       half_ = limits.half;
       reducer_ = make_reducer(model, limits, group_);
@@ -302,8 +303,8 @@ void require_reference(const std::string& strategy, const std::string& backend, 
                      "in its second");
 }
 
-Result run_reference(const Model& model, const ReferenceRun& run, RankSession& session,
-                     const RunOptions& options, FinalState* final_state) {
+Result run_reference(const Model& model, const std::string& strategy, const TrainingConfig& training,
+                     RankSession& session, const RunOptions& options, FinalState* final_state) {
   install_counting_allocator();
   const torch::NoGradGuard no_grad;
   set_compute_threads(options.threads);
@@ -311,7 +312,7 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   const std::string lost = "rank " + std::to_string(session.ranks.rank) + ": c10d: ";
   try {
-    ReferenceStep program(torch_model, data, run, session.place);
+    ReferenceStep program(torch_model, data, strategy, training, session.place);
     Result result = run_steps(program, program.recorded(), session, options);
     result.breakdown.clear();
     if (const std::vector<Bucket> buckets = program.buckets(); !buckets.empty())

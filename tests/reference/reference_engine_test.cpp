@@ -49,7 +49,7 @@ Trained by_reference(const std::string& strategy, const Model& model, const Trai
   Trained trained;
   as_sessions(training.world_size, [&](RankSession& session) {
     Trained own;
-    own.result = torch.run_reference(model, {strategy, training}, session,
+    own.result = torch.run_reference(model, strategy, training, session,
                                      options_for(training, steps, float64), &own.state);
     if (session.ranks.rank == 0) trained = std::move(own);
   });
