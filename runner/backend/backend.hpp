@@ -60,7 +60,8 @@ class Work {
 using WorkPtr = std::shared_ptr<Work>;
 
 /// Collectives over all ranks, issued in the same order on every rank. The backend runs up to
-/// `collectives_in_flight()` at a time. Reductions are sums.
+/// `collectives_in_flight()` at a time. Reductions are sums. On a device, calls wait for all work that is on
+/// the default stream, which LibTorch uses, at the time they are issued.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -87,9 +88,6 @@ class Backend {
   virtual void copy(void* to, const void* from, std::size_t bytes);
   /// Zeroes such memory, in the same way.
   virtual void clear(void* memory, std::size_t bytes);
-  /// Makes later calls wait for all work on `stream` at the time they are issued. Initially it is the default
-  /// stream, which LibTorch uses. Has no effect for arrays in host memory.
-  virtual void follow(StreamHandle stream) { static_cast<void>(stream); }
 
   /// Compares the clock of the device with that of the host, for this backend and its subgroups; to be called
   /// before timed work. \pre no call is in flight, and the times of all earlier calls have been read

@@ -36,7 +36,7 @@ struct NcclChannel {
   WorkQueue queue{0, 1};
 };
 
-/// Backend over NCCL. Every call waits on its own stream for the followed stream and does not block the host.
+/// Backend over NCCL. Every call waits on its own stream for the default stream and does not block the host.
 class NcclBackend : public Backend {
  public:
   /// \param whole counter of the backend that this one is a group of, else null
@@ -93,7 +93,6 @@ class NcclBackend : public Backend {
     enter();
     require_cuda(cudaMemset(memory, 0, bytes), "cudaMemset");
   }
-  void follow(StreamHandle stream) override { followed_ = static_cast<cudaStream_t>(stream); }
   void restart_clock() override {
     enter();
     device_->timeline->restart(stream_.get());
@@ -226,7 +225,7 @@ class NcclBackend : public Backend {
   WorkPtr push_call(const std::string& what, const Call& call) {
     enter();
     auto work = std::make_shared<NcclWork>(what, device_->timeline);
-    put_on_stream(*work, what, communicator_, stream_.get(), record_cuda_event(followed_), call);
+    put_on_stream(*work, what, communicator_, stream_.get(), record_cuda_event(nullptr), call);
     device_->watch.add(work);
     last_ = work;
     return work;
@@ -251,7 +250,7 @@ class NcclBackend : public Backend {
     const std::shared_ptr<NcclChannel> channel = channel_of(ends);
     auto work = std::make_shared<NcclWork>(what, device_->timeline);
     channel->queue.push([device = device_, channel, work, what, data, sends = ends.from == rank(),
-                         ready = record_cuda_event(followed_)] {
+                         ready = record_cuda_event(nullptr)] {
       static_cast<void>(cudaSetDevice(device->job->place.device));
       try {
         if (channel->communicator == nullptr)
@@ -296,8 +295,7 @@ class NcclBackend : public Backend {
   std::shared_ptr<NcclCommunicator> communicator_;
   CudaStream stream_;
   std::shared_ptr<SentBytes> sent_;
-  std::shared_ptr<void> signal_;  ///< one byte, for barriers
-  cudaStream_t followed_ = nullptr;
+  std::shared_ptr<void> signal_;       ///< one byte, for barriers
   std::map<std::string, int> groups_;  ///< number of groups made under each name
   std::map<Ends, std::shared_ptr<NcclChannel>> channels_;
   std::shared_ptr<NcclWork> last_;
