@@ -194,7 +194,7 @@ ExitCode run_nccl(const po::variables_map& options) {
   reject_options(options, {"budget", "cluster"}, "--backend nccl");
   constexpr double kSmallest = 512.0;
   BenchSettings settings;
-  settings.collectives = calibrated_collectives();
+  settings.collectives = kCalibratedCollectives;
   settings.sizes = bench_sizes(kSmallest, bytes_option(options, "max").count(), 2.0);
   settings.rounds = int_option(options, "rounds", 1, 1'000'000);
   if (planned_world_size(options) < 2)

@@ -72,13 +72,12 @@ void sample_rows(RankSession& session, std::vector<SampledCase> cases, int round
 std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSettings& settings,
                                         const OnSample& on_sample) {
   Backend& backend = *session.backend;
-  const std::vector<std::string>& names = settings.collectives.empty() ? bench_names() : settings.collectives;
   const BenchArrays arrays = bench_arrays(backend, *std::ranges::max_element(settings.sizes));
   std::deque<BenchCase> benches;
   std::vector<SampledCase> cases;
   std::vector<BenchRow> rows;
   double wrong = 0.0;  // in the latest check
-  for (const std::string& name : names)
+  for (const std::string& name : settings.collectives)
     for (const std::size_t size : message_sizes(name, settings.sizes, backend.world_size())) {
       BenchCase& one = benches.emplace_back(backend, arrays, name, size);
       rows.push_back({.collective = name, .message_bytes = static_cast<double>(size)});

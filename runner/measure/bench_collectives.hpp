@@ -14,7 +14,7 @@
 namespace stepcast {
 
 struct BenchSettings {
-  std::vector<std::string> collectives;  ///< names of records/bench.hpp; empty: all
+  std::vector<std::string> collectives;  ///< names of records/bench.hpp
   std::vector<std::size_t> sizes;        ///< message bytes: the total array, never the shard
   int iterations = 0;                    ///< back-to-back calls per sample; 0: more for small messages
   int rounds = 9;                        ///< samples per collective and size, interleaved over all of them
@@ -32,7 +32,7 @@ void check_names(const std::string& kind, const std::vector<std::string>& names,
 /// Messages of a collective over the sizes of a bench; sizes that are rounded up to the same are one message.
 std::vector<std::size_t> message_sizes(const std::string& collective, const std::vector<std::size_t>& sizes,
                                        int ranks);
-/// Samples that a bench of these settings takes. \pre settings.collectives not empty
+/// Samples that a bench of these settings takes.
 int bench_samples(const BenchSettings& settings, int ranks);
 
 /// Measures; all ranks call it with equal settings and receive equal rows. In each round and for each size a

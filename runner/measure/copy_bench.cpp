@@ -61,11 +61,10 @@ double CopyBench::check(const std::string& kind, std::size_t bytes) {
 std::vector<BenchRow> bench_copies(RankSession& session, CopyBench& bench, const BenchSettings& settings,
                                    const OnSample& on_sample) {
   constexpr double kFew = 3.0, kMany = 100.0;
-  const std::vector<std::string> known = bench.kinds();
-  check_names("copy", settings.collectives, known);
+  check_names("copy", settings.collectives, bench.kinds());
   std::vector<SampledCase> cases;
   std::vector<BenchRow> rows;
-  for (const std::string& kind : settings.collectives.empty() ? known : settings.collectives)
+  for (const std::string& kind : settings.collectives)
     for (const std::size_t size : settings.sizes) {
       const auto bytes = static_cast<double>(size);
       const int times = settings.iterations > 0

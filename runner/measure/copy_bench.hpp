@@ -43,7 +43,7 @@ class CopyBench {
 };
 
 /// Rows by kind and size. A sample is the time per copy of `iterations` back to back (0: 3 to 100, about 2
-/// GiB); that of a small copy is mostly the host's time to issue it. `collectives` are the kinds; empty: all.
+/// GiB); that of a small copy is mostly the host's time to issue it. `collectives` are the kinds.
 /// One rank calls it. \throws UsageError for an unknown kind
 std::vector<BenchRow> bench_copies(RankSession& session, CopyBench& bench, const BenchSettings& settings,
                                    const OnSample& on_sample);

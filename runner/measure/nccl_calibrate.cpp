@@ -26,11 +26,6 @@ void check_place(RankSession& session, const std::string& own) {
 
 }  // namespace
 
-const std::vector<std::string>& calibrated_collectives() {
-  static const std::vector<std::string> kNames{"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
-  return kNames;
-}
-
 NcclMeasured calibrate_nccl(RankSession& session, const BenchSettings& settings, const std::string& device,
                             const OnSample& on_sample) {
   const std::string reported = settings.device->device();
@@ -42,9 +37,7 @@ NcclMeasured calibrate_nccl(RankSession& session, const BenchSettings& settings,
   sample.where = "this job";
   const std::string name =
       device_of(sample, device);  // before anything is measured, because an unknown one is an error
-  BenchSettings collectives = settings;
-  if (collectives.collectives.empty()) collectives.collectives = calibrated_collectives();
-  const std::vector<BenchRow> rows = bench_collectives(session, collectives, on_sample);
+  const std::vector<BenchRow> rows = bench_collectives(session, settings, on_sample);
   require_right(rows);
   if (session.ranks.rank != 0) return {};
   NcclMeasured measured;

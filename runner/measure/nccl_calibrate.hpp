@@ -11,7 +11,8 @@
 namespace stepcast {
 
 /// The collectives to which NCCL's parameters are fitted.
-const std::vector<std::string>& calibrated_collectives();
+inline const std::vector<std::string> kCalibratedCollectives{"all_reduce", "all_gather", "reduce_scatter",
+                                                             "all_to_all"};
 
 /// Measured samples, and the calibration fitted to them.
 struct NcclMeasured {

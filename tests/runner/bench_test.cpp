@@ -47,6 +47,7 @@ class WrongBackend : public Backend {
 
 BenchSettings small_bench() {
   BenchSettings settings;
+  settings.collectives = bench_names();
   settings.sizes = bench_sizes(4.0, 4096.0, 32.0);
   settings.iterations = 2;
   settings.rounds = 3;

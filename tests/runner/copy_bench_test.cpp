@@ -58,6 +58,7 @@ TEST_CASE("copies are timed per copy, at every size, and checked", "[bench]") {
   memory.lossy = 1000;
   CopyBench copies(memory, 0, 1000);
   BenchSettings settings;
+  settings.collectives = copies.kinds();
   settings.sizes = {10, 1000};
   settings.rounds = 3;
   settings.iterations = 4;
