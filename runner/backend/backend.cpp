@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 
 #include "core/error.hpp"
 
@@ -29,6 +30,23 @@ void Backend::copy(void* to, const void* from, std::size_t bytes) {
 
 void Backend::clear(void* memory, std::size_t bytes) {
   if (bytes != 0) std::memset(memory, 0, bytes);
+}
+
+std::vector<int> GroupMembers::others() const {
+  std::vector<int> result = ranks;
+  result.erase(result.begin() + own);
+  return result;
+}
+
+GroupMembers GroupMembers::subgroup(const std::string& group, const std::vector<int>& indices) {
+  const auto place = std::ranges::find(indices, own);
+  if (place == indices.end())
+    throw std::logic_error("a rank makes a group '" + group + "' that it is not in");
+  GroupMembers members{"", transformed(indices, [this](int rank) { return ranks.at(rank); }),
+                       static_cast<int>(place - indices.begin())};
+  const std::string key = group + "/" + ranks_in_words(members.ranks, {});
+  members.name = name + "/" + key + "/" + std::to_string(groups[key]++);
+  return members;
 }
 
 Registry<BackendFactory>& backends() {

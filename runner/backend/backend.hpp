@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -120,6 +121,23 @@ class Backend {
   /// Runs `task` on the communication thread, which measures the overhead of a call.
   virtual WorkPtr submit(std::function<void()> task) = 0;
   virtual void barrier() = 0;
+};
+
+/// Ranks of a backend.
+struct GroupMembers {
+  std::string name;                     ///< of their keys in the store
+  std::vector<int> ranks;               ///< their numbers in the job
+  int own = 0;                          ///< index of this rank
+  std::map<std::string, int> groups{};  ///< number of groups made under each name
+
+  [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
+  /// Number of this rank in the job.
+  [[nodiscard]] int own_in_job() const { return ranks.at(own); }
+  /// Numbers of the other ranks in the job.
+  [[nodiscard]] std::vector<int> others() const;
+  /// Members of Backend::subgroup(). Groups of equal name are distinguished by their ranks, equal ones by
+  /// their number. \throws std::logic_error if this rank is not in the group
+  [[nodiscard]] GroupMembers subgroup(const std::string& group, const std::vector<int>& indices);
 };
 
 struct BackendConfig {

@@ -42,7 +42,7 @@ GlooConnection::GlooConnection(const BackendConfig& config)
     : store_(config.store),
       failures_(store_),
       timeout_(config.timeout),
-      ranks_of_job_(all_ranks(config.world_size)) {
+      members_{"gloo", all_ranks(config.world_size), config.rank} {
   // Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this rank too, without a word.
   std::signal(SIGPIPE, SIG_IGN);
   hosts_ = std::make_shared<const std::vector<HostIdentity>>(config.hosts);
@@ -56,7 +56,7 @@ GlooConnection::GlooConnection(const BackendConfig& config)
   } catch (const std::exception& error) {
     throw RunError("rank {}: gloo cannot use the network{}: {}", config.rank, where, error.what());
   }
-  connect(config.rank, "gloo/", where);
+  connect(where);
 }
 
 GlooConnection::GlooConnection(GlooConnection& whole, const std::string& name, const std::vector<int>& ranks)
@@ -64,33 +64,28 @@ GlooConnection::GlooConnection(GlooConnection& whole, const std::string& name, c
       store_(whole.store_),
       failures_(store_),
       timeout_(whole.timeout_),
+      members_(whole.members_.subgroup(name, ranks)),
       hosts_(whole.hosts_) {
-  const auto own = std::ranges::find(ranks, whole.rank());
-  if (own == ranks.end()) throw std::logic_error("a rank makes a group '" + name + "' that it is not in");
-  for (const int rank : ranks) ranks_of_job_.push_back(whole.rank_of_job(rank));
-  // Groups of equal name are distinguished by their ranks, equal ones by their number.
-  const std::string key = name + "/" + ranks_in_words(ranks_of_job_, {});
-  const int earlier = whole.groups_[key]++;
-  connect(static_cast<int>(own - ranks.begin()), "gloo/" + key + "/" + std::to_string(earlier) + "/",
-          " of group '" + name + "'");
+  connect(" of group '" + name + "'");
 }
 
-void GlooConnection::connect(int rank, const std::string& prefix, const std::string& where) {
-  auto context = std::make_shared<gloo::rendezvous::Context>(rank, static_cast<int>(ranks_of_job_.size()));
+void GlooConnection::connect(const std::string& where) {
+  auto context = std::make_shared<gloo::rendezvous::Context>(members_.own, members_.size());
   context->setTimeout(timeout_);
   context_ = context;
-  GlooStore store(*store_, prefix);
+  GlooStore store(*store_, members_.name + "/");
   try {
     context->connectFullMesh(store, device_);
   } catch (const std::exception& error) {
-    throw RunError("rank {}: gloo cannot connect the ranks{}: {}", rank_of_job(rank), where, error.what());
+    throw RunError("rank {}: gloo cannot connect the ranks{}: {}", members_.own_in_job(), where,
+                   error.what());
   }
 }
 
 void GlooConnection::abandon() {
   const std::scoped_lock lock(mutex_);
-  if (failure_.empty()) failure_ = "rank " + std::to_string(rank_of_job(rank())) + ": gave up";
-  report_failure();
+  if (failure_.empty()) failure_ = "rank " + std::to_string(members_.own_in_job()) + ": gave up";
+  failures_.report(members_.own_in_job());
   context_->closeConnections();
 }
 
@@ -110,14 +105,6 @@ std::vector<int> GlooConnection::closed_peers() {
   return closed;
 }
 
-std::vector<int> GlooConnection::peers() const {
-  std::vector<int> result = ranks_of_job_;
-  result.erase(result.begin() + rank());
-  return result;
-}
-
-void GlooConnection::report_failure() { failures_.report(rank_of_job(rank())); }
-
 /// Ranks that caused the failure. A rank that fails closes its connections, so that all others fail at once,
 /// and reports it in the store. A rank without a report after a while is lost.
 std::string GlooConnection::cause(bool timed_out) {
@@ -127,11 +114,11 @@ std::string GlooConnection::cause(bool timed_out) {
   const std::string died = " closed the connection: it died or gave up";
   const std::vector<int> closed = timed_out ? std::vector<int>{} : closed_peers();
   context_->closeConnections();
-  report_failure();
+  failures_.report(members_.own_in_job());
   const std::vector<int> dead = failures_.unreported(closed, kSoon);
   if (!dead.empty() && !failures_.store_gone()) return in_words(dead) + died;
   if (!timed_out && closed.empty()) return "";
-  const std::vector<int> silent = failures_.unreported(peers(), kCascade);
+  const std::vector<int> silent = failures_.unreported(members_.others(), kCascade);
   if (failures_.store_gone()) {  // and with it rank 0, which serves it
     if (timed_out) return in_words({0}) + late + cut_off({0});
     return in_words(closed.front() == 0 ? std::vector<int>{0} : closed) + died;
@@ -144,9 +131,9 @@ std::string GlooConnection::cause(bool timed_out) {
 /// Alternative cause if no rank on another host answers.
 std::string GlooConnection::cut_off(const std::vector<int>& silent) const {
   if (hosts_->empty()) return "";  // all ranks are on this host
-  const HostIdentity& here = (*hosts_)[rank_of_job(rank())];
+  const HostIdentity& here = (*hosts_)[members_.own_in_job()];
   bool all_elsewhere = false;
-  for (const int peer : peers()) {
+  for (const int peer : members_.others()) {
     if ((*hosts_)[peer].same_host(here)) continue;
     all_elsewhere = true;
     if (!failures_.store_gone() && std::ranges::find(silent, peer) == silent.end()) return "";
@@ -158,7 +145,7 @@ std::string GlooConnection::describe_failure(const std::string& what, const std:
   const std::scoped_lock lock(mutex_);
   if (!failure_.empty()) return failure_;
   const std::string because = cause(reason.find("imed out") != std::string::npos);
-  const int own = rank_of_job(rank());
+  const int own = members_.own_in_job();
   failure_ = in_words({own}) + ": " + what + " failed: " + (because.empty() ? reason : because);
   // Rank 0 serves the store, in which the others look up failed ranks.
   constexpr std::chrono::milliseconds kLinger{300};

@@ -5,7 +5,6 @@
 #include <gloo/transport/device.h>
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -31,7 +30,7 @@ class GlooConnection {
   [[nodiscard]] int rank() const { return context_->rank; }
   [[nodiscard]] int world_size() const { return context_->size; }
   /// Number in the whole job of rank `rank` of this connection.
-  [[nodiscard]] int rank_of_job(int rank) const { return ranks_of_job_.at(rank); }
+  [[nodiscard]] int rank_of_job(int rank) const { return members_.ranks.at(rank); }
 
   /// Runs a call of gloo. \throws RunError that names this rank, the call, and the peers that are gone or
   /// silent, by their numbers in the whole job, with hosts if there are several
@@ -49,13 +48,11 @@ class GlooConnection {
   void abandon();
 
  private:
-  void connect(int rank, const std::string& prefix, const std::string& where);
+  void connect(const std::string& where);
   std::string describe_failure(const std::string& what, const std::string& reason);
   [[nodiscard]] std::string cause(bool timed_out);
   [[nodiscard]] std::string cut_off(const std::vector<int>& silent) const;
-  void report_failure();
   [[nodiscard]] std::vector<int> closed_peers();
-  [[nodiscard]] std::vector<int> peers() const;
   [[nodiscard]] std::string in_words(const std::vector<int>& ranks) const {
     return ranks_in_words(ranks, *hosts_);
   }
@@ -65,9 +62,8 @@ class GlooConnection {
   std::shared_ptr<Store> store_;
   FailureReports failures_;
   std::chrono::milliseconds timeout_;
-  std::vector<int> ranks_of_job_;
+  GroupMembers members_;
   std::shared_ptr<const std::vector<HostIdentity>> hosts_;  ///< by rank of the job
-  std::map<std::string, int> groups_;  ///< number of groups made under each name, members included
   std::mutex mutex_;
   std::string failure_;  ///< of the first call that failed
 };

@@ -1,7 +1,6 @@
 #include <cassert>
 #include <cmath>
 #include <map>
-#include <stdexcept>
 #include <utility>
 
 #include "core/error.hpp"
@@ -30,7 +29,7 @@ struct NcclDevice {
 /// post them leads to a deadlock. The thread connects the peer at the first message; after that it only
 /// enqueues calls.
 struct NcclChannel {
-  NcclMembers members;  ///< the sender first
+  GroupMembers members;  ///< the sender first
   CudaStream stream = make_cuda_stream();
   std::shared_ptr<NcclCommunicator> communicator{};
   WorkQueue queue{0, 1};
@@ -40,9 +39,10 @@ struct NcclChannel {
 class NcclBackend : public Backend {
  public:
   /// \param whole counter of the backend that this one is a group of, else null
-  NcclBackend(std::shared_ptr<NcclDevice> device, const NcclMembers& members,
+  NcclBackend(std::shared_ptr<NcclDevice> device, const GroupMembers& members,
               std::shared_ptr<SentBytes> whole)
       : device_(std::move(device)),
+        members_(members),
         communicator_(std::make_shared<NcclCommunicator>(device_->job, members)),
         stream_(make_cuda_stream()),
         sent_(std::make_shared<SentBytes>(std::move(whole))) {
@@ -58,23 +58,14 @@ class NcclBackend : public Backend {
   }
   NcclBackend& operator=(NcclBackend&&) = delete;
 
-  [[nodiscard]] int rank() const override { return communicator_->members().own; }
-  [[nodiscard]] int world_size() const override { return communicator_->members().size(); }
+  [[nodiscard]] int rank() const override { return members_.own; }
+  [[nodiscard]] int world_size() const override { return members_.size(); }
   [[nodiscard]] int collectives_in_flight() const override { return 1; }
   [[nodiscard]] std::uint64_t bytes_sent() const override { return sent_->count(); }
 
   std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) override {
-    NcclMembers members;
-    members.own = -1;
-    for (const int rank : ranks) {
-      if (rank == this->rank()) members.own = members.size();
-      members.ranks.push_back(rank_of_job(rank));
-    }
-    if (members.own < 0) throw std::logic_error("a rank makes a group '" + name + "' that it is not in");
-    const std::string key = name + "/" + ranks_in_words(members.ranks, {});
-    members.name = communicator_->members().name + "/" + key + "/" + std::to_string(groups_[key]++);
     enter();
-    return std::make_unique<NcclBackend>(device_, members, sent_);
+    return std::make_unique<NcclBackend>(device_, members_.subgroup(name, ranks), sent_);
   }
 
   std::shared_ptr<void> memory(std::size_t bytes) override {
@@ -163,7 +154,7 @@ class NcclBackend : public Backend {
   };
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
-  [[nodiscard]] int rank_of_job(int rank) const { return communicator_->members().ranks.at(rank); }
+  [[nodiscard]] int rank_of_job(int rank) const { return members_.ranks.at(rank); }
 
   /// Sets the device of this rank for the calling thread.
   void enter() const { require_cuda(cudaSetDevice(device_->job->place.device), "cudaSetDevice"); }
@@ -282,9 +273,9 @@ class NcclBackend : public Backend {
   std::shared_ptr<NcclChannel> channel_of(const Ends& ends) {
     std::shared_ptr<NcclChannel>& channel = channels_[ends];
     if (channel == nullptr) {
-      NcclMembers members{fmt::format("{}/{} to {}", communicator_->members().name, ends.from, ends.to),
-                          {rank_of_job(ends.from), rank_of_job(ends.to)},
-                          ends.from == rank() ? 0 : 1};
+      GroupMembers members{fmt::format("{}/{} to {}", members_.name, ends.from, ends.to),
+                           {rank_of_job(ends.from), rank_of_job(ends.to)},
+                           ends.from == rank() ? 0 : 1};
       channel = std::shared_ptr<NcclChannel>(new NcclChannel{.members = std::move(members)});
     }
     return channel;
@@ -292,11 +283,11 @@ class NcclBackend : public Backend {
 
   const NcclLibrary& nccl_ = nccl_library();
   std::shared_ptr<NcclDevice> device_;
+  GroupMembers members_;
   std::shared_ptr<NcclCommunicator> communicator_;
   CudaStream stream_;
   std::shared_ptr<SentBytes> sent_;
-  std::shared_ptr<void> signal_;       ///< one byte, for barriers
-  std::map<std::string, int> groups_;  ///< number of groups made under each name
+  std::shared_ptr<void> signal_;  ///< one byte, for barriers
   std::map<Ends, std::shared_ptr<NcclChannel>> channels_;
   std::shared_ptr<NcclWork> last_;
   WorkQueue tasks_{0, 1};
@@ -308,7 +299,7 @@ std::unique_ptr<Backend> make_nccl(const BackendConfig& config) {
         "--algorithm: over NCCL it can be predicted, not run; set NCCL_ALGO to choose in NCCL");
   enter_cuda_device("--backend nccl: ", config.device);
   static_cast<void>(nccl_library());
-  const NcclMembers members{"nccl", all_ranks(config.world_size), config.rank};
+  const GroupMembers members{"nccl", all_ranks(config.world_size), config.rank};
   return std::make_unique<NcclBackend>(std::make_shared<NcclDevice>(config), members, nullptr);
 }
 

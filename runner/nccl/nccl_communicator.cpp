@@ -18,7 +18,7 @@ constexpr std::chrono::microseconds kPause{50};
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclJob> job, NcclMembers members)
+NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclJob> job, GroupMembers members)
     : nccl_(nccl_library()), job_(std::move(job)), members_(std::move(members)) {
   const std::scoped_lock lock(mutex_);
   const ncclUniqueId id = meet();
@@ -48,7 +48,7 @@ NcclCommunicator::~NcclCommunicator() {
 /// True if a peer failed: then not all ranks finalize.
 bool NcclCommunicator::peer_failed() {
   const std::scoped_lock lock(job_->mutex);
-  const std::vector<int> peers = others();
+  const std::vector<int> peers = members_.others();
   return job_->failures.unreported(peers, std::chrono::milliseconds{0}).size() < peers.size() ||
          job_->failures.store_gone();
 }
@@ -137,19 +137,13 @@ std::string NcclCommunicator::failure() {
   return failure_;
 }
 
-std::vector<int> NcclCommunicator::others() const {
-  std::vector<int> ranks = members_.ranks;
-  ranks.erase(ranks.begin() + members_.own);
-  return ranks;
-}
-
 /// Ranks of this communicator without a report. If all have one, those of the job: they wait for a third
 /// rank.
 std::string NcclCommunicator::silent_ranks() {
   constexpr std::chrono::milliseconds kCascade{700};
   const std::scoped_lock lock(job_->mutex);
   job_->failures.report(own());
-  std::vector<int> silent = job_->failures.unreported(others(), kCascade);
+  std::vector<int> silent = job_->failures.unreported(members_.others(), kCascade);
   if (silent.empty())
     silent = job_->failures.unreported(all_ranks(job_->place.world_size), std::chrono::milliseconds{0});
   return silent.empty() ? "" : in_words(silent);

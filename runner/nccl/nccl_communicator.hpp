@@ -21,27 +21,17 @@ struct NcclJob {
   std::mutex mutex;  ///< of `failures`
 };
 
-/// Ranks of one communicator by their numbers in the job, the index of this rank, and the key of the group in
-/// the store.
-struct NcclMembers {
-  std::string name;
-  std::vector<int> ranks;
-  int own = 0;
-  [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
-};
-
 /// NCCL communicator that never blocks for longer than the job's timeout. The first member distributes its
 /// unique id through the store. After the first failure it is aborted, and every call fails with the same
 /// message.
 class NcclCommunicator {
  public:
   /// Connects the members. \throws RunError that names missing ranks
-  NcclCommunicator(std::shared_ptr<NcclJob> job, NcclMembers members);
+  NcclCommunicator(std::shared_ptr<NcclJob> job, GroupMembers members);
   NcclCommunicator& operator=(NcclCommunicator&&) = delete;
   /// Completes pending sends with all members, for at most ten seconds; aborts if one of them has failed.
   ~NcclCommunicator();
 
-  [[nodiscard]] const NcclMembers& members() const { return members_; }
   [[nodiscard]] std::chrono::milliseconds timeout() const { return job_->place.timeout; }
 
   /// Enqueues a call of NCCL. \param what for errors \throws RunError
@@ -68,18 +58,17 @@ class NcclCommunicator {
   /// As the call of the same name, with `mutex_` held.
   std::string fail_locked(const std::string& what, bool late, const std::string& reason);
   /// Number of this rank in the job.
-  [[nodiscard]] int own() const { return members_.ranks[members_.own]; }
+  [[nodiscard]] int own() const { return members_.own_in_job(); }
   /// `rank 1`, with its host if there are several.
   [[nodiscard]] std::string in_words(const std::vector<int>& ranks) const {
     return ranks_in_words(ranks, job_->place.hosts);
   }
   [[nodiscard]] std::string silent_ranks();
   [[nodiscard]] bool peer_failed();
-  [[nodiscard]] std::vector<int> others() const;
 
   const NcclLibrary& nccl_;
   std::shared_ptr<NcclJob> job_;
-  NcclMembers members_;
+  GroupMembers members_;
   std::mutex mutex_;  ///< NCCL takes one call of a communicator at a time
   ncclComm_t communicator_ = nullptr;
   std::atomic<bool> failed_{false};
