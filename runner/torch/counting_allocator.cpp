@@ -9,8 +9,8 @@
 #include <new>
 #include <optional>
 
+#include "runner/engine/torch_engine.hpp"
 #include "runner/execute/memory_account.hpp"
-#include "runner/torch/engine.hpp"
 
 namespace stepcast {
 namespace {

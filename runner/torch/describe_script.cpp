@@ -10,7 +10,7 @@
 #include "core/table.hpp"
 #include "models/given_layer.hpp"
 #include "models/given_parts.hpp"
-#include "runner/torch/engine.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/torch/operator_record.hpp"
 #include "runner/torch/script_program.hpp"
 

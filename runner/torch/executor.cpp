@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/execute/program_runner.hpp"
 #include "runner/execute/rank_report.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/engine.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "runner/torch/unit_shards.hpp"

@@ -1,7 +1,7 @@
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include "runner/torch/engine.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/torch/tensor_memory.hpp"
 
 namespace stepcast {

@@ -4,8 +4,8 @@
 #include "core/clocks.hpp"
 #include "core/program.hpp"
 #include "records/watch.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/torch/batch_bench.hpp"
-#include "runner/torch/engine.hpp"
 
 namespace stepcast {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/ranges.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/engine.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 

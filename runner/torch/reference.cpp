@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/execute/rank_report.hpp"
 #include "runner/gloo/gloo_bytes.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/engine.hpp"
 #include "runner/torch/process_group.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "schedule/operations.hpp"

@@ -6,7 +6,6 @@
 
 #include "core/error.hpp"
 #include "runner/engine/torch_engine.hpp"
-#include "runner/torch/engine.hpp"
 
 #ifdef STEPCAST_TORCH_CUDA
 #include <ATen/cuda/CUDAContextLight.h>

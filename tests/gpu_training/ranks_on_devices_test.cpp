@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/execute/device_stream.hpp"
-#include "runner/torch/engine.hpp"
 #include "schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/nccl/stand_in.hpp"

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
-#include "runner/torch/engine.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"

@@ -10,8 +10,8 @@
 
 #include "core/statistics.hpp"
 #include "records/watch.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/execute/rank_report.hpp"
-#include "runner/torch/engine.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 

@@ -4,7 +4,7 @@
 
 #include "models/model.hpp"
 #include "records/trace.hpp"
-#include "runner/torch/engine.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/torch/training_dtypes.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 

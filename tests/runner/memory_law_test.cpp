@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
-#include "runner/torch/engine.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "tests/runner/as_ranks.hpp"
 #include "tests/worlds.hpp"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "runner/engine/torch_engine.hpp"
 #include "runner/gloo/gloo_bytes.hpp"
-#include "runner/torch/engine.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 #include "tests/runner/even_trace.hpp"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "runner/backend/session.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/engine.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/strategies/strategy.hpp"
 

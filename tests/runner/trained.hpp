@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "runner/engine/torch_engine.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/engine.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
