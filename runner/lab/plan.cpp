@@ -1,9 +1,9 @@
 #include "runner/lab/plan.hpp"
 
 #include <algorithm>
+#include <boost/pending/disjoint_sets.hpp>
 #include <cctype>
 #include <map>
-#include <numeric>
 
 #include "core/error.hpp"
 
@@ -36,23 +36,18 @@ void check_hosts(const Cluster& cluster) {
                           "; hosts of the lab have CPUs only, connected to switches");
 }
 
-/// Union-find over nodes: a link between two nodes that are already connected is a second way.
+/// A link between two nodes that are already connected is a second way.
 void check_tree(const Cluster& cluster) {
-  std::vector<std::size_t> root(cluster.nodes.size());
-  std::iota(root.begin(), root.end(), 0);
-  const auto find = [&](std::size_t node) {
-    while (root[node] != node) node = root[node];
-    return node;
-  };
+  boost::disjoint_sets_with_storage<> connected(cluster.nodes.size());
   std::map<int, int> links;
   for (const Link& link : cluster.links) {
-    const std::size_t a = find(static_cast<std::size_t>(link.a));
-    const std::size_t b = find(static_cast<std::size_t>(link.b));
+    const auto a = connected.find_set(static_cast<std::size_t>(link.a));
+    const auto b = connected.find_set(static_cast<std::size_t>(link.b));
     if (a == b)
       refuse(cluster,
              "link '" + link.name +
                  "' is a second way between its ends; the lab builds trees (of leaf_spine: spines: 1)");
-    root[a] = b;
+    connected.link(a, b);
     for (const int end : {link.a, link.b})
       if (cluster.node(end).kind == NodeKind::kSocket && ++links[end] > 1)
         refuse(cluster, "host '" + cluster.node_name(end) + "' has more than one link");
