@@ -78,12 +78,12 @@ ncclUniqueId NcclCommunicator::meet() {
 void NcclCommunicator::settle(const std::string& what, ncclResult_t result) {
   const Clock::time_point deadline = Clock::now() + timeout();
   while (result == ncclInProgress) {
-    if (Clock::now() > deadline) throw RunError(fail_locked(what, true, ""));
+    if (Clock::now() > deadline) throw RunError(fail(what, true, ""));
     std::this_thread::yield();
     if (const ncclResult_t asked = nccl_.async_error(communicator_, &result); asked != ncclSuccess)
       result = asked;
   }
-  if (result != ncclSuccess) throw RunError(fail_locked(what, false, nccl_.error_string(result)));
+  if (result != ncclSuccess) throw RunError(fail(what, false, nccl_.error_string(result)));
 }
 
 void NcclCommunicator::issue(const std::string& what, const std::function<ncclResult_t(ncclComm_t)>& call) {
@@ -101,14 +101,10 @@ std::string NcclCommunicator::asynchronous_error() {
   return state == ncclSuccess || state == ncclInProgress ? "" : nccl_.error_string(state);
 }
 
-std::string NcclCommunicator::fail(const std::string& what, bool late, const std::string& reason) {
-  const std::scoped_lock lock(mutex_);
-  return fail_locked(what, late, reason);
-}
-
 /// A rank that fails reports it in the store before it looks for other failed ranks: of ranks that time out
 /// together only the lost one has no report.
-std::string NcclCommunicator::fail_locked(const std::string& what, bool late, const std::string& reason) {
+std::string NcclCommunicator::fail(const std::string& what, bool late, const std::string& reason) {
+  const std::scoped_lock lock(mutex_);
   if (!failure_.empty()) return failure_;
   failed_ = true;
   if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));

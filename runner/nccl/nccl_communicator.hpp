@@ -55,8 +55,6 @@ class NcclCommunicator {
   [[nodiscard]] ncclUniqueId meet();
   /// Waits until the library has completed the call. \throws RunError
   void settle(const std::string& what, ncclResult_t result);
-  /// As the call of the same name, with `mutex_` held.
-  std::string fail_locked(const std::string& what, bool late, const std::string& reason);
   /// Number of this rank in the job.
   [[nodiscard]] int own() const { return members_.own_in_job(); }
   /// `rank 1`, with its host if there are several.
@@ -69,7 +67,7 @@ class NcclCommunicator {
   const NcclLibrary& nccl_;
   std::shared_ptr<NcclJob> job_;
   GroupMembers members_;
-  std::mutex mutex_;  ///< NCCL takes one call of a communicator at a time
+  std::recursive_mutex mutex_;  ///< NCCL takes one call of a communicator at a time
   ncclComm_t communicator_ = nullptr;
   std::atomic<bool> failed_{false};
   std::string failure_;
