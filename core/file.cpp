@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/uuid/detail/sha1.hpp>
 #include <cerrno>
 #include <cmath>
@@ -14,12 +15,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "core/environment.hpp"
 #include "core/error.hpp"
 #include "core/program.hpp"
-#include "core/temporary.hpp"
 
 namespace stepcast {
 namespace fs = std::filesystem;
@@ -72,6 +73,14 @@ void refuse_absurd(const nlohmann::json& json, const std::string& path, const st
   throw InputError("{}:{}:{}: is not valid JSON: {}", path, line, column, problem);
 }
 
+// A signal handler may only read atomics and call unlink, so the paths are in fixed slots.
+constexpr std::size_t kSlots = 16;
+using Slots = std::array<std::atomic<const char*>, kSlots>;
+Slots& slots() {
+  static Slots instance{};
+  return instance;
+}
+
 }  // namespace
 
 std::string read_file(const fs::path& path) {
@@ -122,6 +131,23 @@ void write_file(const fs::path& path, std::string_view content, bool force) {
   if (problem != 0)
     throw RunError(path.string() + ": could not be written: " + std::strerror(problem) +
                    "; nothing was changed");
+}
+
+TemporaryFile::TemporaryFile(std::string path) : path_(std::move(path)) {
+  for (std::size_t i = 0; i < kSlots && slot_ < 0; ++i) {
+    const char* empty = nullptr;
+    if (slots()[i].compare_exchange_strong(empty, path_.c_str())) slot_ = static_cast<int>(i);
+  }
+}
+
+TemporaryFile::~TemporaryFile() {
+  if (slot_ >= 0) slots()[slot_].store(nullptr);
+  ::unlink(path_.c_str());
+}
+
+void remove_temporary_files() noexcept {
+  for (const auto& slot : slots())
+    if (const char* path = slot.load(); path != nullptr) ::unlink(path);
 }
 
 std::string json_complaint(const std::exception& error) {

@@ -25,6 +25,24 @@ void write_file(const std::filesystem::path& path, std::string_view content, boo
 /// writable folder. \throws InputError
 void check_writable(const std::filesystem::path& path, bool force);
 
+/// A file under a temporary name, removed at the end of the scope (after a rename there is nothing to remove)
+/// and, by `remove_temporary_files`, if a signal ends the program.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string path);
+  ~TemporaryFile();
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int slot_ = -1;
+};
+
+/// Unlinks every temporary file in use. Async-signal-safe, for a signal handler.
+void remove_temporary_files() noexcept;
+
 /// Parses JSON. \throws InputError that names the file, line and column of a syntax error, the unexpected and
 /// the expected token, or an early end of the file. Numbers beyond 1e18 and control characters are errors
 /// too.

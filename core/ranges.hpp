@@ -99,6 +99,15 @@ auto grouped(const std::vector<Item>& items, KeyOf key_of) {
   return groups;
 }
 
+/// The different values, ascending.
+template <class Value>
+std::vector<Value> sorted_unique(std::vector<Value> values) {
+  std::ranges::sort(values);
+  const auto repeated = std::ranges::unique(values);
+  values.erase(repeated.begin(), repeated.end());
+  return values;
+}
+
 /// The parts of a text that `separator` ends; the last one may lack it.
 inline std::vector<std::string> split(const std::string& text, char separator = '\n') {
   std::vector<std::string> parts;

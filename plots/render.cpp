@@ -8,7 +8,6 @@
 
 #include "core/file.hpp"
 #include "core/program.hpp"
-#include "core/temporary.hpp"
 #include "plots/figure.hpp"
 #include "plots/sheet.hpp"
 

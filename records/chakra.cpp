@@ -6,7 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/sorted.hpp"
+#include "core/ranges.hpp"
 #include "records/result.hpp"
 #include "schedule/operations.hpp"
 

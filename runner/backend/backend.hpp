@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/registry.hpp"
@@ -138,6 +140,21 @@ struct GroupMembers {
   /// Members of Backend::subgroup(). Groups of equal name are distinguished by their ranks, equal ones by
   /// their number. \throws std::logic_error if this rank is not in the group
   [[nodiscard]] GroupMembers subgroup(const std::string& group, const std::vector<int>& indices);
+};
+
+/// Payload handed to the transport, counted for a group and for the groups that it is part of.
+class SentBytes {
+ public:
+  explicit SentBytes(std::shared_ptr<SentBytes> whole = nullptr) : whole_(std::move(whole)) {}
+  void add(std::uint64_t bytes) {
+    count_ += bytes;
+    if (whole_ != nullptr) whole_->add(bytes);
+  }
+  [[nodiscard]] std::uint64_t count() const { return count_; }
+
+ private:
+  std::shared_ptr<SentBytes> whole_;
+  std::atomic<std::uint64_t> count_{0};
 };
 
 struct BackendConfig {

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "runner/backend/backend.hpp"
-#include "runner/backend/sent_bytes.hpp"
 #include "sim/collectives/algorithm.hpp"
 
 namespace stepcast {

@@ -12,7 +12,7 @@
 
 #include "core/ranges.hpp"
 #include "runner/backend/array_copies.hpp"
-#include "runner/backend/sent_bytes.hpp"
+#include "runner/backend/backend.hpp"
 #include "runner/backend/work_queue.hpp"
 #include "runner/gloo/chosen_algorithm.hpp"
 #include "runner/gloo/gloo_bytes.hpp"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "runner/backend/sent_bytes.hpp"
+#include "runner/backend/backend.hpp"
 #include "runner/backend/work_queue.hpp"
 #include "runner/nccl/nccl_work.hpp"
 

@@ -10,8 +10,8 @@
 #include <iostream>
 #include <new>
 
+#include "core/file.hpp"
 #include "core/number.hpp"
-#include "core/temporary.hpp"
 #include "core/yaml.hpp"
 #include "records/run_context.hpp"
 #include "sim/strategies/options.hpp"

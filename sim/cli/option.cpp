@@ -7,7 +7,6 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
-#include "core/percentage.hpp"
 #include "core/processes.hpp"
 #include "core/ranges.hpp"
 

@@ -9,7 +9,7 @@
 #include "core/csv.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/percentage.hpp"
+#include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/units.hpp"
 #include "sim/evidence/rows.hpp"

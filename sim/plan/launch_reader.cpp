@@ -10,7 +10,6 @@
 #include "core/expression.hpp"
 #include "core/file.hpp"
 #include "core/ranges.hpp"
-#include "core/sorted.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "models/execution.hpp"

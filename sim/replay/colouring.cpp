@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/sorted.hpp"
+#include "core/ranges.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/symmetry.hpp"
 

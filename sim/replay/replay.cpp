@@ -11,7 +11,6 @@
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
-#include "core/sorted.hpp"
 #include "schedule/operations.hpp"
 #include "sim/collectives/nccl_graph.hpp"
 #include "sim/replay/load_network.hpp"

@@ -6,7 +6,6 @@
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
-#include "core/sorted.hpp"
 #include "models/chakra.hpp"
 
 namespace stepcast {

@@ -3,7 +3,6 @@
 
 #include "core/file.hpp"
 #include "core/number.hpp"
-#include "core/percentage.hpp"
 #include "core/table.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/train/training.hpp"
