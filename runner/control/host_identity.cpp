@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/environment.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -53,17 +54,10 @@ std::vector<HostIdentity> hosts_of_ranks(ControlPlane& control) {
 }
 
 std::vector<JobHost> group_by_host(const std::vector<HostIdentity>& host_of_rank) {
-  std::vector<JobHost> hosts;
-  for (std::size_t rank = 0; rank < host_of_rank.size(); ++rank) {
-    const HostIdentity& identity = host_of_rank[rank];
-    const auto known = std::ranges::find_if(
-        hosts, [&](const JobHost& host) { return host_of_rank[host.ranks.front()].same_host(identity); });
-    if (known == hosts.end())
-      hosts.push_back({identity.name, {static_cast<int>(rank)}});
-    else
-      known->ranks.push_back(static_cast<int>(rank));
-  }
-  return hosts;
+  const auto rank_of = [&](const HostIdentity* one) { return static_cast<int>(one - host_of_rank.data()); };
+  return transformed(grouped(host_of_rank, &HostIdentity::host), [&](const auto& group) {
+    return JobHost{group.second.front()->name, transformed(group.second, rank_of)};
+  });
 }
 
 std::string ranks_in_words(const std::vector<int>& ranks, const std::vector<HostIdentity>& host_of_rank) {

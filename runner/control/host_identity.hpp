@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "runner/control/control_plane.hpp"
@@ -14,9 +15,9 @@ struct HostIdentity {
   std::string network;  ///< network namespace: one loopback interface
   std::string clock;    ///< time namespace, which may shift the steady clock
 
-  [[nodiscard]] bool same_host(const HostIdentity& other) const {
-    return name == other.name && machine == other.machine && network == other.network;
-  }
+  /// Equal for ranks on one host.
+  [[nodiscard]] auto host() const { return std::tuple(name, machine, network); }
+  [[nodiscard]] bool same_host(const HostIdentity& other) const { return host() == other.host(); }
   [[nodiscard]] bool same_machine(const HostIdentity& other) const { return machine == other.machine; }
   /// True if both have one steady clock.
   [[nodiscard]] bool same_clock(const HostIdentity& other) const {

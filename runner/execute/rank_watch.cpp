@@ -7,13 +7,6 @@
 #include "core/program.hpp"
 
 namespace stepcast {
-namespace {
-
-bool contains(const std::vector<int>& values, int value) {
-  return std::ranges::find(values, value) != values.end();
-}
-
-}  // namespace
 
 RankWatch::RankWatch(RankSession& session, int threads_per_rank) : session_(session) {
   const std::vector<int> cores = usable_cores();
@@ -27,12 +20,13 @@ RankWatch::RankWatch(RankSession& session, int threads_per_rank) : session_(sess
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (rank != own && !hosts.empty() && !hosts[rank].same_machine(hosts[own])) continue;
     on_machine_.push_back(static_cast<int>(rank));
-    const bool shares = std::any_of(all[rank].begin() + 1, all[rank].end(),
-                                    [&](double core) { return contains(cores, static_cast<int>(core)); });
+    const bool shares = std::any_of(all[rank].begin() + 1, all[rank].end(), [&](double core) {
+      return std::ranges::count(cores, static_cast<int>(core)) > 0;
+    });
     if (rank == own || !shares) continue;
     ++sharing;
     const auto process = static_cast<int>(all[rank].front());
-    if (process != ::getpid() && !contains(processes, process)) processes.push_back(process);
+    if (process != ::getpid() && std::ranges::count(processes, process) == 0) processes.push_back(process);
   }
   crowded_ = static_cast<std::size_t>(sharing) > cores.size();
   watch_ = Watch(threads_per_rank * sharing, processes);
@@ -41,7 +35,7 @@ RankWatch::RankWatch(RankSession& session, int threads_per_rank) : session_(sess
 MachineState RankWatch::end(const std::vector<int>& ranks) {
   MachineState state = watch_.end(false);
   std::vector<int> here = ranks;
-  std::erase_if(here, [&](int rank) { return !contains(on_machine_, rank); });
+  std::erase_if(here, [&](int rank) { return std::ranges::count(on_machine_, rank) == 0; });
   const auto turn = static_cast<std::size_t>(turn_++);
   session_.backend->barrier();
   if (!here.empty() && here[turn % here.size()] == session_.ranks.rank) state.probe_per_s = probe_speed();
