@@ -10,13 +10,14 @@
 #include "runner/measure/bench_beside.hpp"
 #include "runner/measure/copy_bench.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/collectives/algorithm.hpp"
 
 namespace stepcast {
 namespace {
 
 void declare(po::options_description& options) {
-  declare_options(options, "bench", {{"collectives", joined(bench_names(), " ")}});
-  declare_algorithm_option(options);
+  declare_options(options, "bench",
+                  {{"collectives", joined(bench_names(), " ")}, {"algorithms", describe_algorithms()}});
 }
 
 /// Sizes and samples. \param largest default of --max

@@ -68,11 +68,6 @@ std::unique_ptr<DeviceStream> device_option(const po::variables_map& options, in
   return names_device_option(options) ? open_device(text_option(options, "device"), number) : nullptr;
 }
 
-void declare_algorithm_option(po::options_description& options) {
-  options.add_options()("algorithm", po::value<std::vector<std::string>>()->composing(),
-                        describe_algorithms().c_str());
-}
-
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
                              const RankSession& session) {
   RunContext context = make_run_context(schema, command_line());

@@ -19,9 +19,6 @@ std::unique_ptr<DeviceStream> device_option(const po::variables_map& options, in
 /// True if these options name a device, without opening it; throws the same errors.
 bool names_device_option(const po::variables_map& options);
 
-/// `--algorithm`, which run_on_ranks() reads.
-void declare_algorithm_option(po::options_description& options);
-
 /// Context of a file about communication: this machine, the backend's library, and reasons to doubt the
 /// numbers.
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,

@@ -19,6 +19,7 @@
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
+#include "sim/collectives/algorithm.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
@@ -27,8 +28,7 @@ namespace {
 
 void declare(po::options_description& options) {
   declare_training_options(options);
-  declare_options(options, "run");
-  declare_algorithm_option(options);
+  declare_options(options, "run", {{"algorithms", describe_algorithms()}});
 }
 
 std::string required(const po::variables_map& values, const std::string& name) {
