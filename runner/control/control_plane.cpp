@@ -19,18 +19,18 @@ std::string ControlPlane::key(const std::string& what, int rank) const {
 
 void ControlPlane::publish(const std::string& what, const std::string& text) {
   ++calls_;
-  if (world_size_ > 1) store_->set(key(what, rank_), {text.begin(), text.end()});
+  store_->set(key(what, rank_), {text.begin(), text.end()});
 }
 
-std::vector<std::string> ControlPlane::collect(const std::string& what, int ranks) {
+std::vector<std::string> ControlPlane::collect(const std::string& what) {
   std::vector<std::string> texts;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < world_size_; ++rank) {
     try {
       const std::vector<char> text = store_->get(key(what, rank));
       texts.emplace_back(text.begin(), text.end());
     } catch (const TimeoutError&) {
       const std::vector<int> missing =
-          missing_ranks(*store_, all_ranks(ranks), [&](int other) { return key(what, other); });
+          missing_ranks(*store_, all_ranks(world_size_), [&](int other) { return key(what, other); });
       throw TimeoutError("rank {}: {}: of {} ranks these did not answer within {}: {}", rank_, what,
                          world_size_, to_text(Seconds(timeout_)), joined(missing));
     }
@@ -40,13 +40,12 @@ std::vector<std::string> ControlPlane::collect(const std::string& what, int rank
 
 std::vector<std::string> ControlPlane::all_gather(const std::string& what, const std::string& text) {
   publish(what, text);
-  return world_size_ == 1 ? std::vector<std::string>{text} : collect(what, world_size_);
+  return collect(what);
 }
 
 std::vector<std::string> ControlPlane::gather(const std::string& what, const std::string& text) {
   publish(what, text);
-  if (rank_ != 0) return {};
-  return world_size_ == 1 ? std::vector<std::string>{text} : collect(what, world_size_);
+  return rank_ == 0 ? collect(what) : std::vector<std::string>();
 }
 
 /// Numbers travel as their shortest texts, which read back as the same numbers.
@@ -55,15 +54,6 @@ std::vector<std::vector<double>> ControlPlane::all_gather_numbers(const std::str
   const auto number = [](const std::string& word) { return number_in<double>(word).value(); };
   return transformed(all_gather(what, joined(mine, " ")),
                      [&](const std::string& text) { return transformed(words_in(text), number); });
-}
-
-std::string ControlPlane::broadcast(const std::string& what, const std::string& text) {
-  if (rank_ == 0 || world_size_ == 1) {
-    publish(what, text);
-    return text;
-  }
-  ++calls_;
-  return collect(what, 1).front();
 }
 
 }  // namespace stepcast

@@ -26,13 +26,11 @@ class ControlPlane {
   /// The numbers of all ranks, by rank, at every rank; ranks may have different counts.
   std::vector<std::vector<double>> all_gather_numbers(const std::string& what,
                                                       const std::vector<double>& mine);
-  /// Rank 0's text, at every rank.
-  std::string broadcast(const std::string& what, const std::string& text);
 
  private:
   std::string key(const std::string& what, int rank) const;
   void publish(const std::string& what, const std::string& text);
-  std::vector<std::string> collect(const std::string& what, int ranks);
+  std::vector<std::string> collect(const std::string& what);
 
   std::shared_ptr<Store> store_;
   int rank_;

@@ -212,10 +212,12 @@ class StepWatch {
     int block = loop_.steps;
     if (loop_.watches_machine && !watch_.crowded() && step_s > 0.0)
       block = static_cast<int>(std::clamp(std::ceil(kBetweenS / step_s), 1.0, static_cast<double>(block)));
-    block_ = std::stoi(session_.control->broadcast("steps between looks", std::to_string(block)));
     const bool corrects =
         loop_.watches_machine && !watch_.crowded() && loop_.threads == 1 && step_s >= kLongStepS;
-    corrects_steps_ = session_.control->broadcast("steps are long", corrects ? "1" : "0") == "1";
+    const auto all = session_.control->all_gather_numbers("steps between looks",
+                                                          {static_cast<double>(block), corrects ? 1.0 : 0.0});
+    block_ = static_cast<int>(all.front()[0]);
+    corrects_steps_ = all.front()[1] != 0.0;
   }
   /// True if step times without interference are computed; equal on all ranks.
   [[nodiscard]] bool corrects_steps() const { return corrects_steps_; }
