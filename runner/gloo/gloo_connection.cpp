@@ -39,13 +39,11 @@ class GlooStore : public gloo::rendezvous::Store {
 }  // namespace
 
 GlooConnection::GlooConnection(const BackendConfig& config)
-    : store_(config.store),
-      failures_(store_),
-      timeout_(config.timeout),
+    : place_(std::make_shared<const BackendConfig>(config)),
+      failures_(config.store),
       members_{"gloo", all_ranks(config.world_size), config.rank} {
   // Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this rank too, without a word.
   std::signal(SIGPIPE, SIG_IGN);
-  hosts_ = std::make_shared<const std::vector<HostIdentity>>(config.hosts);
   const LocalAddress place = choose_network(config);
   gloo::transport::tcp::attr attribute;
   attribute.iface = place.interface;
@@ -61,19 +59,17 @@ GlooConnection::GlooConnection(const BackendConfig& config)
 
 GlooConnection::GlooConnection(GlooConnection& whole, const std::string& name, const std::vector<int>& ranks)
     : device_(whole.device_),
-      store_(whole.store_),
-      failures_(store_),
-      timeout_(whole.timeout_),
-      members_(whole.members_.subgroup(name, ranks)),
-      hosts_(whole.hosts_) {
+      place_(whole.place_),
+      failures_(place_->store),
+      members_(whole.members_.subgroup(name, ranks)) {
   connect(" of group '" + name + "'");
 }
 
 void GlooConnection::connect(const std::string& where) {
   auto context = std::make_shared<gloo::rendezvous::Context>(members_.own, members_.size());
-  context->setTimeout(timeout_);
+  context->setTimeout(place_->timeout);
   context_ = context;
-  GlooStore store(*store_, members_.name + "/");
+  GlooStore store(*place_->store, members_.name + "/");
   try {
     context->connectFullMesh(store, device_);
   } catch (const std::exception& error) {
@@ -110,7 +106,7 @@ std::vector<int> GlooConnection::closed_peers() {
 std::string GlooConnection::cause(bool timed_out) {
   constexpr std::chrono::milliseconds kSoon{300};
   constexpr std::chrono::milliseconds kCascade{700};
-  const std::string late = " did not answer within " + std::to_string(timeout_.count() / 1000) + " s";
+  const std::string late = " did not answer within " + std::to_string(place_->timeout.count() / 1000) + " s";
   const std::string died = " closed the connection: it died or gave up";
   const std::vector<int> closed = timed_out ? std::vector<int>{} : closed_peers();
   context_->closeConnections();
@@ -130,11 +126,11 @@ std::string GlooConnection::cause(bool timed_out) {
 
 /// Alternative cause if no rank on another host answers.
 std::string GlooConnection::cut_off(const std::vector<int>& silent) const {
-  if (hosts_->empty()) return "";  // all ranks are on this host
-  const HostIdentity& here = (*hosts_)[members_.own_in_job()];
+  if (place_->hosts.empty()) return "";  // all ranks are on this host
+  const HostIdentity& here = place_->hosts[members_.own_in_job()];
   bool all_elsewhere = false;
   for (const int peer : members_.others()) {
-    if ((*hosts_)[peer].same_host(here)) continue;
+    if (place_->hosts[peer].same_host(here)) continue;
     all_elsewhere = true;
     if (!failures_.store_gone() && std::ranges::find(silent, peer) == silent.end()) return "";
   }

@@ -54,16 +54,14 @@ class GlooConnection {
   [[nodiscard]] std::string cut_off(const std::vector<int>& silent) const;
   [[nodiscard]] std::vector<int> closed_peers();
   [[nodiscard]] std::string in_words(const std::vector<int>& ranks) const {
-    return ranks_in_words(ranks, *hosts_);
+    return ranks_in_words(ranks, place_->hosts);
   }
 
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::Context> context_;
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<const BackendConfig> place_;  ///< of the whole job
   FailureReports failures_;
-  std::chrono::milliseconds timeout_;
   GroupMembers members_;
-  std::shared_ptr<const std::vector<HostIdentity>> hosts_;  ///< by rank of the job
   std::mutex mutex_;
   std::string failure_;  ///< of the first call that failed
 };
