@@ -97,16 +97,17 @@ Result answer(std::vector<std::string> words) {
   return latest->second;
 }
 
-std::optional<TrainingNumbers> training_numbers(std::vector<std::string> words, const Result& result) {
+/// Adds the columns of the simulated training if the words of the point have its options.
+void add_training(StudyRow& row, std::vector<std::string> words, const Result& result) {
   const OptionTexts options = take_training(words);
-  if (options.empty()) return std::nullopt;
+  if (options.empty()) return;
   const TrainingOutcome outcome = train(training_facts(result), training_request(options));
   const double median = outcome.wall_s(0.5);
-  return TrainingNumbers{.days = median / kDay,
-                         .device_hours = outcome.device_hours(median),
-                         .effective = outcome.effective(),
-                         .failures = outcome.mean(&TrainingRun::failures),
-                         .interval_s = outcome.plan.training.interval * outcome.plan.training.step_s};
+  row.set("train_days", median / kDay);
+  row.set("train_device_hours", outcome.device_hours(median));
+  row.set("effective_training_time", outcome.effective());
+  row.set("train_failures", outcome.mean(&TrainingRun::failures));
+  row.set("checkpoint_interval_s", outcome.plan.training.interval * outcome.plan.training.step_s);
 }
 
 /// Adds the file that a value names, and the files that it includes.
@@ -231,10 +232,10 @@ StudyRows answers_of(const Study& study, const StudyRun& run, const std::string&
       result.forecast.request = words;
       write_file(experiment->predicted_path(point), to_file_text(result), true);
     }
-    PointFacts facts = point_facts(point, result);
-    if (study.clock) facts.answered = Seconds(answered.count());
-    facts.training = training_numbers(words, result);
-    return row_of(point, result, facts);
+    StudyRow row = row_of(point, result, point_facts(point, result));
+    if (study.clock) row.set("answer_s", answered.count());
+    add_training(row, words, result);
+    return row;
   });
 }
 

@@ -31,7 +31,7 @@ struct Concerned {
 Concerned concerned_by(const Expectation& one, const std::vector<StudyPoint>& points,
                        const std::map<std::string, StudyRow>& rows) {
   Concerned all;
-  const bool measured = study_column(one.column).is_measured();
+  const bool measured = study_column(one.column).measured;
   for (const StudyPoint& point : points) {
     if (one.where && !one.where->holds(point.assigned)) continue;
     const StudyRow& row = rows.at(point.key);

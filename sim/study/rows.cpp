@@ -22,86 +22,6 @@
 namespace stepcast {
 namespace {
 
-std::optional<double> efficiency(const Result& result, const PointFacts& /*facts*/ = {}) {
-  const auto ideal = optional_at(result.forecast.baseline_step_time_s, "ideal_scaling");
-  return ideal ? std::optional(*ideal / result.median_step_time_s()) : std::nullopt;
-}
-
-std::optional<double> times(std::optional<double> value, double factor) {
-  return value ? std::optional(*value * factor) : std::nullopt;
-}
-
-std::optional<double> peak_memory(const Result& result, const PointFacts& /*facts*/) {
-  const double peak = highest_peak_bytes(result);
-  return peak > 0.0 ? std::optional(peak) : std::nullopt;
-}
-
-std::optional<double> samples_per_s(const Result& result, const PointFacts& /*facts*/) {
-  return result.configuration.data_parallel > 0 ? std::optional(result.throughput_samples_per_s())
-                                                : std::nullopt;
-}
-
-template <auto TrainingNumbers::*number>
-std::optional<double> of_training(const Result& /*result*/, const PointFacts& facts) {
-  return facts.training ? std::optional<double>((*facts.training).*number) : std::nullopt;
-}
-
-using ColumnValue = decltype(StudyColumn::value);
-ColumnValue of_result(const std::function<double(const Result&)>& value) {
-  return [value](const Result& result, const PointFacts& /*facts*/) { return value(result); };
-}
-
-/// Values of a Result and its training, by column.
-std::map<std::string, ColumnValue> column_values() {
-  std::map<std::string, ColumnValue> all{
-      {"step_time_s", of_result(&Result::median_step_time_s)},
-      {"throughput_samples_per_s", samples_per_s},
-      {"speed_up",
-       [](const Result& r, const PointFacts&) { return times(efficiency(r), r.configuration.world_size); }},
-      {"efficiency", efficiency},
-      {"bubble_fraction", of_result(&Result::bubble_fraction)},
-      {"bytes_sent_per_rank", of_result(&Result::bytes_sent_per_rank)},
-      {"peak_memory_bytes", peak_memory},
-      {"fits",
-       [](const Result& r, const PointFacts& facts) {
-         const std::optional<double> peak = peak_memory(r, facts);
-         if (!peak || facts.memory <= Bytes(0) || r.notes.contains("activations"))
-           return std::optional<double>();
-         const bool host_fits = !value_or(r.notes, "offload", "").ends_with("does not fit");
-         return std::optional(*peak <= facts.memory.count() && host_fits ? 1.0 : 0.0);
-       }},
-      {"ranks", of_result([](const Result& r) { return r.configuration.world_size; })},
-      {"compute_communication_ratio",
-       [](const Result& r, const PointFacts&) {
-         const auto exposed = mean_part(r, &Breakdown::exposed_communication_s);
-         const auto hidden = mean_part(r, &Breakdown::overlapped_communication_s);
-         if (!exposed || *exposed + *hidden <= 0.0) return std::optional<double>();
-         return times(mean_part(r, &Breakdown::compute_s), 1.0 / (*exposed + *hidden));
-       }},
-      {"tokens_per_s",
-       [](const Result& r, const PointFacts& facts) {
-         return facts.tokens_per_sample > 0.0 ? times(samples_per_s(r, facts), facts.tokens_per_sample)
-                                              : std::nullopt;
-       }},
-      {"power_w",
-       [](const Result& r, const PointFacts& facts) {
-         return facts.power > Watts(0) ? std::optional(r.configuration.world_size * facts.power.count())
-                                       : std::nullopt;
-       }},
-      {"answer_s",
-       [](const Result&, const PointFacts& facts) {
-         return facts.answered > Seconds(0) ? std::optional(facts.answered.count()) : std::nullopt;
-       }},
-      {"train_days", of_training<&TrainingNumbers::days>},
-      {"effective_training_time", of_training<&TrainingNumbers::effective>},
-      {"train_failures", of_training<&TrainingNumbers::failures>},
-      {"checkpoint_interval_s", of_training<&TrainingNumbers::interval_s>},
-      {"train_device_hours", of_training<&TrainingNumbers::device_hours>}};
-  for (const auto& [name, part] : breakdown_parts())
-    all[name + "_s"] = [member = part](const Result& r, const PointFacts&) { return mean_part(r, member); };
-  return all;
-}
-
 /// `1e6 / tokens_per_s * ranks`, from left to right. No value where a name has none, nor for a quotient by 0.
 decltype(StudyColumn::derived) formula_of(const YamlNode& node, const YamlNode& columns) {
   struct Factor {
@@ -136,14 +56,15 @@ decltype(StudyColumn::derived) formula_of(const YamlNode& node, const YamlNode& 
 std::vector<StudyColumn> read_columns() {
   static const std::map<std::string, Better> kBetter{{"more", Better::kMore}, {"less", Better::kLess}};
   const YamlNode file = YamlNode::load((home_folder() / "studies" / "columns" / "columns.yaml").string());
-  const std::map<std::string, ColumnValue> values = column_values();
   std::vector<StudyColumn> columns;
   for (const auto& [name, node] : entries_of(file)) {
-    node.allow_only({"label", "better", "formula", "meaning"});
-    StudyColumn column{.name = name, .label = node.at("label").text(), .meaning = node.at("meaning").text()};
+    node.allow_only({"label", "better", "formula", "measured", "meaning"});
+    StudyColumn column{.name = name,
+                       .label = node.at("label").text(),
+                       .meaning = node.at("meaning").text(),
+                       .measured = node.flag("measured")};
     if (node.has("better")) column.better = node.at("better").named("better", kBetter);
     if (node.has("formula")) column.derived = formula_of(node.at("formula"), file);
-    if (const auto value = values.find(name); value != values.end()) column.value = value->second;
     columns.push_back(std::move(column));
   }
   return columns;
@@ -164,6 +85,8 @@ const std::vector<StudyColumn>& study_columns() {
 
 std::optional<double> StudyRow::value(std::string_view column) const { return optional_at(values, column); }
 
+void StudyRow::set(const std::string& column, double value) { values[study_column(column).name] = value; }
+
 const StudyColumn& study_column(const std::string& name) {
   return named(study_columns(), &StudyColumn::name, "column", name);
 }
@@ -180,9 +103,33 @@ std::vector<std::string> study_column_names() { return transformed(study_columns
 
 StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts& facts) {
   StudyRow row{.key = point.key};
-  for (const StudyColumn& column : study_columns())
-    if (const auto value = column.value ? column.value(result, facts) : std::nullopt)
-      row.values[column.name] = *value;
+  const int ranks = result.configuration.world_size;
+  const double step_s = result.median_step_time_s(), peak = highest_peak_bytes(result);
+  row.set("ranks", ranks);
+  row.set("step_time_s", step_s);
+  row.set("bubble_fraction", result.bubble_fraction());
+  row.set("bytes_sent_per_rank", result.bytes_sent_per_rank);
+  if (const auto ideal = optional_at(result.forecast.baseline_step_time_s, "ideal_scaling")) {
+    row.set("efficiency", *ideal / step_s);
+    row.set("speed_up", *ideal / step_s * ranks);
+  }
+  if (result.configuration.data_parallel > 0) {
+    const double samples_per_s = result.throughput_samples_per_s();
+    row.set("throughput_samples_per_s", samples_per_s);
+    if (facts.tokens_per_sample > 0.0) row.set("tokens_per_s", samples_per_s * facts.tokens_per_sample);
+  }
+  for (const auto& [name, part] : breakdown_parts())
+    if (const auto mean = mean_part(result, part)) row.set(name + "_s", *mean);
+  const double communication_s = row.value("exposed_communication_s").value_or(0.0) +
+                                 row.value("overlapped_communication_s").value_or(0.0);
+  if (communication_s > 0.0)
+    row.set("compute_communication_ratio", row.values.at("compute_s") * (1.0 / communication_s));
+  if (peak > 0.0) row.set("peak_memory_bytes", peak);
+  if (peak > 0.0 && facts.memory > Bytes(0) && !result.notes.contains("activations")) {
+    const bool host_fits = !value_or(result.notes, "offload", "").ends_with("does not fit");
+    row.set("fits", peak <= facts.memory.count() && host_fits ? 1.0 : 0.0);
+  }
+  if (facts.power > Watts(0)) row.set("power_w", ranks * facts.power.count());
   return row;
 }
 
@@ -194,26 +141,23 @@ void derive_columns(StudyRows& rows, const StudyCost& cost) {
 }
 
 void add_measured(StudyRow& row, const Case& one, const std::vector<double>& slowdowns) {
-  const auto set = [&](const std::string& column, double value) {
-    row.values[study_column(column).name] = value;
-  };
   const double error = one.relative_error();
-  set("measured_s", one.measured->value);
-  set("measured_low_s", one.measured->low);
-  set("measured_high_s", one.measured->high);
-  set("relative_error", error);
-  set("absolute_error", std::abs(error));
-  set("error_outside_launches", one.inside_launch_range() ? 0.0 : std::abs(error));
+  row.set("measured_s", one.measured->value);
+  row.set("measured_low_s", one.measured->low);
+  row.set("measured_high_s", one.measured->high);
+  row.set("relative_error", error);
+  row.set("absolute_error", std::abs(error));
+  row.set("error_outside_launches", one.inside_launch_range() ? 0.0 : std::abs(error));
   if (const auto speed_up = row.values.find("speed_up"); speed_up != row.values.end())
-    set("measured_speed_up", speed_up->second * (1.0 + error));
+    row.set("measured_speed_up", speed_up->second * (1.0 + error));
   for (const char* predictor : {"ideal_scaling", "alpha_beta", "overlap", "bubble_formula"})
     if (const auto found = one.trivial.find(predictor); found != one.trivial.end())
-      set(std::string(predictor) + "_error", std::abs(*one.error_of(found->second)));
-  if (!slowdowns.empty()) set("reference_slowdown", median(slowdowns));
+      row.set(std::string(predictor) + "_error", std::abs(*one.error_of(found->second)));
+  if (!slowdowns.empty()) row.set("reference_slowdown", median(slowdowns));
   const auto at_equal_speed = one.error_at_equal_speed();
   if (!at_equal_speed) return;
-  set("error_at_equal_speed", *at_equal_speed);
-  set("absolute_error_at_equal_speed", std::abs(*at_equal_speed));
+  row.set("error_at_equal_speed", *at_equal_speed);
+  row.set("absolute_error_at_equal_speed", std::abs(*at_equal_speed));
 }
 
 std::string line_of(const StudyRow& row) {

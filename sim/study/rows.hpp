@@ -21,36 +21,28 @@ struct Case;
 
 inline constexpr const char* kStudySchema = "stepcast.study/1";
 
-/// A whole training, of points with options of `train`.
-struct TrainingNumbers {
-  double days = 0.0, device_hours = 0.0, effective = 0.0, failures = 0.0, interval_s = 0.0;
-};
-
 /// Facts about a point that its Result does not contain.
 struct PointFacts {
   Bytes memory;                ///< of one device; 0 B: unknown
   Watts power;                 ///< thermal design power of one device; 0 W: unknown
   double tokens_per_sample{};  ///< 0: samples are not sequences
-  Seconds answered{};          ///< time that the forecast took; 0 s: not measured
-  std::optional<TrainingNumbers> training{};
 };
 
 enum class Better : std::uint8_t { kNeither, kMore, kLess };
 /// By names of study_columns(), which outlive it. A flat map, because there may be 100,000 of them.
 using ColumnValues = boost::container::flat_map<std::string_view, double>;
 
-/// A number of a point: from its Result, from its runs, or derived from other columns and the study's `cost`.
-/// Derived columns are not stored with the rows, so that another price needs no new forecast.
+/// A number of a point: from its Result and its simulated training, from its runs, or derived from other
+/// columns and the study's `cost`. Derived columns are not stored with the rows, so that another price needs
+/// no new forecast.
 struct StudyColumn {
   std::string name;   ///< with its unit: `step_time_s`
   std::string label;  ///< of an axis: `step time (s)`
   std::string meaning;
   Better better = Better::kNeither;
+  bool measured = false;  ///< only studies that run have it
   /// No value if it does not apply.
-  std::function<std::optional<double>(const Result&, const PointFacts&)> value = nullptr;
   std::function<std::optional<double>(const ColumnValues&, const StudyCost&)> derived = nullptr;
-  /// Whether only studies that run have it.
-  [[nodiscard]] bool is_measured() const { return !value && !derived; }
 };
 const std::vector<StudyColumn>& study_columns();
 std::vector<std::string> study_column_names();
@@ -66,6 +58,7 @@ struct StudyRow {
   std::string error{};  ///< message of `stepcast predict` or of a run
   bool lost = false;    ///< the machine failed; the next run computes the point again
   [[nodiscard]] std::optional<double> value(std::string_view column) const;
+  void set(const std::string& column, double value);
 };
 using StudyRows = std::map<std::string, StudyRow>;  ///< by key of a point
 

@@ -286,7 +286,7 @@ class StudyReader {
     for (const char* key : {"column", "below", "in_order_of", "x", "y", "value", "markers"}) {
       if (study_.parts || !node.has(key)) continue;
       const auto column = std::ranges::find(study_columns(), node.at(key).text(), &StudyColumn::name);
-      if (column != study_columns().end() && column->is_measured())
+      if (column != study_columns().end() && column->measured)
         node.at(key).fail("'{}' requires a study that runs, and this one only predicts", column->name);
     }
   }
