@@ -76,7 +76,7 @@ void print_quantities(const RowSet& set, const SetForecast& forecast, const std:
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
     const Row& row = set.rows[i];
     std::string name = row.name + (row.role == RowRole::kFit ? " [fitted]" : "");
-    for (const RowQuantity& quantity : row_quantities()) {
+    for (const RowQuantity& quantity : kRowQuantities) {
       const auto found = forecast.rows[i].values.find(quantity.name);
       if (found == forecast.rows[i].values.end() || !shown(set, quantity.name)) continue;
       table.add({std::exchange(name, ""), quantity.name, text_of(json_of(row.measured), quantity.name),

@@ -34,17 +34,33 @@ struct RowQuantity {
   const char* name;
   bool leads = false;  ///< rows may be judged by it; the first measured one counts
   bool of_epoch = false;
-  /// A value, or one per rank; empty if it does not apply.
-  std::vector<double> (*value)(const Result& result, const RowScope& scope) = nullptr;
 };
 
 /// Ordered: a row is judged by the first measured one that leads.
-const std::vector<RowQuantity>& row_quantities();
+inline constexpr RowQuantity kRowQuantities[]{{"throughput_samples_per_s", true},
+                                              {"total_time_s", true, true},
+                                              {"epoch_time_s", true, true},
+                                              {"mean_iteration_s", true},
+                                              {"time_s", true},
+                                              {kStepTime, true},
+                                              {"compute_time_s", false, true},
+                                              {"communication_time_s", false, true},
+                                              {"speedup", false, true},
+                                              {"efficiency", false, true},
+                                              {"peak_memory_mb_per_rank"},
+                                              {"mean_peak_memory_mb"},
+                                              {"stage_time_cv"},
+                                              {"memory_cv"},
+                                              {"bubble_fraction"},
+                                              {kPeakMemory, true},
+                                              {kReservedMemory, true},
+                                              {kProcessMemory, true},
+                                              {kLastRankMemory, true}};
 /// \throws InputError with the nearest name
 const RowQuantity& quantity_named(const std::string& name);
 
 using RowValues = std::map<std::string, std::vector<double>>;
-/// Every quantity that has a value.
+/// Every quantity that applies: a value, or one per rank.
 RowValues row_values(const Result& result, const RowScope& scope);
 
 /// By quantity a number, or a list of several values.

@@ -100,9 +100,9 @@ double RowModel::alpha_beta(std::size_t row, const Assignment& parameters) {
   Result baseline;
   baseline.configuration = result.configuration;
   baseline.step_time_s = {{found->second}};
-  const auto values =
-      quantity_named(set_.rows[row].leading()).value(baseline, scope_of(row, result.configuration));
-  return values.empty() ? 0.0 : mean_of(values);
+  const RowValues values = row_values(baseline, scope_of(row, result.configuration));
+  const auto leading = values.find(set_.rows[row].leading());
+  return leading == values.end() ? 0.0 : mean_of(leading->second);
 }
 
 Residuals RowModel::residuals(const std::vector<std::size_t>& rows, const Chosen& chosen) {

@@ -63,7 +63,7 @@ std::optional<double> Row::agreed(const std::string& quantity) const {
 }
 
 std::string Row::leading() const {
-  for (const RowQuantity& quantity : row_quantities())
+  for (const RowQuantity& quantity : kRowQuantities)
     if (quantity.leads && measured.contains(quantity.name)) return quantity.name;
   return "step_time_s";
 }

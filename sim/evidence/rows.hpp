@@ -58,7 +58,7 @@ struct Row {
   [[nodiscard]] std::optional<double> agreed(const std::string& quantity) const;
   /// Ranks that agreed() leaves out.
   [[nodiscard]] std::vector<int> ranks_left_out(const std::string& quantity) const;
-  /// The quantity that the row is judged by: the first measured one of row_quantities(); else `step_time_s`.
+  /// The quantity that the row is judged by: the first measured one of kRowQuantities; else `step_time_s`.
   [[nodiscard]] std::string leading() const;
 };
 
