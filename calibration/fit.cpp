@@ -2,7 +2,6 @@
 
 #include <Eigen/Dense>
 #include <algorithm>
-#include <cassert>
 #include <cmath>
 
 #include "core/ranges.hpp"
@@ -57,6 +56,27 @@ double ramp(double bytes, double low, double high) {
   return std::clamp((bytes - low) / (high - low), 0.0, 1.0);
 }
 
+/// Least squares in relative error of a rising, piecewise linear cost with the given knots:
+///
+///     minimise  sum_i ((f(n_i) - t_i) / t_i)^2      f(n) = c + sum_j a_j * r_j(n),   c >= 0, a_j >= 0
+///
+/// where r_j rises from 0 to 1 between knots j and j + 1. All coefficients are non-negative (Lawson & Hanson,
+/// "Solving Least Squares Problems", 1974, ch. 23), so the cost is never negative and never falls. \pre
+/// knots ascend and are not empty
+PiecewiseCost fit_with_knots(const std::vector<CostPoint>& points, const std::vector<double>& knots) {
+  std::vector<std::vector<double>> rows;
+  for (const CostPoint& point : points) {
+    std::vector<double>& row = rows.emplace_back(1, 1.0 / point.time_s);
+    for (std::size_t j = 1; j < knots.size(); ++j)
+      row.push_back(ramp(point.bytes, knots[j - 1], knots[j]) / point.time_s);
+  }
+  const std::vector<double> rises = fit_non_negative(rows, std::vector<double>(points.size(), 1.0));
+  PiecewiseCost cost;
+  double time = 0.0;
+  for (std::size_t j = 0; j < knots.size(); ++j) cost.knots.push_back({knots[j], time += rises[j]});
+  return cost;
+}
+
 double squared_relative_error(const PiecewiseCost& cost, const std::vector<CostPoint>& points) {
   return sum_of(points, [&](const CostPoint& point) {
     const double error = cost.at(Bytes(point.bytes)).count() / point.time_s - 1.0;
@@ -81,39 +101,7 @@ std::vector<double> with_best_knot(const std::vector<CostPoint>& points, const s
   return best;
 }
 
-}  // namespace
-
-PiecewiseCost fit_with_knots(const std::vector<CostPoint>& points, const std::vector<double>& knots) {
-  assert(!points.empty() && !knots.empty());
-  std::vector<std::vector<double>> rows;
-  for (const CostPoint& point : points) {
-    std::vector<double>& row = rows.emplace_back(1, 1.0 / point.time_s);
-    for (std::size_t j = 1; j < knots.size(); ++j)
-      row.push_back(ramp(point.bytes, knots[j - 1], knots[j]) / point.time_s);
-  }
-  const std::vector<double> rises = fit_non_negative(rows, std::vector<double>(points.size(), 1.0));
-  PiecewiseCost cost;
-  double time = 0.0;
-  for (std::size_t j = 0; j < knots.size(); ++j) cost.knots.push_back({knots[j], time += rises[j]});
-  return cost;
-}
-
-CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance) {
-  assert(!points.empty());
-  std::vector<double> knots{points.front().bytes};
-  if (points.size() > 1) knots.push_back(points.back().bytes);
-  const std::size_t most = (points.size() + 1) / 2;
-  CostFit fit;
-  while (true) {
-    fit.cost = fit_with_knots(points, knots);
-    fit.quality = residuals(fit.cost, points);
-    if (fit.quality.worst_absolute_relative_residual <= tolerance || knots.size() >= most) return fit;
-    std::vector<double> more = with_best_knot(points, knots);
-    if (more.size() == knots.size()) return fit;
-    knots = std::move(more);
-  }
-}
-
+/// Residuals of a cost at these points.
 FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points) {
   FitQuality quality;
   std::vector<double> all;
@@ -125,8 +113,26 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
     quality.worst_at_bytes = point.bytes;
   }
   for (const CostPoint& point : points) quality.samples += point.samples;
-  if (!all.empty()) quality.median_absolute_relative_residual = median(all);
+  quality.median_absolute_relative_residual = median(all);
   return quality;
+}
+
+}  // namespace
+
+FittedCost fit_cost(const std::vector<CostPoint>& points, double tolerance) {
+  if (points.empty()) return {};
+  std::vector<double> knots{points.front().bytes};
+  if (points.size() > 1) knots.push_back(points.back().bytes);
+  const std::size_t most = (points.size() + 1) / 2;
+  FittedCost fitted;
+  while (true) {
+    fitted.cost = fit_with_knots(points, knots);
+    fitted.fit = residuals(fitted.cost, points);
+    if (fitted.fit.worst_absolute_relative_residual <= tolerance || knots.size() >= most) return fitted;
+    std::vector<double> more = with_best_knot(points, knots);
+    if (more.size() == knots.size()) return fitted;
+    knots = std::move(more);
+  }
 }
 
 std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& rows,

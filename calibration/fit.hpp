@@ -21,27 +21,11 @@ struct CostPoint {
   int samples = 1;
 };
 
-struct CostFit {
-  PiecewiseCost cost;
-  FitQuality quality;
-};
-
-/// Least squares in relative error of a rising, piecewise linear cost with the given knots:
-///
-///     minimise  sum_i ((f(n_i) - t_i) / t_i)^2      f(n) = c + sum_j a_j * r_j(n),   c >= 0, a_j >= 0
-///
-/// where r_j rises from 0 to 1 between knots j and j + 1. All coefficients are non-negative (Lawson & Hanson,
-/// "Solving Least Squares Problems", 1974, ch. 23), so the cost is never negative and never falls. \pre
-/// points ascend in bytes, times are positive; knots ascend and are not empty
-PiecewiseCost fit_with_knots(const std::vector<CostPoint>& points, const std::vector<double>& knots);
-
 /// Chooses the knots among the sizes measured: first and last, then, one after the other, the size that
 /// reduces the squared relative error most, until all residuals are within `tolerance` or every second size
-/// is a knot. There are fewer knots than points, so that residuals measure the fit.
-CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
-
-/// Residuals of a cost at these points.
-FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points);
+/// is a knot. There are fewer knots than points, so that residuals measure the fit. Free without points.
+/// \pre points ascend in bytes, times are positive
+FittedCost fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
 
 inline constexpr std::size_t kMinSamples = 3;  ///< for the median of a probe and size
 

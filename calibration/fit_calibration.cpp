@@ -99,18 +99,14 @@ const SampleSet* only_set(const Calibration& calibration, const std::string& pro
   return sets.empty() ? nullptr : sets.front();
 }
 
-CostFit fit_points(const std::vector<CostPoint>& points) {
-  return points.empty() ? CostFit{} : fit_cost(points);
-}
-
 /// Cost of one end of a message if `probe` contains `ends` of them.
-CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool processor_time = false,
-                  double ends = 1.0) {
+FittedCost fit_probe(const Calibration& calibration, const Probe& probe, bool processor_time = false,
+                     double ends = 1.0) {
   std::vector<CostPoint> points;
   for (const SizeCost& cost : cost_by_size(calibration, probe))
     if (const double time = processor_time ? cost.cpu_s : cost.time_s; time > 0.0)
       points.push_back({cost.bytes, time / ends, cost.samples});
-  return fit_points(points);
+  return fit_cost(points);
 }
 
 /// Median of of(longer, shorter) over the common sizes up to 16 KiB, for which costs hardly depend on the
@@ -158,7 +154,7 @@ Wire wire_of(const Calibration& calibration, BytesPerSecond bandwidth) {
 /// Time of the endpoints for a message, without the wire; at least that of the smallest. During a round trip
 /// the links' token buckets must refill for one message. Samples in which they hardly do depend on the fill
 /// rate instead of the endpoints and are skipped.
-CostFit fit_latency(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
+FittedCost fit_latency(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnough = 1.1;
   std::vector<CostPoint> points;
   for (const auto& [bytes, time, cpu, samples] : cost_by_size(calibration, {"ping_pong", path_class})) {
@@ -167,19 +163,19 @@ CostFit fit_latency(const Calibration& calibration, const std::string& path_clas
     const double on_wire = wire.s_per_byte * std::max(0.0, bytes - wire.at_once);
     if (time > 0.0) points.push_back({bytes, std::max(time - on_wire, least), samples});
   }
-  return fit_points(points);
+  return fit_cost(points);
 }
 
 /// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. If
 /// the wire takes most of the exchange, endpoints wait for it, and their CPU time counts instead.
-CostFit fit_gap(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
+FittedCost fit_gap(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnds = 2.0;
   std::vector<CostPoint> points;
   for (const auto& [bytes, time, cpu, samples] : cost_by_size(calibration, {"exchange", path_class})) {
     const bool waits = 2.0 * wire.s_per_byte * bytes > time;
     if (time > 0.0) points.push_back({bytes, (waits ? cpu : time) / kEnds, samples});
   }
-  return fit_points(points);
+  return fit_cost(points);
 }
 
 /// \param bandwidth of the wire; 0: unknown, or none
@@ -187,18 +183,18 @@ PathCost fit_path(const Calibration& calibration, const std::string& path_class,
   const std::vector<const SampleSet*> sets = sets_of(calibration, {"ping_pong", path_class});
   constexpr double kEnds = 2.0;
   const Wire wire = wire_of(calibration, bandwidth);
-  const CostFit latency = fit_latency(calibration, path_class, wire);
-  const CostFit gap = fit_gap(calibration, path_class, wire);
-  const CostFit cpu = fit_probe(calibration, {"exchange", path_class}, true, kEnds);
+  const FittedCost latency = fit_latency(calibration, path_class, wire);
+  const FittedCost gap = fit_gap(calibration, path_class, wire);
+  const FittedCost cpu = fit_probe(calibration, {"exchange", path_class}, true, kEnds);
   return {.path_class = path_class,
           .latency = latency.cost,
           .notice_s = difference(calibration, {"rendezvous", path_class}, {"ping_pong", path_class}).count(),
           .gap = gap.cost,
           .cpu = cpu.cost,
           .wake_cpu_s = wake_cpu(calibration, path_class).count(),
-          .latency_fit = latency.quality,
-          .gap_fit = gap.quality,
-          .cpu_fit = cpu.quality,
+          .latency_fit = latency.fit,
+          .gap_fit = gap.fit,
+          .cpu_fit = cpu.fit,
           .wire_bandwidth_bytes_per_s = bandwidth.count(),
           .smallest_bytes = sets.front()->bytes,
           .largest_bytes = sets.back()->bytes};
@@ -377,10 +373,8 @@ void reject_interference(Calibration& calibration) {
 
 void fit_calibration(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires) {
   fit_messages(calibration, wires);
-  const CostFit reduce = fit_probe(calibration, {"reduce"});
-  const CostFit copy = fit_probe(calibration, {"copy"});
-  calibration.reduce = {reduce.cost, reduce.quality};
-  calibration.copy = {copy.cost, copy.quality};
+  calibration.reduce = fit_probe(calibration, {"reduce"});
+  calibration.copy = fit_probe(calibration, {"copy"});
   calibration.call_overhead_s = call_overhead(calibration).count();
   fit_sharing(calibration);
   count_sets(calibration);

@@ -33,17 +33,17 @@ SampleSet samples(const std::string& probe, double bytes, std::vector<double> ti
 }  // namespace
 
 TEST_CASE("a cost of 10 us plus 1 ns per byte is found with two knots and no residual", "[calibration]") {
-  const CostFit fit = fit_cost(measured([](double n) { return 10e-6 + 1e-9 * n; }));
+  const FittedCost fit = fit_cost(measured([](double n) { return 10e-6 + 1e-9 * n; }));
   REQUIRE(fit.cost.knots.size() == 2);
   CHECK(fit.cost.at(Bytes(1000.0)).count() == Approx(11e-6));
   CHECK(fit.cost.at(Bytes(1e6)).count() == Approx(1010e-6));
-  CHECK(fit.quality.worst_absolute_relative_residual < 1e-9);
+  CHECK(fit.fit.worst_absolute_relative_residual < 1e-9);
 }
 
 TEST_CASE("the knot of a cost with one bend is the size at which it bends", "[calibration]") {
   const double bend = 65536.0;
   const auto cost = [&](double n) { return 20e-6 + 1e-10 * n + 2e-9 * std::max(0.0, n - bend); };
-  const CostFit fit = fit_cost(measured(cost));
+  const FittedCost fit = fit_cost(measured(cost));
   REQUIRE(fit.cost.knots.size() == 3);
   CHECK(fit.cost.knots[1].bytes == bend);
   CHECK(fit.cost.at(Bytes(131072.0)).count() == Approx(cost(131072.0)));
@@ -54,27 +54,27 @@ TEST_CASE("a fitted cost never falls and is never negative, even where the sampl
   std::vector<CostPoint> points = measured([](double n) { return 30e-6 + 1e-9 * n; });
   points[3].time_s = 90e-6;
   points[10].time_s = 5e-6;
-  const CostFit fit = fit_cost(points);
+  const FittedCost fit = fit_cost(points);
   for (std::size_t k = 0; k < fit.cost.knots.size(); ++k) {
     CHECK(fit.cost.knots[k].time_s >= (k == 0 ? 0.0 : fit.cost.knots[k - 1].time_s));
   }
   // 90 us cannot be met by a cost that is 30 us before and after: the residual shows it.
-  CHECK(fit.quality.worst_absolute_relative_residual > 0.5);
+  CHECK(fit.fit.worst_absolute_relative_residual > 0.5);
 }
 
 TEST_CASE("at most every second size becomes a knot, so that residuals mean something", "[calibration]") {
   int i = 0;
   const std::vector<CostPoint> points =
       measured([&](double n) { return (30e-6 + 1e-9 * n) * (++i % 2 == 0 ? 1.1 : 0.9); });
-  const CostFit fit = fit_cost(points);
+  const FittedCost fit = fit_cost(points);
   CHECK(fit.cost.knots.size() <= (points.size() + 1) / 2);
   // The 10 % up and down around the line cannot be followed by half as many knots.
-  CHECK(fit.quality.median_absolute_relative_residual > 0.02);
-  CHECK(fit.quality.median_absolute_relative_residual < 0.2);
+  CHECK(fit.fit.median_absolute_relative_residual > 0.02);
+  CHECK(fit.fit.median_absolute_relative_residual < 0.2);
 }
 
 TEST_CASE("one measured size is a constant cost", "[calibration]") {
-  const CostFit fit = fit_cost({{4.0, 3e-6}});
+  const FittedCost fit = fit_cost({{4.0, 3e-6}});
   CHECK(fit.cost.at(Bytes(4.0)).count() == Approx(3e-6));
   CHECK(fit.cost.at(Bytes(4e6)).count() == Approx(3e-6));
 }
