@@ -68,7 +68,7 @@ const std::vector<Module>& module_table() {
       {"sim/kineto", kRecords + Folders{"topologies"}},
       {"plots", {"core", "schedule", "records", "sim/evidence"}},
       {"sim/train", kRecords + Folders{"topologies", "sim/strategies"}},
-      {"sim/study", {"core", "schedule", "records", "sim/evidence"}},
+      {"sim/study", {"core", "schedule", "records", "calibration", "sim/evidence"}},
       {"sim/plan", kReplay + Folders{"sim/replay", "sim/train"}},
       {"sim/explain", kReplay + Folders{"sim/replay"}},
       {"sim/cli", kRecords + Folders{"sim/strategies"}},
