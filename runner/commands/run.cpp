@@ -18,7 +18,6 @@
 #include "runner/measure/gpu_watch.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
-#include "sim/cli/training_options.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/strategies/tensor_parallel.hpp"

@@ -9,6 +9,8 @@
 #include "core/number.hpp"
 #include "core/processes.hpp"
 #include "core/ranges.hpp"
+#include "sim/strategies/strategy.hpp"
+#include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 
@@ -18,6 +20,19 @@ namespace {
 template <class Parser>
 auto parsed(const po::variables_map& values, const std::string& name, Parser parse) {
   return parsed_option("", [&] { return parse(text_option(values, name), "--" + name); });
+}
+
+/// `ddp, pipeline: dtype in which buckets travel: none or fp16`
+std::string describe(const KnownOption& known) {
+  const StrategyOption& option = known.option;
+  return joined(known.strategies) + ": " + option.help +
+         (option.choices.empty() ? "" : ": " + alternatives(option.choices));
+}
+
+po::value_semantic* value_of(const StrategyOption& option) {
+  if (option.kind == OptionKind::kFlag) return po::bool_switch();
+  auto* value = po::value<std::string>();
+  return option.standard.empty() ? value : value->default_value("", option.standard);
 }
 
 }  // namespace
@@ -102,6 +117,16 @@ std::set<int> numbers_option(const po::variables_map& values, const std::string&
     for (int number = *first; number <= *last; ++number) numbers.insert(number);
   }
   return numbers;
+}
+
+void declare_training_options(po::options_description& options) {
+  declare_options(options, "training", {{"strategies", entry_lines(strategies())}});
+  for (const KnownOption& known : known_options())
+    options.add_options()(known.option.name.c_str(), value_of(known.option), describe(known).c_str());
+}
+
+TrainingConfig training_config(const po::variables_map& values) {
+  return training_config(given_options(values));
 }
 
 namespace {

@@ -12,8 +12,10 @@
 #include "sim/cli/command.hpp"
 #include "sim/strategies/options.hpp"
 
-/// Values of options with units. Wrong values are UsageErrors, not errors of input files.
+/// Values of options. Wrong values are UsageErrors, not errors of input files.
 namespace stepcast {
+
+struct TrainingConfig;
 
 /// A given text; empty if the option was not given.
 std::string text_option(const po::variables_map& values, const std::string& name);
@@ -68,6 +70,11 @@ std::set<int> numbers_option(const po::variables_map& values, const std::string&
 /// Texts of the given options, by name: a flag is `yes`, values of an option given several times are joined
 /// by commas. Defaults are left out.
 OptionTexts given_options(const po::variables_map& values);
+
+/// Declares `--strategy`, `--micro-batches` and every option of a strategy, the same for `run` and `predict`.
+void declare_training_options(po::options_description& options);
+/// Training configuration of the given options, see sim/strategies/strategy.hpp.
+TrainingConfig training_config(const po::variables_map& values);
 
 /// Checks before long work that the timeline can be written, and its ranks and steps.
 /// \param world_size number of ranks; 0: not known yet \throws UsageError

@@ -10,7 +10,6 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
-#include "sim/cli/training_options.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "sim/plan/launch_reader.hpp"
 #include "sim/replay/collective_prediction.hpp"

@@ -18,7 +18,6 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/commands/predict.hpp"
-#include "sim/commands/study_evidence.hpp"
 #include "sim/commands/study_output.hpp"
 #include "sim/commands/study_plan.hpp"
 #include "sim/replay/prediction_options.hpp"

@@ -7,7 +7,6 @@
 #include "core/file.hpp"
 #include "plots/waterfall.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/cli/training_options.hpp"
 #include "sim/commands/predict.hpp"
 #include "sim/replay/prediction_options.hpp"
 #include "sim/train/training.hpp"

@@ -1,5 +1,3 @@
-#include "sim/train/simulation.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -7,6 +5,7 @@
 #include <random>
 
 #include "core/error.hpp"
+#include "sim/train/timeline.hpp"
 
 namespace stepcast {
 namespace {

@@ -12,7 +12,7 @@
 #include "records/result.hpp"
 #include "sim/strategies/options.hpp"
 #include "sim/train/failures.hpp"
-#include "sim/train/simulation.hpp"
+#include "sim/train/timeline.hpp"
 #include "topologies/cluster.hpp"
 
 /// A whole training: from the forecast of a step to days, device-hours, cost and energy.

@@ -2,8 +2,8 @@
 #include <sstream>
 
 #include "core/error.hpp"
+#include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
-#include "sim/cli/training_options.hpp"
 #include "sim/evidence/compare.hpp"
 #include "sim/replay/prediction.hpp"
 #include "sim/strategies/local_step.hpp"

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "core/error.hpp"
-#include "sim/train/simulation.hpp"
+#include "sim/train/timeline.hpp"
 
 /// Laws of trainings over weeks: closed form and simulation against numbers computed by hand and against each
 /// other.
