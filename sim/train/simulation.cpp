@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <iterator>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "core/error.hpp"
 #include "sim/train/timeline.hpp"
@@ -13,21 +14,11 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kHopeless = 1000.0;  // times the useful time
 
-/// Times of events to come, the next one last.
-class Returns {
- public:
-  void add(double time) { times_.insert(std::ranges::upper_bound(times_, time, std::greater()), time); }
-  void drop_until(double time) {
-    while (!times_.empty() && times_.back() <= time) times_.pop_back();
-  }
-  [[nodiscard]] double next() const { return times_.empty() ? kNever : times_.back(); }
-  /// Time of the return that leaves `count` absent.
-  [[nodiscard]] double until_left(int count) const { return times_[static_cast<std::size_t>(count)]; }
-  [[nodiscard]] int count() const { return static_cast<int>(times_.size()); }
+/// Times of events to come.
+using Returns = std::multiset<double>;
 
- private:
-  std::vector<double> times_;
-};
+void drop_until(Returns& times, double time) { times.erase(times.begin(), times.upper_bound(time)); }
+double next_of(const Returns& times) { return times.empty() ? kNever : *times.begin(); }
 
 class Simulation {
  public:
@@ -162,9 +153,9 @@ class Simulation {
     leave(one);
     update_speed();
     // Without a host the replica is absent until a repair.
-    if (one.hosts == 0 || case_.spares < 0 || repairs_.count() <= case_.spares)
+    if (one.hosts == 0 || case_.spares < 0 || std::ssize(repairs_) <= case_.spares)
       for (int hosts = 0; hosts == 0 || hosts < one.hosts; hosts += case_.hosts_per_replica)
-        rejoins_.add(now_ + one.detection_s + one.restart_s);
+        rejoins_.insert(now_ + one.detection_s + one.restart_s);
     update_speed();
     if (elastic_ > 0.0) {
       spend(TrainingPart::kDetection, one.detection_s);
@@ -177,18 +168,18 @@ class Simulation {
 
   void leave(const Interruption& one) {
     if (case_.spares < 0) return;
-    for (int i = 0; i < one.hosts; ++i) repairs_.add(now_ + exponential(1.0 / one.repair_s));
+    for (int i = 0; i < one.hosts; ++i) repairs_.insert(now_ + exponential(1.0 / one.repair_s));
   }
 
   /// From an interruption to the next step; other failures begin it again.
   void recover(Interruption one) {
     for (;;) {
-      repairs_.drop_until(now_);
+      drop_until(repairs_, now_);
       const int most = case_.elasticity == Elasticity::kNone
                            ? case_.spares
                            : case_.spares + (case_.replicas - 1) * case_.hosts_per_replica;
-      if (case_.spares >= 0 && repairs_.count() > most)
-        spend(TrainingPart::kWaiting, repairs_.until_left(most) - now_);
+      if (case_.spares >= 0 && std::ssize(repairs_) > most)
+        spend(TrainingPart::kWaiting, *std::next(repairs_.rbegin(), most) - now_);  // until `most` are absent
       const double until = exponential(failure_rate_);
       spend(TrainingPart::kDetection, std::min(until, one.detection_s));
       spend(TrainingPart::kRestart, std::clamp(until - one.detection_s, 0.0, one.restart_s));
@@ -204,7 +195,7 @@ class Simulation {
 
   [[nodiscard]] double next_return() const {
     if (elastic_ >= 1.0) return kNever;
-    return std::min(rejoins_.next(), case_.spares >= 0 ? repairs_.next() : kNever);
+    return std::min(next_of(rejoins_), case_.spares >= 0 ? next_of(repairs_) : kNever);
   }
 
   void take_returns() {
@@ -219,12 +210,13 @@ class Simulation {
 
   /// Drops hosts and replicas that have returned, and begins slow episodes up to now.
   void update_speed() {
-    repairs_.drop_until(now_);
-    rejoins_.drop_until(now_);
-    int absent = rejoins_.count();
+    drop_until(repairs_, now_);
+    drop_until(rejoins_, now_);
+    auto absent = std::ssize(rejoins_);
     if (case_.elasticity != Elasticity::kNone && case_.spares >= 0)
-      absent += (std::max(0, repairs_.count() - case_.spares) + case_.hosts_per_replica - 1) /
-                case_.hosts_per_replica;
+      absent +=
+          (std::max(std::ssize(repairs_) - case_.spares, std::ptrdiff_t{0}) + case_.hosts_per_replica - 1) /
+          case_.hosts_per_replica;
     elastic_ = std::max(0.0, 1.0 - static_cast<double>(absent) / case_.replicas);
     for (; next_slow_ <= now_; next_slow_ += exponential(slow_rate_)) {
       double at = uniform() * slow_rate_;
