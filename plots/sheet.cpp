@@ -61,6 +61,11 @@ std::string without_middle(const std::string& text, std::size_t characters) {
   return shortened(text, characters - characters / 2) + text.substr(end);
 }
 
+/// `'text'`, or a cell if it has several lines.
+std::string quote_lines(const std::string& text) {
+  return text.find('\n') == std::string::npos ? quote(text) : cell(text);
+}
+
 /// In one line of font 11, or where that is too long in two of font 9, the second from the first ", " on,
 /// shortened to fit.
 std::string fitting_title(const std::string& title, double width) {
@@ -156,10 +161,6 @@ std::string fill(std::string_view pattern, std::initializer_list<Field> values) 
 
 std::string row(std::initializer_list<Field> values) {
   return joined(transformed(values, &Field::text), " ");
-}
-
-std::string quote_lines(const std::string& text) {
-  return text.find('\n') == std::string::npos ? quote(text) : cell(text);
 }
 
 std::string tics(const std::vector<Tic>& places) {

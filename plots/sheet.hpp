@@ -58,8 +58,6 @@ std::string fill(std::string_view pattern, std::initializer_list<Field> values);
 
 /// `"text"` for a data file; line breaks stay `\n`.
 std::string cell(std::string_view text);
-/// `'text'`, or a cell if it has several lines.
-std::string quote_lines(const std::string& text);
 /// Numbers and cells with blanks between.
 std::string row(std::initializer_list<Field> values);
 

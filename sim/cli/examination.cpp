@@ -21,6 +21,14 @@ constexpr double kNoisy = 0.10;
 constexpr double kTaken = 0.05;
 constexpr double kBusyPerCore = 0.25;  // load average per core above which measurements share the machine
 
+/// Path of the program that measures and trains: $STEPCAST_RUNNER (\throws InputError if it is no program),
+/// else `stepcast-runner` next to this program, else in $PATH; "" if there is none.
+std::string find_runner() {
+  if (const auto chosen = process_environment(kRunnerVariable)) return *chosen;
+  const std::string beside = program_beside(kName);
+  return is_program(beside) ? beside : find_program(kName);
+}
+
 /// Adds a finding, with its remedy if it is not good.
 void judge(std::vector<Finding>& findings, const std::string& what, bool good, const std::string& found,
            const std::string& remedy, Verdict otherwise = Verdict::kMisleading) {
@@ -109,12 +117,6 @@ nlohmann::json examine_runner(std::vector<Finding>& findings) {
 }
 
 }  // namespace
-
-std::string find_runner() {
-  if (const auto chosen = process_environment(kRunnerVariable)) return *chosen;
-  const std::string beside = program_beside(kName);
-  return is_program(beside) ? beside : find_program(kName);
-}
 
 std::string require_runner(const std::string& purpose) {
   std::string program = find_runner();

@@ -20,11 +20,8 @@ struct Finding {
 /// Findings about CPU, load, noise, BLAS, thread variables, gnuplot, stepcast-runner and its libraries.
 std::vector<Finding> examine_machine();
 
-/// Path of the program that measures and trains: $STEPCAST_RUNNER (\throws InputError if it is no program),
-/// else `stepcast-runner` next to this program, else in $PATH; "" if there is none.
-std::string find_runner();
-
-/// The same. \throws CapabilityError that names `purpose`, the requirements and the searched folders.
+/// Path of the program that measures and trains. \throws CapabilityError if there is none, which names
+/// `purpose`, the requirements and the searched folders
 std::string require_runner(const std::string& purpose);
 
 }  // namespace stepcast

@@ -35,6 +35,16 @@ std::string html_table(const std::vector<std::string>& header,
   return text + "</tbody></table></div>\n";
 }
 
+/// An SVG file of gnuplot as a part of a page: without XML declaration and document type, without the names
+/// of plots (several panels use the same), with `prefix` before its other names.
+std::string embedded_svg(const std::string& svg, const std::string& prefix) {
+  static const std::regex kDropped(R"re( id="gnuplot_plot_[^"]*"|<title>[^<]*</title>|<desc>[^<]*</desc>)re");
+  static const std::regex kName(R"re(( id=["']|url\(['"]?#|href=['"]#))re");
+  const std::size_t start = svg.find("<svg");
+  if (start == std::string::npos) return "";
+  return std::regex_replace(std::regex_replace(svg.substr(start), kDropped, ""), kName, "$1" + prefix);
+}
+
 class ReportWriter {
  public:
   ReportWriter(const Study& study, const StudyRows& rows, const StudyReport& report)
@@ -195,14 +205,6 @@ class ReportWriter {
 };
 
 }  // namespace
-
-std::string embedded_svg(const std::string& svg, const std::string& prefix) {
-  static const std::regex kDropped(R"re( id="gnuplot_plot_[^"]*"|<title>[^<]*</title>|<desc>[^<]*</desc>)re");
-  static const std::regex kName(R"re(( id=["']|url\(['"]?#|href=['"]#))re");
-  const std::size_t start = svg.find("<svg");
-  if (start == std::string::npos) return "";
-  return std::regex_replace(std::regex_replace(svg.substr(start), kDropped, ""), kName, "$1" + prefix);
-}
 
 std::string report_html(const Study& study, const StudyRows& rows, const StudyReport& report) {
   return ReportWriter(study, rows, report).page();

@@ -31,8 +31,4 @@ struct StudyReport {
 /// context. Well-formed XML. Texts are escaped; nothing is loaded from elsewhere.
 std::string report_html(const Study& study, const StudyRows& rows, const StudyReport& report);
 
-/// An SVG file of gnuplot as a part of a page: without XML declaration and document type, without the names
-/// of plots (several panels use the same), with `prefix` before its other names.
-std::string embedded_svg(const std::string& svg, const std::string& prefix);
-
 }  // namespace stepcast

@@ -24,18 +24,6 @@ std::string whole_model(const std::string& model) {
   return text;
 }
 
-}  // namespace
-
-Bytes state_bytes(const std::string& model, const std::string& precision) {
-  Model whole = load_model(whole_model(model));
-  whole.precision = Precision::parse(precision);
-  const auto count = static_cast<double>(whole.parameter_count());
-  const auto trained = static_cast<double>(whole.trained_count());
-  const double muon_count =
-      sum_of(whole.parameters, [&](const Parameter& one) { return whole.muon_elements(one); });
-  return Bytes(count * bytes_of(whole.precision.parameters)) + whole.optimizer_bytes(trained, muon_count);
-}
-
 HostFacts host_facts(const Cluster& cluster) {
   HostFacts facts{.storage = cluster.storage};
   facts.devices = std::max(1, static_cast<int>(cluster.hosts.front().devices.size()));
@@ -53,6 +41,18 @@ HostFacts host_facts(const Cluster& cluster) {
     facts.at_switch = std::max(facts.at_switch, static_cast<int>(hosts.size())),
     facts.switches += hosts.contains(0) ? 1 : 0;
   return facts;
+}
+
+}  // namespace
+
+Bytes state_bytes(const std::string& model, const std::string& precision) {
+  Model whole = load_model(whole_model(model));
+  whole.precision = Precision::parse(precision);
+  const auto count = static_cast<double>(whole.parameter_count());
+  const auto trained = static_cast<double>(whole.trained_count());
+  const double muon_count =
+      sum_of(whole.parameters, [&](const Parameter& one) { return whole.muon_elements(one); });
+  return Bytes(count * bytes_of(whole.precision.parameters)) + whole.optimizer_bytes(trained, muon_count);
 }
 
 TrainingFacts training_facts(const Result& result) {

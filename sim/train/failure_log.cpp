@@ -1,5 +1,6 @@
+#include <fmt/chrono.h>
+
 #include <algorithm>
-#include <array>
 #include <boost/math/distributions/chi_squared.hpp>
 #include <cmath>
 #include <ctime>
@@ -34,14 +35,6 @@ double time_of(const std::string& text, const std::string& what) {
   if (end == nullptr || *end != 0 || time.tm_mday != day)
     throw InputError("{}: '{}' is not a time; write for example 2026-03-01T12:00:00 or 36h", what, text);
   return static_cast<double>(seconds);
-}
-
-/// As time_of() reads it.
-std::string date_text(double seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", std::gmtime(&time));
-  return text.data();
 }
 
 std::vector<LogRow> read_log(const std::string& path, bool& dates) {
@@ -110,7 +103,7 @@ FailureSet failures_of_log(const Specification& log) {
     throw InputError(
         "{}: no time between interruptions; set begin and end of the observation, for example {}:{}",
         log.file, log.file,
-        dates ? "begin=" + date_text(rows.front().start_s - kDay)
+        dates ? fmt::format("begin={:%Y-%m-%dT%H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(begin - kDay)))
               : fmt::format("end={:.0f}s", std::ceil(end + kDay)));
   FailureSet set{
       .name = log.file,

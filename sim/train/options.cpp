@@ -32,12 +32,7 @@ auto word(const char* option, Text CheckpointRequest::*member, const std::vector
   };
 }
 
-auto amount(double Request::*member) {
-  return [member](Request& r, const Text& v) { r.*member = parse_amount(v); };
-}
-
-}  // namespace
-
+/// Number of `15T`, `300B`, `95k` or `2000`, decimal.
 double parse_amount(const std::string& text) {
   static constexpr std::pair<char, double> kUnits[]{{'k', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
   double unit = 1.0;
@@ -48,6 +43,12 @@ double parse_amount(const std::string& text) {
     throw InputError("'{}' is not a number above 0; write for example 15T, 300B, 95k or 2000", text);
   return *number * unit;
 }
+
+auto amount(double Request::*member) {
+  return [member](Request& r, const Text& v) { r.*member = parse_amount(v); };
+}
+
+}  // namespace
 
 const std::vector<TrainOption>& train_options() {
   static const std::vector<TrainOption> kAll{

@@ -53,7 +53,6 @@ struct TrainingFacts {
 /// counts as the whole. 14 B per parameter with bf16 and Adam: 920 GiB for Llama 3 70B, as
 /// swiss-ai/Megatron-LM states.
 Bytes state_bytes(const std::string& model, const std::string& precision);
-HostFacts host_facts(const Cluster& cluster);
 TrainingFacts training_facts(const Result& result);
 
 struct CheckpointRequest {
@@ -91,8 +90,6 @@ struct TrainOption {
   bool only_train = false;
   bool simulates = false;  ///< without effect on `plan`, which compares in closed form
 };
-/// Number of `15T`, `300B`, `95k` or `2000`, decimal. \throws InputError
-double parse_amount(const std::string& text);
 /// Options of `train`, of studies and of `plan`.
 const std::vector<TrainOption>& train_options();
 /// \throws UsageError that names the option, for a value that is not valid
