@@ -214,7 +214,8 @@ struct Search {
     if (beside != known.end()) {
       near.fit = beside->second;
       // With other names the model may differ: slopes and the limit do not apply.
-      if (names(beside->first) != names(chosen)) near = {{near.fit.deviations, near.fit.objective, {}, {}}};
+      if (chosen_names(choices, beside->first) != chosen_names(choices, chosen))
+        near = {{near.fit.deviations, near.fit.objective, {}, {}}};
     }
     const Fit& fresh =
         known.emplace(chosen, fit_one(chosen, beside == known.end() ? nullptr : &near)).first->second;
@@ -228,7 +229,7 @@ struct Search {
     auto best = known.end();
     double least = std::numeric_limits<double>::infinity();
     for (auto other = known.begin(); other != known.end(); ++other) {
-      double steps = names(other->first) == names(chosen) ? 0.0 : 100.0;
+      double steps = chosen_names(choices, other->first) == chosen_names(choices, chosen) ? 0.0 : 100.0;
       for (std::size_t i = 0; i < chosen.size(); ++i)
         if (choices[i].ordered) steps += std::abs(std::log((other->first[i] + 1.0) / (chosen[i] + 1.0)));
       if (steps >= least) continue;
@@ -236,14 +237,6 @@ struct Search {
       best = other;
     }
     return best;
-  }
-
-  /// Choices by name, without ordered ones.
-  [[nodiscard]] Chosen names(const Chosen& chosen) const {
-    Chosen result;
-    for (std::size_t i = 0; i < chosen.size(); ++i)
-      if (!choices[i].ordered) result.push_back(chosen[i]);
-    return result;
   }
 
   void try_combinations(std::size_t from, Chosen chosen) {
@@ -322,6 +315,13 @@ double FreeParameter::at(double deviations) const {
   const double from = linear ? low : std::log(low), to = linear ? high : std::log(high);
   const double value = (from + to) / 2.0 + deviations * (to - from) / 4.0;
   return std::clamp(linear ? value : std::exp(value), least, most);
+}
+
+Chosen chosen_names(const std::vector<OpenChoice>& choices, const Chosen& chosen) {
+  Chosen names;
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    if (!choices[i].ordered) names.push_back(chosen[i]);
+  return names;
 }
 
 Fit fit(const Residuals& residuals, const std::vector<std::vector<double>>& starts, const NearFit* near) {

@@ -17,6 +17,8 @@ struct FreeParameter {
   bool linear = false;
   /// Physical limits: an efficiency is at most 1.
   double least = 0.0, most = std::numeric_limits<double>::infinity();
+  std::string unit{};    ///< of its values: `GB/s`; may be empty
+  std::string source{};  ///< of [low, high]
 
   /// Returns the value at this number of standard deviations from the middle.
   [[nodiscard]] double at(double deviations) const;
@@ -66,10 +68,13 @@ struct OpenChoice {
   std::string name;
   std::vector<std::string> values;
   bool ordered = false;  ///< 1, 2, 3, ...
+  std::string source{};
 };
 
 /// One value of every choice, by index.
 using Chosen = std::vector<std::size_t>;
+/// Those of names, without ordered numbers.
+Chosen chosen_names(const std::vector<OpenChoice>& choices, const Chosen& chosen);
 
 struct ChosenFit {
   Chosen chosen;

@@ -38,9 +38,8 @@ void free_device(RowSet& set, const po::variables_map& values) {
     const std::string unit = one.text_or("unit", "");
     constexpr double kAll = 1.0;  // of a rate
     const bool part = unit.empty() && name != "attention_efficiency";
-    set.free.push_back({{name, one.at("low").number(), one.at("high").number(), false, 0.0,
-                         part ? kAll : std::numeric_limits<double>::infinity()},
-                        unit,
+    set.free.push_back({name, one.at("low").number(), one.at("high").number(), false, 0.0,
+                        part ? kAll : std::numeric_limits<double>::infinity(), unit,
                         one.at("source").text()});
     settings += (settings.empty() ? ":" : ",") + name + "={" + name + "}";
   }

@@ -128,8 +128,7 @@ struct SetFit {
 
   /// Fits of all combinations of discrete parameters that the rows allow, the best first.
   std::vector<ChosenFit> accepted_fits(const Rows& rows) {
-    const std::vector<OpenChoice> choices = transformed(set.open, &OpenValue::choice);
-    std::vector<ChosenFit> accepted = search(choices, [&](const Chosen& chosen, const NearFit* near) {
+    std::vector<ChosenFit> accepted = search(set.open, [&](const Chosen& chosen, const NearFit* near) {
       const Residuals residuals = model.residuals(rows, chosen);
       if (set.table) return quick_fit(residuals);
       std::vector<std::vector<double>> starts = fixed_starts(set.free.size());
@@ -172,11 +171,11 @@ struct SetFit {
   void add_parameters(const Fit& found, SetForecast& result) const {
     const Eigen::MatrixXd covariance = covariance_of(found, set.free.size());
     for (std::size_t j = 0; j < set.free.size(); ++j) {
-      const FreeValue& one = set.free[j];
-      const double value = one.parameter.at(found.deviations[j]), spread = 2.0 * found.left[j];
-      result.parameters.push_back(
-          {one.parameter.name, one.unit, one.source, value, one.parameter.at(found.deviations[j] - spread),
-           one.parameter.at(found.deviations[j] + spread), found.left[j], value, value});
+      const FreeParameter& one = set.free[j];
+      const double value = one.at(found.deviations[j]), spread = 2.0 * found.left[j];
+      result.parameters.push_back({one.name, one.unit, one.source, value,
+                                   one.at(found.deviations[j] - spread), one.at(found.deviations[j] + spread),
+                                   found.left[j], value, value});
       std::vector<double>& row = result.correlation.emplace_back();
       for (std::size_t k = 0; k < set.free.size(); ++k)
         row.push_back(covariance(static_cast<Eigen::Index>(j), static_cast<Eigen::Index>(k)) /
@@ -195,7 +194,7 @@ struct SetFit {
     fill(rows, at(best), result);
     for (const std::size_t row : known) result.rows[row].fitted = true;
     for (std::size_t i = 0; i < set.open.size(); ++i)
-      result.chosen[set.open[i].choice.name] = set.open[i].choice.values[best.chosen[i]];
+      result.chosen[set.open[i].name] = set.open[i].values[best.chosen[i]];
     result.accepted = accepted.size();
     result.objective = best.fit.objective;
     if (!set.table) add_ranges(known, accepted, result);
@@ -224,7 +223,7 @@ struct SetFit {
         near.fit.slopes.push_back(whole.fit.slopes[std::ranges::find(rows, row) - rows.begin()]);
       const Fit found = fit(model.residuals(rest, whole.chosen), {middle()}, &near);
       for (std::size_t j = 0; j < result.parameters.size(); ++j) {
-        const double value = set.free[j].parameter.at(found.deviations[j]);
+        const double value = set.free[j].at(found.deviations[j]);
         result.parameters[j].least = std::min(result.parameters[j].least, value);
         result.parameters[j].most = std::max(result.parameters[j].most, value);
       }
@@ -238,7 +237,7 @@ struct SetFit {
     std::vector<RowPredictions> each;
     std::set<Chosen> followed;
     for (const ChosenFit& one : accepted) {
-      const bool first = followed.insert(names_chosen(one.chosen)).second;
+      const bool first = followed.insert(chosen_names(set.open, one.chosen)).second;
       each.push_back(ranges(known, accepted.front(), one, first));
     }
     for (std::size_t i = 0; i < set.rows.size(); ++i) {
@@ -266,14 +265,6 @@ struct SetFit {
     for (std::size_t c = 0; c < set.open.size(); ++c)
       if (std::string line = effect_of(c, accepted, each); !line.empty())
         result.unidentified.push_back(std::move(line));
-  }
-
-  /// The chosen names; numbers do not count.
-  [[nodiscard]] Chosen names_chosen(const Chosen& chosen) const {
-    Chosen names;
-    for (std::size_t i = 0; i < chosen.size(); ++i)
-      if (!set.open[i].choice.ordered) names.push_back(chosen[i]);
-    return names;
   }
 
   /// Forecasts of one combination, with what its parameters leave open if it is the first of its names.
@@ -338,7 +329,7 @@ struct SetFit {
   /// `unidentified: schedule; with gpipe: ...; with 1f1b: ...`; empty if one value is left.
   [[nodiscard]] std::string effect_of(std::size_t choice, const std::vector<ChosenFit>& accepted,
                                       const std::vector<RowPredictions>& each) const {
-    const OpenChoice& open = set.open[choice].choice;
+    const OpenChoice& open = set.open[choice];
     std::map<std::size_t, Rows> with;  // combinations by value
     for (std::size_t i = 0; i < accepted.size(); ++i) with[accepted[i].chosen[choice]].push_back(i);
     if (with.size() < 2) return "";
@@ -402,14 +393,14 @@ std::vector<std::string> assumptions(const RowSet& set, const SetForecast& forec
   for (std::size_t j = 0; j < forecast.parameters.size(); ++j) {
     const FittedParameter& one = forecast.parameters[j];
     if (one.left > kNotDetermined) continue;
-    const FreeParameter& before = set.free[j].parameter;
+    const FreeParameter& before = set.free[j];
     lines.push_back(fmt::format("fitted: {} {} {} ({} to {} {}; before any row {} to {}: {})", one.name,
                                 short_number(one.value), one.unit, short_number(one.low),
                                 short_number(one.high), one.unit, short_number(before.low),
                                 short_number(before.high), one.source));
   }
-  for (const OpenValue& open : set.open)
-    if (const auto found = forecast.chosen.find(open.choice.name); found != forecast.chosen.end())
+  for (const OpenChoice& open : set.open)
+    if (const auto found = forecast.chosen.find(open.name); found != forecast.chosen.end())
       lines.push_back(fmt::format("chosen: {} {} ({})", found->first, found->second, open.source));
   lines.push_back(fmt::format("measurements have a standard deviation of {}: {}",
                               percent_text(set.uncertainty.sigma), set.uncertainty.because));

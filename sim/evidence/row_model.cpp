@@ -28,10 +28,9 @@ RowModel::RowModel(const RowSet& set, const AskPrediction& ask, int jobs)
 Assignment RowModel::parameters(const std::vector<double>& deviations, const Chosen& chosen) const {
   Assignment result;
   for (std::size_t j = 0; j < deviations.size(); ++j)
-    result.set(set_.free[j].parameter.name,
-               to_text(NumberWithUnit{set_.free[j].parameter.at(deviations[j]), set_.free[j].unit}));
+    result.set(set_.free[j].name, to_text(NumberWithUnit{set_.free[j].at(deviations[j]), set_.free[j].unit}));
   for (std::size_t i = 0; i < chosen.size(); ++i)
-    result.set(set_.open[i].choice.name, set_.open[i].choice.values[chosen[i]]);
+    result.set(set_.open[i].name, set_.open[i].values[chosen[i]]);
   return result;
 }
 

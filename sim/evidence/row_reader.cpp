@@ -61,11 +61,9 @@ Uncertainty uncertainty_of(const YamlNode& node) {
 }
 
 /// `{range: [0.2ms, 60ms], scale: linear, limits: [0ms, 1s], source: ...}`
-FreeValue free_value(const std::string& name, const YamlNode& node) {
+FreeParameter free_parameter(const std::string& name, const YamlNode& node) {
   node.allow_only({"range", "scale", "limits", "source"});
-  FreeValue result;
-  FreeParameter& parameter = result.parameter;
-  parameter.name = name;
+  FreeParameter parameter{.name = name};
   const auto bounds = [&](const YamlNode& list, double& low, double& high) {
     const std::vector<YamlNode> ends = list.items();
     if (ends.size() != 2) list.fail("expected [low, high]");
@@ -77,30 +75,29 @@ FreeValue free_value(const std::string& name, const YamlNode& node) {
     high = to->number;
     return from->unit;
   };
-  result.unit = bounds(node.at("range"), parameter.low, parameter.high);
+  parameter.unit = bounds(node.at("range"), parameter.low, parameter.high);
   parameter.linear = node.has("scale") && node.at("scale").one_of("scale", {"linear", "log"}) == "linear";
   if (!parameter.linear && parameter.low <= 0.0)
     node.at("range").fail("found 0 or less on a logarithmic scale; expected more, or scale: linear");
-  if (node.has("limits") && bounds(node.at("limits"), parameter.least, parameter.most) != result.unit)
-    node.at("limits").fail("expected the unit of the range, '{}'", result.unit);
-  result.source = node.at("source").text();
-  return result;
+  if (node.has("limits") && bounds(node.at("limits"), parameter.least, parameter.most) != parameter.unit)
+    node.at("limits").fail("expected the unit of the range, '{}'", parameter.unit);
+  parameter.source = node.at("source").text();
+  return parameter;
 }
 
-OpenValue open_value(const std::string& name, const YamlNode& node) {
+OpenChoice open_choice(const std::string& name, const YamlNode& node) {
   constexpr long long kMostValues = 10'000;
   node.allow_only({"to", "values", "source"});
   if (node.has("to") == node.has("values")) node.fail("expected either 'to' or 'values'");
-  OpenValue result{{name, {}, node.has("to")}, node.at("source").text()};
+  OpenChoice result{name, {}, node.has("to"), node.at("source").text()};
   if (node.has("to")) {
     const long long most = node.at("to").integer();
     if (most < 1 || most > kMostValues) node.at("to").fail("expected 1 to {}", kMostValues);
-    for (long long value = 1; value <= most; ++value) result.choice.values.push_back(std::to_string(value));
+    for (long long value = 1; value <= most; ++value) result.values.push_back(std::to_string(value));
     return result;
   }
-  result.choice.values = transformed(node.at("values").items(), &YamlNode::text);
-  if (result.choice.values.empty())
-    node.at("values").fail("found an empty list, expected at least one value");
+  result.values = transformed(node.at("values").items(), &YamlNode::text);
+  if (result.values.empty()) node.at("values").fail("found an empty list, expected at least one value");
   return result;
 }
 
@@ -191,8 +188,9 @@ class RowReader {
 
  private:
   void read_parameters() {
-    for (const auto& [name, node] : entries_of(file_, "free")) set_.free.push_back(free_value(name, node));
-    for (const auto& [name, node] : entries_of(file_, "open")) set_.open.push_back(open_value(name, node));
+    for (const auto& [name, node] : entries_of(file_, "free"))
+      set_.free.push_back(free_parameter(name, node));
+    for (const auto& [name, node] : entries_of(file_, "open")) set_.open.push_back(open_choice(name, node));
     if (file_.has("sigma")) set_.uncertainty = uncertainty_of(file_.at("sigma"));
     set_.global_batch = file_.flag("global_batch");
     if (!file_.has("epoch")) return;

@@ -99,7 +99,7 @@ std::vector<std::string> words_of(const RowSet& set, const Row& row, const Assig
   Assignment names = names_for(set, row, options, fitted);
   const bool as_shipped = !set.free.empty() && fitted.values().empty();
   if (as_shipped)
-    for (const FreeValue& one : set.free) names.set(one.parameter.name, "unset");
+    for (const FreeParameter& one : set.free) names.set(one.name, "unset");
   std::vector<std::string> words;
   for (const auto& [option, text] : options.values()) {
     if (set.table && is_empty_column(text, names)) continue;

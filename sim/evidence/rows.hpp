@@ -62,19 +62,6 @@ struct Row {
   [[nodiscard]] std::string leading() const;
 };
 
-/// A parameter that is fitted, with the unit of its values in options.
-struct FreeValue {
-  FreeParameter parameter;
-  std::string unit{};  ///< `GB/s`, or empty
-  std::string source{};
-};
-
-/// A discrete parameter that is fitted.
-struct OpenValue {
-  OpenChoice choice;
-  std::string source{};
-};
-
 /// How many steps an epoch has.
 struct Epoch {
   std::optional<double> samples{};
@@ -83,11 +70,11 @@ struct Epoch {
 
 struct RowSet {
   std::string path{}, title{}, source{}, limits{};
-  bool table = false;    ///< rows come from a table
-  std::string sha1{};    ///< of the file that contains the rows
-  Assignment predict{};  ///< options of all rows
-  std::vector<FreeValue> free{};
-  std::vector<OpenValue> open{};
+  bool table = false;                 ///< rows come from a table
+  std::string sha1{};                 ///< of the file that contains the rows
+  Assignment predict{};               ///< options of all rows
+  std::vector<FreeParameter> free{};  ///< parameters that are fitted
+  std::vector<OpenChoice> open{};     ///< discrete ones
   int folds =
       0;  ///< of a cross-validation; 0: rows to predict are forecast with parameters of the rows to fit
   std::vector<Row> rows{};

@@ -236,7 +236,7 @@ TEST_CASE("every shipped case can be read and gives a reason for its sigma") {
     INFO(one.id());
     CHECK_FALSE(one.uncertainty.because.empty());
     CHECK_FALSE(one.limits.empty());
-    for (const FreeValue& free : one.free) CHECK(free.source.size() > 10);
+    for (const FreeParameter& free : one.free) CHECK(free.source.size() > 10);
     for (const Row& row : one.rows)
       if (!row.blind.empty()) CHECK(row.blind["revision"] == "e418a42");
   }
