@@ -371,10 +371,7 @@ ExitCode run(const po::variables_map& values) {
   const int jobs = study.clock ? 1 : jobs_option(values);  // forecasts would slow each other down
   const AskPoint ask = [](const StudyPoint& point) { static_cast<void>(answer(point.words())); };
   if (values.count("print-sbatch") != 0) {
-    std::cout << job_array(
-        study,
-        {.jobs = int_option(values, "print-sbatch", 1), .processes = jobs, .words = words_of_array(values)},
-        ask);
+    std::cout << job_array(study, int_option(values, "print-sbatch", 1), jobs, words_of_array(values), ask);
     return ExitCode::kDone;
   }
   print_plan(study);

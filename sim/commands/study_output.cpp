@@ -93,11 +93,6 @@ Axis axis_of(const std::string& column, const StudyRows& rows, const Points& poi
   return in_unit("bytes", {{kGibi, "GiB"}, {kMebi, "MiB"}, {kKibi, "KiB"}, {1.0, "bytes"}});
 }
 
-struct StudyDrawing {
-  Drawing drawing;
-  std::string caption, note;
-};
-
 using TimedPoint = std::pair<ChartPoint*, RanksAndTime>;  // of a curve
 
 /// Fits Amdahl's law to each curve of the chart, made of `points`. \returns a row per curve
@@ -130,7 +125,9 @@ std::vector<std::vector<std::string>> add_amdahl(Chart& chart, const StudyFigure
   return table;
 }
 
-StudyDrawing draw_study_chart(const Study& study, const StudyFigure& figure, const StudyRows& rows) {
+/// \param page caption and note are set
+Drawing draw_study_chart(const Study& study, const StudyFigure& figure, const StudyRows& rows,
+                         ReportFigure& page) {
   Points points =
       drawn_points(study, figure, figure.x_is_name ? std::vector{figure.x} : std::vector<std::string>{});
   std::erase_if(points, [&](const StudyPoint* point) {
@@ -168,20 +165,20 @@ StudyDrawing draw_study_chart(const Study& study, const StudyFigure& figure, con
       take_place({{figure.x, one.place}, {"", one.series}, {"", one.panel}}, taken, study, figure);
     chart.points.push_back(std::move(one));
   }
-  StudyDrawing drawn{{}, y.label + ", by " + figure.x, ""};
-  if (!figure.x_is_name) drawn.caption = y.label + " against " + x.label;
-  if (front) drawn.caption += ", and the points that no other beats in both";
+  page.caption = y.label + (figure.x_is_name ? ", by " + figure.x : " against " + x.label);
+  if (front) page.caption += ", and the points that no other beats in both";
   std::vector<std::vector<std::string>> table;
   if (figure.amdahl) {
     table = add_amdahl(chart, figure, rows, points);
-    drawn.note = kOnAmdahl;
+    page.note = kOnAmdahl;
   }
-  drawn.drawing = draw_chart(chart);
-  if (!table.empty()) drawn.drawing.table = std::move(table);
-  return drawn;
+  Drawing drawing = draw_chart(chart);
+  if (!table.empty()) drawing.table = std::move(table);
+  return drawing;
 }
 
-StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, const StudyRows& rows) {
+Drawing draw_study_heatmap(const Study& study, const StudyFigure& figure, const StudyRows& rows,
+                           ReportFigure& page) {
   const Axis axis = axis_of(figure.value, rows, drawn_points(study, figure, {}));
   HeatSheet sheet{
       .title = study.title,
@@ -206,19 +203,21 @@ StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, c
     take_place({{figure.x, cell.x}, {figure.y, cell.y}, {"", cell.panel}}, taken, study, figure);
     sheet.cells.push_back(std::move(cell));
   }
-  return {draw_heatmap(sheet), axis.label + ", by " + figure.x + " and " + figure.y, ""};
+  page.caption = axis.label + ", by " + figure.x + " and " + figure.y;
+  return draw_heatmap(sheet);
 }
 
 ReportFigure draw_study_figure(const Study& study, const StudyFigure& figure, const StudyRows& rows,
                                const std::string& folder, const std::string& footer) {
   const bool heatmap = figure.kind == StudyFigureKind::kHeatmap;
-  StudyDrawing drawn = (heatmap ? draw_study_heatmap : draw_study_chart)(study, figure, rows);
+  ReportFigure page{.file = figure.file};
+  const Drawing drawing = (heatmap ? draw_study_heatmap : draw_study_chart)(study, figure, rows, page);
   const std::filesystem::path path = std::filesystem::path(folder) / figure.file;
-  render(drawn.drawing, path, footer, true);
+  render(drawing, path, footer, true);
   std::cout << path.string() << '\n';
-  return {figure.file, drawn.caption,
-          path.extension() == ".svg" ? read_file(path) : render_text(drawn.drawing, footer, true),
-          drawn.drawing.table, drawn.note};
+  page.svg = path.extension() == ".svg" ? read_file(path) : render_text(drawing, footer, true);
+  page.table = drawing.table;
+  return page;
 }
 
 /// Runs another command in this process.

@@ -100,7 +100,8 @@ void print_duration(const Study& study, int processes, const AskPoint& ask) {
   if (some.failed > 0) std::cout << some.failed << " of these cannot be answered, " << some.failure << '\n';
 }
 
-std::string job_array(const Study& study, const JobArray& array, const AskPoint& ask) {
+std::string job_array(const Study& study, int jobs, int processes, const std::vector<std::string>& words,
+                      const AskPoint& ask) {
   if (study.parts)
     throw InputError(
         "{}: --print-sbatch: this study runs trainings, which are measurements of one machine, one "
@@ -109,10 +110,10 @@ std::string job_array(const Study& study, const JobArray& array, const AskPoint&
   constexpr double kMargin = 2.0, kLeastSeconds = 600.0;
   const AskedSome some = ask_some(study, ask);
   const auto points = static_cast<double>(study.points.size());
-  const double seconds = duration_s(study, some.each_s, array.jobs, array.processes);
+  const double seconds = duration_s(study, some.each_s, jobs, processes);
   std::string command = "stepcast study";
-  for (const std::string& word : array.words) command += " " + shell_word(word);
-  command += " --jobs " + std::to_string(array.processes);
+  for (const std::string& word : words) command += " " + shell_word(word);
+  command += " --jobs " + std::to_string(processes);
   return fmt::format(
       "#!/bin/bash\n# {} in {} jobs: about {} each, by {} that took {} each here.\n"
       "# The folder of -o must be on a file system that all jobs share.\n"
@@ -121,10 +122,9 @@ std::string job_array(const Study& study, const JobArray& array, const AskPoint&
       "{} --shard \"$SLURM_ARRAY_TASK_ID/{}\"\n\n"
       "# This puts all together, once the array has ended (ID: what sbatch said of it):\n"
       "#   sbatch --dependency=afterok:ID --ntasks=1 --cpus-per-task={} --time={} --wrap={}\n",
-      counted(study.points.size(), "point"), array.jobs, to_text(Seconds(seconds)),
-      counted(some.asked, "point"), to_text(Seconds(some.each_s)), array.jobs, array.processes,
-      slurm_time(kLeastSeconds + kMargin * seconds), command, array.jobs, array.processes,
-      slurm_time(kLeastSeconds + 0.01 * points), shell_word(command));
+      counted(study.points.size(), "point"), jobs, to_text(Seconds(seconds)), counted(some.asked, "point"),
+      to_text(Seconds(some.each_s)), jobs, processes, slurm_time(kLeastSeconds + kMargin * seconds), command,
+      jobs, processes, slurm_time(kLeastSeconds + 0.01 * points), shell_word(command));
 }
 
 }  // namespace stepcast

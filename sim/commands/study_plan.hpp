@@ -19,14 +19,11 @@ void print_left_out(const std::vector<LeftOut>& all, const std::string& what);
 /// Predicts a few points, spread over all, for a few seconds, and prints the expected duration of all.
 void print_duration(const Study& study, int processes, const AskPoint& ask);
 
-struct JobArray {
-  int jobs = 1;                    ///< of the array; each computes a shard
-  int processes = 1;               ///< of each job
-  std::vector<std::string> words;  ///< of `stepcast study` without --shard and --jobs
-};
-/// A script for sbatch. Its end shows how to submit the job that joins all. The time limit is twice the
-/// expected duration, plus ten minutes. \throws InputError for a study that runs: its launches are
-/// measurements and run one after the other
-std::string job_array(const Study& study, const JobArray& array, const AskPoint& ask);
+/// A script for sbatch: an array of `jobs`, each of which computes a shard. Its end shows how to submit the
+/// job that joins all. The time limit is twice the expected duration, plus ten minutes.
+/// \param processes of each job \param words of `stepcast study` without --shard and --jobs
+/// \throws InputError for a study that runs: its launches are measurements and run one after the other
+std::string job_array(const Study& study, int jobs, int processes, const std::vector<std::string>& words,
+                      const AskPoint& ask);
 
 }  // namespace stepcast

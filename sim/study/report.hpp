@@ -13,8 +13,8 @@ namespace stepcast {
 
 struct ReportFigure {
   std::string file;  ///< in the folder of the page
-  std::string caption;
-  std::string svg;                                ///< as gnuplot wrote it
+  std::string caption{};
+  std::string svg{};                              ///< as gnuplot wrote it
   std::vector<std::vector<std::string>> table{};  ///< its numbers: the header and the rows; may be empty
   std::string note{};                             ///< how to read it; may be empty
 };
