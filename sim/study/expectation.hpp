@@ -41,14 +41,9 @@ struct Expectation {
 /// \param names that points assign \throws InputError that names file, line, key and valid values
 Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names);
 
-/// kNoPoint: --only or the study left all points out.
-enum class ExpectationVerdict : std::uint8_t { kMet, kMissed, kNoPoint };
 struct Judgement {
-  ExpectationVerdict verdict = ExpectationVerdict::kMissed;
-  std::string text{};
-  Judgement(bool met, std::string why)
-      : verdict(met ? ExpectationVerdict::kMet : ExpectationVerdict::kMissed), text(std::move(why)) {}
-  Judgement() : verdict(ExpectationVerdict::kNoPoint), text("no point") {}
+  std::optional<bool> met{};  ///< none: --only or the study left all points out
+  std::string text = "no point";
 };
 
 /// \param rows by key of a point

@@ -19,10 +19,7 @@ struct Answers {
   [[nodiscard]] std::string verdict(const std::string& text) const {
     const Judgement verdict =
         judge(expectation_of(YamlNode::parse(text, "study.yaml"), {"way", "rate"}), points, rows);
-    return (verdict.verdict == ExpectationVerdict::kMet      ? "met: "
-            : verdict.verdict == ExpectationVerdict::kMissed ? "missed: "
-                                                             : "left out: ") +
-           verdict.text;
+    return (verdict.met.value_or(false) ? "met: " : verdict.met ? "missed: " : "left out: ") + verdict.text;
   }
 };
 
