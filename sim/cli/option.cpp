@@ -10,7 +10,6 @@
 #include "core/processes.hpp"
 #include "core/ranges.hpp"
 #include "sim/strategies/strategy.hpp"
-#include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <set>
 
+#include "core/expression.hpp"
 #include "core/file.hpp"
-#include "core/number.hpp"
 #include "core/table.hpp"
 #include "plots/chart.hpp"
 #include "sim/cli/command.hpp"
@@ -28,15 +28,11 @@ void declare(po::options_description& options) {
 
 /// `4M`, `512k`, `4194304`.
 long long tokens_option(const po::variables_map& values) {
-  std::string text = text_option(values, "batch-tokens");
-  long long unit = 1;
-  if (text.ends_with("k")) unit = 1LL << 10U;
-  if (text.ends_with("M")) unit = 1LL << 20U;
-  if (unit > 1) text.pop_back();
-  const auto number = number_in<double>(text);
+  static const std::map<std::string, double> kUnits{{"", 1.0}, {"k", kKibi}, {"M", kMebi}};
   constexpr double kMost = 1e12;
-  const double tokens = number ? *number * static_cast<double>(unit) : 0.0;
-  if (!number || tokens < 1.0 || tokens > kMost || tokens != std::floor(tokens))
+  const auto given = number_with_unit(text_option(values, "batch-tokens"));
+  const double tokens = given ? given->number * value_or(kUnits, given->unit, 0.0) : 0.0;
+  if (tokens < 1.0 || tokens > kMost || tokens != std::floor(tokens))
     throw UsageError("--batch-tokens: '{}' is not a number of tokens; write for example 4M, 512k or 4194304",
                      text_option(values, "batch-tokens"));
   return static_cast<long long>(tokens);

@@ -81,11 +81,9 @@ std::string log_uniform(const YamlNode& node, std::mt19937& draws) {
     node.fail("expected two quantities of one unit, above 0 and the smaller one first");
   const double part = static_cast<double>(draws()) / static_cast<double>(std::mt19937::max());
   const double value = low->value * std::pow(high->value / low->value, part);
-  const std::string text = ends[0].text();
-  const std::size_t unit = text.find_first_not_of("0123456789.eE+-");
-  const double one = low->value / std::stod(text);
-  return fmt::format("{:g}", std::stod(fmt::format("{:.3g}", value / one))) +
-         (unit == std::string::npos ? "" : text.substr(unit));
+  const NumberWithUnit first = number_with_unit(ends[0].text()).value();
+  const double unit = low->value / first.number;
+  return fmt::format("{:g}", std::stod(fmt::format("{:.3g}", value / unit))) + first.unit;
 }
 
 std::vector<Assignment> draws_of(const YamlNode& map, unsigned seed) {

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/expression.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/train/training.hpp"
@@ -34,14 +36,13 @@ auto word(const char* option, Text CheckpointRequest::*member, const std::vector
 
 /// Number of `15T`, `300B`, `95k` or `2000`, decimal.
 double parse_amount(const std::string& text) {
-  static constexpr std::pair<char, double> kUnits[]{{'k', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
-  double unit = 1.0;
-  for (const auto& [letter, factor] : kUnits)
-    if (text.ends_with(letter)) unit = factor;
-  const auto number = number_in<double>(std::string_view(text).substr(0, text.size() - (unit > 1.0 ? 1 : 0)));
-  if (!number || !(*number * unit > 0.0 && *number * unit < 1e18))
+  static const std::map<std::string, double> kUnits{
+      {"", 1.0}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}};
+  const auto given = number_with_unit(text);
+  const double amount = given ? given->number * value_or(kUnits, given->unit, 0.0) : 0.0;
+  if (!(amount > 0.0 && amount < 1e18))
     throw InputError("'{}' is not a number above 0; write for example 15T, 300B, 95k or 2000", text);
-  return *number * unit;
+  return amount;
 }
 
 auto amount(double Request::*member) {
