@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <boost/algorithm/string/replace.hpp>
 
 #include "plots/cases.hpp"
 
@@ -19,11 +20,9 @@ const std::vector<style::Part> kStackParts{{"compute", style::kBlue},
 /// Milliseconds by phase: measured (median over the launches) or predicted.
 std::map<std::string, double> times_of(const Case& one, bool predicted) {
   std::map<std::string, double> times;
-  for (const PhaseError& phase : one.phases) {
-    std::string name = phase.name;
-    std::ranges::replace(name, '_', ' ');
-    times[name] = kMilli * (predicted ? phase.predicted_s : phase.measured_s);
-  }
+  for (const PhaseError& phase : one.phases)
+    times[boost::replace_all_copy(phase.name, "_", " ")] =
+        kMilli * (predicted ? phase.predicted_s : phase.measured_s);
   return times;
 }
 

@@ -1,6 +1,7 @@
 #include "plots/waterfall.hpp"
 
 #include <algorithm>
+#include <boost/algorithm/string/replace.hpp>
 #include <map>
 
 #include "core/error.hpp"
@@ -13,15 +14,6 @@ namespace {
 constexpr double kHalfWidth = 0.36;        // of a bar
 constexpr int kMinWidth = 560, kBar = 74;  // points of the panel, and of a bar with its label
 constexpr double kHead = 1.12;             // of the highest bar: its number is above
-
-std::vector<std::string> places_of(const WaterfallSheet::Panel& panel) {
-  std::vector<std::string> places;
-  for (const WaterfallSheet::Bar& bar : panel.bars) {
-    places.push_back(bar.name);
-    std::ranges::replace(places.back(), '_', ' ');
-  }
-  return places;
-}
 
 std::string look_of(std::string_view colour, bool in_legend = false) {
   return style::fill(in_legend ? "with boxes fs solid 0.85 lc rgb {q}" : "fs solid 0.85 border fc rgb {q}",
@@ -69,7 +61,10 @@ Drawing draw_waterfall(const WaterfallSheet& from) {
   sheet.legend.push_back({look_of(style::kGrey, true), "the whole"});
   int below = 0;
   for (const WaterfallSheet::Panel& panel : from.panels) {
-    const style::PlaceTics tics = style::place_tics(places_of(panel), kBar);
+    const auto places = transformed(panel.bars, [](const WaterfallSheet::Bar& bar) {
+      return boost::replace_all_copy(bar.name, "_", " ");
+    });
+    const style::PlaceTics tics = style::place_tics(places, kBar);
     below = std::max(below, tics.below);
     sheet.panels.push_back(waterfall_panel(panel, tics));
   }
