@@ -117,7 +117,8 @@ ExitCode run_on_ranks(const po::variables_map& options, const std::function<Exit
   const milliseconds timeout = timeout_of(options);
   const std::string backend = text_option(options, "backend");
   static_cast<void>(find_backend(backend));  // an unknown name is an error before any rank starts
-  const AlgorithmChoice algorithms = parse_algorithms(joined_option(options, "algorithm"), backend);
+  const AlgorithmChoice algorithms =
+      parse_algorithms(joined(texts_option(options, "algorithm"), ","), backend);
   const std::optional<RankContext> ranks = this_rank(options);
   if (!ranks) {
     constexpr milliseconds kLongestGrace{10'000};

@@ -13,8 +13,6 @@ namespace {
 
 constexpr unsigned kLineLength = 100;
 
-bool stderr_has_colour() { return !process_environment("NO_COLOR") && interactive(); }
-
 /// Heading of `help` under which a command is listed.
 std::string group_of(const Registry<Command>::Entry& entry) {
   return entry.value.hand_over ? "Measure (by stepcast-runner)" : command_page(entry.name).at("group").text();
@@ -72,7 +70,8 @@ std::string command_help(const std::string& name) {
 }
 
 std::string error_prefix(const std::string& program) {
-  return stderr_has_colour() ? "\033[1;31m" + program + ":\033[0m " : program + ": ";
+  const bool colour = !process_environment("NO_COLOR") && interactive();
+  return colour ? "\033[1;31m" + program + ":\033[0m " : program + ": ";
 }
 
 }  // namespace stepcast

@@ -87,10 +87,6 @@ std::vector<std::string> list_option(const po::variables_map& values, const std:
   return text == "all" ? std::vector<std::string>{} : split(text, ',');
 }
 
-std::string joined_option(const po::variables_map& values, const std::string& name) {
-  return joined(texts_option(values, name), ",");
-}
-
 OptionTexts given_options(const po::variables_map& values) {
   OptionTexts texts;
   for (const auto& [name, value] : values) {

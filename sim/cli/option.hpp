@@ -49,8 +49,6 @@ double percent_option(const po::variables_map& values, const std::string& name);
 
 /// `a,b,c` as its parts; "all" as none.
 std::vector<std::string> list_option(const po::variables_map& values, const std::string& name);
-/// Parts of an option that may be given several times, as `a,b,c`; "" if it was not given.
-std::string joined_option(const po::variables_map& values, const std::string& name);
 
 /// Entry of `actions` that the first of the `words` names. \throws UsageError that lists them
 template <class Action>

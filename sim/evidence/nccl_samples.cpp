@@ -115,7 +115,7 @@ void set_run(const Json& config, const BandwidthRatio& ratio, const std::string&
   if (!devices.is_array() || !std::ranges::all_of(devices, [](const Json& gpu) { return gpu.is_object(); }))
     throw InputError("{}: key 'config': expected 'devices', a list of objects; found {}", where,
                      (config.is_object() ? devices : config).dump());
-  HostCount hosts;
+  RanksOfGpus ranks;
   int listed = 0;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     Json gpu = devices[i];
@@ -126,7 +126,7 @@ void set_run(const Json& config, const BandwidthRatio& ratio, const std::string&
     };
     const std::string rank = std::to_string(i), host = text("hostname"), name = text("device_info");
     for (const char* key : {"rank", "group", "pid"}) gpu.erase(key);
-    hosts.add(host, gpu.contains("device") ? gpu.dump() : rank, rank);
+    ranks[{host, gpu.contains("device") ? gpu.dump() : rank}].insert(rank);
     set_device(sample.device, name, where);
   }
   // Without MPI only the first device is listed.
@@ -134,7 +134,7 @@ void set_run(const Json& config, const BandwidthRatio& ratio, const std::string&
   const int own = count("nthreads") * count("ngpus");
   const auto [gpus, note] = corrected_gpus(sample.kind, ratio, std::max(listed, own), where);
   sample.gpus = gpus;
-  sample.hosts = hosts.count();
+  sample.hosts = count_hosts(ranks);
   if (!note.empty()) measured.assumed.push_back(note);
   if (listed < gpus && own != gpus)
     measured.assumed.push_back(fmt::format("{} GPUs on {} ({} listed)", gpus, counted(sample.hosts, "host"),

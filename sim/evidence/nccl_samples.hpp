@@ -45,17 +45,10 @@ struct BandwidthRatio {
 std::pair<int, std::string> corrected_gpus(CollectiveKind kind, BandwidthRatio ratio, int stated,
                                            const std::string& where);
 
-/// Number of hosts of the listed ranks. A GPU has one rank, so two ranks on one are on hosts with one name.
-class HostCount {
- public:
-  /// \param device its number and PCI address
-  void add(const std::string& host, const std::string& device, const std::string& rank);
-  [[nodiscard]] int count() const;  ///< at least 1
-
- private:
-  std::map<std::pair<std::string, std::string>, std::set<std::string>> ranks_at_;
-  std::map<std::string, int> most_;  ///< ranks at one GPU, by host name
-};
+/// Listed ranks, by name of their host and by number and PCI address of their GPU.
+using RanksOfGpus = std::map<std::pair<std::string, std::string>, std::set<std::string>>;
+/// Number of hosts, at least 1. A GPU has one rank, so two ranks on one are on hosts with one name.
+int count_hosts(const RanksOfGpus& ranks);
 
 /// Sets the name of a run's GPUs. \throws InputError if they have another one
 void set_device(std::string& device, const std::string& name, const std::string& where);

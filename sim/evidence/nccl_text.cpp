@@ -61,7 +61,7 @@ struct TestRun {
   int highest_rank = -1, rank_lines = 0, highest_device = 0, per_process = 0;
   std::string group{};  ///< of the first rank, whose table this is
   bool split = false;   ///< other groups run at the same time (NCCL_TESTS_SPLIT)
-  HostCount hosts{};
+  RanksOfGpus ranks{};
   std::vector<TestRow> rows{};
 };
 
@@ -152,7 +152,7 @@ struct NcclTextReader {
       ++run.rank_lines;
       run.highest_rank = std::max(run.highest_rank, number_in<int>(found[1].str()).value_or(0));
       run.highest_device = std::max(run.highest_device, number_in<int>(found[5].str()).value_or(0));
-      run.hosts.add(found[3], found[4], found[1]);
+      run.ranks[{found[3], found[4]}].insert(found[1]);
       std::string device = found[6];
       device.erase(device.find_last_not_of(" \t") + 1);
       set_device(run.device, device, where(line_number));
@@ -252,7 +252,7 @@ struct NcclTextReader {
 
   /// Lists of ranks are cut in the middle: then a host has as many GPUs as its highest device number states.
   int hosts_of_run(int gpus) {
-    int hosts = run.hosts.count();
+    int hosts = count_hosts(run.ranks);
     if (run.rank_lines >= gpus || (run.rank_lines == 0 && run.per_process == gpus)) return hosts;
     const int per_host = run.highest_device + 1;
     if (run.rank_lines > 0 && run.rank_lines < run.highest_rank + 1)
@@ -306,14 +306,11 @@ std::pair<int, std::string> corrected_gpus(CollectiveKind kind, BandwidthRatio r
                                    stated > 0 ? fmt::format("; {} are listed", stated) : "")};
 }
 
-void HostCount::add(const std::string& host, const std::string& device, const std::string& rank) {
-  std::set<std::string>& ranks = ranks_at_[{host, device}];
-  ranks.insert(rank);
-  most_[host] = std::max(most_[host], static_cast<int>(ranks.size()));
-}
-
-int HostCount::count() const {
-  return std::max(1, total_of(most_, [](const auto& host) { return host.second; }));
+int count_hosts(const RanksOfGpus& ranks) {
+  std::map<std::string, int> most;  // ranks at one GPU, by host name
+  for (const auto& [gpu, at_gpu] : ranks)
+    most[gpu.first] = std::max(most[gpu.first], static_cast<int>(at_gpu.size()));
+  return std::max(1, total_of(most, [](const auto& host) { return host.second; }));
 }
 
 void set_device(std::string& device, const std::string& name, const std::string& where) {
