@@ -41,23 +41,12 @@ constexpr std::array<WorkKind, 8> kKinds = {{{"forward and loss", style::kCyan},
                                              {"waiting", "#EEEEEE"}}};
 std::size_t number_of(StageWork work) { return static_cast<std::size_t>(work); }
 
-using StreamOfRank = std::pair<int, Stream>;
-
-/// Rows from the top: rank by rank, stream by stream.
-std::map<StreamOfRank, int> lanes_of(const Result& result) {
-  std::map<StreamOfRank, int> lanes;
-  for (const Span& span : result.spans)
-    if (span.rank < kMaxRanks) lanes.emplace(StreamOfRank{span.rank, span.stream}, 0);
-  int row = 0;
-  for (auto& [lane, index] : lanes) index = row++;
-  return lanes;
-}
-
 /// A span that begins during another of its lane is drawn lower: a copy inside a backward, a second
 /// collective in flight.
 struct SpanBox {
   const Span* span;
-  double low;  // of the lane's height
+  std::size_t lane;  // from the top: rank by rank, stream by stream
+  double low;        // of the lane's height
 };
 
 std::vector<SpanBox> boxes_of(const Result& result) {
@@ -68,10 +57,11 @@ std::vector<SpanBox> boxes_of(const Result& result) {
     return std::tuple(one->rank, one->stream, one->start_s, -one->end_s);
   });
   std::vector<SpanBox> boxes;
-  std::map<StreamOfRank, double> busy_until;
+  std::map<std::pair<int, Stream>, double> busy_until;  // by lane
   for (const Span* span : spans) {
     const auto [busy, is_first] = busy_until.try_emplace({span->rank, span->stream}, span->end_s);
-    boxes.push_back({span, !is_first && span->start_s < busy->second ? kInnerTop : -kHalfBox});
+    boxes.push_back(
+        {span, busy_until.size() - 1, !is_first && span->start_s < busy->second ? kInnerTop : -kHalfBox});
     busy->second = std::max(busy->second, span->end_s);
   }
   return boxes;
@@ -110,21 +100,19 @@ void set_rows(style::Panel& panel, const std::vector<std::string>& rows) {
 }
 
 style::Panel panel_of_streams(const Result& result, double length_s) {
-  const auto lanes = lanes_of(result);
   std::array<std::vector<style::Box>, kKinds.size()> kinds;
   std::vector<style::Text> labels;
   std::vector<std::string> rows;
   for (const SpanBox& box : boxes_of(result)) {
     const Span& span = *box.span;
-    const double row = lanes.at({span.rank, span.stream});
+    const auto row = static_cast<double>(box.lane);
+    if (box.lane == rows.size()) rows.push_back(fmt::format("rank {} {}", span.rank, to_text(span.stream)));
     kinds.at(number_of(work_of(span)))
         .push_back(box_in(row, span.start_s, span.end_s, box.low, kHalfBox, style::cell(span.name)));
     const std::string label = label_of(span, points_of(span.end_s - span.start_s, length_s));
     if (!label.empty() && box.low < 0.0) labels.push_back(text_in(row, span.start_s, span.end_s, label));
   }
   style::Panel panel;
-  for (const auto& [lane, row] : lanes)
-    rows.push_back(fmt::format("rank {} {}", lane.first, to_text(lane.second)));
   set_rows(panel, rows);
   for (std::size_t k = 0; k < kKinds.size(); ++k)
     style::draw_boxes(panel, kKinds.at(k).label, kinds.at(k),
