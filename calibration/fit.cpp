@@ -13,11 +13,8 @@ namespace {
 /// The unconstrained solution over the columns in `free`; the others are 0.
 Eigen::VectorXd solve_free(const Eigen::MatrixXd& a, const Eigen::VectorXd& b,
                            const std::vector<Eigen::Index>& free) {
-  Eigen::MatrixXd part(a.rows(), static_cast<Eigen::Index>(free.size()));
-  for (std::size_t j = 0; j < free.size(); ++j) part.col(static_cast<Eigen::Index>(j)) = a.col(free[j]);
-  const Eigen::VectorXd solution = part.colPivHouseholderQr().solve(b);
   Eigen::VectorXd x = Eigen::VectorXd::Zero(a.cols());
-  for (std::size_t j = 0; j < free.size(); ++j) x[free[j]] = solution[static_cast<Eigen::Index>(j)];
+  x(free) = a(Eigen::all, free).colPivHouseholderQr().solve(b);
   return x;
 }
 
@@ -139,11 +136,9 @@ std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& row
                                      const std::vector<double>& targets) {
   const auto columns = static_cast<Eigen::Index>(rows.front().size());
   Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), columns);
-  Eigen::VectorXd b(a.rows());
-  for (Eigen::Index i = 0; i < a.rows(); ++i) {
-    b[i] = targets[i];
-    for (Eigen::Index j = 0; j < columns; ++j) a(i, j) = rows[i][j];
-  }
+  for (Eigen::Index i = 0; i < a.rows(); ++i)
+    a.row(i) = Eigen::Map<const Eigen::RowVectorXd>(rows[i].data(), columns);
+  const Eigen::VectorXd b = Eigen::Map<const Eigen::VectorXd>(targets.data(), a.rows());
   // Columns of one length: otherwise units (seconds of 1e-5, and their inverses) spoil the active set's
   // tolerance.
   Eigen::VectorXd norms(columns);
