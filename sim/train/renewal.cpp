@@ -63,13 +63,12 @@ double rate_of(const TrainingCase& training) {
   const double speed = mean_speed(training.slow);
   const double rate = recoveries.all() / speed;  // per second of undisturbed training
   const double write = training.checkpoint.write_s, slow = training.checkpoint.slowdown;
-  if (rate <= 0.0) return speed * cycle.work() / cycle.length_s();
+  if (rate <= 0.0) return speed * cycle.work_s / cycle.length_s();
   const double cycles = std::exp(-rate * cycle.first_s()) / -std::expm1(-rate * cycle.length_s());
   const double writing = -std::expm1(-rate * write) / rate;
-  const double rest =
-      (std::exp(-rate * write) - std::exp(-rate * (cycle.length_s() - cycle.stall_s()))) / rate;
-  const double begun = -std::expm1(-rate * cycle.work()) / rate + cycles * ((1.0 - slow) * writing + rest);
-  const double kept = cycle.work() * cycles * std::exp(-rate * write);
+  const double rest = (std::exp(-rate * write) - std::exp(-rate * (cycle.length_s() - cycle.stall_s))) / rate;
+  const double begun = -std::expm1(-rate * cycle.work_s) / rate + cycles * ((1.0 - slow) * writing + rest);
+  const double kept = cycle.work_s * cycles * std::exp(-rate * write);
   const double useful = (recoveries.failures * kept + recoveries.planned * begun) / recoveries.all();
   return useful /
          ((1.0 + recoveries.failures * recoveries.failure_s + recoveries.planned_s) / recoveries.all());
@@ -97,32 +96,33 @@ std::string obstacle_of(const TrainingCase& training) {
 }  // namespace
 
 CheckpointCycle::CheckpointCycle(const TrainingCase& training)
-    : work_(training.step_s * training.interval),
-      stall_(training.checkpoint.stall_s),
-      write_(training.checkpoint.write_s),
-      slow_(training.checkpoint.slowdown) {
+    : work_s(training.step_s * training.interval),
+      stall_s(training.checkpoint.stall_s),
+      write_s(training.checkpoint.write_s),
+      slowdown(training.checkpoint.slowdown) {
   if (training.checkpoint.storage_every > 0)
-    stall_ += slow_ * training.checkpoint.storage_write_s / training.checkpoint.storage_every;
+    stall_s += slowdown * training.checkpoint.storage_write_s / training.checkpoint.storage_every;
 }
 
 double CheckpointCycle::progress(double x) const {
-  if (x <= first_s()) return std::min(x, work_);
+  if (x <= first_s()) return std::min(x, work_s);
   const double cycles = std::floor((x - first_s()) / length_s());
   const double rest = x - first_s() - cycles * length_s();
-  const double done = rest <= write_ ? (1.0 - slow_) * rest : rest - slow_ * write_;
-  return work_ * (1.0 + cycles) + std::min(done, work_);
+  const double done = rest <= write_s ? (1.0 - slowdown) * rest : rest - slowdown * write_s;
+  return work_s * (1.0 + cycles) + std::min(done, work_s);
 }
 
 double CheckpointCycle::time_of(double progress) const {
-  const double cycles = std::max(0.0, std::ceil(progress / work_ - 1e-9) - 1.0);
-  const double rest = progress - cycles * work_;
+  const double cycles = std::max(0.0, std::ceil(progress / work_s - 1e-9) - 1.0);
+  const double rest = progress - cycles * work_s;
   if (cycles == 0.0) return rest;
-  const bool writes = rest <= (1.0 - slow_) * write_;
-  return first_s() + (cycles - 1.0) * length_s() + (writes ? rest / (1.0 - slow_) : rest + slow_ * write_);
+  const bool writes = rest <= (1.0 - slowdown) * write_s;
+  return first_s() + (cycles - 1.0) * length_s() +
+         (writes ? rest / (1.0 - slowdown) : rest + slowdown * write_s);
 }
 
-double CheckpointCycle::written(double x, double write_s) const {
-  const double since = x - first_s() - write_s;
+double CheckpointCycle::written(double x, double each_s) const {
+  const double since = x - first_s() - each_s;
   return since < 0.0 ? 0.0 : std::floor(since / length_s()) + 1.0;
 }
 

@@ -92,7 +92,7 @@ class Simulation {
   /// The training continues from the saved progress. The final checkpoint ends it.
   void begin_segment() {
     clock_ = 0.0;
-    finish_ = cycle_.time_of(case_.useful_s() - saved_) + cycle_.stall_s() + case_.checkpoint.write_s;
+    finish_ = cycle_.time_of(case_.useful_s() - saved_) + cycle_.stall_s + case_.checkpoint.write_s;
   }
 
   /// Ends a segment with all its progress.
@@ -108,7 +108,7 @@ class Simulation {
     const double before = saved_;
     keep_all();
     const double reached = saved_;
-    saved_ = before + cycle_.work() * cycle_.written(clock_, cost.write_s);
+    saved_ = before + cycle_.work_s * cycle_.written(clock_, cost.write_s);
     store(before);
     if (is_lost && cost.storage_every > 0) saved_ = stored_;
     add(TrainingPart::kLost, reached - saved_);
@@ -117,8 +117,8 @@ class Simulation {
   /// Counts the segment's checkpoints that are in the storage. \param before progress at its begin
   void store(double before) {
     const CheckpointCost& cost = case_.checkpoint;
-    const double every = cycle_.work() * cost.storage_every;
-    const double kept = before + cycle_.work() * cycle_.written(clock_, cost.storage_write_s);
+    const double every = cycle_.work_s * cost.storage_every;
+    const double kept = before + cycle_.work_s * cycle_.written(clock_, cost.storage_write_s);
     if (every > 0.0) stored_ += std::max(0.0, std::floor((kept - stored_) / every + 1e-9)) * every;
   }
 
@@ -136,14 +136,12 @@ class Simulation {
       save();
       spend(TrainingPart::kPlanned, one.stop_s);
       recover({.restart_s = one.restart_s});
-      begin_segment();
     } else if (case_.elasticity == Elasticity::kContinue) {
       go_on_without(one);
     } else {
       roll_back(one.loses_memory);
       leave(one);
       recover(one);
-      begin_segment();
     }
     update_speed();
   }
@@ -171,7 +169,7 @@ class Simulation {
     for (int i = 0; i < one.hosts; ++i) repairs_.insert(now_ + exponential(1.0 / one.repair_s));
   }
 
-  /// From an interruption to the next step; other failures begin it again.
+  /// From an interruption to the next segment; other failures begin it again.
   void recover(Interruption one) {
     for (;;) {
       drop_until(repairs_, now_);
@@ -191,6 +189,7 @@ class Simulation {
       add(TrainingPart::kLost, saved_ - stored_);
       saved_ = stored_;
     }
+    begin_segment();
   }
 
   [[nodiscard]] double next_return() const {
@@ -204,7 +203,6 @@ class Simulation {
     if (case_.elasticity != Elasticity::kShrink || elastic_ <= before) return;
     save();
     recover({.restart_s = case_.restart_s});
-    begin_segment();
     update_speed();
   }
 

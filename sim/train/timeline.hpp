@@ -83,22 +83,18 @@ struct TrainingCase {
 ///
 /// Checkpoint j = 1, 2, ... counts from L1 + (j - 1) L + W on, with L1 = work + stall and L = L1 + s W. The
 /// slow-down of storage writes of two levels is spread evenly over the checkpoints.
-class CheckpointCycle {
- public:
+struct CheckpointCycle {
+  double work_s, stall_s, write_s, slowdown;
+
   explicit CheckpointCycle(const TrainingCase& training);
-  [[nodiscard]] double work() const { return work_; }
-  [[nodiscard]] double first_s() const { return work_ + stall_; }
-  [[nodiscard]] double length_s() const { return first_s() + slow_ * write_; }
-  [[nodiscard]] double stall_s() const { return stall_; }
+  [[nodiscard]] double first_s() const { return work_s + stall_s; }
+  [[nodiscard]] double length_s() const { return first_s() + slowdown * write_s; }
   /// Useful seconds after `x` seconds.
   [[nodiscard]] double progress(double x) const;
   /// Seconds until `progress` useful ones.
   [[nodiscard]] double time_of(double progress) const;
-  /// Number of checkpoints that count after `x` seconds. \param write_s of each
-  [[nodiscard]] double written(double x, double write_s) const;
-
- private:
-  double work_, stall_, write_, slow_;
+  /// Number of checkpoints that count after `x` seconds. \param each_s of the write of one
+  [[nodiscard]] double written(double x, double each_s) const;
 };
 
 /// Result of renewal theory.
