@@ -34,13 +34,7 @@ void free_device(RowSet& set, const po::variables_map& values) {
   for (const std::string& name :
        text_option(values, "free") == "all" ? known.keys() : list_option(values, "free")) {
     if (!known.has(name)) throw UsageError("--free: {}", unknown_name("setting", name, known.keys()));
-    const YamlNode one = known.at(name);
-    const std::string unit = one.text_or("unit", "");
-    constexpr double kAll = 1.0;  // of a rate
-    const bool part = unit.empty() && name != "attention_efficiency";
-    set.free.push_back({name, one.at("low").number(), one.at("high").number(), false, 0.0,
-                        part ? kAll : std::numeric_limits<double>::infinity(), unit,
-                        one.at("source").text()});
+    set.free.push_back(free_parameter(name, known.at(name)));
     settings += (settings.empty() ? ":" : ",") + name + "={" + name + "}";
   }
   set.predict.set("device", text_option(values, "device") + settings);

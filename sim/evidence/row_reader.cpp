@@ -60,31 +60,6 @@ Uncertainty uncertainty_of(const YamlNode& node) {
   return {sigma, node.at("because").text()};
 }
 
-/// `{range: [0.2ms, 60ms], scale: linear, limits: [0ms, 1s], source: ...}`
-FreeParameter free_parameter(const std::string& name, const YamlNode& node) {
-  node.allow_only({"range", "scale", "limits", "source"});
-  FreeParameter parameter{.name = name};
-  const auto bounds = [&](const YamlNode& list, double& low, double& high) {
-    const std::vector<YamlNode> ends = list.items();
-    if (ends.size() != 2) list.fail("expected [low, high]");
-    const auto from = number_with_unit(ends[0].text()), to = number_with_unit(ends[1].text());
-    if (!from || !to || from->unit != to->unit || !(from->number < to->number))
-      list.fail("found [{}, {}], expected two ascending numbers of one unit, such as [1GB/s, 12GB/s]",
-                ends[0].text(), ends[1].text());
-    low = from->number;
-    high = to->number;
-    return from->unit;
-  };
-  parameter.unit = bounds(node.at("range"), parameter.low, parameter.high);
-  parameter.linear = node.has("scale") && node.at("scale").one_of("scale", {"linear", "log"}) == "linear";
-  if (!parameter.linear && parameter.low <= 0.0)
-    node.at("range").fail("found 0 or less on a logarithmic scale; expected more, or scale: linear");
-  if (node.has("limits") && bounds(node.at("limits"), parameter.least, parameter.most) != parameter.unit)
-    node.at("limits").fail("expected the unit of the range, '{}'", parameter.unit);
-  parameter.source = node.at("source").text();
-  return parameter;
-}
-
 OpenChoice open_choice(const std::string& name, const YamlNode& node) {
   constexpr long long kMostValues = 10'000;
   node.allow_only({"to", "values", "source"});
@@ -352,6 +327,30 @@ RowSet read_option_table(const std::string& path) {
 }
 
 }  // namespace
+
+FreeParameter free_parameter(const std::string& name, const YamlNode& node) {
+  node.allow_only({"range", "scale", "limits", "source"});
+  FreeParameter parameter{.name = name};
+  const auto bounds = [&](const YamlNode& list, double& low, double& high) {
+    const std::vector<YamlNode> ends = list.items();
+    if (ends.size() != 2) list.fail("expected [low, high]");
+    const auto from = number_with_unit(ends[0].text()), to = number_with_unit(ends[1].text());
+    if (!from || !to || from->unit != to->unit || !(from->number < to->number))
+      list.fail("found [{}, {}], expected two ascending numbers of one unit, such as [1GB/s, 12GB/s]",
+                ends[0].text(), ends[1].text());
+    low = from->number;
+    high = to->number;
+    return from->unit;
+  };
+  parameter.unit = bounds(node.at("range"), parameter.low, parameter.high);
+  parameter.linear = node.has("scale") && node.at("scale").one_of("scale", {"linear", "log"}) == "linear";
+  if (!parameter.linear && parameter.low <= 0.0)
+    node.at("range").fail("found 0 or less on a logarithmic scale; expected more, or scale: linear");
+  if (node.has("limits") && bounds(node.at("limits"), parameter.least, parameter.most) != parameter.unit)
+    node.at("limits").fail("expected the unit of the range, '{}'", parameter.unit);
+  parameter.source = node.at("source").text();
+  return parameter;
+}
 
 RowSet read_rows(const std::string& path, const std::string& rows) {
   return path.ends_with(".csv") ? read_option_table(path) : RowReader(path, rows).read();

@@ -138,6 +138,9 @@ struct RowSet {
 /// \throws InputError that names file, line, key, value and valid values
 RowSet read_rows(const std::string& path, const std::string& rows = "");
 
+/// Reads `{range: [0.2ms, 60ms], scale: linear, limits: [0ms, 1s], source: ...}`.
+FreeParameter free_parameter(const std::string& name, const YamlNode& node);
+
 /// Names and paths of the sets in studies/measured.
 std::vector<std::string> measured_ids();
 std::string measured_path(const std::string& id);

@@ -90,8 +90,7 @@ FailureSet read_failures(const std::string& path) {
   FailureSet set{.name = file.at("name").text(), .source = file.text_or("source", "")};
   set.assumes = transformed(file.items("assumes"), &YamlNode::text);
   for (const YamlNode& node : file.items("components")) set.components.push_back(read_component(file, node));
-  if (!file.has("recovery")) return set;
-  for (const auto& one : entries_of(file.at("recovery")))
+  for (const auto& one : entries_of(file, "recovery"))
     one.second.placed([&] { set_part(set.recovery, one.first, one.second.text()); });
   return set;
 }
