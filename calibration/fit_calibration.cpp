@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "calibration/fit.hpp"
-#include "calibration/report_slow_hosts.hpp"
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"

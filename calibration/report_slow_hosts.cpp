@@ -1,9 +1,8 @@
-#include "calibration/report_slow_hosts.hpp"
-
 #include <algorithm>
 #include <functional>
 #include <ranges>
 
+#include "calibration/fit.hpp"
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/units.hpp"

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "calibration/fit.hpp"
-#include "calibration/report_slow_hosts.hpp"
 #include "core/environment.hpp"
 #include "core/file.hpp"
 #include "core/table.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "calibration/collective_forecasts.hpp"
+#include "calibration/nccl_calibration.hpp"
 
 /// Measured collectives of NCCL, as other programs write them.
 namespace stepcast {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "calibration/report_slow_hosts.hpp"
 
 namespace stepcast::fit_test {
 
