@@ -13,7 +13,6 @@
 #include "core/units.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/evidence/compare_bench.hpp"
 
 namespace stepcast {
 namespace {

@@ -3,9 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "records/bench.hpp"
 #include "sim/evidence/case.hpp"
 
-/// From Results to cases: which runs and predictions describe the same training step.
+/// From Results to cases: which runs and predictions describe the same training step. The same of benches.
 namespace stepcast {
 
 inline constexpr const char* kCompareSchema = "stepcast.compare/1";
@@ -53,5 +54,21 @@ nlohmann::json comparison_json(const std::vector<Case>& cases, const std::vector
 /// The same for people, the worst case first.
 std::string comparison_text(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
                             const std::vector<EnginePair>& pairs);
+
+/// One collective at one size in a measured and a predicted bench file.
+struct BenchPair {
+  std::string collective;
+  double message_bytes = 0.0;
+  double measured_s = 0.0, predicted_s = 0.0;
+};
+
+/// Rows that both files contain, in the order of the measured file. Rows of 0 s have no relative error and
+/// are left out. \throws InputError if no row is shared or the world sizes differ
+std::vector<BenchPair> bench_pairs(const Bench& measured, const Bench& predicted);
+
+/// Errors with the size as name and the collective as group.
+std::vector<ForecastError> errors_of(const std::vector<BenchPair>& pairs);
+
+nlohmann::json bench_comparison_json(const std::vector<BenchPair>& pairs);
 
 }  // namespace stepcast

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "sim/evidence/compare_bench.hpp"
 
 namespace stepcast::compare_test {
 namespace {
