@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "core/enum_table.hpp"
 #include "core/error.hpp"
 #include "plots/cases.hpp"
 #include "plots/figure.hpp"
@@ -27,19 +28,19 @@ constexpr double kLabelMargin = 3.0;                       // points beside a nu
 constexpr std::size_t kStepTitleCharacters = 145;
 
 struct WorkKind {
+  StageWork value;
   const char* label;
   std::string_view colour;
 };
-/// In the order of StageWork.
-constexpr std::array<WorkKind, 8> kKinds = {{{"forward and loss", style::kCyan},
-                                             {"backward", style::kBlue},
-                                             {"gradients of weights", style::kGrey},
-                                             {"recompute", style::kPurple},
-                                             {"communication", style::kRed},
-                                             {"optimizer and copies", style::kGreen},
-                                             {"input and host", style::kYellow},
-                                             {"waiting", "#EEEEEE"}}};
-std::size_t number_of(StageWork work) { return static_cast<std::size_t>(work); }
+constexpr std::array kKinds{WorkKind{StageWork::kForward, "forward and loss", style::kCyan},
+                            WorkKind{StageWork::kBackward, "backward", style::kBlue},
+                            WorkKind{StageWork::kBackwardWeights, "gradients of weights", style::kGrey},
+                            WorkKind{StageWork::kRecompute, "recompute", style::kPurple},
+                            WorkKind{StageWork::kCommunication, "communication", style::kRed},
+                            WorkKind{StageWork::kUpdate, "optimizer and copies", style::kGreen},
+                            WorkKind{StageWork::kInput, "input and host", style::kYellow},
+                            WorkKind{StageWork::kWait, "waiting", "#EEEEEE"}};
+static_assert(is_in_order(kKinds));
 
 /// A span that begins during another of its lane is drawn lower: a copy inside a backward, a second
 /// collective in flight.
@@ -100,23 +101,23 @@ void set_rows(style::Panel& panel, const std::vector<std::string>& rows) {
 }
 
 style::Panel panel_of_streams(const Result& result, double length_s) {
-  std::array<std::vector<style::Box>, kKinds.size()> kinds;
+  std::map<StageWork, std::vector<style::Box>> boxes;
   std::vector<style::Text> labels;
   std::vector<std::string> rows;
   for (const SpanBox& box : boxes_of(result)) {
     const Span& span = *box.span;
     const auto row = static_cast<double>(box.lane);
     if (box.lane == rows.size()) rows.push_back(fmt::format("rank {} {}", span.rank, to_text(span.stream)));
-    kinds.at(number_of(work_of(span)))
-        .push_back(box_in(row, span.start_s, span.end_s, box.low, kHalfBox, style::cell(span.name)));
+    boxes[work_of(span)].push_back(
+        box_in(row, span.start_s, span.end_s, box.low, kHalfBox, style::cell(span.name)));
     const std::string label = label_of(span, points_of(span.end_s - span.start_s, length_s));
     if (!label.empty() && box.low < 0.0) labels.push_back(text_in(row, span.start_s, span.end_s, label));
   }
   style::Panel panel;
   set_rows(panel, rows);
-  for (std::size_t k = 0; k < kKinds.size(); ++k)
-    style::draw_boxes(panel, kKinds.at(k).label, kinds.at(k),
-                      style::fill("fs solid 1.0 border lc rgb '#ffffff' fc rgb {q}", {kKinds.at(k).colour}));
+  for (const WorkKind& kind : kKinds)
+    style::draw_boxes(panel, kind.label, boxes[kind.value],
+                      style::fill("fs solid 1.0 border lc rgb '#ffffff' fc rgb {q}", {kind.colour}));
   style::draw_texts(panel, labels, "font ',8' textcolor rgb '#111111'");
   return panel;
 }
@@ -127,7 +128,7 @@ constexpr Rgb kWhite{255.0, 255.0, 255.0}, kBlack{0.0, 0.0, 0.0};
 /// The first micro-batch is the lightest. Shades of forwards are lighter than the colour, those of backwards
 /// darker, so that they differ.
 Rgb shade(const StageBox& box, int micro_batches) {
-  const Rgb base = rgb(kKinds.at(number_of(box.work)).colour);
+  const Rgb base = rgb(row_of(kKinds, box.work).colour);
   if (box.micro_batch < 0) return base;
   const double late = micro_batches < 2 ? 0.5 : box.micro_batch / (micro_batches - 1.0);
   if (box.work == StageWork::kBackward || box.work == StageWork::kBackwardWeights)
@@ -174,11 +175,10 @@ std::vector<style::Entry> legend_of(const std::vector<const Result*>& results) {
     for (const Span& span : result->spans) seen.insert(work_of(span));
   }
   std::vector<style::Entry> entries;
-  for (std::size_t k = 0; k < kKinds.size(); ++k) {
-    const auto work = static_cast<StageWork>(k);
+  for (const auto& [work, label, colour] : kKinds) {
     const bool rare = work == StageWork::kRecompute || work == StageWork::kBackwardWeights;
     if (rare ? seen.contains(work) : streams || work != StageWork::kWait)
-      entries.push_back({style::fill("with boxes fc rgb {q}", {kKinds.at(k).colour}), kKinds.at(k).label});
+      entries.push_back({style::fill("with boxes fc rgb {q}", {colour}), label});
   }
   return entries;
 }

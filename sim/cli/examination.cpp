@@ -1,6 +1,5 @@
 #include "sim/cli/examination.hpp"
 
-#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -125,10 +124,6 @@ std::string require_runner(const std::string& purpose) {
       "{} needs stepcast-runner, which is neither next to stepcast nor in PATH; build it (it needs "
       "libtorch-dev and libgloo-dev), or name it in STEPCAST_RUNNER",
       purpose);
-}
-
-const char* to_text(Verdict verdict) {
-  return std::array{"good", "MISLEADING", "MISSING"}.at(static_cast<std::size_t>(verdict));
 }
 
 std::vector<Finding> examine_machine() {

@@ -4,11 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_table.hpp"
+
 /// Checks of `doctor`, and the path of `stepcast-runner`.
 namespace stepcast {
 
 enum class Verdict : std::uint8_t { kGood, kMisleading, kMissing };
-const char* to_text(Verdict verdict);
+inline constexpr auto kVerdicts = enum_names<Verdict>("good", "MISLEADING", "MISSING");
+constexpr const char* to_text(Verdict verdict) { return row_of(kVerdicts, verdict).name; }
 
 struct Finding {
   std::string what;

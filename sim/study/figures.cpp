@@ -15,15 +15,12 @@ namespace {
 const std::vector<std::string> kAmdahlColumns{"step_time_s", "throughput_samples_per_s", "speed_up",
                                               "efficiency"};
 
-/// Kinds in the order of StudyFigureKind, and keys that others do not have.
-struct FigureKeys {
-  std::string kind;
-  std::vector<std::string> keys;
-};
-const std::vector<FigureKeys> kKinds{{"curves", {"series", "target", "amdahl", "markers"}},
-                                     {"heatmap", {"value"}},
-                                     {"pareto", {"series", "labels"}},
-                                     {"points", {"series", "target", "diagonal"}}};
+/// Keys that other kinds do not have.
+const std::map<StudyFigureKind, std::vector<std::string>> kOwnKeys{
+    {StudyFigureKind::kCurves, {"series", "target", "amdahl", "markers"}},
+    {StudyFigureKind::kHeatmap, {"value"}},
+    {StudyFigureKind::kPareto, {"series", "labels"}},
+    {StudyFigureKind::kPoints, {"series", "target", "diagonal"}}};
 
 std::vector<std::string> names_under(const YamlNode& node, const std::string& key,
                                      const std::vector<std::string>& names) {
@@ -45,16 +42,14 @@ std::string figure_file(const YamlNode& node) {
 }  // namespace
 
 StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& names) {
-  const std::vector<std::string> kinds = transformed(kKinds, &FigureKeys::kind);
-  const std::string kind = node.has("kind") ? node.at("kind").one_of("kind", kinds) : kinds.front();
-  const auto number = static_cast<std::size_t>(std::ranges::find(kinds, kind) - kinds.begin());
-  std::vector<std::string> keys = kKinds[number].keys;
+  StudyFigure one;
+  if (node.has("kind"))
+    one.kind =
+        node.at("kind").placed([&] { return value_of(kStudyFigureKinds, "kind", node.at("kind").text()); });
+  std::vector<std::string> keys = kOwnKeys.at(one.kind);
   keys.insert(keys.end(), {"file", "kind", "x", "y", "panels", "log", "where"});
   node.allow_only(keys);
-
-  StudyFigure one;
   one.file = figure_file(node.at("file"));
-  one.kind = static_cast<StudyFigureKind>(number);
   const bool points = one.kind == StudyFigureKind::kPoints;
   const std::vector<std::string> columns = study_column_names();
   one.x_is_name = points ? std::ranges::find(columns, node.at("x").text()) == columns.end()

@@ -5,18 +5,20 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_table.hpp"
 #include "core/expression.hpp"
 
 /// Figures of a study.
 namespace stepcast {
 
-/// In the order of the kinds in figures.cpp.
 enum class StudyFigureKind : std::uint8_t {
   kCurves,   ///< a column over the values of a name, a curve per series
   kHeatmap,  ///< a column over the values of two names
   kPareto,   ///< a column against another, and the points that no other beats in both
   kPoints,   ///< a column against a name or another column, any number of points per value
 };
+inline constexpr auto kStudyFigureKinds =
+    enum_names<StudyFigureKind>("curves", "heatmap", "pareto", "points");
 
 struct StudyFigure {
   std::string file;  ///< in the folder of the rows
