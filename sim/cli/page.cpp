@@ -10,26 +10,24 @@ namespace stepcast {
 namespace {
 
 /// Keys of an option in a page: texts in which `{key}` is replaced.
-class PageOption {
- public:
-  PageOption(YamlNode node, const PageTexts& texts) : node_(std::move(node)), texts_(texts) {
-    node_.allow_only({"type", "default", "shown", "implicit", "argument", "help"});
-  }
+struct PageOption {
+  const YamlNode node;
+  const PageTexts& texts;
 
   [[nodiscard]] std::string text(const std::string& key) const {
-    std::string text = joined(transformed(node_.at(key).one_or_more(), &YamlNode::text), "\n");
-    for (const auto& [name, value] : texts_) boost::replace_all(text, "{" + name + "}", value);
+    std::string text = joined(transformed(node.at(key).one_or_more(), &YamlNode::text), "\n");
+    for (const auto& [name, value] : texts) boost::replace_all(text, "{" + name + "}", value);
     return text;
   }
 
   [[nodiscard]] po::value_semantic* semantic() const {
     using Words = std::vector<std::string>;
-    if (!node_.has("type")) return scalar<std::string>();
-    const std::string type = node_.at("type").one_of(
+    if (!node.has("type")) return scalar<std::string>();
+    const std::string type = node.at("type").one_of(
         "type", {"flag", "yesno", "int", "unsigned", "double", "words", "multitoken", "composing"});
     if (type == "flag") return po::bool_switch();
     if (type == "yesno")
-      return po::value<bool>()->default_value(node_.at("default").one_of("default", {"yes", "no"}) == "yes",
+      return po::value<bool>()->default_value(node.at("default").one_of("default", {"yes", "no"}) == "yes",
                                               text("default"));
     if (type == "int") return scalar<int>();
     if (type == "unsigned") return scalar<unsigned>();
@@ -38,7 +36,6 @@ class PageOption {
     return type == "multitoken" ? po::value<Words>()->multitoken() : po::value<Words>()->composing();
   }
 
- private:
   template <class Value>
   [[nodiscard]] po::value_semantic* scalar() const {
     const auto read = [&](const char* key) {
@@ -46,20 +43,17 @@ class PageOption {
         return text(key);
       } else {
         const auto number = number_in<Value>(text(key));
-        if (!number) node_.at(key).fail("expected a number");
+        if (!number) node.at(key).fail("expected a number");
         return *number;
       }
     };
     auto* value = po::value<Value>();
-    if (node_.has("default"))
-      value->default_value(read("default"), text(node_.has("shown") ? "shown" : "default"));
-    if (node_.has("implicit")) value->implicit_value(read("implicit"));
-    if (node_.has("argument")) value->value_name(text("argument"));
+    if (node.has("default"))
+      value->default_value(read("default"), text(node.has("shown") ? "shown" : "default"));
+    if (node.has("implicit")) value->implicit_value(read("implicit"));
+    if (node.has("argument")) value->value_name(text("argument"));
     return value;
   }
-
-  const YamlNode node_;
-  const PageTexts& texts_;
 };
 
 }  // namespace
@@ -83,7 +77,8 @@ void declare_options(po::options_description& options, const std::string& page, 
       for (const std::string& key : entry.keys()) own[key] = entry.at(key).text();
       declare_options(options, name.substr(1), own);
     } else {
-      const PageOption option(entry, texts);
+      const PageOption option{entry.allow_only({"type", "default", "shown", "implicit", "argument", "help"}),
+                              texts};
       options.add_options()(name.c_str(), option.semantic(), option.text("help").c_str());
     }
   }

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
+#include <ranges>
 #include <set>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 
 namespace stepcast {
@@ -53,13 +54,10 @@ std::vector<int> Row::ranks_left_out(const std::string& quantity) const {
 }
 
 std::optional<double> Row::agreed(const std::string& quantity) const {
-  const auto found = measured.find(quantity);
-  if (found == measured.end()) return std::nullopt;
-  std::vector<double> agreeing;
+  auto numbers = optional_at(measured, quantity);
   const std::vector<int> others = ranks_left_out(quantity);
-  for (std::size_t i = 0; i < found->second.size(); ++i)
-    if (std::ranges::find(others, static_cast<int>(i)) == others.end()) agreeing.push_back(found->second[i]);
-  return mean_of(agreeing);
+  for (const int rank : others | std::views::reverse) numbers->erase(numbers->begin() + rank);
+  return numbers ? std::optional(mean_of(*numbers)) : std::nullopt;
 }
 
 std::string Row::leading() const {
