@@ -73,7 +73,7 @@ const NcclGraph& CollectiveForecasts::graph(const std::string& device, const Ncc
     throw InputError("{}: found {} GPUs on {} hosts, expected at most 8 on one", sample.where, sample.gpus,
                      sample.hosts);
   std::unique_ptr<World>& world = worlds_[device];
-  if (!world) world = std::make_unique<World>(load_cluster(host_of(device_model(device)).first), parameters_);
+  if (!world) world = std::make_unique<World>(load_cluster(host_of(device_model(device)).first));
   std::vector<int> places = world->cluster.places();
   places.resize(sample.gpus);
   return world->graphs.of(places);

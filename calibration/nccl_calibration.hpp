@@ -30,9 +30,6 @@ struct NcclSample {
 /// whose NVLink is a bridge, in pairs by four PCIe switches on two sockets.
 class CollectiveForecasts {
  public:
-  /// \param parameters replace those of the GPU's generation; null: not; must outlive this
-  explicit CollectiveForecasts(const NcclParameters* parameters = nullptr) : parameters_(parameters) {}
-
   /// Time of a call. NVLS cannot add int8. \param device of device_model()
   [[nodiscard]] Seconds of(const std::string& device, const NcclSample& sample);
   /// Group of the sample's GPUs. \throws InputError for several hosts or more than eight GPUs
@@ -40,12 +37,10 @@ class CollectiveForecasts {
 
  private:
   struct World {
-    explicit World(Cluster given, const NcclParameters* parameters)
-        : cluster(std::move(given)), graphs(cluster, parameters) {}
+    explicit World(Cluster given) : cluster(std::move(given)), graphs(cluster) {}
     Cluster cluster;
     NcclGraphs graphs;
   };
-  const NcclParameters* parameters_;
   std::map<std::string, std::unique_ptr<World>> worlds_;  ///< by device
 };
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-
 namespace stepcast::fit_test {
 
 namespace {

@@ -356,7 +356,7 @@ TEST_CASE("parameters are recovered from forecasts of 2 GPUs and then forecast 8
   NcclParameters truth = nccl_parameters(90);
   truth.launch *= 1.4;
   truth.ll_hop *= 1.3;
-  CollectiveForecasts machine(truth);
+  CollectiveForecasts forecasts;
   const auto samples = [&](int gpus) {
     std::vector<NcclSample> result;
     for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather})
@@ -365,7 +365,9 @@ TEST_CASE("parameters are recovered from forecasts of 2 GPUs and then forecast 8
         one.kind = kind;
         one.gpus = gpus;
         one.message = Bytes(bytes);
-        one.time = machine.of("h100-sxm", one);
+        NcclGraph graph = forecasts.graph("h100-sxm", one);
+        graph.gpu.parameters = &truth;
+        one.time = nccl_time(graph, one);
         result.push_back(one);
       }
     return result;
