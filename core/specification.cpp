@@ -24,8 +24,7 @@ Specification Specification::parse(const std::string& what, const std::string& t
     if (split == std::string::npos || split == 0 || split + 1 == item.size())
       refuse(form + ", found '" + item + "'");
     const std::string key = item.substr(0, split);
-    if (std::ranges::any_of(result.overrides, [&](const auto& other) { return other.first == key; }))
-      refuse("setting '" + key + "' is set twice");
+    if (result.find(key) != nullptr) refuse("setting '" + key + "' is set twice");
     result.overrides.emplace_back(key, item.substr(split + 1));
   }
   return result;

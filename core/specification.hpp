@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,17 @@ struct Specification {
   /// \param what kind of thing, for messages: `model`. \throws InputError for a missing value or a repeated
   /// key
   static Specification parse(const std::string& what, const std::string& text);
+
+  /// Value of a setting; null if it is not set.
+  [[nodiscard]] const std::string* find(const std::string& key) const {
+    const auto found = std::ranges::find(overrides, key, &std::pair<std::string, std::string>::first);
+    return found == overrides.end() ? nullptr : &found->second;
+  }
+  /// Sets the last override in place of any other one of this key.
+  void set(const std::string& key, const std::string& value) {
+    std::erase_if(overrides, [&](const auto& one) { return one.first == key; });
+    overrides.emplace_back(key, value);
+  }
 };
 
 }  // namespace stepcast

@@ -36,12 +36,6 @@ void add_flat(const Json& object, const std::string& prefix, Json& result) {
   }
 }
 
-const std::string* find_setting(const std::vector<std::pair<std::string, std::string>>& settings,
-                                const std::string& name) {
-  const auto found = std::ranges::find(settings, name, &std::pair<std::string, std::string>::first);
-  return found == settings.end() ? nullptr : &found->second;
-}
-
 class ConfigurationReader {
  public:
   ConfigurationReader(std::string path, Json fields, std::string type, const Specification& given)
@@ -86,9 +80,9 @@ class ConfigurationReader {
                                 [&](const std::string& field) { return fields_.contains(field); });
   }
   void add(const std::string& setting, const std::string& value) {
-    auto& own = model_.specification.overrides;
-    if (value.empty() || find_setting(given_.overrides, setting) != nullptr) return;
-    if (find_setting(own, setting) == nullptr) own.emplace_back(setting, value);
+    Specification& own = model_.specification;
+    if (value.empty() || given_.find(setting) != nullptr || own.find(setting) != nullptr) return;
+    own.overrides.emplace_back(setting, value);
   }
 
   /// Fields as conditions and expressions read them: numbers, texts, `true`, `false`, `null`.
@@ -140,7 +134,7 @@ class ConfigurationReader {
   /// Windows become settings if every n-th block or none sees all keys, also those that the sequence does not
   /// exceed, since a model file is used with other sequences.
   void add_windows() {
-    const std::string* sequence = find_setting(model_.specification.overrides, "sequence");
+    const std::string* sequence = model_.specification.find("sequence");
     if (sequence == nullptr || rules_.windows.empty() ||
         fields_.value("use_sliding_window", Json(true)) == false)
       return;
@@ -225,7 +219,7 @@ class ConfigurationReader {
   // --- blocks ---
 
   [[nodiscard]] int layers() const {
-    const std::string* value = find_setting(model_.specification.overrides, "layers");
+    const std::string* value = model_.specification.find("layers");
     const auto count = value == nullptr ? std::nullopt : number_in<int>(*value);
     if (!count || *count < 1 || *count > kMaxBlocks) fail("the number of layers must be 1 to 5000");
     return *count;
@@ -273,7 +267,7 @@ class ConfigurationReader {
     if (!is_given(rules_.pattern) || !fields_[rules_.pattern].is_string())
       fail("field '" + rules_.pattern + "': expected a text with a letter per block");
     const std::string letters = fields_[rules_.pattern].get<std::string>();
-    const bool shortened = find_setting(given_.overrides, "layers") != nullptr;
+    const bool shortened = given_.find("layers") != nullptr;
     if (const auto count = static_cast<int>(letters.size());
         count < layers() || (count > layers() && !shortened))
       fail(fmt::format("field '{}': has {} letters for {} layers", rules_.pattern, letters.size(), layers()));
@@ -382,7 +376,7 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
         path.string(), joined(configuration_types()));
   if (!named) assumed.push_back("model_type " + type + ", from field 'architectures'");
   if (const Json modules = fields.value("num_nextn_predict_layers", Json());
-      modules.is_number_integer() && modules > 0 && find_setting(given.overrides, "mtp") == nullptr)
+      modules.is_number_integer() && modules > 0 && given.find("mtp") == nullptr)
     assumed.push_back("multi-token prediction is left out, as transformers' classes do; mtp=" +
                       modules.dump() + " trains it, in the families that have the setting");
   const std::vector<std::string>& known = configuration_types();
@@ -400,7 +394,7 @@ HuggingFaceModel read_hugging_face(const std::string& specification) {
   const Specification given =
       Specification::parse("model", specification.substr(std::string(kPrefix).size()));
   HuggingFaceModel model = read_configuration(given.file, given);
-  if (find_setting(given.overrides, "sequence") == nullptr)
+  if (given.find("sequence") == nullptr)
     throw InputError("{}: the sequence length is missing; set it: {}{}:sequence=4096", given.file, kPrefix,
                      given.file);
   if (!model.obstacles.empty()) throw InputError("{}: {}", given.file, joined(model.obstacles, "; "));

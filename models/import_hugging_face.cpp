@@ -46,9 +46,9 @@ Model model_of(const HuggingFaceModel& configured, const std::string& name) {
 /// A power of two of at most 4096 and the positions of the model.
 int usual_sequence(const HuggingFaceModel& configured) {
   int sequence = 4096;
-  for (const auto& [name, value] : configured.specification.overrides)
-    if (name == "positions" && value != "0")
-      while (sequence > 1 && sequence > number_in<int>(value).value_or(sequence)) sequence /= 2;
+  if (const std::string* positions = configured.specification.find("positions");
+      positions != nullptr && *positions != "0")
+    while (sequence > 1 && sequence > number_in<int>(*positions).value_or(sequence)) sequence /= 2;
   return sequence;
 }
 

@@ -44,10 +44,7 @@ std::vector<Values> varying_values(const HuggingFaceModel& model, const std::str
   for (const ModelBlocks& blocks : model.blocks) {
     Settings settings = own;
     Specification all = model.specification;
-    for (const auto& [name, value] : blocks.settings) {
-      std::erase_if(all.overrides, [&, name = name](const auto& one) { return one.first == name; });
-      all.overrides.emplace_back(name, value);
-    }
+    for (const auto& [name, value] : blocks.settings) all.set(name, value);
     settings.apply(all);
     groups.push_back(settings.values());
   }
@@ -87,8 +84,7 @@ std::vector<ModelBlocks> grouped_blocks(int layers, const std::function<BlockSet
       return std::ranges::find(group.settings, one) != group.settings.end();
     });
     if (!same) continue;
-    std::erase_if(all.overrides, [&](const auto& other) { return other.first == one.first; });
-    all.overrides.push_back(one);
+    all.set(one.first, one.second);
     for (ModelBlocks& group : groups) std::erase(group.settings, one);
   }
   return groups.size() > 1 ? groups : std::vector<ModelBlocks>{};

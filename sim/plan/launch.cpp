@@ -113,8 +113,7 @@ std::string unexpressed(const LaunchText& launch, const std::string& name, const
     const Specification target = Specification::parse("model", wanted["model"]);
     const std::string found = read_launch_text(launch.lines, launch.file, name, given).options["model"];
     for (const auto& [setting, value] : Specification::parse("model", found).overrides)
-      if (std::ranges::find(target.overrides, setting, &std::pair<std::string, std::string>::first) ==
-          target.overrides.end())
+      if (target.find(setting) == nullptr)
         given["model"] =
             with_setting(given["model"], setting, plan.text(setting).empty() ? "0" : plan.text(setting));
     read = read_launch_text(launch.lines, launch.file, name, given).options;

@@ -377,10 +377,7 @@ class TableReader {
         like != result_.options.end() && !like->second.empty() && like->second != "none")
       of_convention = Convention(like->second).names();
     evaluate("settings", [&](const std::string& name, const std::string& value) {
-      const bool set =
-          std::ranges::find(given.overrides, name, &std::pair<std::string, std::string>::first) !=
-          given.overrides.end();
-      if (set) return;
+      if (given.find(name) != nullptr) return;
       const int wanted = positive_number(value).value_or(0);
       if (!known.contains(name) && wanted > 0)
         result_.assumed.push_back("without " + name + "=" + value + ", a setting that the model lacks");

@@ -16,11 +16,10 @@
 namespace stepcast {
 namespace {
 
-/// Settings that the model's specification contains.
-std::vector<std::pair<std::string, std::string>> settings_of(const OptionTexts& options) {
+/// The model and its settings; empty without a model.
+Specification given_model(const OptionTexts& options) {
   const auto model = options.find("model");
-  if (model == options.end()) return {};
-  return Specification::parse("model", model->second).overrides;
+  return model == options.end() ? Specification{} : Specification::parse("model", model->second);
 }
 
 /// Values that conditions may name.
@@ -32,7 +31,7 @@ Assignment conditions_of(const OptionTexts& options) {
   for (const auto& [name, value] : options) values.set(name, value);
   if (const std::string device = values.value_or("device", ""); device != "none")
     values.set("device", device_model(device).hardware);  // without its settings
-  for (const auto& [name, value] : settings_of(options))
+  for (const auto& [name, value] : given_model(options).overrides)
     if (name == "ulysses" || name == "muon") values.set(name, value);
   const std::string strategy = values.value_or("strategy", "");
   const int world = positive_number(values.value_or("world-size", "1")).value_or(1);
@@ -133,7 +132,7 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
   LikeOptions result{.options = options, .note = name_};
   std::map<std::string, std::string> added;  // text by name
   const Assignment values = conditions_of(options);
-  const auto given = settings_of(options);
+  const Specification given = given_model(options);
   const auto model = result.options.find("model");
   for (const Entry& entry : entries_) {
     const bool holds = entry.value.placed([&] { return !entry.condition || entry.condition->holds(values); });
@@ -144,9 +143,7 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
       if (!entry.refines && options.contains(entry.name)) continue;
       result.options[entry.name] = value.text;
       added[entry.name] = entry.name + " " + value.text;
-    } else if (model != result.options.end() &&
-               std::ranges::find(given, entry.name, &std::pair<std::string, std::string>::first) ==
-                   given.end()) {
+    } else if (model != result.options.end() && given.find(entry.name) == nullptr) {
       auto& settings = settings_[options.at("model")];
       if (settings.empty()) settings = load_model(options.at("model")).settings;
       const auto experts = settings.find("experts");
