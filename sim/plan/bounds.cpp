@@ -176,9 +176,8 @@ double PlanBounds::layer_collective_s(const PlanView& view, const LayerCollectiv
 
 int PlanBounds::first_alike(const PlanView& view, int first_rank) {
   if (links_.cost_nothing()) return 0;
-  const auto [found, is_new] = alike_.try_emplace(
-      {view.tensor, view.context, view.expert, view.expert_tensor, view.batch_stride, first_rank},
-      first_rank);
+  const GroupShape shape{view.tensor, view.context, view.expert, view.expert_tensor, view.batch_stride};
+  const auto [found, is_new] = alike_.try_emplace({shape, first_rank}, first_rank);
   if (!is_new) return found->second;
   // Groups are alike if the smallest and the largest messages take equally long.
   std::vector<double> probes;
@@ -190,12 +189,7 @@ int PlanBounds::first_alike(const PlanView& view, int first_rank) {
                            ? 0.0
                            : links_.collective_s(CollectiveKind::kAllReduce, Bytes(bytes), ranks) +
                                  links_.collective_s(CollectiveKind::kAllToAll, Bytes(bytes), ranks));
-  const auto kind = kinds_
-                        .try_emplace({view.tensor, view.context, view.expert, view.expert_tensor,
-                                      view.batch_stride, probes},
-                                     first_rank)
-                        .first;
-  return found->second = kind->second;
+  return found->second = kinds_.try_emplace({shape, probes}, first_rank).first->second;
 }
 
 const PlanBounds::SegmentTimes& PlanBounds::times(const PlanView& view, int first_rank) {

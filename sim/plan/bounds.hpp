@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/plan/link_times.hpp"
@@ -92,10 +94,11 @@ class PlanBounds {
   LinkTimes links_;
   MemoryBounds memory_;
   double fastest_host_ = 1.0;
-  /// First ranks of groups that are alike: by tensor, context, expert, stride and first rank; and by the
-  /// times of probes instead of the first rank.
-  std::map<std::tuple<int, int, int, int, int, int>, int> alike_;
-  std::map<std::tuple<int, int, int, int, int, std::vector<double>>, int> kinds_;
+  /// Ranks of tensor, context and expert parallelism, those that divide an expert, and PlanView::batch_stride.
+  using GroupShape = std::array<int, 5>;
+  /// First ranks of groups that are alike: by shape and first rank; and by shape and times of probes.
+  std::map<std::pair<GroupShape, int>, int> alike_;
+  std::map<std::pair<GroupShape, std::vector<double>>, int> kinds_;
   static constexpr int kIssued = -1;  ///< instead of a first rank: launch overheads
   std::map<std::tuple<const PhaseCosts*, int>, SegmentTimes> times_;  ///< by first rank
 };

@@ -10,12 +10,6 @@
 namespace stepcast {
 namespace {
 
-/// Ranks compute while overlapped communication passes.
-double own_time_s(const Breakdown& parts) {
-  return parts.compute_s + parts.exposed_communication_s + parts.input_and_host_s +
-         parts.optimizer_and_copies_s + parts.idle_s;
-}
-
 /// Positions in the numbers of a replay: step time, operations, parts of the mean breakdown; then by stage
 /// reserved memory and the time in which a rank is not idle.
 constexpr std::size_t kStep = 0, kOperations = 1, kFirstPart = 2;
@@ -31,7 +25,7 @@ std::vector<double> numbers_of(const Result& result, std::size_t stages, int str
       mean.*part += rank.*part / static_cast<double>(result.breakdown.size());
     const std::size_t stage = static_cast<std::size_t>(use.rank / stride) % stages;
     memory[stage] = std::max({memory[stage], use.reserved_bytes, use.peak_bytes});  // CPUs reserve none
-    busy[stage] = std::max(busy[stage], own_time_s(rank) - rank.idle_s);
+    busy[stage] = std::max(busy[stage], rank.step_s() - rank.idle_s);
   }
   std::vector<double> numbers{result.median_step_time_s(), result.forecast.operations};
   for (const auto& [name, part] : breakdown_parts()) numbers.push_back(mean.*part);
@@ -42,7 +36,7 @@ std::vector<double> numbers_of(const Result& result, std::size_t stages, int str
 
 }  // namespace
 
-double PlanForecast::bubble() const { return std::max(0.0, mean.idle_s / own_time_s(mean)); }
+double PlanForecast::bubble() const { return std::max(0.0, mean.idle_s / mean.step_s()); }
 
 std::vector<double> PlanReplays::numbers(const Plan& plan) {
   constexpr int kFew = 4, kMany = 12;
@@ -77,7 +71,7 @@ PlanForecast PlanReplays::forecast(const Plan& plan, const std::vector<double>& 
   std::size_t at = kFirstPart;
   for (const auto& [name, part] : breakdown_parts()) forecast.mean.*part = numbers[at++];
   // A rank that ends its first step early waits in the next one.
-  forecast.mean.idle_s += forecast.step_s - own_time_s(forecast.mean);
+  forecast.mean.idle_s += forecast.step_s - forecast.mean.step_s();
   forecast.stage_memory_bytes.assign(numbers.begin() + at, numbers.begin() + at + plan.number("pipeline"));
   for (const double bytes : forecast.stage_memory_bytes)
     forecast.memory_bytes = std::max(forecast.memory_bytes, bytes);
