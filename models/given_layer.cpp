@@ -63,16 +63,13 @@ GivenOperator read_operator(const YamlNode& node) {
 /// `{fc.weight: 10x64}`; a scalar is `scalar`, integers are `int64` or `int64 3x3`.
 std::vector<LayerTensor> read_tensors(const YamlNode& node, const char* key) {
   std::vector<LayerTensor> tensors;
-  if (!node.has(key)) return tensors;
-  const YamlNode table = node.at(key);
-  for (const std::string& name : table.keys()) {
-    const YamlNode value = table.at(name);
+  for (const auto& [name, value] : entries_of(node, key)) {
     std::string text = value.text();
     LayerTensor tensor{.suffix = name, .is_integer = text.starts_with(kInteger)};
     if (name.empty()) value.fail("a name cannot be empty");
     if (tensor.is_integer) text.erase(0, std::min(text.size(), kInteger.size() + 1));
     if (!text.empty() && text != "scalar")
-      tensor.shape = value.placed([&] { return parse_shape(text, name); });
+      tensor.shape = value.placed([&, name = name] { return parse_shape(text, name); });
     tensors.push_back(std::move(tensor));
   }
   return tensors;

@@ -28,10 +28,6 @@ const std::map<std::string, YamlNode>& tables() {
 
 /// Adds the rules of one map; a setting's earlier rule of another kind goes.
 void add_rules(const YamlNode& node, ConfigurationRules& rules) {
-  const auto each = [&](const char* key, const auto& use) {
-    if (!node.has(key)) return;
-    for (const std::string& name : node.at(key).keys()) use(name, node.at(key).at(name));
-  };
   rules.model = node.text_or("model", rules.model);
   rules.refused = node.text_or("refused", rules.refused);
   rules.block_configs = node.text_or("block_configs", rules.block_configs);
@@ -46,18 +42,17 @@ void add_rules(const YamlNode& node, ConfigurationRules& rules) {
   };
   for (auto [key, table] :
        {std::pair("settings", &rules.settings), {"optional", &rules.optional}, {"percent", &rules.percent}})
-    each(key, [&, table = table](const std::string& setting, const YamlNode& fields) {
+    for (const auto& [setting, fields] : entries_of(node, key)) {
       forget(setting);
       (*table)[setting] = texts(fields);
-    });
+    }
   for (auto [key, table] : {std::pair("or_null", &rules.or_null), {"fixed", &rules.fixed}})
-    each(key, [&, table = table](const std::string& setting, const YamlNode& value) {
+    for (const auto& [setting, value] : entries_of(node, key)) {
       forget(setting);
       (*table)[setting] = value.text();
-    });
-  each("defaults",
-       [&](const std::string& setting, const YamlNode& value) { rules.defaults[setting] = value.text(); });
-  each("only", [&](const std::string& field, const YamlNode& values) { rules.only[field] = texts(values); });
+    }
+  for (const auto& [setting, value] : entries_of(node, "defaults")) rules.defaults[setting] = value.text();
+  for (const auto& [field, values] : entries_of(node, "only")) rules.only[field] = texts(values);
   if (node.has("full_every")) rules.full_every = texts(node.at("full_every"));
   if (node.has("windows"))
     for (const std::string& field : texts(node.at("windows"))) rules.windows.push_back(field);
@@ -71,8 +66,8 @@ void add_rules(const YamlNode& node, ConfigurationRules& rules) {
                   sparse.text_or("dense_layers", ""),
                   sparse.text_or("sparse_layers", ""),
                   {}};
-  for (const std::string& setting : sparse.at("dense").keys())
-    rules.sparse.dense[setting] = texts(sparse.at("dense").at(setting));
+  for (const auto& [setting, fields] : entries_of(sparse.at("dense")))
+    rules.sparse.dense[setting] = texts(fields);
 }
 
 /// Adds rules, then those of its cases that hold. Fields of all cases are known.
@@ -126,8 +121,7 @@ const std::vector<std::string>& configuration_types() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names;
     for (const auto& [name, table] : tables())
-      if (table.has("types"))
-        for (const std::string& type : table.at("types").keys()) names.push_back(type);
+      for (const auto& [type, rules] : entries_of(table, "types")) names.push_back(type);
     std::ranges::sort(names);
     return names;
   }();

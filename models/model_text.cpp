@@ -105,9 +105,8 @@ BlockSettings settings_of_letter(char letter, const std::string& where) {
 
 HuggingFaceModel read_pattern(const YamlNode& file, Specification& given) {
   std::map<std::string, std::string> settings;
-  if (file.has("like") && file.has("settings"))
-    for (const std::string& name : file.at("settings").keys())
-      settings[name] = file.at("settings").at(name).text();
+  if (file.has("like"))
+    for (const auto& [name, value] : entries_of(file, "settings")) settings[name] = value.text();
   settings["pattern"] = file.text_or("pattern", "");
   for (const auto& [name, value] : given.overrides) settings[name] = value;
   std::erase_if(given.overrides, [](const auto& one) { return one.first == "pattern"; });

@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "core/expression.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -18,6 +19,10 @@ std::int64_t whole(std::string_view text, Unit unit, std::string_view what) {
   const double value = size ? parse_bytes(text, what).count() : parse_seconds(text, what).count() * 1e9;
   if (value > 0.0 && value < 0.5) throw InputError("{}: must be 0 or at least 1 {}", what, size ? "B" : "ns");
   return std::llround(value);
+}
+
+Setting setting_of(const YamlNode& value) {
+  return value.placed([&] { return Setting::parse(value.text(), "setting"); });
 }
 
 }  // namespace
@@ -43,10 +48,9 @@ std::string to_text(const Setting& setting) {
 }
 
 void Settings::read(const YamlNode& node) {
-  for (const std::string& key : node.keys()) {
-    const YamlNode value = node.at(key);
+  for (const auto& [key, value] : entries_of(node)) {
     if (value.text().find_first_of("*/+") == std::string::npos) {
-      settings_[key] = defaults_[key] = value.placed([&] { return Setting::parse(value.text(), "setting"); });
+      settings_[key] = defaults_[key] = setting_of(value);
       continue;
     }
     for (const std::string& name : names_in("{" + value.text() + "}"))
@@ -59,13 +63,12 @@ void Settings::read(const YamlNode& node) {
 
 void Settings::change(const YamlNode& node) {
   node.allow_only(names_of(settings_));
-  for (const std::string& key : node.keys()) {
-    const YamlNode value = node.at(key);
-    const Setting setting = value.placed([&] { return Setting::parse(value.text(), "setting"); });
+  for (const auto& [key, value] : entries_of(node)) {
+    const Setting setting = setting_of(value);
     if (setting.unit != settings_.at(key).unit)
       value.fail("expected " + to_text(settings_.at(key).unit) + ", found '" + value.text() + "'");
     settings_[key] = defaults_[key] = setting;
-    std::erase_if(expressions_, [&](const auto& one) { return one.first == key; });
+    std::erase_if(expressions_, [&, key = key](const auto& one) { return one.first == key; });
   }
 }
 

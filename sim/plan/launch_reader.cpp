@@ -84,8 +84,7 @@ class TableReader {
     result_.ignored = file.ignored;
     take_words(file.words);
     for (const auto& [option, value] : given_) words_[option] = value;
-    for (const std::string& key : read_.at("defaults").keys())
-      values_.set(key, read_.at("defaults").at(key).text());
+    for (const auto& [key, value] : entries_of(read_.at("defaults"))) values_.set(key, value.text());
     for (const LaunchEntry& entry : file.entries) take(entry);
     check_parents();
     if (words_.contains("world-size")) values_.set("world-size", words_.at("world-size"));
@@ -209,19 +208,17 @@ class TableReader {
   /// A key without a value of its own: refused, without effect or unknown.
   void take_other(const LaunchEntry& entry, const std::string& key, const std::string& value) {
     static const std::set<std::string> kOff{"", "no", "0", "none", "null", "None", "[]"};
-    if (read_.has("refused"))
-      for (const std::string& pattern : read_.at("refused").keys())
-        if (fnmatch(pattern.c_str(), key.c_str(), 0) == 0) {
-          if (kOff.contains(value)) return;
-          fail(entry, "is not modelled: " + read_.at("refused").at(pattern).text());
-        }
+    for (const auto& [pattern, why] : entries_of(read_, "refused"))
+      if (fnmatch(pattern.c_str(), key.c_str(), 0) == 0) {
+        if (kOff.contains(value)) return;
+        fail(entry, "is not modelled: " + why.text());
+      }
     if (entry.value.starts_with(kExpression)) return ignored_.push_back(entry.key + " (not literal)");
     if (matches("ignored", key)) return ignored_.push_back(entry.key);
     if (value == "null" || value == "None") return;
-    std::vector<std::string> known = read_.at("keys").keys();
-    for (const char* list : {"model", "only"})
-      if (read_.has(list))
-        for (const std::string& one : read_.at(list).keys()) known.push_back(one);
+    std::vector<std::string> known;
+    for (const char* list : {"keys", "model", "only"})
+      for (const auto& [name, node] : entries_of(read_, list)) known.push_back(name);
     const std::string near = nearest(key, known);
     fail(entry, "is not known and may have an effect" +
                     (near.empty() ? "" : "; did you mean '" + near + "'?") + "; remove it if it has none");
@@ -230,27 +227,22 @@ class TableReader {
   /// Conditions of an entry, over all names of the table.
   [[nodiscard]] bool holds(const YamlNode& entry) const {
     if (!entry.has("if")) return true;
-    std::vector<std::string> names = values_.names();
     Assignment values = values_;
-    for (const std::string& name : entry.at("if").keys()) {
-      if (values.find(name) == nullptr) {
-        values.set(name, "");
-        names.push_back(name);
-      }
-      const YamlNode condition = entry.at("if").at(name);
+    for (const auto& [name, condition] : entries_of(entry.at("if"))) {
+      if (values.find(name) == nullptr) values.set(name, "");
       if (values.value_or(name, "").empty() && condition.is_scalar() && condition.text().starts_with(">"))
         return false;
     }
-    return entry.placed([&] { return Condition(entry.at("if"), names).holds(values); });
+    return entry.placed([&] { return Condition(entry.at("if"), values.names()).holds(values); });
   }
 
   template <class Use>
   void evaluate(const char* list, const Use& use) {
     for (const YamlNode& entry : read_.items(list)) {
       if (!holds(entry)) continue;
-      for (const std::string& name : entry.keys()) {
+      for (const auto& [name, node] : entries_of(entry)) {
         if (name == "if") continue;
-        const std::string& text = entry.at(name).text();
+        const std::string text = node.text();
         for (const std::string& needed : names_in(text))
           if (values_.find(needed) == nullptr || values_.find(needed)->empty()) {
             const char* hint = needed == "world-size" || needed == "nodes" || needed == "gpus-per-node"
@@ -293,9 +285,8 @@ class TableReader {
   /// The key whose value has this name.
   [[nodiscard]] std::string key_of(const std::string& name) const {
     for (const char* map : {"keys", "model"})
-      if (read_.has(map))
-        for (const std::string& key : read_.at(map).keys())
-          if (read_.at(map).at(key).text() == name) return key;
+      for (const auto& [key, value] : entries_of(read_, map))
+        if (value.text() == name) return key;
     return name;
   }
 
@@ -436,8 +427,8 @@ LaunchReading read_launch_file(const std::string& path, const OptionTexts& given
   const YamlNode file = YamlNode::parse(text, path);
   file.allow_only({"launch", "options"});
   LaunchReading result{.program = file.at("launch").text(), .options = given};
-  for (const std::string& option : file.at("options").keys())
-    result.options.try_emplace(option, file.at("options").at(option).text());
+  for (const auto& [option, value] : entries_of(file.at("options")))
+    result.options.try_emplace(option, value.text());
   return result;
 }
 

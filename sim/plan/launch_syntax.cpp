@@ -84,8 +84,7 @@ int line_of(const std::string& text, std::size_t at) {
 /// \param from position of the node's own key
 void add_yaml(const YamlNode& node, const std::string& prefix, const std::string& text, LaunchFile& file,
               std::size_t from = 0) {
-  for (const std::string& key : node.keys()) {
-    const YamlNode value = node.at(key);
+  for (const auto& [key, value] : entries_of(node)) {
     const auto at = std::min(text.find(key + ":", from), text.find("\"" + key + "\"", from));
     if (value.is_map()) {
       add_yaml(value, prefix + key + ".", text, file, at == std::string::npos ? from : at);

@@ -86,8 +86,7 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
   record.name = "own " + std::to_string(number);
   Plan& plan = record.plan;
   std::optional<int> batch;
-  for (const std::string& key : node.keys()) {
-    const YamlNode value = node.at(key);
+  for (const auto& [key, value] : entries_of(node)) {
     if (std::ranges::find(kOfProblem, key) != kOfProblem.end())
       value.fail("'{}' is the same for all plans; set it on the command line", key);
     if (key == "name")
