@@ -185,7 +185,7 @@ class DeviceTimes {
       if (part == StepPart::kBackward) operation.launched.emplace_back(placed.launched, duration);
       if (operation.is_loss) part = StepPart::kLoss;
     }
-    step.part(part).device += duration;
+    step.parts[part].device += duration;
   }
 
   /// Parts of the backwards' device time that were launched before a gradient was accumulated.

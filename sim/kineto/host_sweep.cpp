@@ -106,8 +106,8 @@ class HostSweep {
       if (!each.gradients.empty()) micro_batch = each.micro_batch;
       if (each.micro_batch == micro_batch && kinds_[file_.events[each.event].name] != NameKind::kLoss)
         each.is_loss = false;
-      step.part(each.is_loss ? StepPart::kLoss : StepPart::kForward).host += each.forward.host;
-      step.part(each.is_loss ? StepPart::kLoss : StepPart::kBackward).host += each.backward.host;
+      step.parts[each.is_loss ? StepPart::kLoss : StepPart::kForward].host += each.forward.host;
+      step.parts[each.is_loss ? StepPart::kLoss : StepPart::kBackward].host += each.backward.host;
     }
   }
 
@@ -221,7 +221,7 @@ class HostSweep {
     } else if (step.has(place.operation) && place.part == StepPart::kBackward) {
       step.operations[place.operation].backward.host += duration;
     } else {
-      step.part(place.part).host += duration;
+      step.parts[place.part].host += duration;
     }
   }
 

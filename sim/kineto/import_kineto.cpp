@@ -11,6 +11,7 @@
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "models/model.hpp"
+#include "sim/kineto/names.hpp"
 #include "sim/kineto/profile_trace.hpp"
 
 /// Imports profiles of PyTorch as traces.

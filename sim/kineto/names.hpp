@@ -1,9 +1,7 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
-#include <vector>
-
-#include "sim/kineto/events.hpp"
 
 namespace stepcast {
 
@@ -35,5 +33,10 @@ std::string collective_kernel(const std::string& name);
 
 /// Kind by the name of a call: `allreduce`, `nccl:all_reduce`, `c10d::allreduce_`; "" for barriers and waits.
 std::string collective_kind(const std::string& call);
+
+/// Dtype of a tensor as precisions name it: `float`, `Float`, `c10::BFloat16`; "" for others.
+std::string precision_dtype(const std::string& type);
+/// Bytes of an element; 0: unknown.
+double element_bytes(const std::string& type);
 
 }  // namespace stepcast

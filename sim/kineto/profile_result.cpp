@@ -50,7 +50,7 @@ std::vector<Span> spans_of(const ProfiledRun& run, const RankProfile& rank, cons
     now += duration;
   };
   const auto add_part = [&](const char* name, SpanKind kind, StepPart part) {
-    add(name, kind, lasting(rank, step.part(part)));
+    add(name, kind, lasting(rank, step.parts[part]));
   };
   const std::vector<ProfiledOperation> sums = segment_sums(run, rank, step);
   add_part("load_input", SpanKind::kInputAndHost, StepPart::kInput);
@@ -68,7 +68,7 @@ std::vector<Span> spans_of(const ProfiledRun& run, const RankProfile& rank, cons
 /// The rest of the step is idle.
 Breakdown breakdown_of(const RankProfile& rank, const ProfiledStep& step) {
   const bool device = rank.on_device;
-  const auto time = [&](StepPart part) { return lasting(rank, step.part(part)); };
+  const auto time = [&](StepPart part) { return lasting(rank, step.parts[part]); };
   Breakdown result;
   result.compute_s = time(StepPart::kForward) + time(StepPart::kLoss) + time(StepPart::kBackward);
   result.exposed_communication_s = device ? step.use.exposed : step.waited;

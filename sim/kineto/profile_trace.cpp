@@ -11,6 +11,7 @@
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "sim/kineto/names.hpp"
 
 namespace stepcast {
 namespace {
@@ -209,13 +210,13 @@ class StepTimes {
   }
 
   void add() {
-    put(step_.part(StepPart::kInput), micro_batch_, entry_.input_s, entry_.input_issue_s);
-    put(step_.part(StepPart::kLoss), micro_batch_, entry_.loss_s, entry_.loss_issue_s);
+    put(step_.parts[StepPart::kInput], micro_batch_, entry_.input_s, entry_.input_issue_s);
+    put(step_.parts[StepPart::kLoss], micro_batch_, entry_.loss_s, entry_.loss_issue_s);
     const std::vector<ProfiledOperation> sums = segment_sums(run_, rank_, step_);
     for (std::size_t i = 0; i < sums.size(); ++i) add_segment(i, sums[i]);
     entry_.step_s.push_back(scale_ * (rank_.pace.is_device_step ? rank_.pace.step_us : step_.duration()) /
                             kSecond);
-    const double rest = host_scale_ * step_.part(StepPart::kRest).host / kSecond;
+    const double rest = host_scale_ * step_.parts[StepPart::kRest].host / kSecond;
     entry_.host_s.push_back(device_ ? std::max(0.0, entry_.step_s.back() - worked_s()) : rest);
   }
 
@@ -256,8 +257,8 @@ class StepTimes {
     put(sum.backward, micro_batch_, trace.backward_s, trace.backward_issue_s);
     const double part = run_.parameters > 0.0 ? run_.segments[index].total() / run_.parameters
                                               : 1.0 / static_cast<double>(run_.segments.size());
-    put(step_.part(StepPart::kZeroGrad), part, trace.zero_grad_s, trace.zero_grad_issue_s);
-    PartTime update = step_.part(StepPart::kOptimizer);  // of this rank's shard; launches are the same
+    put(step_.parts[StepPart::kZeroGrad], part, trace.zero_grad_s, trace.zero_grad_issue_s);
+    PartTime update = step_.parts[StepPart::kOptimizer];  // of this rank's shard; launches are the same
     (device_ ? update.device : update.host) *= run_.shards;
     put(update, part, trace.optimizer_s, trace.optimizer_issue_s);
   }
@@ -392,14 +393,12 @@ std::map<std::string, double> step_summary(const ProfiledRun& run) {
       median(transformed(run.ranks, [](const RankProfile& rank) { return rank.pace.step_us / kSecond; }));
   const auto add = [&](const char* name, const auto& value) { summary[name] = median_of(run, value); };
   add("host_step", [](const auto&, const ProfiledStep& step) { return step.duration(); });
-  static constexpr std::array<const char*, kStepParts> kNames{"other", "input",    "zero_grad", "forward",
-                                                              "loss",  "backward", "optimizer"};
-  for (std::size_t i = 0; i < kStepParts; ++i)
+  for (const auto& [part, name] : kStepParts)
     for (const bool device : {false, true})
       if (!device || run.ranks.front().on_device)
-        summary[std::string(device ? "device_" : "host_") + kNames[i]] =
-            median_of(run, [&](const auto&, const ProfiledStep& step) {
-              return device ? step.parts[i].device : step.parts[i].host;
+        summary[std::string(device ? "device_" : "host_") + name] =
+            median_of(run, [&, part = part](const auto&, const ProfiledStep& step) {
+              return device ? step.parts[part].device : step.parts[part].host;
             });
   add("host_strategy", [](const auto&, const ProfiledStep& step) { return step.strategy.host; });
   add("host_blocked", [](const auto&, const ProfiledStep& step) { return step.blocked; });

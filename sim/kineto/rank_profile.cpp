@@ -177,7 +177,7 @@ void drop_cut_steps(const KinetoFile& file, const DeviceReport& device, std::vec
   const auto dropped = std::erase_if(steps, [&](const ProfiledStep& step) {
     bool lacks = static_cast<double>(device.events[next++]) < most;
     for (const StepPart part : {StepPart::kForward, StepPart::kOptimizer})
-      lacks = lacks || step.part(part).device <= 0.0;
+      lacks = lacks || step.parts[part].device <= 0.0;
     const auto calls = ended(step);
     return lacks || (nccl && !step.collectives.empty() && (calls == 0 || calls < most_ended));
   });
@@ -270,9 +270,9 @@ void find_strategy(const KinetoFile& file, RankProfile& profile) {
 void add_rests(std::vector<ProfiledStep>& steps) {
   for (ProfiledStep& step : steps) {
     double known = step.strategy.host + step.waited + step.blocked;
-    step.part(StepPart::kRest).host = 0.0;
+    step.parts[StepPart::kRest].host = 0.0;
     for (const PartTime& part : step.parts) known += part.host;
-    step.part(StepPart::kRest).host = std::max(0.0, step.duration() - known);
+    step.parts[StepPart::kRest].host = std::max(0.0, step.duration() - known);
   }
 }
 
@@ -286,28 +286,7 @@ void choose_step(const DeviceReport& device, RankProfile& profile) {
   profile.pace.step_us = period;
 }
 
-/// Bytes of an element, and how precisions name it; PyTorch's and NCCL's names.
-const std::map<std::string, std::pair<double, const char*>>& element_types() {
-  // clang-format off
-  static const std::map<std::string, std::pair<double, const char*>> kTypes{
-      {"float", {4, "fp32"}}, {"Float", {4, "fp32"}}, {"c10::BFloat16", {2, "bf16"}},
-      {"BFloat16", {2, "bf16"}}, {"c10::Half", {2, "fp16"}}, {"Half", {2, "fp16"}}, {"double", {8, ""}},
-      {"Double", {8, ""}},
-      {"long int", {8, ""}}, {"long", {8, ""}}, {"Long", {8, ""}}, {"int", {4, ""}}, {"Int", {4, ""}},
-      {"Byte", {1, ""}}, {"unsigned char", {1, ""}}, {"Char", {1, ""}}, {"signed char", {1, ""}},
-      {"Bool", {1, ""}}, {"bool", {1, ""}}, {"Short", {2, ""}}, {"c10::Float8_e4m3fn", {1, ""}},
-      {"Float8_e4m3fn", {1, ""}}, {"Float8_e5m2", {1, ""}}};
-  // clang-format on
-  return kTypes;
-}
-
 }  // namespace
-
-std::string precision_dtype(const std::string& type) {
-  return value_or(element_types(), type, {0.0, ""}).second;
-}
-
-double element_bytes(const std::string& type) { return value_or(element_types(), type, {0.0, ""}).first; }
 
 RankProfile read_rank_profile(const std::string& path) {
   const KinetoFile file = read_kineto(path);

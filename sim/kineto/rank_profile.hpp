@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_table.hpp"
 #include "sim/kineto/events.hpp"
 
 /// What one rank's profile contains, step by step. Times are microseconds.
@@ -14,7 +15,8 @@ inline constexpr double kSecond = 1e6;  ///< us
 
 /// Parts of a step, by what launches or computes them.
 enum class StepPart : std::uint8_t { kRest, kInput, kZeroGrad, kForward, kLoss, kBackward, kOptimizer };
-inline constexpr std::size_t kStepParts = 7;
+inline constexpr auto kStepParts =
+    enum_names<StepPart>("other", "input", "zero_grad", "forward", "loss", "backward", "optimizer");
 
 /// Time of the CPU thread, without blocking calls, and of the device.
 struct PartTime {
@@ -73,7 +75,7 @@ struct ProfiledStep {
   double begin = 0.0, end = 0.0;  ///< of the host's loop
   int micro_batches = 0;
   std::vector<ProfiledOperation> operations{};  ///< of all micro-batches, in order
-  std::array<PartTime, kStepParts> parts{};     ///< without the strategy's
+  EnumArray<kStepParts, PartTime> parts{};      ///< without the strategy's
   PartTime strategy{};                          ///< copies into and out of buffers, and calls of collectives
   double waited = 0.0;                          ///< host time between operations before the strategy's: waits
   double blocked = 0.0;                         ///< in calls that wait for the device
@@ -82,8 +84,6 @@ struct ProfiledStep {
   std::size_t events = 0, nodes = 0, gradients = 0;
   double device_end = 0.0;  ///< 0: no device event
   [[nodiscard]] double duration() const { return end - begin; }
-  [[nodiscard]] PartTime& part(StepPart which) { return parts[static_cast<std::size_t>(which)]; }
-  [[nodiscard]] const PartTime& part(StepPart which) const { return parts[static_cast<std::size_t>(which)]; }
   /// False for an operation of another step, into which a damaged profile's backward may reach.
   [[nodiscard]] bool has(int operation) const {
     return operation >= 0 && operation < static_cast<int>(operations.size());
@@ -114,10 +114,5 @@ struct RankProfile {
 
 /// Reads a profile's steps. \throws InputError with what was found if there is no training step
 RankProfile read_rank_profile(const std::string& path);
-
-/// Dtype of a tensor as precisions name it: `float`, `Float`, `c10::BFloat16`; "" for others.
-std::string precision_dtype(const std::string& type);
-/// Bytes of an element; 0: unknown.
-double element_bytes(const std::string& type);
 
 }  // namespace stepcast

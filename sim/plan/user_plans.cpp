@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "core/ranges.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"

@@ -76,7 +76,7 @@ TEST_CASE("profiles of every version of torch have all layers, parameters and pa
     CHECK(run.segments[2].elements == std::vector<double>{64.0, 64.0 * 2048.0});
     for (const ProfiledStep& step : run.ranks.front().steps) {
       CHECK(sum_of_parts(step) == Approx(step.duration()).epsilon(0.001));
-      CHECK(step.part(StepPart::kRest).host < 0.05 * step.duration());
+      CHECK(step.parts[StepPart::kRest].host < 0.05 * step.duration());
       CHECK(step.waited == 0.0);
     }
   }
@@ -495,7 +495,7 @@ TEST_CASE("a profile with NaN, infinity and characters that are no text is read 
   const ProfiledRun run = read_profiled_run({folder.write("nan.json", text)});
   CHECK(run.ranks.front().notes.empty());
   CHECK(run.parameters == 32 * 16 + 8 * 32);
-  CHECK(run.ranks.front().steps.front().part(StepPart::kBackward).device == Approx(600.0));
+  CHECK(run.ranks.front().steps.front().parts[StepPart::kBackward].device == Approx(600.0));
 }
 
 TEST_CASE("layers after a loss in the middle of the forward are no loss", "[kineto]") {
@@ -505,11 +505,11 @@ TEST_CASE("layers after a loss in the middle of the forward are no loss", "[kine
   const ProfiledRun run = read_profiled_run({folder.write("middle.json", profile.json().dump())});
   CHECK(run.parameters == 32 * 16 + 8 * 32);
   const ProfiledStep& step = run.ranks.front().steps.front();
-  CHECK(step.part(StepPart::kForward).device == Approx(400.0));
-  CHECK(step.part(StepPart::kBackward).device == Approx(600.0));
-  CHECK(step.part(StepPart::kLoss).device == 0.0);
+  CHECK(step.parts[StepPart::kForward].device == Approx(400.0));
+  CHECK(step.parts[StepPart::kBackward].device == Approx(600.0));
+  CHECK(step.parts[StepPart::kLoss].device == 0.0);
   CHECK(sum_of_parts(step) == Approx(step.duration()).epsilon(0.001));
-  CHECK(step.part(StepPart::kLoss).host < 0.02 * step.duration());
+  CHECK(step.parts[StepPart::kLoss].host < 0.02 * step.duration());
 }
 
 TEST_CASE("nodes inside of a node, of a recomputed forward, belong to the operation of the outer one",

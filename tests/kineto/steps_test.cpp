@@ -177,8 +177,8 @@ TEST_CASE("without ProfilerStep# steps have layers and parameters, whatever upda
     CHECK(run.parameters == 32 * 16 + 8 * 32);
     REQUIRE(run.ranks.front().steps.size() == 2);
     for (const ProfiledStep& step : run.ranks.front().steps) {
-      CHECK(step.part(StepPart::kForward).device == Approx(400.0));
-      CHECK(step.part(StepPart::kBackward).device == Approx(600.0));
+      CHECK(step.parts[StepPart::kForward].device == Approx(400.0));
+      CHECK(step.parts[StepPart::kBackward].device == Approx(600.0));
       CHECK(step.duration() == Approx(1050.0).epsilon(0.02));
     }
   }
