@@ -21,33 +21,22 @@ constexpr std::size_t index(NcclHardware hardware) { return static_cast<std::siz
 int floor_log2(int value) { return static_cast<int>(std::bit_width(static_cast<unsigned>(value))) - 1; }
 
 /// The model for one graph and collective; microseconds and GB/s.
-class Tuning {
- public:
-  Tuning(const NcclGraph& graph, CollectiveKind kind, Bytes message)
-      : graph_(graph),
-        tables_(nccl_tables(graph.gpu.compute_capability)),
-        constants_(nccl_constants()),
-        kind_(kind),
-        message_(message.count()),
-        channels_(graph.channels) {
-    hosts_ = static_cast<std::size_t>(std::min(graph.nodes, 3) - 1);
-    bus_ = channels_ * graph.bandwidth.count() / kGiga;
-    all_reduce_ = kind == CollectiveKind::kAllReduce;
-    steps_ = broadcast() ? graph.ranks : nccl_ring_steps(kind, graph.ranks);
-  }
+struct Tuning {
+  const NcclGraph& graph;
+  const CollectiveKind kind;
+  const double message;
 
   std::vector<NcclCost> costs() const {
     std::vector<NcclCost> result;
     for (const NcclProtocol protocol : {NcclProtocol::kLl, NcclProtocol::kLl128, NcclProtocol::kSimple}) {
       if (protocol == NcclProtocol::kLl128 && !has_ll128()) continue;
       if (protocol != NcclProtocol::kSimple || has_simple_ring()) result.push_back(ring(protocol));
-      if (all_reduce_) result.push_back(tree(protocol));
+      if (all_reduce) result.push_back(tree(protocol));
     }
-    if (all_reduce_ && graph_.nvls.channels > 1) result.push_back(nvls());
+    if (all_reduce && graph.nvls.channels > 1) result.push_back(nvls());
     return result;
   }
 
- private:
   /// `outside` of the latency is neither the base nor hops inside hosts.
   static NcclCost cost(NcclAlgorithm algorithm, NcclProtocol protocol, double latency, double algbw, int hops,
                        double outside, int network_hops) {
@@ -62,53 +51,53 @@ class Tuning {
   [[nodiscard]] NcclCost ring(NcclProtocol protocol) const {
     const double latency = ring_latency(protocol);
     const int hops = ring_hops();
-    const double inside = constants_.ring_base[index(protocol)] + hops * ring_hop(protocol);
+    const double inside = constants.ring_base[index(protocol)] + hops * ring_hop(protocol);
     return cost(NcclAlgorithm::kRing, protocol, latency, ring_bus(protocol) * ratio(), hops,
-                graph_.nodes > 1 ? std::max(0.0, latency - inside) : 0.0,
-                broadcast() && graph_.nodes > 1 ? 1 : between());
+                graph.nodes > 1 ? std::max(0.0, latency - inside) : 0.0,
+                broadcast() && graph.nodes > 1 ? 1 : between());
   }
   [[nodiscard]] NcclCost tree(NcclProtocol protocol) const {
     const std::size_t p = index(protocol);
     const double outside =
-        tree_levels() * inter(constants_.tree_hop[index(NcclHardware::kNetwork)][p], protocol);
-    const int hops = 2 * (graph_.ranks / graph_.nodes - 1);
+        tree_levels() * inter(constants.tree_hop[index(NcclHardware::kNetwork)][p], protocol);
+    const int hops = 2 * (graph.ranks / graph.nodes - 1);
     return cost(NcclAlgorithm::kTree, protocol,
-                constants_.tree_base[p] + hops * constants_.tree_hop[index(graph_.intra)][p] + outside,
+                constants.tree_base[p] + hops * constants.tree_hop[index(graph.intra)][p] + outside,
                 0.5 * tree_bus(protocol), hops, outside, tree_levels());
   }
-  [[nodiscard]] bool broadcast() const { return kind_ == CollectiveKind::kBroadcast; }
+  [[nodiscard]] bool broadcast() const { return kind == CollectiveKind::kBroadcast; }
   /// Hops between hosts, up and down.
-  [[nodiscard]] int tree_levels() const { return 2 * floor_log2(graph_.nodes); }
+  [[nodiscard]] int tree_levels() const { return 2 * floor_log2(graph.nodes); }
   [[nodiscard]] bool has_ll128() const {
-    return graph_.gpu.compute_capability >= 70 && graph_.intra == NcclHardware::kNvLink &&
-           !graph_.through_socket && tables_.ring_ll128_most[hosts_] > 0.0;
+    return graph.gpu.compute_capability >= 70 && graph.intra == NcclHardware::kNvLink &&
+           !graph.through_socket && tables.ring_ll128_most[hosts] > 0.0;
   }
   [[nodiscard]] bool has_simple_ring() const {
-    return !all_reduce_ || graph_.nodes == 1 || message_ >= tables_.ring_from;
+    return !all_reduce || graph.nodes == 1 || message >= tables.ring_from;
   }
-  [[nodiscard]] double ratio() const { return static_cast<double>(graph_.ranks) / steps_; }
+  [[nodiscard]] double ratio() const { return static_cast<double>(graph.ranks) / steps; }
 
   [[nodiscard]] double ring_bus(NcclProtocol protocol) const {
-    if (protocol == NcclProtocol::kLl) return std::min(tables_.ll_most[hosts_], 0.5 * bus_);
+    if (protocol == NcclProtocol::kLl) return std::min(tables.ll_most[hosts], 0.5 * bus);
     if (protocol == NcclProtocol::kLl128)
-      return std::min(constants_.ring_part * bus_, channels_ * tables_.ring_ll128_most[hosts_]);
-    return bus_;
+      return std::min(constants.ring_part * bus, graph.channels * tables.ring_ll128_most[hosts]);
+    return bus;
   }
 
   [[nodiscard]] double tree_bus(NcclProtocol protocol) const {
-    const double bus = std::min(constants_.ring_part * bus_, channels_ * tables_.tree_most[hosts_]);
-    const double payload = graph_.nodes == 1 ? 7.0 / 9.0 : 120.0 / 128.0;
-    const double uncorrected = protocol == NcclProtocol::kLl
-                                   ? std::min(bus * constants_.tree_ll_part, tables_.ll_most[hosts_])
-                               : protocol == NcclProtocol::kLl128
-                                   ? std::min(bus * payload, channels_ * tables_.tree_ll128_most[hosts_])
-                                   : bus;
+    const double limited = std::min(constants.ring_part * bus, graph.channels * tables.tree_most[hosts]);
+    const double payload = graph.nodes == 1 ? 7.0 / 9.0 : 120.0 / 128.0;
+    const double uncorrected =
+        protocol == NcclProtocol::kLl ? std::min(limited * constants.tree_ll_part, tables.ll_most[hosts])
+        : protocol == NcclProtocol::kLl128
+            ? std::min(limited * payload, graph.channels * tables.tree_ll128_most[hosts])
+            : limited;
     return uncorrected * correction(protocol);
   }
   [[nodiscard]] double correction(NcclProtocol protocol) const {
-    if (message_ < 64.0) return 1.0;
-    const int power = static_cast<int>(std::floor(std::log2(message_ / 64.0)));
-    const std::vector<double>& parts = constants_.tree_correction[index(protocol)];
+    if (message < 64.0) return 1.0;
+    const int power = static_cast<int>(std::floor(std::log2(message / 64.0)));
+    const std::vector<double>& parts = constants.tree_correction[index(protocol)];
     return power + 1 < static_cast<int>(parts.size()) ? parts[static_cast<std::size_t>(power)] : 1.0;
   }
 
@@ -118,66 +107,61 @@ class Tuning {
   /// (InfiniBand, sockets): the row `NET` was measured over wires and contains one. To add that of the model
   /// would count it twice; only a wire longer than the constant counts in its place.
   [[nodiscard]] double inter(double hop, NcclProtocol protocol) const {
-    const double wire = graph_.network_latency.count() / kMicro;
+    const double wire = graph.network_latency.count() / kMicro;
     return std::max(hop, protocol == NcclProtocol::kSimple ? 2.0 * wire : wire);
   }
   /// Steps of a ring between hosts.
-  [[nodiscard]] int between() const { return all_reduce_ ? 2 * (graph_.nodes - 1) : graph_.nodes - 1; }
+  [[nodiscard]] int between() const { return all_reduce ? 2 * (graph.nodes - 1) : graph.nodes - 1; }
   [[nodiscard]] int ring_hops() const {
-    if (!broadcast()) return steps_ - between();
-    if (graph_.nodes > 1) return 0;
-    return graph_.same_channels ? 1 : steps_;
+    if (!broadcast()) return steps - between();
+    if (graph.nodes > 1) return 0;
+    return graph.same_channels ? 1 : steps;
   }
   /// Latency of a hop of a ring inside hosts.
   [[nodiscard]] double ring_hop(NcclProtocol protocol) const {
-    const double intra = constants_.ring_hop[index(graph_.intra)][index(protocol)];
-    if (graph_.nodes == 1) return intra;
+    const double intra = constants.ring_hop[index(graph.intra)][index(protocol)];
+    if (graph.nodes == 1) return intra;
     return std::max(
-        intra, protocol == NcclProtocol::kSimple ? 3.0 * constants_.net_overhead : constants_.net_overhead);
+        intra, protocol == NcclProtocol::kSimple ? 3.0 * constants.net_overhead : constants.net_overhead);
   }
   [[nodiscard]] double ring_latency(NcclProtocol protocol) const {
     const std::size_t p = index(protocol);
     const std::size_t network = index(NcclHardware::kNetwork);
     if (broadcast()) {
-      const std::size_t hardware = graph_.nodes > 1 ? network : index(graph_.intra);
-      if (graph_.same_channels) return constants_.ring_base[p] + constants_.ring_hop[hardware][p];
+      const std::size_t hardware = graph.nodes > 1 ? network : index(graph.intra);
+      if (graph.same_channels) return constants.ring_base[p] + constants.ring_hop[hardware][p];
       const bool simple = protocol == NcclProtocol::kSimple;
-      return constants_.ring_base[p] +
-             steps_ * (simple ? constants_.tree_hop : constants_.ring_hop)[hardware][p];
+      return constants.ring_base[p] + steps * (simple ? constants.tree_hop : constants.ring_hop)[hardware][p];
     }
     // One rank per host: latencies are fully exposed.
-    const double hop = (graph_.ranks == graph_.nodes ? constants_.tree_hop : constants_.ring_hop)[network][p];
+    const double hop = (graph.ranks == graph.nodes ? constants.tree_hop : constants.ring_hop)[network][p];
     const double latency =
-        constants_.ring_base[p] + ring_hops() * ring_hop(protocol) + between() * inter(hop, protocol);
-    const bool plateau = protocol == NcclProtocol::kSimple && graph_.nodes > 1 && all_reduce_ &&
-                         message_ / (channels_ * graph_.ranks) >= constants_.plateau_bytes;
+        constants.ring_base[p] + ring_hops() * ring_hop(protocol) + between() * inter(hop, protocol);
+    const bool plateau = protocol == NcclProtocol::kSimple && graph.nodes > 1 && all_reduce &&
+                         message / (graph.channels * graph.ranks) >= constants.plateau_bytes;
     if (!plateau) return latency;
-    return latency * (graph_.gpu.compute_capability < 80 ? constants_.plateau_before_80 : constants_.plateau);
+    return latency * (graph.gpu.compute_capability < 80 ? constants.plateau_before_80 : constants.plateau);
   }
   [[nodiscard]] NcclCost nvls() const {
-    const double heads = graph_.nvls.channels;
+    const double heads = graph.nvls.channels;
     double bandwidth =
-        2.0 * graph_.nvls.bandwidth.count() / kGiga * tables_.nvls_efficiency * (heads - 1.0) / heads;
-    if (graph_.nodes == 1)
-      return cost(NcclAlgorithm::kNvls, NcclProtocol::kSimple, constants_.nvls, heads * bandwidth * ratio(),
-                  0, 0.0, 0);
-    const double network = graph_.nvls.network.count() / kGiga * (graph_.nodes == 2 ? 2.0 : 1.0);
-    bandwidth = std::min({bandwidth, network, tables_.nvls_tree_most[hosts_]});
-    const double outside = tree_levels() * inter(constants_.nvls_tree_hop, NcclProtocol::kSimple);
-    return cost(NcclAlgorithm::kNvlsTree, NcclProtocol::kSimple, constants_.nvls + outside,
+        2.0 * graph.nvls.bandwidth.count() / kGiga * tables.nvls_efficiency * (heads - 1.0) / heads;
+    if (graph.nodes == 1)
+      return cost(NcclAlgorithm::kNvls, NcclProtocol::kSimple, constants.nvls, heads * bandwidth * ratio(), 0,
+                  0.0, 0);
+    const double network = graph.nvls.network.count() / kGiga * (graph.nodes == 2 ? 2.0 : 1.0);
+    bandwidth = std::min({bandwidth, network, tables.nvls_tree_most[hosts]});
+    const double outside = tree_levels() * inter(constants.nvls_tree_hop, NcclProtocol::kSimple);
+    return cost(NcclAlgorithm::kNvlsTree, NcclProtocol::kSimple, constants.nvls + outside,
                 heads * bandwidth * ratio(), 0, outside, tree_levels());
   }
 
-  const NcclGraph& graph_;
-  const NcclTables& tables_;
-  const NcclConstants& constants_;
-  const CollectiveKind kind_;
-  const double message_;
-  const int channels_;
-  std::size_t hosts_ = 0;
-  double bus_ = 0.0;  ///< of all channels
-  bool all_reduce_ = false;
-  int steps_ = 0;
+  const NcclTables& tables = nccl_tables(graph.gpu.compute_capability);
+  const NcclConstants& constants = nccl_constants();
+  const std::size_t hosts = static_cast<std::size_t>(std::min(graph.nodes, 3) - 1);  ///< row of the tables
+  const double bus = graph.channels * graph.bandwidth.count() / kGiga;               ///< of all channels
+  const bool all_reduce = kind == CollectiveKind::kAllReduce;
+  const int steps = broadcast() ? graph.ranks : nccl_ring_steps(kind, graph.ranks);
 };
 
 }  // namespace
@@ -192,7 +176,7 @@ double wire_factor(NcclProtocol protocol) { return std::array{2.0, 128.0 / 120.0
 
 std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, Bytes message) {
   assert(graph.ranks > 1 && traits(kind).nccl_kernel);
-  return Tuning(graph, kind, message).costs();
+  return Tuning{graph, kind, message.count()}.costs();
 }
 
 int nccl_ring_steps(CollectiveKind kind, int ranks) { return traits(kind).rounds * (ranks - 1); }
