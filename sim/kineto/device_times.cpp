@@ -48,92 +48,91 @@ double uncovered(const std::vector<Interval>& a, const std::vector<Interval>& b)
 }
 
 /// Gives the times of a device's events to the steps and operations that launched them.
-class DeviceTimes {
- public:
-  DeviceTimes(const KinetoFile& file, const HostLaunches& launches, std::vector<ProfiledStep>& steps)
-      : file_(file), launches_(launches), steps_(steps) {}
+struct DeviceTimes {
+  const KinetoFile& file;
+  const HostLaunches& launches;
+  std::vector<ProfiledStep>& steps;
 
   DeviceReport run() {
-    report_.events.resize(steps_.size());
+    report.events.resize(steps.size());
     place_events();
-    report_.any = !events_.empty();
-    report_.gpus = devices_.size();
-    if (!report_.any) return report_;
+    report.any = !events.empty();
+    report.gpus = devices.size();
+    if (!report.any) return report;
     add_times();
     end_gradients();
     add_uses();
     find_periods();
-    return std::move(report_);
+    return std::move(report);
   }
 
- private:
   struct Placed {
     int event = 0;
     Place place{};
     double launched = 0.0;
   };
-  [[nodiscard]] const KinetoEvent& event_of(const Placed& placed) const { return file_.events[placed.event]; }
+  [[nodiscard]] const KinetoEvent& event_of(const Placed& placed) const { return file.events[placed.event]; }
 
   /// Kind of collective of a kernel; "": another kernel, or a copy.
   [[nodiscard]] const std::string& collective_of(const KinetoEvent& event) const {
     static const std::string kNone;
-    return event.category == KinetoCategory::kKernel ? collectives_[event.name] : kNone;
+    return event.category == KinetoCategory::kKernel ? kind_of_name[event.name] : kNone;
   }
 
   void place_events() {
-    collectives_ = transformed(file_.names, collective_kernel);
+    kind_of_name = transformed(file.names, collective_kernel);
     std::map<int, double> busy;
     std::vector<Placed> unlinked;
     using Begun = std::pair<double, int>;
     std::vector<Begun> begun;  // steps of linked events
     bool linked = false;
-    for (int i = 0; i < static_cast<int>(file_.events.size()); ++i) {
-      const KinetoEvent& event = file_.events[i];
+    for (int i = 0; i < static_cast<int>(file.events.size()); ++i) {
+      const KinetoEvent& event = file.events[i];
       if (!event.on_device()) continue;
       Placed placed{.event = i};
       const bool collective = !collective_of(event).empty();
-      if (const auto launch = launches_.find(event.correlation()); launch != launches_.end()) {
+      if (const auto launch = launches.find(event.correlation()); launch != launches.end()) {
         placed.place = launch->second.place;
         placed.launched = launch->second.time;
       } else {
-        ++report_.unlinked;
+        ++report.unlinked;
         placed.launched = event.begin;
         if (collective) unlinked.push_back(placed);
       }
       if (placed.place.step < 0) continue;
       if (!collective) {
         busy[event.track] += event.duration();
-        if (event.category == KinetoCategory::kKernel) devices_.insert(file_.tracks[event.track].process);
+        if (event.category == KinetoCategory::kKernel) devices.insert(file.tracks[event.track].process);
       }
       linked = linked || collective;
       begun.emplace_back(event.begin, placed.place.step);
-      events_.push_back(placed);
+      events.push_back(placed);
     }
     std::ranges::sort(begun);
     for (Placed& placed : unlinked) {  // else they were launched before the window
       const auto next = std::ranges::upper_bound(begun, event_of(placed).begin, {}, &Begun::first);
       if (linked || next == begun.begin()) continue;
       placed.place.step = std::prev(next)->second;  // the host may be ahead
-      events_.push_back(placed);
+      events.push_back(placed);
     }
-    std::ranges::sort(events_, {}, [](const Placed& each) { return std::pair(each.place.step, each.event); });
+    std::ranges::sort(events, {}, [](const Placed& each) { return std::pair(each.place.step, each.event); });
     if (busy.empty()) return;
-    busiest_ = std::ranges::max_element(busy, {}, [](const auto& each) { return each.second; })->first;
-    const int process = file_.tracks[busiest_].process;
-    const auto number = number_in<int>(file_.texts[process]);
-    if (number && *number >= 0 && *number < static_cast<int>(file_.metadata.devices.size()))
-      report_.name = file_.metadata.devices[*number];
-    else if (!file_.metadata.devices.empty())
-      report_.name = file_.metadata.devices.front();
+    busiest = std::ranges::max_element(busy, {}, [](const auto& each) { return each.second; })->first;
+    const int process = file.tracks[busiest].process;
+    const auto number = number_in<int>(file.texts[process]);
+    if (number && *number >= 0 && *number < static_cast<int>(file.metadata.devices.size()))
+      report.name = file.metadata.devices[*number];
+    else if (!file.metadata.devices.empty())
+      report.name = file.metadata.devices.front();
   }
 
   void add_times() {
     double last_end = 0.0;
     std::vector<const Placed*> coalesced;
-    for (const Placed& placed : events_) {
+    for (const Placed& placed : events) {
       const KinetoEvent& event = event_of(placed);
-      ProfiledStep& step = steps_[placed.place.step];
-      ++report_.events[placed.place.step];
+      ProfiledStep& step = steps[placed.place.step];
+      ++report.events[placed.place.step];
       step.device_end = std::max(step.device_end, event.end);
       if (!collective_of(event).empty()) {
         if (placed.place.call >= 0) {
@@ -146,7 +145,7 @@ class DeviceTimes {
         continue;
       }
       double duration = event.duration();
-      if (event.track == busiest_) {
+      if (event.track == busiest) {
         const double gap = event.begin - last_end;
         if (last_end > 0.0 && gap > 0.0 && gap < kMostGap && placed.launched < last_end) duration += gap;
         last_end = std::max(last_end, event.end);
@@ -160,7 +159,7 @@ class DeviceTimes {
   void add_coalesced(const Placed& placed) {
     const KinetoEvent& event = event_of(placed);
     const std::string& kind = collective_of(event);
-    std::vector<ProfiledCollective>& calls = steps_[placed.place.step].collectives;
+    std::vector<ProfiledCollective>& calls = steps[placed.place.step].collectives;
     auto call = std::ranges::find_if(calls, [&](const ProfiledCollective& each) {
       return each.end == 0.0 && (kind == "collective" || each.kind == kind);
     });
@@ -171,13 +170,13 @@ class DeviceTimes {
 
   void add(const Placed& placed, double duration) {
     const KinetoEvent& event = event_of(placed);
-    ProfiledStep& step = steps_[placed.place.step];
+    ProfiledStep& step = steps[placed.place.step];
     StepPart part = placed.place.part;
     if (placed.place.owner == Owner::kCopies || placed.place.owner == Owner::kCollective) {
       step.strategy.device += duration;
       return;
     }
-    const bool from_host = file_.name(event).find("HtoD") != std::string::npos;
+    const bool from_host = file.name(event).find("HtoD") != std::string::npos;
     if (from_host && part == StepPart::kForward) part = StepPart::kInput;
     if (step.has(placed.place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {
       ProfiledOperation& operation = step.operations[placed.place.operation];
@@ -190,7 +189,7 @@ class DeviceTimes {
 
   /// Parts of the backwards' device time that were launched before a gradient was accumulated.
   void end_gradients() {
-    for (ProfiledStep& step : steps_)
+    for (ProfiledStep& step : steps)
       for (ProfiledOperation& operation : step.operations) {
         for (ReadyGradient& ready : operation.gradients)
           for (const auto& [time, duration] : operation.launched)
@@ -201,68 +200,65 @@ class DeviceTimes {
 
   void add_uses() {
     std::vector<Interval> all_work;  // a collective may run beside the work of other steps
-    for (const Placed& placed : events_)
+    for (const Placed& placed : events)
       if (const KinetoEvent& event = event_of(placed); collective_of(event).empty())
         all_work.emplace_back(event.begin, event.end);
     all_work = united(std::move(all_work));
-    for (auto placed = events_.begin(); placed != events_.end();) {
+    for (auto placed = events.begin(); placed != events.end();) {
       const auto step = static_cast<std::size_t>(placed->place.step);
       std::vector<Interval> compute, copies, collectives, all;
-      for (; placed != events_.end() && placed->place.step == static_cast<int>(step); ++placed) {
+      for (; placed != events.end() && placed->place.step == static_cast<int>(step); ++placed) {
         const KinetoEvent& event = event_of(*placed);
         const bool copy = event.category == KinetoCategory::kCopy;
         std::vector<Interval>& use = copy ? copies : collective_of(event).empty() ? compute : collectives;
         for (std::vector<Interval>* each : {&use, &all}) each->emplace_back(event.begin, event.end);
       }
       collectives = united(std::move(collectives));
-      steps_[step].use = {length(united(std::move(compute))), length(united(std::move(copies))),
-                          length(collectives), uncovered(collectives, all_work),
-                          length(united(std::move(all)))};
+      steps[step].use = {length(united(std::move(compute))), length(united(std::move(copies))),
+                         length(collectives), uncovered(collectives, all_work),
+                         length(united(std::move(all)))};
     }
   }
 
   void find_periods() {
-    std::vector<std::vector<const KinetoEvent*>> kernels(steps_.size());
+    std::vector<std::vector<const KinetoEvent*>> kernels(steps.size());
     std::vector<double> leads;
-    for (const Placed& placed : events_) {
+    for (const Placed& placed : events) {
       const KinetoEvent& event = event_of(placed);
-      if (event.track != busiest_ || event.category != KinetoCategory::kKernel ||
+      if (event.track != busiest || event.category != KinetoCategory::kKernel ||
           !collective_of(event).empty())
         continue;
       std::vector<const KinetoEvent*>& own = kernels[placed.place.step];
-      if (own.empty() && steps_[placed.place.step].nodes > 0) leads.push_back(event.begin - placed.launched);
+      if (own.empty() && steps[placed.place.step].nodes > 0) leads.push_back(event.begin - placed.launched);
       own.push_back(&event);
     }
-    if (!leads.empty()) report_.lead = median(leads);
-    for (std::size_t i = 0; i + 1 < steps_.size(); ++i) {
+    if (!leads.empty()) report.lead = median(leads);
+    for (std::size_t i = 0; i + 1 < steps.size(); ++i) {
       const auto &first = kernels[i], &second = kernels[i + 1];
       std::vector<double> distances;
       for (std::size_t k = 0; k < std::min(first.size(), second.size()); ++k)
         if (first[k]->name == second[k]->name) distances.push_back(second[k]->begin - first[k]->begin);
       constexpr double kLeastAgreement = 0.5;
       if (static_cast<double>(distances.size()) > kLeastAgreement * static_cast<double>(first.size()) &&
-          steps_[i].nodes > 0 && steps_[i + 1].nodes > 0)
-        report_.periods.push_back(median(distances));
+          steps[i].nodes > 0 && steps[i + 1].nodes > 0)
+        report.periods.push_back(median(distances));
     }
-    report_.runs_behind =
-        steps_.size() > 1 && steps_.back().device_end > steps_.back().end + 0.1 * steps_.back().duration();
+    report.runs_behind =
+        steps.size() > 1 && steps.back().device_end > steps.back().end + 0.1 * steps.back().duration();
   }
 
-  const KinetoFile& file_;
-  const HostLaunches& launches_;
-  std::vector<ProfiledStep>& steps_;
-  std::vector<std::string> collectives_;  ///< kinds by name of a kernel; "": none
-  std::deque<Placed> events_;             ///< sorted by step, track and begin
-  int busiest_ = -1;                      ///< stream
-  std::set<int> devices_;
-  DeviceReport report_;
+  std::vector<std::string> kind_of_name{};  ///< of collectives, by number of a kernel's name; "": none
+  std::deque<Placed> events{};              ///< sorted by step, track and begin
+  int busiest = -1;                         ///< stream
+  std::set<int> devices{};
+  DeviceReport report{};
 };
 
 }  // namespace
 
 DeviceReport add_device_times(const KinetoFile& file, const HostLaunches& launches,
                               std::vector<ProfiledStep>& steps) {
-  return DeviceTimes(file, launches, steps).run();
+  return DeviceTimes{file, launches, steps}.run();
 }
 
 }  // namespace stepcast

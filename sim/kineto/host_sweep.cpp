@@ -25,24 +25,23 @@ double elements(const std::vector<std::int64_t>& extents) {
   return std::accumulate(extents.begin(), extents.end(), 1.0, std::multiplies<double>());
 }
 
-class HostSweep {
- public:
-  HostSweep(const KinetoFile& file, const std::vector<NameKind>& kinds, int main_track,
-            std::vector<ProfiledStep>& steps)
-      : file_(file), kinds_(kinds), main_track_(main_track), steps_(steps) {}
+struct HostSweep {
+  const KinetoFile& file;
+  const std::vector<NameKind>& kinds;
+  const int main_track;
+  std::vector<ProfiledStep>& steps;
 
   HostLaunches run() {
     find_nodes();
-    sweep(main_track_);
-    std::vector<char> done(file_.tracks.size(), 0);
-    done[main_track_] = 1;
-    for (const KinetoEvent& event : file_.events)
+    sweep(main_track);
+    std::vector<char> done(file.tracks.size(), 0);
+    done[main_track] = 1;
+    for (const KinetoEvent& event : file.events)
       if (!event.on_device() && std::exchange(done[event.track], 1) == 0) sweep(event.track);
-    std::ranges::for_each(steps_, [this](ProfiledStep& step) { add_operations(step); });
-    return std::move(launches_);
+    std::ranges::for_each(steps, [this](ProfiledStep& step) { add_operations(step); });
+    return std::move(launches);
   }
 
- private:
   struct Frame {
     double end = 0.0;
     Place place{};
@@ -70,32 +69,32 @@ class HostSweep {
     std::array<bool, 4> has{};
     std::set<int> engines;  // threads of autograd beside the main one
     static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::"};
-    for (const KinetoEvent& event : file_.events) {
+    for (const KinetoEvent& event : file.events) {
       if (event.on_device()) continue;
-      has_sequences_ = has_sequences_ || (event.sequence() >= 0 && !event.backward);
+      has_sequences = has_sequences || (event.sequence() >= 0 && !event.backward);
       for (std::size_t i = 0; i < has.size(); ++i)
-        has[i] = has[i] || (file_.name(event).starts_with(kPrefixes[i]) && (i > 0 || call_of(file_, event)));
-      if (kinds_[event.name] != NameKind::kNode) continue;
-      nodes_.push_back({event.begin, event.end});
-      if (event.track != main_track_) engines.insert(event.track);
+        has[i] = has[i] || (file.name(event).starts_with(kPrefixes[i]) && (i > 0 || call_of(file, event)));
+      if (kinds[event.name] != NameKind::kNode) continue;
+      nodes.push_back({event.begin, event.end});
+      if (event.track != main_track) engines.insert(event.track);
     }
-    for (const KinetoEvent& event : file_.events)  // also what the engine runs after its nodes
+    for (const KinetoEvent& event : file.events)  // also what the engine runs after its nodes
       if (!event.on_device() && engines.contains(event.track))
-        other_nodes_.push_back({event.begin, event.end});
-    std::ranges::sort(nodes_, {}, &NodeTime::begin);
-    std::ranges::sort(other_nodes_, {}, &NodeTime::begin);
-    for (std::size_t i = 0; i < has.size() && call_prefix_.empty(); ++i)
-      if (has[i]) call_prefix_ = kPrefixes[i];
+        other_nodes.push_back({event.begin, event.end});
+    std::ranges::sort(nodes, {}, &NodeTime::begin);
+    std::ranges::sort(other_nodes, {}, &NodeTime::begin);
+    for (std::size_t i = 0; i < has.size() && call_prefix.empty(); ++i)
+      if (has[i]) call_prefix = kPrefixes[i];
   }
 
   void sweep(int which) {
     Track track;
-    track.is_main = which == main_track_;
-    const auto first = std::ranges::lower_bound(file_.events, which, {}, &KinetoEvent::track);
-    for (auto event = first; event != file_.events.end() && event->track == which; ++event)
-      enter(track, static_cast<int>(event - file_.events.begin()));
+    track.is_main = which == main_track;
+    const auto first = std::ranges::lower_bound(file.events, which, {}, &KinetoEvent::track);
+    for (auto event = first; event != file.events.end() && event->track == which; ++event)
+      enter(track, static_cast<int>(event - file.events.begin()));
     leave(track, 1e300);
-    if (track.is_main) gap_begin(track, steps_.back().end);
+    if (track.is_main) gap_begin(track, steps.back().end);
   }
 
   /// Adds up the operations' times. What follows a loss in the middle of the forward, of an auxiliary head,
@@ -104,7 +103,7 @@ class HostSweep {
     int micro_batch = -1;  // with parameters in later operations
     for (ProfiledOperation& each : step.operations | std::views::reverse) {
       if (!each.gradients.empty()) micro_batch = each.micro_batch;
-      if (each.micro_batch == micro_batch && kinds_[file_.events[each.event].name] != NameKind::kLoss)
+      if (each.micro_batch == micro_batch && kinds[file.events[each.event].name] != NameKind::kLoss)
         each.is_loss = false;
       step.parts[each.is_loss ? StepPart::kLoss : StepPart::kForward].host += each.forward.host;
       step.parts[each.is_loss ? StepPart::kLoss : StepPart::kBackward].host += each.backward.host;
@@ -113,8 +112,8 @@ class HostSweep {
 
   /// True if nodes of autograd begin between two times.
   [[nodiscard]] bool has_nodes(double from, double to) const {
-    const auto next = std::ranges::lower_bound(nodes_, from, {}, &NodeTime::begin);
-    return next != nodes_.end() && next->begin < to;
+    const auto next = std::ranges::lower_bound(nodes, from, {}, &NodeTime::begin);
+    return next != nodes.end() && next->begin < to;
   }
 
   [[nodiscard]] bool inside(const Track& track, NameKind kind) const {
@@ -122,8 +121,8 @@ class HostSweep {
   }
 
   void enter(Track& track, int index) {
-    const KinetoEvent& event = file_.events[index];
-    NameKind kind = kinds_[event.name];
+    const KinetoEvent& event = file.events[index];
+    NameKind kind = kinds[event.name];
     if (kind == NameKind::kOptimizer && has_nodes(event.begin, event.end))
       kind = NameKind::kOther;  // around a closure
     leave(track, event.begin + kTolerance);
@@ -131,11 +130,11 @@ class HostSweep {
       gap_begin(track, event.begin);
       track.cursor = event.begin;
     }
-    if (const int step = step_at(steps_, event.begin); track.is_main && step != main_.step)
-      main_ = {.step = step};
-    if (kind == NameKind::kModule) main_.module = file_.name(event);
-    if (kind == NameKind::kOptimizer && track.is_main) main_.updated = true;
-    if (kind == NameKind::kUnitForward && track.is_main) main_.unit = in_parentheses(file_.name(event));
+    if (const int step = step_at(steps, event.begin); track.is_main && step != state.step)
+      state = {.step = step};
+    if (kind == NameKind::kModule) state.module = file.name(event);
+    if (kind == NameKind::kOptimizer && track.is_main) state.updated = true;
+    if (kind == NameKind::kUnitForward && track.is_main) state.unit = in_parentheses(file.name(event));
     note_node(track, event);
     Frame frame{.end = event.end, .operation = event.category == KinetoCategory::kOperation, .kind = kind};
     frame.place = place_of(track, event, index, kind);
@@ -146,7 +145,7 @@ class HostSweep {
     if (kind == NameKind::kStep || kind == NameKind::kReplica || kind == NameKind::kModule)
       frame.definite = false;
     if (frame.place.step >= 0) {
-      ProfiledStep& step = steps_[frame.place.step];
+      ProfiledStep& step = steps[frame.place.step];
       ++step.events;
       if (kind == NameKind::kNode) ++step.nodes;
       if (parent_definite) {
@@ -159,7 +158,7 @@ class HostSweep {
       }
     }
     if (event.category == KinetoCategory::kRuntime && event.correlation() > 0)
-      if (HostLaunch& last = launches_[event.correlation()]; event.begin >= last.time)
+      if (HostLaunch& last = launches[event.correlation()]; event.begin >= last.time)
         last = {frame.place, event.begin};
     track.frames.push_back(frame);
   }
@@ -169,18 +168,18 @@ class HostSweep {
   double gap_begin(const Track& track, double until) {
     const double from = track.cursor;
     if (track.is_main) {
-      const auto first = std::ranges::lower_bound(other_nodes_, from, {}, &NodeTime::begin);
-      if (first == other_nodes_.end() || first->begin >= until) return from;
+      const auto first = std::ranges::lower_bound(other_nodes, from, {}, &NodeTime::begin);
+      if (first == other_nodes.end() || first->begin >= until) return from;
       double last = first->end;
-      for (auto node = first; node != other_nodes_.end() && node->begin < until; ++node)
+      for (auto node = first; node != other_nodes.end() && node->begin < until; ++node)
         last = std::max(last, node->end);
-      windows_.push_back({first->begin, std::min(last, until)});
+      windows.push_back({first->begin, std::min(last, until)});
       if (first->begin > from)
-        add({.step = step_at(steps_, from), .part = StepPart::kLoss}, first->begin - from, false);
+        add({.step = step_at(steps, from), .part = StepPart::kLoss}, first->begin - from, false);
       return std::min(last, until);
     }
-    auto window = std::ranges::upper_bound(windows_, until, {}, &NodeTime::begin);
-    if (window == windows_.begin()) return until;
+    auto window = std::ranges::upper_bound(windows, until, {}, &NodeTime::begin);
+    if (window == windows.begin()) return until;
     --window;
     return until > window->end ? until : std::max(from, window->begin);
   }
@@ -190,8 +189,8 @@ class HostSweep {
     while (!track.frames.empty() && track.frames.back().end <= until) {
       const Frame frame = track.frames.back();
       if (frame.definite) account(track, frame.end);
-      if (frame.kind == NameKind::kUnitEnd && track.is_main) main_.unit.clear();
-      if (frame.kind == NameKind::kModule && main_.operation < 0) main_.module.clear();
+      if (frame.kind == NameKind::kUnitEnd && track.is_main) state.unit.clear();
+      if (frame.kind == NameKind::kModule && state.operation < 0) state.module.clear();
       track.frames.pop_back();
     }
   }
@@ -209,7 +208,7 @@ class HostSweep {
 
   void add(const Place& place, double duration, bool gap) {
     if (place.step < 0) return;
-    ProfiledStep& step = steps_[place.step];
+    ProfiledStep& step = steps[place.step];
     if (place.owner == Owner::kBlocked) {
       step.blocked += duration;
     } else if (place.owner != Owner::kModel) {
@@ -235,15 +234,15 @@ class HostSweep {
   /// The operation whose backward begins. The thread of a recomputed forward has numbers of its own.
   void note_node(Track& track, const KinetoEvent& event) {
     if (event.sequence() < 0 || !event.backward) return;
-    if (nodes_around(track, event) > (kinds_[event.name] == NameKind::kNode ? 0 : 1)) return;
-    const auto found = creators_.find(event.sequence());
-    if (found == creators_.end() || found->second.first != step_at(steps_, event.begin)) return;
+    if (nodes_around(track, event) > (kinds[event.name] == NameKind::kNode ? 0 : 1)) return;
+    const auto found = creators.find(event.sequence());
+    if (found == creators.end() || found->second.first != step_at(steps, event.begin)) return;
     track.current = found->second.second;
   }
 
   /// True for the gradient of an input of the recomputed forward of an operation. Each input has one.
   bool is_of_input(int operation, const std::vector<std::int64_t>& extents) {
-    auto& left = inputs_.try_emplace(operation, dims_of(file_, file_.events[operation])).first->second;
+    auto& left = inputs.try_emplace(operation, dims_of(file, file.events[operation])).first->second;
     const auto found = std::ranges::find(left, extents);
     if (extents.empty() || found == left.end()) return false;
     left.erase(found);
@@ -251,16 +250,16 @@ class HostSweep {
   }
 
   void note_gradient(const Track& track, const KinetoEvent& event) {
-    const int step = step_at(steps_, event.begin);
+    const int step = step_at(steps, event.begin);
     if (step < 0) return;
-    ProfiledStep& own = steps_[step];
-    const auto dims = dims_of(file_, event);
+    ProfiledStep& own = steps[step];
+    const auto dims = dims_of(file, event);
     if (own.has(track.current) && !dims.empty() && nodes_around(track, event) > 1 &&
         is_of_input(own.operations[track.current].event, dims.front()))
       return;
     ++own.gradients;
     if (!own.has(track.current)) return;
-    ReadyGradient ready{.at = event.begin, .dtype = type_of(file_, event)};
+    ReadyGradient ready{.at = event.begin, .dtype = type_of(file, event)};
     if (!dims.empty()) ready.elements = elements(dims.front());
     ProfiledOperation& operation = own.operations[track.current];
     ready.host_s = operation.backward.host + std::max(0.0, event.begin - track.cursor);
@@ -270,21 +269,21 @@ class HostSweep {
   /// Elements that an all-gather makes of those of one rank: as PyTorch's own call around it has them.
   [[nodiscard]] double gathered(int index, double own) const {
     constexpr int kMostBetween = 16;  // events
-    const KinetoEvent& event = file_.events[index];
+    const KinetoEvent& event = file.events[index];
     for (int i = index - 1; i >= std::max(0, index - kMostBetween); --i) {
-      const KinetoEvent& outer = file_.events[i];
+      const KinetoEvent& outer = file.events[i];
       const bool around = outer.track == event.track && outer.end >= event.end;
-      if (!around || !file_.name(outer).starts_with("c10d::_allgather_base_")) continue;
-      if (const auto dims = dims_of(file_, outer); !dims.empty()) return elements(dims.front());
+      if (!around || !file.name(outer).starts_with("c10d::_allgather_base_")) continue;
+      if (const auto dims = dims_of(file, outer); !dims.empty()) return elements(dims.front());
     }
-    return own * std::max(1, file_.metadata.world_size);
+    return own * std::max(1, file.metadata.world_size);
   }
 
   int note_collective(int index, const std::string& name, int step) {
-    const KinetoEvent& event = file_.events[index];
+    const KinetoEvent& event = file.events[index];
     ProfiledCollective call{.called = event.begin};
-    std::vector<std::vector<std::int64_t>> dims = dims_of(file_, event);
-    if (const auto from = call_of(file_, event)) {
+    std::vector<std::vector<std::int64_t>> dims = dims_of(file, event);
+    if (const auto from = call_of(file, event)) {
       call.kind = collective_kind(from->collective);
       call.dtype = from->dtype;
       call.ranks = from->ranks;
@@ -292,7 +291,7 @@ class HostSweep {
       call.bytes = call.kind == "all_gather" ? from->out : from->in;
     } else {
       call.kind = collective_kind(name);
-      call.dtype = type_of(file_, event);
+      call.dtype = type_of(file, event);
       if (name.starts_with("nccl:") || name.starts_with("gloo:"))
         for (const auto& tensor : dims) call.bytes += elements(tensor);
       else if (!dims.empty())
@@ -303,7 +302,7 @@ class HostSweep {
     }
     if (call.kind.empty()) return -1;
     call.bytes *= element_bytes(call.dtype);
-    ProfiledStep& own = steps_[step];
+    ProfiledStep& own = steps[step];
     call.in_forward =
         !own.operations.empty() && has_nodes(event.begin, own.end) && !nodes_since(own, event.begin);
     own.collectives.push_back(call);
@@ -312,16 +311,15 @@ class HostSweep {
 
   /// True if a node began between the last operation of the forward and `time`.
   [[nodiscard]] bool nodes_since(const ProfiledStep& step, double time) const {
-    const auto next = std::ranges::lower_bound(nodes_, time, {}, &NodeTime::begin);
-    return next != nodes_.begin() &&
-           std::prev(next)->begin > file_.events[step.operations.back().event].begin;
+    const auto next = std::ranges::lower_bound(nodes, time, {}, &NodeTime::begin);
+    return next != nodes.begin() && std::prev(next)->begin > file.events[step.operations.back().event].begin;
   }
 
   /// True if operations inside have numbers of autograd nodes.
   [[nodiscard]] bool holds_sequences(int index) const {
-    const KinetoEvent& outer = file_.events[index];
-    for (auto i = static_cast<std::size_t>(index) + 1; i < file_.events.size(); ++i) {
-      const KinetoEvent& inner = file_.events[i];
+    const KinetoEvent& outer = file.events[index];
+    for (auto i = static_cast<std::size_t>(index) + 1; i < file.events.size(); ++i) {
+      const KinetoEvent& inner = file.events[i];
       if (inner.track != outer.track || inner.begin >= outer.end) return false;
       if (inner.sequence() >= 0 && !inner.backward) return true;
     }
@@ -330,30 +328,30 @@ class HostSweep {
 
   /// An outermost differentiable operation of the main thread.
   void begin_operation(const KinetoEvent& event, int index, NameKind kind, int step, Place& place) {
-    ProfiledStep& own = steps_[step];
-    main_.in_loss = main_.in_loss || kind == NameKind::kLoss;
+    ProfiledStep& own = steps[step];
+    state.in_loss = state.in_loss || kind == NameKind::kLoss;
     const bool after_nodes = !own.operations.empty() && nodes_since(own, event.begin);
-    if (after_nodes) main_.in_loss = kind == NameKind::kLoss;
+    if (after_nodes) state.in_loss = kind == NameKind::kLoss;
     if (own.operations.empty() || after_nodes) ++own.micro_batches;
-    main_.operation = static_cast<int>(own.operations.size());
-    own.operations.push_back({.name = file_.name(event),
-                              .module = main_.module,
-                              .unit = main_.unit,
+    state.operation = static_cast<int>(own.operations.size());
+    own.operations.push_back({.name = file.name(event),
+                              .module = state.module,
+                              .unit = state.unit,
                               .event = index,
                               .micro_batch = own.micro_batches - 1,
-                              .is_loss = main_.in_loss});
+                              .is_loss = state.in_loss});
     place.part = StepPart::kForward;
-    place.operation = main_.operation;
+    place.operation = state.operation;
   }
 
   /// Of an event of the main thread that lies in no part yet.
   Place main_place(const KinetoEvent& event, int index, NameKind kind, int step, int current) {
     Place place{.step = step};
     if (event.category == KinetoCategory::kAnnotation || kind == NameKind::kScript) return place;
-    ProfiledStep& own = steps_[step];
+    ProfiledStep& own = steps[step];
     const bool ahead = has_nodes(event.begin, own.end);
     const bool differentiable =
-        (event.sequence() >= 0 && !event.backward) || !has_sequences_ || holds_sequences(index);
+        (event.sequence() >= 0 && !event.backward) || !has_sequences || holds_sequences(index);
     if (event.category == KinetoCategory::kOperation && ahead && differentiable) {
       begin_operation(event, index, kind, step, place);
     } else if (ahead && !own.operations.empty() && nodes_since(own, event.begin)) {
@@ -364,22 +362,22 @@ class HostSweep {
     } else if (ahead) {
       place.part = StepPart::kForward;
       place.operation = static_cast<int>(own.operations.size()) - 1;
-    } else if (!main_.updated && !own.operations.empty()) {
+    } else if (!state.updated && !own.operations.empty()) {
       place.part = StepPart::kOptimizer;
-      if (file_.name(event) == "aten::as_strided") place.owner = Owner::kCopies;  // views of DDP's buckets
+      if (file.name(event) == "aten::as_strided") place.owner = Owner::kCopies;  // views of DDP's buckets
     }
     return place;
   }
 
   Place place_of(const Track& track, const KinetoEvent& event, int index, NameKind kind) {
-    const int step = step_at(steps_, event.begin);
-    if (step < 0 || event.begin > steps_[step].end) return {};
+    const int step = step_at(steps, event.begin);
+    if (step < 0 || event.begin > steps[step].end) return {};
     Place place = track.frames.empty() ? Place{} : track.frames.back().place;
     if (place.step != step) place = {.step = step};
-    const std::string& name = file_.name(event);
+    const std::string& name = file.name(event);
     if (kind == NameKind::kCollective) place.owner = Owner::kCollective;
-    if (kind == NameKind::kCollective && place.call < 0 && name.starts_with(call_prefix_) &&
-        (call_prefix_ != "record_param_comms" || call_of(file_, event)))
+    if (kind == NameKind::kCollective && place.call < 0 && name.starts_with(call_prefix) &&
+        (call_prefix != "record_param_comms" || call_of(file, event)))
       place.call = note_collective(index, name, step);
     if (kind == NameKind::kAccumulate) note_gradient(track, event);
     if (kind == NameKind::kCopies || kind == NameKind::kUnitForward || kind == NameKind::kUnitEnd)
@@ -394,7 +392,7 @@ class HostSweep {
     const bool differentiable = track.is_main && event.category == KinetoCategory::kOperation &&
                                 event.sequence() >= 0 && !event.backward;
     if (differentiable && place.part == StepPart::kForward)
-      creators_[event.sequence()] = {step, place.operation};
+      creators[event.sequence()] = {step, place.operation};
     if (place.part != StepPart::kRest || place.owner != Owner::kModel) return place;
     if (!track.is_main) {
       if (!track.frames.empty() || track.current < 0) return place;
@@ -402,28 +400,24 @@ class HostSweep {
       place.operation = track.current;
       return place;
     }
-    const bool replica = inside(track, NameKind::kReplica) && event.sequence() < 0 && has_sequences_ &&
-                         steps_[step].operations.empty() && event.category != KinetoCategory::kAnnotation;
+    const bool replica = inside(track, NameKind::kReplica) && event.sequence() < 0 && has_sequences &&
+                         steps[step].operations.empty() && event.category != KinetoCategory::kAnnotation;
     if (replica) return {.step = step, .owner = Owner::kCopies};  // buffers that DDP broadcasts
     place = main_place(event, index, kind, step, track.current);
     if (differentiable && place.part == StepPart::kForward)
-      creators_[event.sequence()] = {step, place.operation};
+      creators[event.sequence()] = {step, place.operation};
     return place;
   }
 
-  const KinetoFile& file_;
-  const std::vector<NameKind>& kinds_;
-  const int main_track_;
-  std::vector<ProfiledStep>& steps_;
-  HostLaunches launches_;
-  std::unordered_map<int, std::pair<int, int>> creators_;  ///< step and operation by sequence number
-  std::unordered_map<int, std::vector<std::vector<std::int64_t>>> inputs_;  ///< without a gradient, by event
-  std::deque<NodeTime> nodes_;                                              ///< of all tracks, sorted
-  std::deque<NodeTime> other_nodes_;  ///< events of autograd's other threads, sorted
-  std::vector<NodeTime> windows_;     ///< backwards beside the main thread
-  MainState main_;
-  std::string call_prefix_;
-  bool has_sequences_ = false;
+  HostLaunches launches{};
+  std::unordered_map<int, std::pair<int, int>> creators{};  ///< step and operation by sequence number
+  std::unordered_map<int, std::vector<std::vector<std::int64_t>>> inputs{};  ///< without a gradient, by event
+  std::deque<NodeTime> nodes{};                                              ///< of all tracks, sorted
+  std::deque<NodeTime> other_nodes{};  ///< events of autograd's other threads, sorted
+  std::vector<NodeTime> windows{};     ///< backwards beside the main thread
+  MainState state{};                   ///< of the main thread
+  std::string call_prefix{};
+  bool has_sequences = false;
 };
 
 }  // namespace
@@ -435,7 +429,7 @@ int step_at(const std::vector<ProfiledStep>& steps, double time) {
 
 HostLaunches sweep_host(const KinetoFile& file, const std::vector<NameKind>& kinds, int main_track,
                         std::vector<ProfiledStep>& steps) {
-  return HostSweep(file, kinds, main_track, steps).run();
+  return HostSweep{file, kinds, main_track, steps}.run();
 }
 
 }  // namespace stepcast

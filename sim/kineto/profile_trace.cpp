@@ -199,83 +199,79 @@ int shards_of(const ProfiledRun& run) {
 }
 
 /// Times of one step, for one rank.
-class StepTimes {
- public:
-  StepTimes(const ProfiledRun& run, const RankProfile& rank, const ProfiledStep& step, TraceEntry& entry)
-      : run_(run), rank_(rank), step_(step), entry_(entry), device_(rank.on_device) {
-    if (const double plain = rank.metadata.plain_step_s * kSecond; plain > 0.0) {
-      scale_ = plain / rank.pace.step_us;
-      host_scale_ = plain / median(transformed(rank.steps, &ProfiledStep::duration));
-    }
-  }
+struct StepTimes {
+  const ProfiledRun& run;
+  const RankProfile& rank;
+  const ProfiledStep& step;
+  TraceEntry& entry;
 
   void add() {
-    put(step_.parts[StepPart::kInput], micro_batch_, entry_.input_s, entry_.input_issue_s);
-    put(step_.parts[StepPart::kLoss], micro_batch_, entry_.loss_s, entry_.loss_issue_s);
-    const std::vector<ProfiledOperation> sums = segment_sums(run_, rank_, step_);
+    put(step.parts[StepPart::kInput], micro_batch, entry.input_s, entry.input_issue_s);
+    put(step.parts[StepPart::kLoss], micro_batch, entry.loss_s, entry.loss_issue_s);
+    const std::vector<ProfiledOperation> sums = segment_sums(run, rank, step);
     for (std::size_t i = 0; i < sums.size(); ++i) add_segment(i, sums[i]);
-    entry_.step_s.push_back(scale_ * (rank_.pace.is_device_step ? rank_.pace.step_us : step_.duration()) /
-                            kSecond);
-    const double rest = host_scale_ * step_.parts[StepPart::kRest].host / kSecond;
-    entry_.host_s.push_back(device_ ? std::max(0.0, entry_.step_s.back() - worked_s()) : rest);
+    entry.step_s.push_back(scale * (rank.pace.is_device_step ? rank.pace.step_us : step.duration()) /
+                           kSecond);
+    const double rest = host_scale * step.parts[StepPart::kRest].host / kSecond;
+    entry.host_s.push_back(device ? std::max(0.0, entry.step_s.back() - worked_s()) : rest);
   }
 
- private:
   /// End of the last phase, as the replay adds them up: a phase of device time d ends at max(end + d, l). l
   /// is the sum of the launch overheads up to it, and end that of the phase before. Exposed communication
   /// follows the backward. Where the host is steps ahead, phases wait for no launch.
   [[nodiscard]] double worked_s() const {
     double launched = 0.0, end = 0.0;
-    const auto add = [&](const auto& device, const auto& issue, double times = 1.0) {
+    const auto add = [&](const auto& work, const auto& issue, double times = 1.0) {
       launched += times * issue.back();
-      end += times * device.back();
-      if (rank_.pace.lead_us == 0.0) end = std::max(end, launched);
+      end += times * work.back();
+      if (rank.pace.lead_us == 0.0) end = std::max(end, launched);
     };
-    const std::vector<SegmentTrace>& all = entry_.segments;
-    add(entry_.input_s, entry_.input_issue_s, run_.micro_batches);
+    const std::vector<SegmentTrace>& all = entry.segments;
+    add(entry.input_s, entry.input_issue_s, run.micro_batches);
     for (const SegmentTrace& each : all) add(each.zero_grad_s, each.zero_grad_issue_s);
-    for (int i = 0; i < run_.micro_batches; ++i) {
+    for (int i = 0; i < run.micro_batches; ++i) {
       for (const SegmentTrace& each : all) add(each.forward_s, each.forward_issue_s);
-      add(entry_.loss_s, entry_.loss_issue_s);
+      add(entry.loss_s, entry.loss_issue_s);
       for (const SegmentTrace& each : all | std::views::reverse) add(each.backward_s, each.backward_issue_s);
     }
-    end += (step_.use.exposed + step_.strategy.device) / kSecond;
-    for (const SegmentTrace& each : all) add(each.optimizer_s, each.optimizer_issue_s, 1.0 / run_.shards);
+    end += (step.use.exposed + step.strategy.device) / kSecond;
+    for (const SegmentTrace& each : all) add(each.optimizer_s, each.optimizer_issue_s, 1.0 / run.shards);
     return std::max(end, launched);
   }
 
   void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues) {
-    samples.push_back(part * (device_ ? time.device : host_scale_ * time.host) / kSecond);
-    if (device_) issues.push_back(part * host_scale_ * time.host / kSecond);
+    samples.push_back(part * (device ? time.device : host_scale * time.host) / kSecond);
+    if (device) issues.push_back(part * host_scale * time.host / kSecond);
   }
 
   void add_segment(std::size_t index, ProfiledOperation sum) {
-    SegmentTrace& trace = entry_.segments[index];
-    if (device_) sum.backward.host += sum.strategy;  // calls of collectives and launches of copies
-    if (device_ && index == 0) sum.forward.host += strategy_before();
-    put(sum.forward, micro_batch_, trace.forward_s, trace.forward_issue_s);
-    put(sum.backward, micro_batch_, trace.backward_s, trace.backward_issue_s);
-    const double part = run_.parameters > 0.0 ? run_.segments[index].total() / run_.parameters
-                                              : 1.0 / static_cast<double>(run_.segments.size());
-    put(step_.parts[StepPart::kZeroGrad], part, trace.zero_grad_s, trace.zero_grad_issue_s);
-    PartTime update = step_.parts[StepPart::kOptimizer];  // of this rank's shard; launches are the same
-    (device_ ? update.device : update.host) *= run_.shards;
+    SegmentTrace& trace = entry.segments[index];
+    if (device) sum.backward.host += sum.strategy;  // calls of collectives and launches of copies
+    if (device && index == 0) sum.forward.host += strategy_before();
+    put(sum.forward, micro_batch, trace.forward_s, trace.forward_issue_s);
+    put(sum.backward, micro_batch, trace.backward_s, trace.backward_issue_s);
+    const double part = run.parameters > 0.0 ? run.segments[index].total() / run.parameters
+                                             : 1.0 / static_cast<double>(run.segments.size());
+    put(step.parts[StepPart::kZeroGrad], part, trace.zero_grad_s, trace.zero_grad_issue_s);
+    PartTime update = step.parts[StepPart::kOptimizer];  // of this rank's shard; launches are the same
+    (device ? update.device : update.host) *= run.shards;
     put(update, part, trace.optimizer_s, trace.optimizer_issue_s);
   }
 
   /// Host time for the strategy that is in no backward: broadcasts of buffers, hooks of units.
   [[nodiscard]] double strategy_before() const {
-    const double known = sum_of(step_.operations, &ProfiledOperation::strategy);
-    return std::max(0.0, step_.strategy.host + step_.waited - known);
+    const double known = sum_of(step.operations, &ProfiledOperation::strategy);
+    return std::max(0.0, step.strategy.host + step.waited - known);
   }
 
-  const ProfiledRun& run_;
-  const RankProfile& rank_;
-  const ProfiledStep& step_;
-  TraceEntry& entry_;
-  const bool device_;
-  const double micro_batch_ = 1.0 / run_.micro_batches;  ///< part of the step
-  double scale_ = 1.0, host_scale_ = 1.0;  ///< step without the profiler over the median step; of host times
+  const bool device = rank.on_device;
+  const double micro_batch = 1.0 / run.micro_batches;  ///< part of the step
+  /// Time of a step without the profiler; 0: unknown. Over that of the median step, and of the host's.
+  const double plain_us = rank.metadata.plain_step_s * kSecond;
+  const double scale = plain_us > 0.0 ? plain_us / rank.pace.step_us : 1.0;
+  const double host_scale = plain_us > 0.0
+                                ? plain_us / median(transformed(rank.steps, &ProfiledStep::duration))
+                                : 1.0;
 };
 
 /// Parts of a segment's backward after which its gradients are ready, in that order.
@@ -380,7 +376,7 @@ TraceEntry traced_entry(const ProfiledRun& run, int batch) {
   for (const RankProfile& rank : run.ranks) {
     for (const ProfiledStep& step : rank.steps) {
       entry.launch.push_back(launch);
-      StepTimes(run, rank, step, entry).add();
+      StepTimes{run, rank, step, entry}.add();
     }
     ++launch;
   }
