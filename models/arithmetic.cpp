@@ -17,41 +17,37 @@ using Kind = LayerCollectiveKind;
 using Group = LayerCollectiveGroup;
 
 /// Visits the layers of one segment once, in forward order.
-class SegmentAccount {
- public:
-  SegmentAccount(Model& model, int segment, bool input_needs_gradient)
-      : model_(model),
-        index_(segment),
-        segment_(model.segments[segment]),
-        needs_gradient_(input_needs_gradient) {}
+struct SegmentAccount {
+  Model& model;
+  const int segment_index;
+  bool needs_gradient;  ///< of the output so far
 
   /// Adds everything up. Returns true if gradients flow into the layers after the segment.
   bool run() {
-    activations_.push_back({float32_bytes(segment_.layers.front().input), false, false});
+    activations.push_back({float32_bytes(segment.layers.front().input), false, false});
     int current = 0;
-    for (const Layer& layer : segment_.layers) {
+    for (const Layer& layer : segment.layers) {
       current = walk(layer, current);
-      segment_.parameters.insert(segment_.parameters.begin(), ready_.begin(), ready_.end());
-      ready_.clear();
+      segment.parameters.insert(segment.parameters.begin(), ready.begin(), ready.end());
+      ready.clear();
     }
-    if (!open_.empty())
-      note(open_ + kRegather, Kind::kAllGather, true, gathered_);  // before the backward of the head
-    activations_[current].kept = true;
-    if (!needs_gradient_ && has_frozen()) std::erase_if(noted_, &LayerCollective::backward);
+    if (!open.empty())
+      note(open + kRegather, Kind::kAllGather, true, shared_input);  // before the backward of the head
+    activations[current].kept = true;
+    if (!needs_gradient && has_frozen()) std::erase_if(noted, &LayerCollective::backward);
     add_collectives();
-    for (const Activation& one : activations_) {
+    for (const Activation& one : activations) {
       if (!one.allocated_here || !(one.kept || one.multiplied || one.attended)) continue;
-      segment_.saved.size += one.size;
+      segment.saved.size += one.size;
       if (one.multiplied && !one.kept)
-        (one.attended ? segment_.saved.attended : segment_.saved.gemm_inputs) += one.size;
+        (one.attended ? segment.saved.attended : segment.saved.gemm_inputs) += one.size;
     }
-    const Layer& last = segment_.layers.back();
-    segment_.output_size =
-        last.sizes.contains("output") ? Bytes(number(last, "output")) : float32_bytes(segment_.output);
-    return needs_gradient_;
+    const Layer& last = segment.layers.back();
+    segment.output_size =
+        last.sizes.contains("output") ? Bytes(number(last, "output")) : float32_bytes(segment.output);
+    return needs_gradient;
   }
 
- private:
   struct Activation {
     Bytes size;
     bool allocated_here = true;
@@ -60,24 +56,24 @@ class SegmentAccount {
     bool attended = false;    ///< saved by the fused attention that made it
   };
 
-  /// Leaves the layer's parameters in `ready_`, in the order in which their gradients become ready.
+  /// Leaves the layer's parameters in `ready`, in the order in which their gradients become ready.
   int walk(const Layer& layer, int input) {
     const LayerKind& kind = layer_kind(layer.kind);
     std::vector<int> order;
     int from_body = input, from_shortcut = input;
     if (!kind.branches.empty()) {
-      const bool needed = needs_gradient_;
+      const bool needed = needs_gradient;
       from_body = walk_all(layer.body, input, order);
-      const bool needed_after_body = std::exchange(needs_gradient_, needed);
+      const bool needed_after_body = std::exchange(needs_gradient, needed);
       std::vector<int> shortcut_order;
       from_shortcut = walk_all(layer.shortcut, input, shortcut_order);
-      needs_gradient_ = needs_gradient_ || needed_after_body;
+      needs_gradient = needs_gradient || needed_after_body;
       order.insert(order.begin(), shortcut_order.begin(), shortcut_order.end());
     }
-    ready_ = std::move(order);
+    ready = std::move(order);
     note_collectives(layer);
-    const bool exchanges = shares_experts(layer), needed = needs_gradient_;
-    if (exchanges) note_experts(layer, "dispatch", needs_gradient_, 1);  // after the router
+    const bool exchanges = shares_experts(layer), needed = needs_gradient;
+    if (exchanges) note_experts(layer, "dispatch", needs_gradient, 1);  // after the router
     if (layer.kind == "latent_attention") walk_inside(layer, input, needed || !trained(layer).empty());
     const int output = charge(layer, from_body);
     if (splits_heads(layer)) {
@@ -96,8 +92,8 @@ class SegmentAccount {
       for (int i = count - of_all_tokens; i < count; ++i) note_sum(layer, own[i], count);
     }
     if (layer.kind == "experts") walk_inside(layer, input, needed);
-    if (!kind.branches.empty() && kind.each.kept == Kept::kInput && needs_gradient_)
-      activations_[from_shortcut].kept = true;
+    if (!kind.branches.empty() && kind.each.kept == Kept::kInput && needs_gradient)
+      activations[from_shortcut].kept = true;
     register_tensors(layer);
     return output;
   }
@@ -109,15 +105,16 @@ class SegmentAccount {
     const auto divided = std::ranges::find_if(own, [&](const LayerTensor& one) {
       return !one.expert && shared_dimension(layer, one) >= 0;  // has its gradient before the first of these
     });
-    const int registered = std::exchange(registered_, registered_ + static_cast<int>(divided - own.begin()));
-    const bool before = std::exchange(needs_gradient_, needed);
+    const int registered =
+        std::exchange(registered_count, registered_count + static_cast<int>(divided - own.begin()));
+    const bool before = std::exchange(needs_gradient, needed);
     for (const Layer& border : layer.body) {
       input = walk(border, input);
-      activations_[input].multiplied = border.kind == "tensor_enter" && !layer.frozen;
-      registered_ = registered + static_cast<int>(own.size());
+      activations[input].multiplied = border.kind == "tensor_enter" && !layer.frozen;
+      registered_count = registered + static_cast<int>(own.size());
     }
-    registered_ = registered;
-    needs_gradient_ = before;
+    registered_count = registered;
+    needs_gradient = before;
   }
 
   /// Parameters of a layer that have gradients.
@@ -130,7 +127,7 @@ class SegmentAccount {
   int walk_all(const std::vector<Layer>& layers, int input, std::vector<int>& order) {
     for (const Layer& layer : layers) {
       input = walk(layer, input);
-      order.insert(order.begin(), ready_.begin(), ready_.end());
+      order.insert(order.begin(), ready.begin(), ready.end());
     }
     return input;
   }
@@ -143,54 +140,52 @@ class SegmentAccount {
       (tensor.frozen ? weights.frozen : weights.trained) += numel(tensor.shape);
     const bool trains = weights.trained > 0;
     // dx and dw, or dw alone; with adapters also what lies between these and the output
-    const double gradients = needs_gradient_ || (trains && adapter_rank(layer) > 0) ? 2.0
-                             : trains                                               ? 1.0
-                                                                                    : 0.0;
-    const bool needed = std::exchange(needs_gradient_, needs_gradient_ || trains);
+    const double gradients = needs_gradient || (trains && adapter_rank(layer) > 0) ? 2.0 : trains ? 1.0 : 0.0;
+    const bool needed = std::exchange(needs_gradient, needs_gradient || trains);
     bool multiplies = false, chooses = false, attends = false;
     cost.for_each([&](const Kernel& kernel) {
       if (layer.given == nullptr) {
-        segment_.flop.forward += kernel.useful * kernel.flop;
-        segment_.flop.backward += kernel.useful * kernel.backward_flop(gradients);
+        segment.flop.forward += kernel.useful * kernel.flop;
+        segment.flop.backward += kernel.useful * kernel.backward_flop(gradients);
       }
       if (kernel.moved != Moved::kCast) {
-        segment_.traffic.forward += kernel.forward;
-        if (gradients > 0.0 || !layer.frozen) segment_.traffic.backward += kernel.backward;
+        segment.traffic.forward += kernel.forward;
+        if (gradients > 0.0 || !layer.frozen) segment.traffic.backward += kernel.backward;
       }
       const Gemm* gemm = kernel.gemm();
       multiplies = multiplies || (gemm != nullptr && gemm->has_weight());
       chooses = chooses || (gemm != nullptr && gemm->chooses);
       attends = attends || kernel.attention() != nullptr;
       if (!keeps(layer, gradients)) return;
-      segment_.saved.size += kernel.kept.size;
-      segment_.saved.masks += kernel.kept.masks;
-      segment_.saved.float32 += kernel.kept.float32;
+      segment.saved.size += kernel.kept.size;
+      segment.saved.masks += kernel.kept.masks;
+      segment.saved.float32 += kernel.kept.float32;
     });
     if (layer.given != nullptr)
       add_operators(*layer.given, needed);
     else if (!cost.is_view)
       add_work(layer, cost, gradients, weights);
-    segment_.saved.workspace.forward = std::max(segment_.saved.workspace.forward, cost.workspace.forward);
-    segment_.saved.workspace.backward = std::max(segment_.saved.workspace.backward, cost.workspace.backward);
+    segment.saved.workspace.forward = std::max(segment.saved.workspace.forward, cost.workspace.forward);
+    segment.saved.workspace.backward = std::max(segment.saved.workspace.backward, cost.workspace.backward);
     // Its input goes into GEMMs with weights, none of which is a router's.
     if (cost.saves_input && keeps(layer, gradients))
-      (multiplies && !chooses && adapter_rank(layer) == 0 ? activations_[input].multiplied
-                                                          : activations_[input].kept) = true;
+      (multiplies && !chooses && adapter_rank(layer) == 0 ? activations[input].multiplied
+                                                          : activations[input].kept) = true;
     if (layer.texts.contains("to"))
-      (layer.frozen ? segment_.frozen.tied : segment_.tied).push_back(parameter_index(layer.texts.at("to")));
+      (layer.frozen ? segment.frozen.tied : segment.tied).push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;
-    activations_.push_back({.size = float32_bytes(layer.output),
-                            .allocated_here = !cost.regathers,
-                            .kept = cost.saves_output && keeps(layer, gradients),
-                            .attended = attends && keeps(layer, gradients)});
-    return static_cast<int>(activations_.size()) - 1;
+    activations.push_back({.size = float32_bytes(layer.output),
+                           .allocated_here = !cost.regathers,
+                           .kept = cost.saves_output && keeps(layer, gradients),
+                           .attended = attends && keeps(layer, gradients)});
+    return static_cast<int>(activations.size()) - 1;
   }
 
   /// False for frozen layers before all trained ones, of which autograd saves nothing.
   [[nodiscard]] bool keeps(const Layer& layer, double gradients) const {
     return gradients > 0.0 || (!layer.frozen && !has_frozen());
   }
-  [[nodiscard]] bool has_frozen() const { return std::ranges::any_of(model_.parameters, &Parameter::frozen); }
+  [[nodiscard]] bool has_frozen() const { return std::ranges::any_of(model.parameters, &Parameter::frozen); }
 
   /// Numbers in the weights of a layer.
   struct WeightElements {
@@ -212,7 +207,7 @@ class SegmentAccount {
     const auto add = [&](LayerWork one, int launches) {
       for (Kernel& kernel : one.kernels)
         if (kernel.backward_launches < 0) kernel.backward_launches = launches * kernel.launches;
-      segment_.work.push_back(std::move(one));
+      segment.work.push_back(std::move(one));
     };
     add(std::move(work), both);
     for (const Kernel& step : cost.steps) add({.kernels = {step}, .gradients = gradients}, both);
@@ -221,7 +216,7 @@ class SegmentAccount {
 
   /// Each operator has a roofline of its own. Those before the first weight need no gradients.
   void add_operators(const GivenLayer& given, bool needed) {
-    for (const std::string& name : given.tied) segment_.tied.push_back(parameter_index(name));
+    for (const std::string& name : given.tied) segment.tied.push_back(parameter_index(name));
     for (const GivenOperator& one : given.operators) {
       const bool weighs = one.weights > Bytes(0);
       const bool looks_up = one.name == "embedding";  // the rows are in its traffic
@@ -233,9 +228,9 @@ class SegmentAccount {
                      .backward_weights = weighs ? 2.0 * one.weights : Bytes(0)};
       work.kernels.front().backward_launches = weighs && needed ? 2 : 1;
       needed = needed || weighs;
-      segment_.flop.forward += work.forward();
-      segment_.flop.backward += work.backward();
-      segment_.work.push_back(std::move(work));
+      segment.flop.forward += work.forward();
+      segment.flop.backward += work.backward();
+      segment.work.push_back(std::move(work));
     }
   }
 
@@ -243,9 +238,9 @@ class SegmentAccount {
   /// after it
   LayerCollective& note(const std::string& name, Kind kind, bool backward, Bytes per_sample, Bytes fixed = {},
                         Group group = Group::kTensor, int before = 0) {
-    return noted_.emplace_back(LayerCollective{name, kind, index_, backward, per_sample, fixed,
-                                               static_cast<int>(segment_.work.size()), registered_ + before,
-                                               group});
+    return noted.emplace_back(LayerCollective{name, kind, segment_index, backward, per_sample, fixed,
+                                              static_cast<int>(segment.work.size()),
+                                              registered_count + before, group});
   }
 
   /// Tokens on their way to their experts, or back; the router counts as computed after the first. Ranks that
@@ -254,7 +249,7 @@ class SegmentAccount {
     const Bytes rows = float32_bytes(static_cast<double>(expert_rows(layer) * expert_width(layer)));
     const bool arrive = name == "dispatch";
     const auto divided = [&](bool backward) {
-      if (model_.parallel.expert_tensor > 1)
+      if (model.parallel.expert_tensor > 1)
         note(layer.name + (arrive ? ".gather" : ".sum"),
              arrive != backward ? Kind::kAllGather : Kind::kReduceScatter, backward,
              number(layer, "tensor") * rows, {}, Group::kExpertTensor, before);
@@ -271,20 +266,20 @@ class SegmentAccount {
 
   /// Notes the collectives of tensor and context parallelism around this layer, which comes next.
   void note_collectives(const Layer& layer) {
-    if (model_.parallel.tensor == 1 && model_.parallel.context == 1) return;
+    if (model.parallel.tensor == 1 && model.parallel.context == 1) return;
     const Bytes input = float32_bytes(layer.input), output = float32_bytes(layer.output);
     const bool in_parts = value_or(layer.sizes, "sequence", 0) != 0;
     const Kind sum = in_parts ? Kind::kReduceScatter : Kind::kAllReduce;
     if (layer.kind == "tensor_enter") {
-      if (!open_.empty()) note(open_ + kRegather, Kind::kAllGather, true, gathered_);  // of an own_head
+      if (!open.empty()) note(open + kRegather, Kind::kAllGather, true, shared_input);  // of an own_head
       if (in_parts) note(layer.name, Kind::kAllGather, false, output);
-      if (needs_gradient_) note(layer.name, sum, true, output);
-      gathered_ = output;
-      open_ = flag(layer, "regather") ? layer.name : "";
+      if (needs_gradient) note(layer.name, sum, true, output);
+      shared_input = output;
+      open = flag(layer, "regather") ? layer.name : "";
     } else if (layer.kind == "tensor_leave") {
       note(layer.name, sum, false, input);
-      if (flag(layer, "regather")) note(layer.name + kRegather, Kind::kAllGather, true, gathered_);
-      open_.clear();
+      if (flag(layer, "regather")) note(layer.name + kRegather, Kind::kAllGather, true, shared_input);
+      open.clear();
       if (in_parts) note(layer.name, Kind::kAllGather, true, input);
     }
     const std::vector<LayerTensor> own = trained(layer);
@@ -292,11 +287,11 @@ class SegmentAccount {
       if (!own.empty()) note_sum(layer, own.front(), 1);  // of the router
       return;
     }
-    const int before = std::exchange(registered_, registered_ + static_cast<int>(own.size()));
+    const int before = std::exchange(registered_count, registered_count + static_cast<int>(own.size()));
     for (const LayerTensor& tensor : own) note_sum(layer, tensor, 0);
     if (value_or(layer.sizes, "context", 1) > 1)
       note_context(layer);  // its backward precedes those of head norms
-    registered_ = before;
+    registered_count = before;
   }
 
   static bool splits_heads(const Layer& layer) {
@@ -325,7 +320,7 @@ class SegmentAccount {
         note(layer.name + ".heads", Kind::kAllToAll, backward, all, {}, Group::kContext);
       return;
     }
-    if (model_.parallel.ring) return note_ring(name, part);
+    if (model.parallel.ring) return note_ring(name, part);
     const Bytes gathered = number(layer, "context") * part;
     note(name, Kind::kAllGather, false, gathered, {}, Group::kContext);
     note(name, Kind::kReduceScatter, true, gathered, {}, Group::kContext);
@@ -340,9 +335,9 @@ class SegmentAccount {
       note(full, Kind::kShift, backward, sent, {}, Group::kContext).work +=
           1 + from;  // after the projections
       note(full + ".end", Kind::kWait, backward, {}, {}, Group::kContext).work += 1 + to;
-      if (backward) std::swap(noted_.back(), *(noted_.end() - 2));  // read from the last to the first
+      if (backward) std::swap(noted.back(), *(noted.end() - 2));  // read from the last to the first
     };
-    const int steps = model_.parallel.context;
+    const int steps = model.parallel.context;
     for (int i = 0; i + 1 < steps; ++i) step(i, false, own, i, i + 1);
     for (int i = steps; i-- > 0;)
       step(i, true, ((i > 0 ? 1.0 : 0.0) + (i + 1 < steps ? 1.0 : 0.0)) * own, steps - i, steps - i - 1);
@@ -353,47 +348,47 @@ class SegmentAccount {
   [[nodiscard]] bool is_summed(const Layer& layer, const LayerTensor& tensor) const {
     if (layer.texts.contains(kShared)) return shared_dimension(layer, tensor) < 0;
     if (tensor.expert || tensor.divided >= 0) return false;  // averaged by the ranks that have the same part
-    return model_.parallel.tensor > 1 && model_.parallel.sequence_parallel;
+    return model.parallel.tensor > 1 && model.parallel.sequence_parallel;
   }
 
   /// Adds those of the forward, then those of the backward, which visits the layers from the last to the
   /// first.
   void add_collectives() {
     const auto add = [&](LayerCollective& one) {
-      one.ready = registered_ - one.ready;
-      segment_.collectives.push_back(static_cast<int>(model_.collectives.size()));
-      model_.collectives.push_back(one);
+      one.ready = registered_count - one.ready;
+      segment.collectives.push_back(static_cast<int>(model.collectives.size()));
+      model.collectives.push_back(one);
     };
-    for (LayerCollective& one : noted_)
+    for (LayerCollective& one : noted)
       if (!one.backward) add(one);
-    for (LayerCollective& one : noted_ | std::views::reverse)
+    for (LayerCollective& one : noted | std::views::reverse)
       if (one.backward) add(one);
   }
 
   /// \pre an earlier segment has registered it
   [[nodiscard]] int parameter_index(const std::string& name) const {
-    const auto found = std::ranges::find(model_.parameters, name, &Parameter::name);
-    assert(found != model_.parameters.end());
-    return static_cast<int>(found - model_.parameters.begin());
+    const auto found = std::ranges::find(model.parameters, name, &Parameter::name);
+    assert(found != model.parameters.end());
+    return static_cast<int>(found - model.parameters.begin());
   }
 
   void register_tensors(const Layer& layer) {
     const LayerKind& kind = layer_kind(layer.kind);
     std::vector<int> own;
     for (const LayerTensor& tensor : parameters_of(layer)) {
-      (tensor.frozen ? segment_.frozen.own : own).push_back(static_cast<int>(model_.parameters.size()));
-      if (!tensor.frozen) ++registered_;
+      (tensor.frozen ? segment.frozen.own : own).push_back(static_cast<int>(model.parameters.size()));
+      if (!tensor.frozen) ++registered_count;
       const Bytes bytes = float32_bytes(tensor.shape), gradient = tensor.frozen ? Bytes(0) : bytes;
-      model_.parameters.push_back({.name = full_name(layer, tensor.suffix),
-                                   .shape = tensor.shape,
-                                   .segment = index_,
-                                   .size = bytes,
-                                   .gradient = gradient,
-                                   .reduced = gradient,
-                                   .shared_dimension = shared_dimension(layer, tensor),
-                                   .summed = !tensor.frozen && is_summed(layer, tensor),
-                                   .expert = tensor.expert,
-                                   .frozen = tensor.frozen});
+      model.parameters.push_back({.name = full_name(layer, tensor.suffix),
+                                  .shape = tensor.shape,
+                                  .segment = segment_index,
+                                  .size = bytes,
+                                  .gradient = gradient,
+                                  .reduced = gradient,
+                                  .shared_dimension = shared_dimension(layer, tensor),
+                                  .summed = !tensor.frozen && is_summed(layer, tensor),
+                                  .expert = tensor.expert,
+                                  .frozen = tensor.frozen});
     }
     if (kind.ready_order == ReadyOrder::kReversed) std::ranges::reverse(own);
     if (kind.ready_order == ReadyOrder::kGiven)
@@ -401,22 +396,20 @@ class SegmentAccount {
                              [this](const std::string& name) { return parameter_index(name); });
     if (kind.ready_order == ReadyOrder::kFirstLast && !own.empty())
       std::rotate(own.begin(), own.begin() + 1, own.end());
-    ready_.insert(ready_.begin(), own.begin(), own.end());
+    ready.insert(ready.begin(), own.begin(), own.end());
     for (const LayerTensor& tensor : kind.buffers(layer))
-      model_.buffers.push_back({full_name(layer, tensor.suffix), tensor.shape, tensor.is_integer, index_,
-                                (tensor.is_integer ? kInt64 / 4.0 : 1.0) * float32_bytes(tensor.shape)});
+      model.buffers.push_back({full_name(layer, tensor.suffix), tensor.shape, tensor.is_integer,
+                               segment_index,
+                               (tensor.is_integer ? kInt64 / 4.0 : 1.0) * float32_bytes(tensor.shape)});
   }
 
-  Model& model_;
-  int index_;
-  Segment& segment_;
-  bool needs_gradient_;
-  std::vector<Activation> activations_;
-  std::vector<int> ready_;
-  std::vector<LayerCollective> noted_;  ///< in forward order; `ready` is the number of parameters before it
-  Bytes gathered_{};                    ///< input of the layers that ranks share
-  std::string open_;    ///< layers that ranks share up to here, if their input is gathered again
-  int registered_ = 0;  ///< parameters
+  Segment& segment = model.segments[segment_index];
+  std::vector<Activation> activations{};
+  std::vector<int> ready{};
+  std::vector<LayerCollective> noted{};  ///< in forward order; `ready` is the number of parameters before it
+  Bytes shared_input{};                  ///< input of the layers that ranks share
+  std::string open{};        ///< layers that ranks share up to here, if their input is gathered again
+  int registered_count = 0;  ///< parameters
 };
 
 }  // namespace
@@ -427,7 +420,7 @@ std::string complete(Model& model) {
     place_collectives(model, model.segments[i].layers);
     const bool only_frozen = !needs_gradient && std::ranges::any_of(model.parameters, &Parameter::frozen);
     model.segments[i].frozen.all_before = i == 0 || only_frozen;
-    needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();
+    needs_gradient = SegmentAccount{model, static_cast<int>(i), needs_gradient}.run();
   }
   if (model.shares_classes()) add_loss_collectives(model);
   if (model.transformer_engine()) add_head_workspace(model);

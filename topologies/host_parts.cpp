@@ -13,69 +13,68 @@ namespace {
 constexpr int kMaxPartsOfAKind = 128;
 
 /// Adds the parts of an entry that describes them by rules.
-class HostParts {
- public:
-  HostParts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster)
-      : node_(node), settings_(settings), parts_(cluster, host) {}
+struct HostParts {
+  const YamlNode& host_node;
+  const ClusterSettings& settings;
+  HostBuilder builder;
 
   void add() {
     read_pcie();
     add_sockets();
     add_bridges();
-    if (node_.has("devices")) add_devices();
-    if (node_.has("nics")) add_nics();
-    if (node_.has("nvlink")) add_nvlink();
+    if (host_node.has("devices")) add_devices();
+    if (host_node.has("nics")) add_nics();
+    if (host_node.has("nvlink")) add_nvlink();
   }
 
- private:
   [[nodiscard]] int integer(const YamlNode& node, const std::string& key, int default_value, int least,
                             int most = kMaxPartsOfAKind) const {
-    return node.has(key) ? settings_.integer(node.at(key), least, most) : default_value;
+    return node.has(key) ? settings.integer(node.at(key), least, most) : default_value;
   }
   [[nodiscard]] PartLink wire(const YamlNode& node, const PartLink& default_value) const {
     PartLink result = default_value;
-    if (node.has("bandwidth")) result.bandwidth = settings_.value(node.at("bandwidth")).bytes_per_second();
-    if (node.has("latency")) result.latency = settings_.value(node.at("latency")).seconds();
+    if (node.has("bandwidth")) result.bandwidth = settings.value(node.at("bandwidth")).bytes_per_second();
+    if (node.has("latency")) result.latency = settings.value(node.at("latency")).seconds();
     return result;
   }
 
   /// Reads the wire of the devices: PCIe of the first device's generation unless the file sets it.
   void read_pcie() {
-    if (node_.has("devices")) {
-      const DeviceModel& device = device_at(node_.at("devices").at("model"), settings_);
-      generation_ = device.links.pcie_generation;
-      compute_capability_ = device.compute_capability;
+    if (host_node.has("devices")) {
+      const DeviceModel& device = device_at(host_node.at("devices").at("model"), settings);
+      generation = device.links.pcie_generation;
+      compute_capability = device.compute_capability;
     }
-    pcie_ = {pcie_bandwidth(generation_, 16), kPcieLatency};
-    if (!node_.has("pcie")) return;
+    pcie_link = {pcie_bandwidth(generation, 16), kPcieLatency};
+    if (!host_node.has("pcie")) return;
     const YamlNode pcie =
-        node_.at("pcie").allow_only({"generation", "width", "switches", "bandwidth", "latency"});
+        host_node.at("pcie").allow_only({"generation", "width", "switches", "bandwidth", "latency"});
     if (pcie.has("bandwidth") && pcie.has("width"))
       pcie.at("width").fail("stands beside 'bandwidth'; expected one of both");
-    generation_ = integer(pcie, "generation", generation_, 1, 6);
-    pcie_.bandwidth = pcie_bandwidth(generation_, integer(pcie, "width", 16, 1, 32));
-    bridges_wanted_ = integer(pcie, "switches", 0, 0);
-    pcie_ = wire(pcie, pcie_);
+    generation = integer(pcie, "generation", generation, 1, 6);
+    pcie_link.bandwidth = pcie_bandwidth(generation, integer(pcie, "width", 16, 1, 32));
+    bridges_wanted = integer(pcie, "switches", 0, 0);
+    pcie_link = wire(pcie, pcie_link);
   }
 
   void add_sockets() {
-    const int count = integer(node_, "sockets", 1, 1);
-    sockets_ = {parts_.host().node};
-    const bool one_node = !node_.has("devices") && !node_.has("nics");
-    PartLink smp{usual_smp_bandwidth(generation_, compute_capability_), kSmpLatency};
-    if (node_.has("smp")) {
-      const YamlNode given = node_.at("smp").allow_only({"bandwidth", "latency"});
+    const int count = integer(host_node, "sockets", 1, 1);
+    sockets = {builder.host().node};
+    const bool one_node = !host_node.has("devices") && !host_node.has("nics");
+    PartLink smp{usual_smp_bandwidth(generation, compute_capability), kSmpLatency};
+    if (host_node.has("smp")) {
+      const YamlNode given = host_node.at("smp").allow_only({"bandwidth", "latency"});
       if (one_node) given.fail("has no effect without devices or nics, because the host is one node");
       smp = wire(given, smp);
     }
     if (one_node) return;
-    sockets_ = parts_.add_sockets(whole_numbers(0, count), smp);
+    sockets = builder.add_sockets(whole_numbers(0, count), smp);
   }
 
   /// Distributes PCIe switches evenly over the sockets.
   void add_bridges() {
-    for (int i = 0; i < bridges_wanted_; ++i)
-      bridges_.push_back(parts_.add_bridge(even_share(sockets_, i, bridges_wanted_), pcie_));
+    for (int i = 0; i < bridges_wanted; ++i)
+      bridges.push_back(builder.add_bridge(even_share(sockets, i, bridges_wanted), pcie_link));
   }
 
   /// The element of `among` to which item `index` of `count` evenly distributed items belongs.
@@ -84,83 +83,80 @@ class HostParts {
   }
 
   void add_devices() {
-    const YamlNode devices = node_.at("devices").allow_only({"model", "count"});
-    const DeviceModel& model = device_at(devices.at("model"), settings_);
+    const YamlNode devices = host_node.at("devices").allow_only({"model", "count"});
+    const DeviceModel& model = device_at(devices.at("model"), settings);
     if (!model.gpu) devices.at("model").fail("'" + model.name + "' is a CPU; expected a GPU");
     add_ends(devices, "gpu", NodeKind::kDevice, model.name);
   }
 
   void add_nics() {
-    node_.at("nics").allow_only({"count"});
-    add_ends(node_.at("nics"), "nic", NodeKind::kNic);
+    host_node.at("nics").allow_only({"count"});
+    add_ends(host_node.at("nics"), "nic", NodeKind::kNic);
   }
 
   /// Distributes the devices or NICs of an entry evenly over the PCIe switches or the sockets.
   void add_ends(const YamlNode& entry, const std::string& name, NodeKind kind,
                 const std::string& device = "") {
     const int count = integer(entry, "count", 1, 1);
-    const std::vector<int>& roots = bridges_.empty() ? sockets_ : bridges_;
+    const std::vector<int>& roots = bridges.empty() ? sockets : bridges;
     for (int i = 0; i < count; ++i)
-      parts_.add_below(even_share(roots, i, count), name + std::to_string(i), kind, pcie_, device);
+      builder.add_below(even_share(roots, i, count), name + std::to_string(i), kind, pcie_link, device);
   }
 
   void add_nvlink() {
-    const YamlNode nvlink = node_.at("nvlink").allow_only({"switch", "all_to_all", "pairs", "latency"});
-    if (!node_.has("devices")) nvlink.fail("there are no devices to join");
-    const DeviceModel& model = device_at(node_.at("devices").at("model"), settings_);
+    const YamlNode nvlink = host_node.at("nvlink").allow_only({"switch", "all_to_all", "pairs", "latency"});
+    if (!host_node.has("devices")) nvlink.fail("there are no devices to join");
+    const DeviceModel& model = device_at(host_node.at("devices").at("model"), settings);
     if (model.links.nvlinks == 0) nvlink.fail("device '" + model.name + "' has no NVLink");
     Seconds latency = kNvLinkLatency;
-    if (nvlink.has("latency")) latency = settings_.value(nvlink.at("latency")).seconds();
+    if (nvlink.has("latency")) latency = settings.value(nvlink.at("latency")).seconds();
     const auto wire_of = [&](int links) {
       return PartLink{static_cast<double>(links) * model.links.nvlink_bandwidth, latency};
     };
-    const std::vector<int> devices = parts_.host().devices;
+    const std::vector<int> devices = builder.host().devices;
     std::map<int, int> total;  // links by device
     const auto use = [&](int device, int links, const YamlNode& key) {
       if ((total[device] += links) > model.links.nvlinks)
-        key.fail("found {} links of {}, device '{}' has {}", total[device], parts_.name_in_host(device),
+        key.fail("found {} links of {}, device '{}' has {}", total[device], builder.name_in_host(device),
                  model.name, model.links.nvlinks);
     };
     if (nvlink.flag("switch"))
       for (const int device : devices) {
         total[device] = model.links.nvlinks;
-        parts_.join_nvswitch(device, wire_of(model.links.nvlinks));
+        builder.join_nvswitch(device, wire_of(model.links.nvlinks));
       }
     if (nvlink.has("all_to_all")) {
-      const int links = settings_.integer(nvlink.at("all_to_all"), 1);
+      const int links = settings.integer(nvlink.at("all_to_all"), 1);
       for (const int device : devices)
         use(device, links * (static_cast<int>(devices.size()) - 1), nvlink.at("all_to_all"));
       for (std::size_t a = 0; a < devices.size(); ++a)
         for (std::size_t b = a + 1; b < devices.size(); ++b)
-          parts_.join(devices[a], devices[b], wire_of(links), LinkKind::kNvLink);
+          builder.join(devices[a], devices[b], wire_of(links), LinkKind::kNvLink);
     }
     for (const YamlNode& pair : nvlink.items("pairs")) {
       const std::vector<YamlNode> parts = pair.items();
       if (parts.size() != 3) pair.fail("expected two devices and how many links: [gpu0, gpu1, 12]");
-      const int links = settings_.integer(parts[2], 1);
+      const int links = settings.integer(parts[2], 1);
       const int a = device_named(parts[0]);
       const int b = device_named(parts[1]);
       if (a == b) pair.fail("expected two different devices");
       for (const int device : {a, b}) use(device, links, parts[2]);
-      parts_.join(a, b, wire_of(links), LinkKind::kNvLink);
+      builder.join(a, b, wire_of(links), LinkKind::kNvLink);
     }
   }
 
   [[nodiscard]] int device_named(const YamlNode& name) {
     std::map<std::string, int> devices;
-    for (const int device : parts_.host().devices)
+    for (const int device : builder.host().devices)
       devices.emplace("gpu" + std::to_string(devices.size()), device);
     return name.named("device", devices);
   }
 
-  const YamlNode& node_;
-  const ClusterSettings& settings_;
-  HostBuilder parts_;
-  PartLink pcie_;
-  int generation_ = 5;          ///< of PCIe
-  int compute_capability_ = 0;  ///< of the devices
-  int bridges_wanted_ = 0;
-  std::vector<int> sockets_, bridges_;
+  PartLink pcie_link{};
+  int generation = 5;          ///< of PCIe
+  int compute_capability = 0;  ///< of the devices
+  int bridges_wanted = 0;
+  std::vector<int> sockets{}, bridges{};
 };
 
 }  // namespace
@@ -175,7 +171,7 @@ void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int h
   if (node.has("nodes") || node.has("links"))
     add_explicit_parts(node, settings, host, cluster);
   else
-    HostParts(node, settings, host, cluster).add();
+    HostParts{node, settings, {cluster, host}}.add();
 }
 
 const DeviceModel& device_at(const YamlNode& name, const ClusterSettings& settings) {
