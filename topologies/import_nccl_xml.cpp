@@ -42,37 +42,36 @@ std::optional<BytesPerSecond> smp_bandwidth(const std::string& vendor, int famil
   return BytesPerSecond(6e9);                     // Broadwell
 }
 
-class XmlHost {
- public:
-  XmlHost(const std::string& text, const std::string& file, const ImportOptions& options)
-      : text_(text), options_(options), host_(file, options) {}
+struct XmlHost {
+  const std::string& xml_text;
+  const std::string& file;
+  const ImportOptions& options;
 
   ImportedCluster read() {
     const pugi::xml_node system = parse();
     choose_device(system);
     add_sockets(system);
-    for (const auto& [socket, cpu] : sockets_) {
+    for (const auto& [socket, cpu] : sockets) {
       for (const pugi::xml_node& pci : cpu.children("pci")) add_pci(pci, socket, 1);
-      for (const pugi::xml_node& nic : cpu.children("nic")) add_nets(nic, socket, host_.pcie());
+      for (const pugi::xml_node& nic : cpu.children("nic")) add_nets(nic, socket, host.pcie());
     }
-    if (gpus_.empty()) fail(system, "found no GPU in a <pci> in a <cpu>, expected at least one");
-    for (const auto& [node, gpu] : gpus_) add_nvlinks(node, gpu);
+    if (gpus.empty()) fail(system, "found no GPU in a <pci> in a <cpu>, expected at least one");
+    for (const auto& [node, gpu] : gpus) add_nvlinks(node, gpu);
     join_peers();
-    if (bare_) assume_nvswitch();
+    if (bare) assume_nvswitch();
     note_left_out();
     describe();
-    return std::move(host_.imported);
+    return std::move(host.imported);
   }
 
- private:
-  [[nodiscard]] Cluster& cluster() { return host_.imported.cluster; }
+  [[nodiscard]] Cluster& cluster() { return host.imported.cluster; }
 
   // --- places and attributes ---
 
   [[nodiscard]] FilePosition place_at(std::size_t offset) const {
-    const std::size_t end = std::min(offset, text_.size());
-    const std::size_t line_start = end == 0 ? std::string::npos : text_.rfind('\n', end - 1);
-    const auto lines = std::count(text_.begin(), text_.begin() + end, '\n');
+    const std::size_t end = std::min(offset, xml_text.size());
+    const std::size_t line_start = end == 0 ? std::string::npos : xml_text.rfind('\n', end - 1);
+    const auto lines = std::count(xml_text.begin(), xml_text.begin() + end, '\n');
     return {static_cast<std::size_t>(lines) + 1,
             line_start == std::string::npos ? end + 1 : end - line_start};
   }
@@ -83,8 +82,8 @@ class XmlHost {
   template <class... Values>
   [[noreturn]] void fail(const pugi::xml_node& element, fmt::format_string<Values...> message,
                          Values&&... values) const {
-    host_.fail(place_of(element), "<{}>: {}", element.name(),
-               fmt::format(message, std::forward<Values>(values)...));
+    host.fail(place_of(element), "<{}>: {}", element.name(),
+              fmt::format(message, std::forward<Values>(values)...));
   }
   [[nodiscard]] std::string required(const pugi::xml_node& element, const char* name) const {
     const pugi::xml_attribute attribute = element.attribute(name);
@@ -109,11 +108,11 @@ class XmlHost {
 
   pugi::xml_node parse() {
     const pugi::xml_parse_result result =
-        document_.load_buffer(text_.data(), text_.size(), pugi::parse_default, pugi::encoding_utf8);
+        document.load_buffer(xml_text.data(), xml_text.size(), pugi::parse_default, pugi::encoding_utf8);
     if (!result)
-      host_.fail(place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
-                 "this is not XML: {}; expected the file of NCCL_TOPO_DUMP_FILE", result.description());
-    const pugi::xml_node root = document_.document_element();
+      host.fail(place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
+                "this is not XML: {}; expected the file of NCCL_TOPO_DUMP_FILE", result.description());
+    const pugi::xml_node root = document.document_element();
     if (std::string(root.name()) != "system")
       fail(root, "expected <system>, as in the file of NCCL_TOPO_DUMP_FILE");
     if (!root.child("cpu")) fail(root, "expected at least one <cpu> in it");
@@ -125,11 +124,11 @@ class XmlHost {
   /// GPUs that fit the compute capability and links, unless the options name it.
   void choose_device(const pugi::xml_node& system) {
     const pugi::xml_node first = system.find_node([](const pugi::xml_node& n) { return is(n, "gpu"); });
-    const pugi::xml_node bare = system.find_node([](const pugi::xml_node& n) { return is_bare_gpu(n); });
-    if (!first && !bare)
+    const pugi::xml_node plain = system.find_node([](const pugi::xml_node& n) { return is_bare_gpu(n); });
+    if (!first && !plain)
       fail(system, "found no <gpu> and no <pci> of the class 0x0302, expected at least one");
-    bare_ = !first;
-    if (bare_) return host_.choose_device({}, "", place_of(bare));
+    bare = !first;
+    if (bare) return host.choose_device({}, "", place_of(plain));
     int most = 0;
     for (const pugi::xpath_node& gpu : system.select_nodes(".//gpu")) {
       int links = 0;
@@ -141,7 +140,7 @@ class XmlHost {
     for (const DeviceModel& device : device_models())
       if (capability > 0 && device.compute_capability == capability && device.links.nvlinks >= most)
         fitting.push_back(device.name);
-    host_.choose_device(fitting, fmt::format("sm {} and {} NVLinks", capability, most), place_of(first));
+    host.choose_device(fitting, fmt::format("sm {} and {} NVLinks", capability, most), place_of(first));
   }
 
   static bool is(const pugi::xml_node& node, const std::string& name) { return node.name() == name; }
@@ -174,7 +173,7 @@ class XmlHost {
         smp_bandwidth(cpu.attribute("vendor").value(), integer_or(cpu, "familyid", -1, 0),
                       integer_or(cpu, "modelid", -1, 0));
     cluster().hosts[0].cores = std::max(1, threads);
-    sockets_ = host_.add_sockets(cpus, known);
+    sockets = host.add_sockets(cpus, known);
   }
 
   /// Logical processors in a mask such as `ffff0000,0000ffff`.
@@ -194,16 +193,16 @@ class XmlHost {
   /// Link from a PCIe function to the node above it. Without a rate the device's generation holds. Bridges of
   /// an emulated machine, which report 2.5 GT/s x1, have 16 lanes of it.
   [[nodiscard]] PartLink link_of(const pugi::xml_node& pci) {
-    if (options_.pcie_generation > 0)
-      return {pcie_bandwidth(options_.pcie_generation, lanes_of(pci)), kPcieLatency};
+    if (options.pcie_generation > 0)
+      return {pcie_bandwidth(options.pcie_generation, lanes_of(pci)), kPcieLatency};
     const std::string speed = pci.attribute("link_speed").value();  // 32.0 GT/s PCIe
     double transfers = 0.0;
     std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
     const bool emulated = transfers <= 2.5 && integer_or(pci, "link_width", 0, 0) <= 1;
     const bool has_rate = transfers > 0.0;
-    if (emulated || !has_rate) unrated_.insert(pci.attribute("busid").value());
-    if (emulated) return host_.pcie();
-    const int generation = has_rate ? pcie_generation(transfers) : host_.device().links.pcie_generation;
+    if (emulated || !has_rate) unrated.insert(pci.attribute("busid").value());
+    if (emulated) return host.pcie();
+    const int generation = has_rate ? pcie_generation(transfers) : host.device().links.pcie_generation;
     return {pcie_bandwidth(generation, lanes_of(pci)), kPcieLatency};
   }
   [[nodiscard]] int lanes_of(const pugi::xml_node& pci) const {
@@ -215,28 +214,27 @@ class XmlHost {
   void add_pci(const pugi::xml_node& pci, int above, int level) {
     if (level > kMaxLevels) fail(pci, "expected at most {} levels of <pci>", kMaxLevels);
     const auto is_part = [this](const pugi::xml_node& n) {
-      return is(n, "gpu") || (is(n, "net") && !is_virtual(n)) ||
-             (bare_ && (is_bare_gpu(n) || is_bare_nic(n)));
+      return is(n, "gpu") || (is(n, "net") && !is_virtual(n)) || (bare && (is_bare_gpu(n) || is_bare_nic(n)));
     };
     if (!is_part(pci) && !pci.find_node(is_part)) return;  // a disk, or a bridge to nothing
     const PartLink link = link_of(pci);
-    if (bare_ && is_bare_gpu(pci)) return add_gpu(pci, {}, above, link);
-    if (bare_ && is_bare_nic(pci)) return add_nic("", above, link);
+    if (bare && is_bare_gpu(pci)) return add_gpu(pci, {}, above, link);
+    if (bare && is_bare_nic(pci)) return add_nic("", above, link);
     if (const pugi::xml_node gpu = pci.child("gpu")) return add_gpu(pci, gpu, above, link);
     if (const pugi::xml_node nic = pci.child("nic"); nic && !pci.child("pci"))
       return add_nets(nic, above, link);
-    const int bridge = host_.parts.add_bridge(above, link);
+    const int bridge = host.parts.add_bridge(above, link);
     for (const pugi::xml_node& below : pci.children("pci")) add_pci(below, bridge, level + 1);
     for (const pugi::xml_node& nic : pci.children("nic")) add_nets(nic, bridge, link);
   }
 
   void add_gpu(const pugi::xml_node& pci, const pugi::xml_node& gpu, int above, const PartLink& link) {
-    const int number = bare_ ? static_cast<int>(gpus_.size()) : integer(gpu, "dev", 0);
-    const int node = host_.parts.add_below(above, "gpu" + std::to_string(number), NodeKind::kDevice, link,
-                                           host_.device().name);
-    if (!by_bus_.emplace(lower(required(pci, "busid")), node).second)
+    const int number = bare ? static_cast<int>(gpus.size()) : integer(gpu, "dev", 0);
+    const int node = host.parts.add_below(above, "gpu" + std::to_string(number), NodeKind::kDevice, link,
+                                          host.device().name);
+    if (!by_bus.emplace(lower(required(pci, "busid")), node).second)
       fail(pci, "found busid '{}' twice, expected another", required(pci, "busid"));
-    gpus_.emplace_back(node, gpu);
+    gpus.emplace_back(node, gpu);
   }
 
   /// Interfaces of containers and virtual networks, which NCCL lists beside adapters.
@@ -250,7 +248,7 @@ class XmlHost {
   /// \param name "": `nic0`, `nic1`, ...
   void add_nic(std::string name, int above, const PartLink& link) {
     if (name.empty()) name = "nic" + std::to_string(cluster().hosts[0].nics.size());
-    host_.parts.add_below(above, name, NodeKind::kNic, link);
+    host.parts.add_below(above, name, NodeKind::kNic, link);
   }
 
   /// Adds the ports of a card. Several ports share its PCIe link.
@@ -260,36 +258,36 @@ class XmlHost {
       if (!is_virtual(net))
         nets.push_back(net);
       else
-        virtual_.emplace_back(net.attribute("name").value());
+        virtual_nets.emplace_back(net.attribute("name").value());
     }
-    const int over = nets.size() > 1 ? host_.parts.add_bridge(above, link) : above;
+    const int over = nets.size() > 1 ? host.parts.add_bridge(above, link) : above;
     for (const pugi::xml_node& net : nets) {
       add_nic(net.attribute("name").value(), over, link);
-      if (net.attribute("speed")) rates_.insert(integer(net, "speed", 0));
+      if (net.attribute("speed")) rates.insert(integer(net, "speed", 0));
     }
   }
 
   void note_left_out() {
-    if (!virtual_.empty())
-      host_.imported.ignored.push_back("virtual interfaces are no NICs: " + joined(virtual_));
-    if (!unrated_.empty())
-      host_.imported.assumed.push_back(
+    if (!virtual_nets.empty())
+      host.imported.ignored.push_back("virtual interfaces are no NICs: " + joined(virtual_nets));
+    if (!unrated.empty())
+      host.imported.assumed.push_back(
           fmt::format("PCIe generation {} for {}, whose rate in the file is missing or an emulated "
                       "machine's; --pcie-generation changes it",
-                      host_.device().links.pcie_generation, joined(unrated_)));
+                      host.device().links.pcie_generation, joined(unrated)));
   }
 
   /// Files of clouds contain neither NVLinks nor rates of NICs.
   void assume_nvswitch() {
-    const bool bridged = host_.device().links.bridged;
-    const int links = bridged ? 0 : host_.device().links.nvlinks;
+    const bool bridged = host.device().links.bridged;
+    const int links = bridged ? 0 : host.device().links.nvlinks;
     const std::string absent = "NVLinks and rates of NICs are not in the file; ";
     if (links > 0)
-      for (const auto& [node, gpu] : gpus_) host_.parts.join_nvswitch(node, host_.nvlinks(links));
-    host_.imported.assumed.push_back(
+      for (const auto& [node, gpu] : gpus) host.parts.join_nvswitch(node, host.nvlinks(links));
+    host.imported.assumed.push_back(
         absent +
-        (links > 0 ? fmt::format("an NVSwitch joins all {} GPUs by {} links each", gpus_.size(), links)
-                   : host_.device().name +
+        (links > 0 ? fmt::format("an NVSwitch joins all {} GPUs by {} links each", gpus.size(), links)
+                   : host.device().name +
                          (bridged ? " has NVLink over a bridge to one other, left out" : " has no NVLink")));
   }
 
@@ -298,9 +296,9 @@ class XmlHost {
   [[nodiscard]] int socket_above(const pugi::xml_node& gpu) const {
     pugi::xml_node at = gpu;
     while (!is(at, "cpu")) at = at.parent();
-    for (const auto& [node, cpu] : sockets_)
+    for (const auto& [node, cpu] : sockets)
       if (cpu == at) return node;
-    return sockets_.front().first;
+    return sockets.front().first;
   }
 
   void add_nvlinks(int node, const pugi::xml_node& gpu) {
@@ -321,11 +319,11 @@ class XmlHost {
         fail(nvlink, "found tclass='{}', expected 0x068000 (NVSwitch), 0x068001 (processor) or 0x0302 (GPU)",
              what);
     }
-    if (all > host_.device().links.nvlinks)
-      fail(gpu, "found {} NVLinks, expected at most the {} of device {}", all, host_.device().links.nvlinks,
-           host_.device().name);
-    if (to_switch > 0) host_.parts.join_nvswitch(node, host_.nvlinks(to_switch));
-    if (to_processor > 0) join_processor(node, gpu, host_.nvlinks(to_processor));
+    if (all > host.device().links.nvlinks)
+      fail(gpu, "found {} NVLinks, expected at most the {} of device {}", all, host.device().links.nvlinks,
+           host.device().name);
+    if (to_switch > 0) host.parts.join_nvswitch(node, host.nvlinks(to_switch));
+    if (to_processor > 0) join_processor(node, gpu, host.nvlinks(to_processor));
     if (const pugi::xml_node c2c = gpu.child("c2c"); c2c && to_processor == 0)
       join_processor(
           node, gpu,
@@ -334,7 +332,7 @@ class XmlHost {
   /// Adds a link to the processor in addition to PCIe, as on POWER9 and Grace; PCIe's link has the usual
   /// name.
   void join_processor(int node, const pugi::xml_node& gpu, const PartLink& link) {
-    host_.parts.join(node, socket_above(gpu), link, LinkKind::kNvLink);
+    host.parts.join(node, socket_above(gpu), link, LinkKind::kNvLink);
     cluster().links.back().name += "-nvlink";
   }
 
@@ -346,19 +344,19 @@ class XmlHost {
   /// False for links that lead nowhere.
   bool note_peer(int node, const pugi::xml_node& nvlink, int count) {
     const std::string target = required(nvlink, "target");
-    const auto peer = by_bus_.find(lower(target));
-    if (peer == by_bus_.end()) {
-      host_.imported.ignored.push_back(
+    const auto peer = by_bus.find(lower(target));
+    if (peer == by_bus.end()) {
+      host.imported.ignored.push_back(
           fmt::format("{} has {} NVLinks to {}, which is not in the file; left out",
                       cluster().node_name(node), count, target));
       return true;
     }
     if (peer->second == node) {
-      host_.imported.ignored.push_back(
+      host.imported.ignored.push_back(
           fmt::format("warning: {} has {} NVLinks to itself; left out", cluster().node_name(node), count));
       return false;
     }
-    Peers& peers = peers_[{node, peer->second}];
+    Peers& peers = peers_of_pair[{node, peer->second}];
     peers.links += count;
     peers.element = nvlink;
     return true;
@@ -366,36 +364,34 @@ class XmlHost {
 
   /// Adds links between GPUs. Each GPU lists its links to the other; both lists must agree.
   void join_peers() {
-    for (const auto& [pair, peers] : peers_) {
-      const auto back = peers_.find({pair.second, pair.first});
-      const int links = back == peers_.end() ? 0 : back->second.links;
+    for (const auto& [pair, peers] : peers_of_pair) {
+      const auto back = peers_of_pair.find({pair.second, pair.first});
+      const int links = back == peers_of_pair.end() ? 0 : back->second.links;
       if (links != peers.links)
         fail(peers.element, "found {} links from {} to {}, expected {} as the other way", peers.links,
              cluster().node_name(pair.first), cluster().node_name(pair.second), links);
       if (pair.first < pair.second)
-        host_.parts.join(pair.first, pair.second, host_.nvlinks(links), LinkKind::kNvLink);
+        host.parts.join(pair.first, pair.second, host.nvlinks(links), LinkKind::kNvLink);
     }
   }
 
   void describe() {
     std::string text =
         "Imported from a topology file of NCCL; cores are the processors in its affinity masks";
-    if (rates_.size() == 1) text += "; NICs of " + std::to_string(*rates_.begin() / 1000) + " Gb/s";
+    if (rates.size() == 1) text += "; NICs of " + std::to_string(*rates.begin() / 1000) + " Gb/s";
     cluster().description = text + ".";
   }
 
-  const std::string& text_;
-  const ImportOptions& options_;
-  pugi::xml_document document_;
-  std::vector<std::pair<int, pugi::xml_node>> sockets_;  ///< node, its <cpu>
-  std::vector<std::pair<int, pugi::xml_node>> gpus_;     ///< node, its <gpu>
-  std::map<std::string, int> by_bus_;                    ///< busid -> node of the GPU
-  std::map<std::pair<int, int>, Peers> peers_;           ///< from, to
-  std::set<int> rates_;                                  ///< of NICs, Mb/s
-  std::vector<std::string> virtual_;                     ///< interfaces that were left out
-  std::set<std::string> unrated_;                        ///< busids of functions without a believable rate
-  bool bare_ = false;                                    ///< the file lists PCI functions alone
-  ImportedHost host_;
+  pugi::xml_document document{};
+  std::vector<std::pair<int, pugi::xml_node>> sockets{};  ///< node, its <cpu>
+  std::vector<std::pair<int, pugi::xml_node>> gpus{};     ///< node, its <gpu>
+  std::map<std::string, int> by_bus{};                    ///< busid -> node of the GPU
+  std::map<std::pair<int, int>, Peers> peers_of_pair{};   ///< from, to
+  std::set<int> rates{};                                  ///< of NICs, Mb/s
+  std::vector<std::string> virtual_nets{};                ///< interfaces that were left out
+  std::set<std::string> unrated{};                        ///< busids of functions without a believable rate
+  bool bare = false;                                      ///< the file lists PCI functions alone
+  ImportedHost host{file, options};
 };
 
 const Registration<Importer> kNcclXml{
@@ -415,7 +411,7 @@ bool is_nccl_xml(const std::string& text) {
 
 ImportedCluster read_nccl_xml(const std::string& text, const std::string& file,
                               const ImportOptions& options) {
-  return XmlHost(text, file, options).read();
+  return XmlHost{text, file, options}.read();
 }
 
 }  // namespace stepcast

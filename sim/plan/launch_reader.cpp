@@ -70,53 +70,51 @@ std::string program_of(const std::string& text) {
 ///   settings: [{sequence_parallel: 1, if: {sequence-parallel: yes}}]  # of the model
 ///   options: [{strategy: ddp, if: {pipeline: 1}}]                 # of `predict`
 /// ```
-class TableReader {
- public:
-  TableReader(const std::string& program, std::string name, const OptionTexts& given)
-      : table_(table_of(program)), read_(table_.at("read")), name_(std::move(name)), given_(given) {
-    read_.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "lists", "refused",
-                      "cannot", "assumed", "ignored", "set", "settings", "options"});
-    result_.program = table_.at("name").text();
-  }
+struct TableReader {
+  const YamlNode& table;
+  const std::string& file_name;
+  const OptionTexts& given_options;
 
   LaunchReading read(const std::string& text) {
-    const LaunchFile file = reader_of(text)(text, name_);
-    result_.ignored = file.ignored;
+    rules.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "lists", "refused",
+                      "cannot", "assumed", "ignored", "set", "settings", "options"});
+    reading.program = table.at("name").text();
+    const LaunchFile file = reader_of(text)(text, file_name);
+    reading.ignored = file.ignored;
     take_words(file.words);
-    for (const auto& [option, value] : given_) words_[option] = value;
-    for (const auto& [key, value] : entries_of(read_.at("defaults"))) values_.set(key, value.text());
+    for (const auto& [option, value] : given_options) words[option] = value;
+    for (const auto& [key, value] : entries_of(rules.at("defaults"))) named_values.set(key, value.text());
     for (const LaunchEntry& entry : file.entries) take(entry);
     check_parents();
-    if (words_.contains("world-size")) values_.set("world-size", words_.at("world-size"));
-    values_.set("model-given", words_.contains("model") ? "yes" : "no");
+    if (words.contains("world-size")) named_values.set("world-size", words.at("world-size"));
+    named_values.set("model-given", words.contains("model") ? "yes" : "no");
     add_layers();
     evaluate("set", [&](const std::string& name, const std::string& value) {
-      values_.set(name, rounded_up(value));
+      named_values.set(name, rounded_up(value));
     });
     evaluate("cannot", [&](const std::string& key, const std::string& why) {
-      if (const auto entry = entries_.find(key); entry != entries_.end()) fail(entry->second, why);
-      throw InputError("{}: {}: {}", name_, key, why);
+      if (const auto entry = entries.find(key); entry != entries.end()) fail(entry->second, why);
+      throw InputError("{}: {}: {}", file_name, key, why);
     });
     evaluate("assumed", [&](const std::string& key, const std::string& what) {
-      result_.assumed.push_back(key + ": " + what);
+      reading.assumed.push_back(key + ": " + what);
     });
     add_domain();
-    values_.set("mesh", mesh());
-    OptionTexts& options = result_.options;
+    named_values.set("mesh", mesh());
+    OptionTexts& options = reading.options;
     evaluate("options", [&](const std::string& name, const std::string& value) { options[name] = value; });
-    if (words_.contains("trace")) leave_out_kernels();
-    for (const auto& [option, value] : words_) options[option] = value;
+    if (words.contains("trace")) leave_out_kernels();
+    for (const auto& [option, value] : words) options[option] = value;
     add_lighter_ends();
     add_settings();
     std::erase_if(options, [](const auto& option) { return option.second.empty(); });
     report();
-    return std::move(result_);
+    return std::move(reading);
   }
 
- private:
   [[noreturn]] void fail(const LaunchEntry& entry, const std::string& message) const {
     const bool literal = !entry.value.starts_with(kNotLiteral);
-    throw InputError("{}:{}: {}{}: {}", name_, entry.line, entry.key,
+    throw InputError("{}:{}: {}{}: {}", file_name, entry.line, entry.key,
                      entry.value.empty() ? "" : " " + printable(literal ? entry.value : "..."), message);
   }
 
@@ -128,7 +126,7 @@ class TableReader {
                                                         {"json", read_yaml},
                                                         {"yaml", read_yaml}};
     const bool script = text.starts_with("#!/") && text.find("python") > text.find('\n');
-    return script || name_.ends_with(".sh") ? read_script : read_.at("syntax").named("syntax", kReaders);
+    return script || file_name.ends_with(".sh") ? read_script : rules.at("syntax").named("syntax", kReaders);
   }
 
   /// `--model llama3-8b --like=`: options that the program's own do not express; an empty value unsets one.
@@ -139,36 +137,36 @@ class TableReader {
         if (word.starts_with("--")) {
           const auto equals = word.find('=');
           option = word.substr(2, equals == std::string::npos ? equals : equals - 2);
-          words_[option] = equals == std::string::npos ? "yes" : word.substr(equals + 1);
+          words[option] = equals == std::string::npos ? "yes" : word.substr(equals + 1);
         } else if (!option.empty()) {
-          words_[option] = word;
+          words[option] = word;
         }
       }
     }
   }
 
   [[nodiscard]] std::string normal(const std::string& key) const {
-    std::string result = read_.flag("leaf") ? key.substr(key.find_last_of('.') + 1) : key;
-    if (read_.at("syntax").text() == "arguments") std::ranges::replace(result, '_', '-');
+    std::string result = rules.flag("leaf") ? key.substr(key.find_last_of('.') + 1) : key;
+    if (rules.at("syntax").text() == "arguments") std::ranges::replace(result, '_', '-');
     return result;
   }
 
   void take(const LaunchEntry& entry) {
-    if (entry.key == "world-size") return values_.set("world-size", entry.value);
+    if (entry.key == "world-size") return named_values.set("world-size", entry.value);
     const std::string key = normal(entry.key), value = normal_value(entry.value);
     const bool absent = value == "null" || value == "None";
-    if (!absent) entries_[key] = entry;
+    if (!absent) entries[key] = entry;
     const std::vector<std::string> parts = matches("lists", key) ? values_in(value) : std::vector{value};
-    const bool of_model = read_.has("model") && read_.at("model").has(key);
-    if (of_model && words_.contains("model")) {
-      if (!absent) ignored_.push_back(entry.key + " (the model is given)");
+    const bool of_model = rules.has("model") && rules.at("model").has(key);
+    if (of_model && words.contains("model")) {
+      if (!absent) ignored_keys.push_back(entry.key + " (the model is given)");
       return;
     }
-    const bool known = of_model || read_.at("keys").has(key);
+    const bool known = of_model || rules.at("keys").has(key);
     const std::string word = entry.value.substr(entry.value.find_last_of(kExpression) + 1);
     std::vector<std::string> modelled;
-    if (read_.has("only") && read_.at("only").has(key))
-      modelled = transformed(read_.at("only").at(key).one_or_more(), &YamlNode::text);
+    if (rules.has("only") && rules.at("only").has(key))
+      modelled = transformed(rules.at("only").at(key).one_or_more(), &YamlNode::text);
     const bool listed = !word.empty() && std::ranges::find(modelled, word) != modelled.end();
     if (listed && entry.value.starts_with(kNotLiteral)) return take({entry.key, word, entry.line});
     const bool call = !known && entry.value.starts_with(kExpression), checked = !call && !modelled.empty();
@@ -182,25 +180,25 @@ class TableReader {
       if (!known) return;
     }
     if (!known) return take_other(entry, key, value);
-    if (absent) return void(nested_[key].erase(entry.key));
-    if (entry.key.find('.') != std::string::npos) nested_[key][entry.key] = entry;
-    const std::string name = (of_model ? read_.at("model") : read_.at("keys")).at(key).text();
-    if (value.empty() && !read_.at("defaults").text_or(name, "none").empty())
+    if (absent) return void(nested[key].erase(entry.key));
+    if (entry.key.find('.') != std::string::npos) nested[key][entry.key] = entry;
+    const std::string name = (of_model ? rules.at("model") : rules.at("keys")).at(key).text();
+    if (value.empty() && !rules.at("defaults").text_or(name, "none").empty())
       fail(entry, "found an empty text; write a value, or remove the key");
-    values_.set(name, joined(parts, "+"));
+    named_values.set(name, joined(parts, "+"));
   }
 
   /// Refuses different last values of a key under several parents, as `ddp` and `mixed_precision`.
   void check_parents() const {
-    for (const auto& [key, entries] : nested_)
-      for (const auto& [name, entry] : entries)
-        for (const auto& [other, before] : entries)
+    for (const auto& [key, found] : nested)
+      for (const auto& [name, entry] : found)
+        for (const auto& [other, before] : found)
           if (before.line <= entry.line && normal_value(before.value) != normal_value(entry.value))
             fail(entry, "contradicts " + other + " " + printable(before.value) + "; remove one of them");
   }
 
   [[nodiscard]] bool matches(const char* list, const std::string& key) const {
-    return std::ranges::any_of(read_.items(list), [&](const YamlNode& pattern) {
+    return std::ranges::any_of(rules.items(list), [&](const YamlNode& pattern) {
       return fnmatch(pattern.text().c_str(), key.c_str(), 0) == 0;
     });
   }
@@ -208,17 +206,17 @@ class TableReader {
   /// A key without a value of its own: refused, without effect or unknown.
   void take_other(const LaunchEntry& entry, const std::string& key, const std::string& value) {
     static const std::set<std::string> kOff{"", "no", "0", "none", "null", "None", "[]"};
-    for (const auto& [pattern, why] : entries_of(read_, "refused"))
+    for (const auto& [pattern, why] : entries_of(rules, "refused"))
       if (fnmatch(pattern.c_str(), key.c_str(), 0) == 0) {
         if (kOff.contains(value)) return;
         fail(entry, "is not modelled: " + why.text());
       }
-    if (entry.value.starts_with(kExpression)) return ignored_.push_back(entry.key + " (not literal)");
-    if (matches("ignored", key)) return ignored_.push_back(entry.key);
+    if (entry.value.starts_with(kExpression)) return ignored_keys.push_back(entry.key + " (not literal)");
+    if (matches("ignored", key)) return ignored_keys.push_back(entry.key);
     if (value == "null" || value == "None") return;
     std::vector<std::string> known;
     for (const char* list : {"keys", "model", "only"})
-      for (const auto& [name, node] : entries_of(read_, list)) known.push_back(name);
+      for (const auto& [name, node] : entries_of(rules, list)) known.push_back(name);
     const std::string near = nearest(key, known);
     fail(entry, "is not known and may have an effect" +
                     (near.empty() ? "" : "; did you mean '" + near + "'?") + "; remove it if it has none");
@@ -227,7 +225,7 @@ class TableReader {
   /// Conditions of an entry, over all names of the table.
   [[nodiscard]] bool holds(const YamlNode& entry) const {
     if (!entry.has("if")) return true;
-    Assignment values = values_;
+    Assignment values = named_values;
     for (const auto& [name, condition] : entries_of(entry.at("if"))) {
       if (values.find(name) == nullptr) values.set(name, "");
       if (values.value_or(name, "").empty() && condition.is_scalar() && condition.text().starts_with(">"))
@@ -238,20 +236,21 @@ class TableReader {
 
   template <class Use>
   void evaluate(const char* list, const Use& use) {
-    for (const YamlNode& entry : read_.items(list)) {
+    for (const YamlNode& entry : rules.items(list)) {
       if (!holds(entry)) continue;
       for (const auto& [name, node] : entries_of(entry)) {
         if (name == "if") continue;
         const std::string text = node.text();
         for (const std::string& needed : names_in(text))
-          if (values_.find(needed) == nullptr || values_.find(needed)->empty()) {
+          if (named_values.find(needed) == nullptr || named_values.find(needed)->empty()) {
             const char* hint = needed == "world-size" || needed == "nodes" || needed == "gpus-per-node"
                                    ? "--world-size sets it"
                                    : "--model or the option sets it";
-            throw InputError("{}: '{}' is missing, which {} needs; {}", name_, key_of(needed), name, hint);
+            throw InputError("{}: '{}' is missing, which {} needs; {}", file_name, key_of(needed), name,
+                             hint);
           }
-        const Expansion value = entry.placed([&] { return expand(text, values_); });
-        if (!value.problem.empty()) throw InputError("{}: {}: {}", name_, name, value.problem);
+        const Expansion value = entry.placed([&] { return expand(text, named_values); });
+        if (!value.problem.empty()) throw InputError("{}: {}: {}", file_name, name, value.problem);
         use(name, value.text);
       }
     }
@@ -260,32 +259,32 @@ class TableReader {
   /// GPUs of an NVLink domain, to each of which a flexible dispatcher sends a token once: those of a host of
   /// --cluster, or of a node of the file.
   void add_domain() {
-    if (values_.value_or("dispatcher", "") != "flex" || words_.contains("dispatch")) return;
+    if (named_values.value_or("dispatcher", "") != "flex" || words.contains("dispatch")) return;
     std::string from = "the GPUs of a node";
-    int domain = positive_number(values_.value_or("gpus-per-node", "")).value_or(0);
-    if (const auto cluster = words_.find("cluster"); cluster != words_.end()) {
+    int domain = positive_number(named_values.value_or("gpus-per-node", "")).value_or(0);
+    if (const auto cluster = words.find("cluster"); cluster != words.end()) {
       domain = static_cast<int>(load_cluster(cluster->second).hosts.front().devices.size());
       from = "the GPUs of a host of --cluster";
     }
     if (domain == 0) from = "as the file contains no number of GPUs per node";
     constexpr int kUsual = 8;  // of HGX boards
     domain = domain == 0 ? kUsual : domain;
-    values_.set("domain", std::to_string(domain));
-    result_.assumed.push_back(
+    named_values.set("domain", std::to_string(domain));
+    reading.assumed.push_back(
         fmt::format("NVLink domains of {}, {}: --dispatch flex{}", domain, from, domain));
   }
 
   /// A trace is of the kernels that it measured.
   void leave_out_kernels() {
     for (const ExecutionOption& option : execution_options())
-      if (result_.options.erase(option.name) > 0)
-        ignored_.push_back("--" + option.name + " (--trace has it)");
+      if (reading.options.erase(option.name) > 0)
+        ignored_keys.push_back("--" + option.name + " (--trace has it)");
   }
 
   /// The key whose value has this name.
   [[nodiscard]] std::string key_of(const std::string& name) const {
     for (const char* map : {"keys", "model"})
-      for (const auto& [key, value] : entries_of(read_, map))
+      for (const auto& [key, value] : entries_of(rules, map))
         if (value.text() == name) return key;
     return name;
   }
@@ -293,41 +292,41 @@ class TableReader {
   /// Blocks of a given model, letters of a pattern, and stages by a layout such as `Et*9|t*10L` or
   /// `"layers.9","norm"`.
   void add_layers() {
-    if (words_.contains("model")) model_settings_ = load_model(words_.at("model")).settings;
+    if (words.contains("model")) model_settings = load_model(words.at("model")).settings;
     for (const auto& [setting, name] :
          {std::pair{"layers", "layers"}, {"sequence", "model-sequence"}, {"experts", "experts"}})
-      if (const auto found = model_settings_.find(setting); found != model_settings_.end())
-        values_.set(name, std::to_string(found->second));
-    const std::string letters = std::to_string(values_.value_or("pattern", "").size());
-    values_.set("letters", letters);
-    values_.set("whole-pattern", values_.value_or("layers", letters) == letters ? "yes" : "no");
+      if (const auto found = model_settings.find(setting); found != model_settings.end())
+        named_values.set(name, std::to_string(found->second));
+    const std::string letters = std::to_string(named_values.value_or("pattern", "").size());
+    named_values.set("letters", letters);
+    named_values.set("whole-pattern", named_values.value_or("layers", letters) == letters ? "yes" : "no");
     std::vector<int> stages;
-    if (const std::string layout = values_.value_or("layout", ""); !layout.empty()) {
-      stages = stages_of(layout, name_);
-    } else if (const std::string points = values_.value_or("split-points", ""); !points.empty()) {
-      const int all = positive_number(values_.value_or("layers", "")).value_or(0);
-      if (all == 0) throw InputError("{}: the number of layers is missing; --model sets it", name_);
+    if (const std::string layout = named_values.value_or("layout", ""); !layout.empty()) {
+      stages = stages_of(layout, file_name);
+    } else if (const std::string points = named_values.value_or("split-points", ""); !points.empty()) {
+      const int all = positive_number(named_values.value_or("layers", "")).value_or(0);
+      if (all == 0) throw InputError("{}: the number of layers is missing; --model sets it", file_name);
       stages = stages_between(points, all);
     }
     if (stages.empty()) return;
     if (std::ranges::any_of(stages, [](int blocks) { return blocks < 0; }))
-      throw InputError("{}: the stages are not in the order of the model", name_);
-    values_.set("split", split_text(stages));
-    values_.set("parts", std::to_string(stages.size()));
+      throw InputError("{}: the stages are not in the order of the model", file_name);
+    named_values.set("split", split_text(stages));
+    named_values.set("parts", std::to_string(stages.size()));
   }
   /// Splits as torchtitan does: embedding and head count as one block each, the first stages are larger.
   void add_lighter_ends() {
-    OptionTexts& options = result_.options;
-    if (values_.value_or("lighter-ends", "") != "yes" || !options.contains("model") ||
-        options.contains("split") || words_.contains("split") || options["strategy"] != "pipeline")
+    OptionTexts& options = reading.options;
+    if (named_values.value_or("lighter-ends", "") != "yes" || !options.contains("model") ||
+        options.contains("split") || words.contains("split") || options["strategy"] != "pipeline")
       return;
     const auto model = load_model(options.at("model")).settings;
     const auto count = [&](const char* name) -> std::int64_t {
-      return positive_number(values_.value_or(name, "")).value_or(1);
+      return positive_number(named_values.value_or(name, "")).value_or(1);
     };
     const std::int64_t parts = count("pipeline") * count("virtual-stages");
     const std::int64_t all = model.contains("layers") ? model.at("layers") + 2 : 0;
-    if (all < 2 * parts) return result_.assumed.push_back("stages with as equal numbers of blocks as can be");
+    if (all < 2 * parts) return reading.assumed.push_back("stages with as equal numbers of blocks as can be");
     std::vector<int> stages(parts, static_cast<int>(all / parts));
     for (std::int64_t stage = 0; stage < all % parts; ++stage) ++stages[stage];
     --stages.front(), --stages.back();
@@ -338,12 +337,12 @@ class TableReader {
   [[nodiscard]] std::string mesh() const {
     std::vector<std::string> order{"pipeline", "copies", "shard",  "data",
                                    "context",  "tensor", "expert", "expert_tensor"};
-    if (values_.value_or("stages-inside", "") == "yes")
+    if (named_values.value_or("stages-inside", "") == "yes")
       order = {"copies", "shard", "data", "context", "pipeline", "tensor", "expert", "expert_tensor"};
     std::string text;
     for (const std::string& name : order) {
-      const std::string size = values_.value_or(name, "1");
-      const bool shards = values_.value_or("shards", "no") == "yes";
+      const std::string size = named_values.value_or(name, "1");
+      const bool shards = named_values.value_or("shards", "no") == "yes";
       const bool one = size == "1" && name != "shard";
       if (one || size.empty() || size == "0" || (name == "data" && shards) ||
           ((name == "copies" || name == "shard") && !shards))
@@ -352,26 +351,26 @@ class TableReader {
     }
     const bool in_one = text.find(',') == std::string::npos && !text.starts_with("tensor") &&
                         !text.starts_with("context") && !text.starts_with("expert") &&
-                        text.ends_with("=" + values_.value_or("world-size", ""));
+                        text.ends_with("=" + named_values.value_or("world-size", ""));
     return in_one ? "" : text;
   }
 
   /// Settings of the model that the file decides, unless the model's specification does.
   void add_settings() {
-    const auto model = result_.options.find("model");
-    if (model == result_.options.end()) return;
+    const auto model = reading.options.find("model");
+    if (model == reading.options.end()) return;
     const Specification given = Specification::parse("model", model->second);
-    if (!words_.contains("model")) model_settings_ = load_model(model->second).settings;
-    const auto& known = model_settings_;
+    if (!words.contains("model")) model_settings = load_model(model->second).settings;
+    const auto& known = model_settings;
     std::set<std::string> of_convention;  // which sets them where the model's text does not
-    if (const auto like = result_.options.find("like");
-        like != result_.options.end() && !like->second.empty() && like->second != "none")
+    if (const auto like = reading.options.find("like");
+        like != reading.options.end() && !like->second.empty() && like->second != "none")
       of_convention = Convention(like->second).names();
     evaluate("settings", [&](const std::string& name, const std::string& value) {
       if (given.find(name) != nullptr) return;
       const int wanted = positive_number(value).value_or(0);
       if (!known.contains(name) && wanted > 0)
-        result_.assumed.push_back("without " + name + "=" + value + ", a setting that the model lacks");
+        reading.assumed.push_back("without " + name + "=" + value + ", a setting that the model lacks");
       else if (known.contains(name) && (known.at(name) != wanted || of_convention.contains(name) ||
                                         load_model(model->second).settings.at(name) != wanted))
         model->second = with_setting(model->second, name, value);
@@ -380,26 +379,24 @@ class TableReader {
 
   void report() {
     std::string options;
-    for (const auto& [name, value] : result_.options)
-      if (!given_.contains(name) || name == "model") options += fmt::format(" --{} {}", name, value);
-    result_.understood.push_back(result_.program + ":" + options);
-    if (result_.options.contains("like") && !given_.contains("like"))
-      result_.assumed.push_back("what " + result_.program + " does by itself: convention " +
-                                result_.options.at("like"));
-    if (!ignored_.empty())
-      result_.ignored.push_back("keys without effect: " + joined(sorted_unique(ignored_)));
+    for (const auto& [name, value] : reading.options)
+      if (!given_options.contains(name) || name == "model") options += fmt::format(" --{} {}", name, value);
+    reading.understood.push_back(reading.program + ":" + options);
+    if (reading.options.contains("like") && !given_options.contains("like"))
+      reading.assumed.push_back("what " + reading.program + " does by itself: convention " +
+                                reading.options.at("like"));
+    if (!ignored_keys.empty())
+      reading.ignored.push_back("keys without effect: " + joined(sorted_unique(ignored_keys)));
   }
 
-  const YamlNode table_, read_;
-  const std::string name_;
-  const OptionTexts given_;
-  OptionTexts words_{};                           ///< of comments and of the command line
-  std::map<std::string, LaunchEntry> entries_{};  ///< by key
-  std::map<std::string, std::map<std::string, LaunchEntry>> nested_{};  ///< the last by key and by full key
-  Assignment values_{};
-  std::map<std::string, std::int64_t> model_settings_{};
-  std::vector<std::string> ignored_{};
-  LaunchReading result_{};
+  const YamlNode rules = table.at("read");
+  OptionTexts words{};                           ///< of comments and of the command line
+  std::map<std::string, LaunchEntry> entries{};  ///< by key
+  std::map<std::string, std::map<std::string, LaunchEntry>> nested{};  ///< the last by key and by full key
+  Assignment named_values{};
+  std::map<std::string, std::int64_t> model_settings{};
+  std::vector<std::string> ignored_keys{};
+  LaunchReading reading{};
 };
 
 }  // namespace
@@ -413,7 +410,7 @@ LaunchReading read_launch_text(const std::string& text, const std::string& name,
     throw InputError("{}: the program that it starts is not known; read are files of {}", name,
                      joined(readable_programs()));
   try {
-    return TableReader(found, name, given).read(text);
+    return TableReader{table_of(found), name, given}.read(text);
   } catch (const InputError& error) {
     if (std::string_view(error.what()).starts_with(name)) throw;
     throw InputError("{}: {}", name, error.what());
