@@ -41,33 +41,28 @@ std::string operator_name(const std::string& target) {
   return start == std::string::npos ? target : target.substr(start + 1, end - start - 1);
 }
 
-class ExportReader {
- public:
-  ExportReader(const json& program, const std::string& name)
-      : file_(name),
-        graph_(program.at("graph_module").at("graph")),
-        signature_(program.at("graph_module").at("signature")) {
-    if (const auto version = program.find("torch_version"); version != program.end() && version->is_string())
-      result_.torch = version->get<std::string>();
-  }
+struct ExportReader {
+  const json& program;
+  const std::string& file;
 
   ExportedProgram read() {
+    if (const auto version = program.find("torch_version"); version != program.end() && version->is_string())
+      result.torch = version->get<std::string>();
     read_tensors();
     read_signature();
     read_steps();
     leave_unread_out();
-    const std::vector<ProgramPiece> pieces = modules_of(smallest(), sizes_);
-    const std::vector<std::string> names = names_of_parts(pieces, order_);
+    const std::vector<ProgramPiece> pieces = modules_of(smallest(), sizes);
+    const std::vector<std::string> names = names_of_parts(pieces, order);
     for (std::size_t i = 0; i < pieces.size(); ++i)
-      result_.model.parts.push_back({names[i], layer_of(pieces[i])});
+      result.model.parts.push_back({names[i], layer_of(pieces[i])});
     describe();
-    return std::move(result_);
+    return std::move(result);
   }
 
- private:
   void read_tensors() {
-    for (const auto& [name, meta] : graph_.at("tensor_values").items()) {
-      Tensor& tensor = tensors_[name];
+    for (const auto& [name, meta] : graph.at("tensor_values").items()) {
+      Tensor& tensor = tensors[name];
       tensor.type = meta.at("dtype").get<int>();
       tensor.is.numbers = tensor.type == kBoolType || tensor.type == kByteType ? 0.25
                           : is_float(tensor.type)                              ? 1.0
@@ -78,7 +73,7 @@ class ExportReader {
       }
       constexpr double kMost = 1e15;
       if (tensor.is.numbers > kMost)
-        throw InputError("{}: tensor '{}' has more than 1e15 elements", file_, name);
+        throw InputError("{}: tensor '{}' has more than 1e15 elements", file, name);
     }
   }
 
@@ -88,48 +83,48 @@ class ExportReader {
       number = &extent.at("as_expr");
       if (number->contains("hint") && number->at("hint").is_object()) number = &number->at("hint");
       if (!number->contains("as_int"))
-        throw InputError("{}: tensor '{}' has a dynamic size; export with sizes that are fixed", file_, name);
+        throw InputError("{}: tensor '{}' has a dynamic size; export with sizes that are fixed", file, name);
     }
     const auto value = number->at("as_int").get<std::int64_t>();
-    if (value < 0) throw InputError("{}: tensor '{}' has the size {}", file_, name, value);
+    if (value < 0) throw InputError("{}: tensor '{}' has the size {}", file, name, value);
     return value;
   }
 
   void read_signature() {
-    for (const json& spec : signature_.at("input_specs")) {
+    for (const json& spec : signature.at("input_specs")) {
       if (const auto parameter = spec.find("parameter"); parameter != spec.end()) {
         const auto arg = parameter->at("arg").at("name").get<std::string>();
         const auto name = parameter->at("parameter_name").get<std::string>();
         Tensor& tensor = at(arg);
         tensor.is.weight = true;
-        if (!parameters_.emplace(arg, name).second || sizes_.contains(name))
-          throw InputError("{}: parameter '{}' is listed twice", file_, name);
-        sizes_[name] = tensor.is.numbers;
-        order_.push_back(name);
+        if (!parameter_names.emplace(arg, name).second || sizes.contains(name))
+          throw InputError("{}: parameter '{}' is listed twice", file, name);
+        sizes[name] = tensor.is.numbers;
+        order.push_back(name);
       } else if (const auto buffer = spec.find("buffer"); buffer != spec.end()) {
-        buffers_[buffer->at("arg").at("name").get<std::string>()] =
+        buffers[buffer->at("arg").at("name").get<std::string>()] =
             buffer->at("buffer_name").get<std::string>();
       } else if (const auto input = spec.find("user_input");
                  input != spec.end() && input->at("arg").contains("as_tensor")) {
-        inputs_.push_back(input->at("arg").at("as_tensor").at("name").get<std::string>());
+        input_names.push_back(input->at("arg").at("as_tensor").at("name").get<std::string>());
       }
     }
-    if (inputs_.empty() || parameters_.empty())
-      throw InputError("{}: expected parameters and an input that is a tensor", file_);
-    const Shape& shape = at(inputs_.front()).is.shape;
+    if (input_names.empty() || parameter_names.empty())
+      throw InputError("{}: expected parameters and an input that is a tensor", file);
+    const Shape& shape = at(input_names.front()).is.shape;
     if (shape.empty() || shape.front() < 1 || numel(shape) < 1 ||
         shape.front() > std::numeric_limits<int>::max())
-      throw InputError("{}: input '{}' has no dimension of samples", file_, inputs_.front());
-    result_.batch = static_cast<int>(shape.front());
-    if (inputs_.size() > 1)
-      result_.assumed.push_back(fmt::format("samples are those of '{}'; {} are read beside it",
-                                            inputs_.front(), counted(inputs_.size() - 1, "input")));
+      throw InputError("{}: input '{}' has no dimension of samples", file, input_names.front());
+    result.batch = static_cast<int>(shape.front());
+    if (input_names.size() > 1)
+      result.assumed.push_back(fmt::format("samples are those of '{}'; {} are read beside it",
+                                           input_names.front(), counted(input_names.size() - 1, "input")));
   }
 
   Tensor& at(const std::string& name) {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end())
-      throw InputError("{}: tensor '{}' is not described in tensor_values", file_, name);
+    const auto found = tensors.find(name);
+    if (found == tensors.end())
+      throw InputError("{}: tensor '{}' is not described in tensor_values", file, name);
     return found->second;
   }
 
@@ -141,8 +136,8 @@ class ExportReader {
 
   /// Nodes that depend on an input; what is computed from constants alone is left out.
   void read_steps() {
-    std::set<std::string> depends(inputs_.begin(), inputs_.end());
-    for (const json& node : graph_.at("nodes")) {
+    std::set<std::string> depends(input_names.begin(), input_names.end());
+    for (const json& node : graph.at("nodes")) {
       Step step{operator_name(node.at("target").get<std::string>()), {}, {}};
       bool reads = false;
       for (const json& input : node.at("inputs")) {
@@ -161,32 +156,32 @@ class ExportReader {
         for (const std::string& output : step.outputs)
           if (!step.inputs.empty() && at(step.inputs.front()).is.weight) {
             at(output).is.weight = true;
-            if (const auto owner = parameters_.find(step.inputs.front()); owner != parameters_.end())
-              views_[output] = owner->second;
+            if (const auto owner = parameter_names.find(step.inputs.front()); owner != parameter_names.end())
+              views[output] = owner->second;
           }
         continue;
       }
       depends.insert(step.outputs.begin(), step.outputs.end());
-      steps_.push_back(std::move(step));
+      steps.push_back(std::move(step));
     }
-    if (steps_.empty()) throw InputError("{}: no operator reads the input", file_);
+    if (steps.empty()) throw InputError("{}: no operator reads the input", file);
   }
 
   /// Parameters that no operator reads are other names of tied ones.
   void leave_unread_out() {
     std::set<std::string> read;
-    for (const Step& step : steps_)
+    for (const Step& step : steps)
       for (const std::string& input : step.inputs) read.insert(parameter_of(input));
-    const auto dropped = std::erase_if(order_, [&](const std::string& name) { return !read.contains(name); });
-    std::erase_if(sizes_, [&](const auto& size) { return !read.contains(size.first); });
+    const auto dropped = std::erase_if(order, [&](const std::string& name) { return !read.contains(name); });
+    std::erase_if(sizes, [&](const auto& size) { return !read.contains(size.first); });
     if (dropped > 0)
-      result_.assumed.push_back(counted(dropped, "parameter") +
-                                " that no operator reads: other names of tied ones");
-    if (order_.empty()) throw InputError("{}: no operator reads a parameter", file_);
+      result.assumed.push_back(counted(dropped, "parameter") +
+                               " that no operator reads: other names of tied ones");
+    if (order.empty()) throw InputError("{}: no operator reads a parameter", file);
   }
 
   [[nodiscard]] std::string parameter_of(const std::string& tensor) const {
-    for (const auto* names : {&parameters_, &views_})
+    for (const auto* names : {&parameter_names, &views})
       if (const auto found = names->find(tensor); found != names->end()) return found->second;
     return "";
   }
@@ -194,25 +189,23 @@ class ExportReader {
   /// Runs of steps behind which a single tensor is read.
   [[nodiscard]] std::vector<ProgramPiece> smallest() const {
     std::map<std::string, int> last;  ///< step that reads it
-    std::set<std::string> made(inputs_.begin(), inputs_.end());
-    for (int i = 0; const Step& step : steps_) {
-      made.insert(step.outputs.begin(), step.outputs.end());
+    for (int i = 0; const Step& step : steps) {
       for (const std::string& input : step.inputs) last[input] = i;
       ++i;
     }
-    for (const json& output : graph_.at("outputs"))
-      each_tensor(output, [&](const std::string& name) { last[name] = static_cast<int>(steps_.size()); });
-    std::set<std::string> live(inputs_.begin(), inputs_.end());
+    for (const json& output : graph.at("outputs"))
+      each_tensor(output, [&](const std::string& name) { last[name] = static_cast<int>(steps.size()); });
+    std::set<std::string> live(input_names.begin(), input_names.end());
     std::vector<ProgramPiece> pieces;
     ProgramPiece piece;
-    for (int i = 0; const Step& step : steps_) {
+    for (int i = 0; const Step& step : steps) {
       for (const std::string& input : step.inputs)
         if (const std::string name = parameter_of(input); !name.empty()) piece.parameters.push_back(name);
       for (const std::string& output : step.outputs)
         if (last.contains(output)) live.insert(output);
       std::erase_if(live, [&](const std::string& name) { return last[name] <= i; });
       piece.end = ++i;
-      if (live.size() != 1 && i < static_cast<int>(steps_.size())) continue;
+      if (live.size() != 1 && i < static_cast<int>(steps.size())) continue;
       pieces.push_back(std::exchange(piece, {i, i}));
     }
     return pieces;
@@ -224,49 +217,50 @@ class ExportReader {
     std::map<std::string, std::string> base;
     const auto memory = [&](const std::string& name) { return base.contains(name) ? base.at(name) : name; };
     for (int i = piece.first; i < piece.end; ++i) {
-      const Step& step = steps_[static_cast<std::size_t>(i)];
+      const Step& step = steps[static_cast<std::size_t>(i)];
       OperatorCall call{.name = step.name, .causal = step.causal};
       std::vector<std::string> operands;
       for (const std::string& input : step.inputs) {
-        if (buffers_.contains(input)) continue;
+        if (buffers.contains(input)) continue;
         call.inputs.push_back(at(input).is);
         operands.push_back(input);
       }
       call.output = at(step.outputs.front()).is;
       if (!has_operands(call))
-        throw InputError("{}: operator '{}' lacks operands, or they have too few dimensions", file_,
+        throw InputError("{}: operator '{}' lacks operands, or they have too few dimensions", file,
                          call.name);
-      OperatorCost cost = cost_of(call, result_.batch);
+      OperatorCost cost = cost_of(call, result.batch);
       if (cost.view && !step.inputs.empty())
         for (const std::string& output : step.outputs) base[output] = memory(step.inputs.front());
       if (cost.view) continue;
       const auto keep = [&](const std::string& name) {
         const OperatorTensor& tensor = at(name).is;
         if (i == piece.first || tensor.weight || !kept.insert(memory(name)).second) return;
-        cost.kernel.kept.size += Bytes(4.0 * tensor.numbers / result_.batch);
+        cost.kernel.kept.size += Bytes(4.0 * tensor.numbers / result.batch);
       };
       if (cost.kept == Kept::kInput) std::ranges::for_each(operands, keep);
       if (cost.kept == Kept::kOutput && i + 1 < piece.end) keep(step.outputs.front());
       layer.operators.push_back({step.name, cost.kernel, cost.weights});
     }
     add_tensors(piece, layer);
-    const OperatorTensor& output = at(steps_[static_cast<std::size_t>(piece.end) - 1].outputs.front()).is;
-    if (!output.shape.empty() && output.shape.front() == result_.batch)
+    const OperatorTensor& output = at(steps[static_cast<std::size_t>(piece.end) - 1].outputs.front()).is;
+    if (!output.shape.empty() && output.shape.front() == result.batch)
       layer.output = Shape(output.shape.begin() + 1, output.shape.end());
     else
-      layer.output = {std::max<std::int64_t>(1, numel(output.shape) / result_.batch)};
+      layer.output = {std::max<std::int64_t>(1, numel(output.shape) / result.batch)};
     return layer;
   }
 
   void add_tensors(const ProgramPiece& piece, GivenLayer& layer) {
     std::vector<std::string> reads = piece.parameters;
-    for (const std::string& name : order_) {
+    for (const std::string& name : order) {
       if (std::ranges::find(reads, name) == reads.end()) continue;
-      if (!owned_.insert(name).second) {
+      if (!owned.insert(name).second) {
         layer.tied.push_back(name);
         continue;
       }
-      const auto arg = std::ranges::find_if(parameters_, [&](const auto& one) { return one.second == name; });
+      const auto arg =
+          std::ranges::find_if(parameter_names, [&](const auto& one) { return one.second == name; });
       layer.parameters.push_back({.suffix = name, .shape = at(arg->first).is.shape});
     }
     for (auto name = reads.rbegin(); name != reads.rend(); ++name) {
@@ -275,9 +269,9 @@ class ExportReader {
       if (own && std::ranges::find(layer.ready, *name) == layer.ready.end()) layer.ready.push_back(*name);
     }
     for (int i = piece.first; i < piece.end; ++i)
-      for (const std::string& input : steps_[static_cast<std::size_t>(i)].inputs) {
-        const auto buffer = buffers_.find(input);
-        if (buffer == buffers_.end() || !owned_.insert(buffer->second).second) continue;
+      for (const std::string& input : steps[static_cast<std::size_t>(i)].inputs) {
+        const auto buffer = buffers.find(input);
+        if (buffer == buffers.end() || !owned.insert(buffer->second).second) continue;
         const Tensor& tensor = at(input);
         if (is_float(tensor.type) || tensor.type > 1)
           layer.buffers.push_back(
@@ -286,37 +280,36 @@ class ExportReader {
   }
 
   void describe() {
-    const Tensor& input = at(inputs_.front());
+    const Tensor& input = at(input_names.front());
     const Shape sample(input.is.shape.begin() + 1, input.is.shape.end());
     std::int64_t vocabulary = 0;
-    for (const Step& step : steps_)
-      if (step.name == "embedding" && step.inputs.size() > 1 && step.inputs[1] == inputs_.front())
+    for (const Step& step : steps)
+      if (step.name == "embedding" && step.inputs.size() > 1 && step.inputs[1] == input_names.front())
         vocabulary = at(step.inputs[0]).is.shape.empty() ? 0 : at(step.inputs[0]).is.shape.front();
-    GivenModel& model = result_.model;
+    GivenModel& model = result.model;
     if (!is_float(input.type) && sample.size() == 1 && vocabulary > 1)
       model.input = fmt::format("{{kind: tokens, shape: [{}], vocabulary: {}}}", sample.front(), vocabulary);
     else
       model.input = fmt::format("{{kind: features, shape: [{}]}}", sample.empty() ? "1" : joined(sample));
-    const double count = sum_of(sizes_, [](const auto& one) { return one.second; });
+    const double count = sum_of(sizes, [](const auto& one) { return one.second; });
     model.loss = "mean_square";
     model.optimizer = "{kind: sgd, learning_rate: 0.01}";
     model.description = fmt::format("{:.0f} parameters in {}, exported with {} samples by PyTorch {}", count,
-                                    counted(model.parts.size(), "part"), result_.batch,
-                                    result_.torch.empty() ? "2.x" : result_.torch);
-    result_.assumed.emplace_back(
+                                    counted(model.parts.size(), "part"), result.batch,
+                                    result.torch.empty() ? "2.x" : result.torch);
+    result.assumed.emplace_back(
         "optimizer sgd and loss mean_square, which cost little; the file's keys change them");
   }
 
-  const std::string& file_;
-  const json& graph_;
-  const json& signature_;
-  ExportedProgram result_;
-  std::map<std::string, Tensor> tensors_;
-  std::map<std::string, std::string> parameters_, buffers_, views_;  ///< full names, by tensor
-  std::map<std::string, double> sizes_;                              ///< of parameters, by full name
-  std::vector<std::string> order_, inputs_;
-  std::vector<Step> steps_;
-  std::set<std::string> owned_;
+  const json& graph = program.at("graph_module").at("graph");
+  const json& signature = program.at("graph_module").at("signature");
+  ExportedProgram result{};
+  std::map<std::string, Tensor> tensors{};
+  std::map<std::string, std::string> parameter_names{}, buffers{}, views{};  ///< full names, by tensor
+  std::map<std::string, double> sizes{};                                     ///< of parameters, by full name
+  std::vector<std::string> order{}, input_names{};
+  std::vector<Step> steps{};
+  std::set<std::string> owned{};
 };
 
 }  // namespace
@@ -324,7 +317,7 @@ class ExportReader {
 ExportedProgram read_exported(const std::string& text, const std::string& name) {
   try {
     const json program = json::parse(text);
-    return ExportReader(program, name).read();
+    return ExportReader{program, name}.read();
   } catch (const json::exception& error) {
     throw InputError("{}: is no program of torch.export: {}", name, json_complaint(error));
   }

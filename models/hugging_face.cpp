@@ -36,68 +36,65 @@ void add_flat(const Json& object, const std::string& prefix, Json& result) {
   }
 }
 
-class ConfigurationReader {
- public:
-  ConfigurationReader(std::string path, Json fields, std::string type, const Specification& given)
-      : path_(std::move(path)), fields_(Json::object()), given_(given) {
-    add_flat(fields, "", fields_);
-    model_.type = std::move(type);
-  }
+struct ConfigurationReader {
+  const std::string file_path;
+  const std::string& type;
+  Json flat;  ///< fields, see add_flat()
+  const Specification& given_settings;
 
   HuggingFaceModel read() {
-    rules_ = rules_of(model_.type, assignment());
-    if (!rules_.refused.empty())
-      fail("model_type '" + model_.type + "' is not computed yet: " + rules_.refused);
+    model.type = type;
+    rules = rules_of(type, assignment());
+    if (!rules.refused.empty()) fail("model_type '" + model.type + "' is not computed yet: " + rules.refused);
     check_known();
     check_values();
-    model_.specification.file = rules_.model;
-    for (const auto& [setting, fields] : rules_.settings) add(setting, number(fields, true));
-    for (const auto& [setting, fields] : rules_.optional) add(setting, number(fields, false));
-    for (const auto& [setting, field] : rules_.or_null)
-      add(setting, fields_.contains(field) && fields_[field].is_null() ? "0" : number({field}, true));
-    for (const auto& [setting, fields] : rules_.percent) add(setting, percent(fields));
-    for (const auto& [setting, value] : rules_.fixed) add(setting, evaluated(value));
-    for (const auto& [setting, value] : rules_.defaults)
+    model.specification.file = rules.model;
+    for (const auto& [setting, fields] : rules.settings) add(setting, number(fields, true));
+    for (const auto& [setting, fields] : rules.optional) add(setting, number(fields, false));
+    for (const auto& [setting, field] : rules.or_null)
+      add(setting, flat.contains(field) && flat[field].is_null() ? "0" : number({field}, true));
+    for (const auto& [setting, fields] : rules.percent) add(setting, percent(fields));
+    for (const auto& [setting, value] : rules.fixed) add(setting, evaluated(value));
+    for (const auto& [setting, value] : rules.defaults)
       if (is_missing(setting)) add(setting, evaluated(value));
-    auto& overrides = model_.specification.overrides;
-    overrides.insert(overrides.end(), given_.overrides.begin(), given_.overrides.end());
+    auto& overrides = model.specification.overrides;
+    overrides.insert(overrides.end(), given_settings.overrides.begin(), given_settings.overrides.end());
     add_sparse_blocks();
-    if (!rules_.block_configs.empty()) add_block_configs();
-    if (!rules_.pattern.empty()) add_pattern();
+    if (!rules.block_configs.empty()) add_block_configs();
+    if (!rules.pattern.empty()) add_pattern();
     add_windows();
-    return std::move(model_);
+    return std::move(model);
   }
 
- private:
-  [[noreturn]] void fail(const std::string& message) const { throw InputError(path_ + ": " + message); }
+  [[noreturn]] void fail(const std::string& message) const { throw InputError(file_path + ": " + message); }
 
   [[nodiscard]] bool is_given(const std::string& field) const {
-    return fields_.contains(field) && !fields_[field].is_null();
+    return flat.contains(field) && !flat[field].is_null();
   }
   /// True if the file has none of the setting's optional fields, not even as null.
   [[nodiscard]] bool is_missing(const std::string& setting) {
-    return std::ranges::none_of(rules_.optional[setting],
-                                [&](const std::string& field) { return fields_.contains(field); });
+    return std::ranges::none_of(rules.optional[setting],
+                                [&](const std::string& field) { return flat.contains(field); });
   }
   void add(const std::string& setting, const std::string& value) {
-    Specification& own = model_.specification;
-    if (value.empty() || given_.find(setting) != nullptr || own.find(setting) != nullptr) return;
+    Specification& own = model.specification;
+    if (value.empty() || given_settings.find(setting) != nullptr || own.find(setting) != nullptr) return;
     own.overrides.emplace_back(setting, value);
   }
 
   /// Fields as conditions and expressions read them: numbers, texts, `true`, `false`, `null`.
   [[nodiscard]] Assignment assignment() const {
     Assignment values;
-    for (const auto& [name, value] : fields_.items())
+    for (const auto& [name, value] : flat.items())
       if (!value.is_structured()) values.set(name, text_of(value));
     return values;
   }
 
   void check_known() {
-    const std::set<std::string> known = rules_.known_fields();
+    const std::set<std::string> known = rules.known_fields();
     const FieldEffects& effects = field_effects();
     std::vector<std::string> passed, parts;
-    for (const auto& [field, value] : fields_.items()) {
+    for (const auto& [field, value] : flat.items()) {
       const std::string outer = field.substr(0, field.find('.'));
       if (known.contains(field) || (field != outer && (known.contains(outer) || !effects.may_matter(outer))))
         continue;
@@ -108,57 +105,56 @@ class ConfigurationReader {
       const bool off =
           value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
       if (!off && effects.may_matter(field))
-        fail("field '" + field + "' (" + value.dump().substr(0, 80) + ") is not known for " + model_.type +
+        fail("field '" + field + "' (" + value.dump().substr(0, 80) + ") is not known for " + model.type +
              ", and may have an effect; remove it if it has none");
       if (!off && field == outer && !effects.usual(field))
         (value.is_object() && effects.is_part(field) ? parts : passed).push_back(field);
     }
-    if (!parts.empty()) model_.assumed.push_back(text_model_without(parts));
-    if (!passed.empty()) model_.ignored.push_back("fields without effect: " + joined(passed));
+    if (!parts.empty()) model.assumed.push_back(text_model_without(parts));
+    if (!passed.empty()) model.ignored.push_back("fields without effect: " + joined(passed));
   }
 
   void check_values() const {
-    for (const auto& [field, modelled] : rules_.only) {
-      if (!fields_.contains(field)) continue;
-      const std::string value = text_of(fields_[field]);
+    for (const auto& [field, modelled] : rules.only) {
+      if (!flat.contains(field)) continue;
+      const std::string value = text_of(flat[field]);
       if (std::ranges::find(modelled, value) == modelled.end())
         fail("field '" + field + "' is " + value + ", which is not modelled; known: " + joined(modelled));
     }
-    if (fields_.contains("layer_types") && fields_["layer_types"].is_array())
-      for (const Json& kind : fields_["layer_types"])
+    if (flat.contains("layer_types") && flat["layer_types"].is_array())
+      for (const Json& kind : flat["layer_types"])
         if (kind != "full_attention" && kind != "sliding_attention" && kind != "chunked_attention" &&
-            rules_.sparse.dense_layers != "layer_types")
+            rules.sparse.dense_layers != "layer_types")
           fail("field 'layer_types': layers of " + kind.dump() + " are not computed yet");
   }
 
   /// Windows become settings if every n-th block or none sees all keys, also those that the sequence does not
   /// exceed, since a model file is used with other sequences.
   void add_windows() {
-    const std::string* sequence = model_.specification.find("sequence");
-    if (sequence == nullptr || rules_.windows.empty() ||
-        fields_.value("use_sliding_window", Json(true)) == false)
+    const std::string* sequence = model.specification.find("sequence");
+    if (sequence == nullptr || rules.windows.empty() || flat.value("use_sliding_window", Json(true)) == false)
       return;
-    const std::string& field = rules_.windows.front();
-    if (rules_.windows.size() > 1) fields_.emplace(field, number_in<int>(rules_.windows[1]).value_or(0));
-    const int every = is_given(field) && fields_[field].is_number() ? full_blocks() : 1;
+    const std::string& field = rules.windows.front();
+    if (rules.windows.size() > 1) flat.emplace(field, number_in<int>(rules.windows[1]).value_or(0));
+    const int every = is_given(field) && flat[field].is_number() ? full_blocks() : 1;
     if (every == 1) return;
     if (every >= 0 && field != "attention_chunk_size") {
       add("window", whole(field));
       return add("full_every", every > 0 ? std::to_string(every) : "");
     }
-    const bool fits = fields_[field].get<double>() >= number_in<double>(*sequence).value_or(0.0);
-    (fits ? model_.assumed : model_.obstacles)
+    const bool fits = flat[field].get<double>() >= number_in<double>(*sequence).value_or(0.0);
+    (fits ? model.assumed : model.obstacles)
         .push_back(fmt::format("field '{}' is {}; attention within {} shorter than {} is not modelled", field,
-                               fields_[field].dump(), every < 0 ? "windows of irregular blocks" : "chunks",
+                               flat[field].dump(), every < 0 ? "windows of irregular blocks" : "chunks",
                                fits ? "a sequence set later" : "sequence=" + *sequence));
   }
 
   /// n if every n-th block sees all keys, 0 if none does; -1: another pattern.
   [[nodiscard]] int full_blocks() const {
-    const Json types = fields_.value("layer_types", Json());
+    const Json types = flat.value("layer_types", Json());
     if (!types.is_array() || types.empty()) {
-      const int every = number_in<int>(number(rules_.full_every, false)).value_or(-1);
-      return every < 1 && rules_.full_every.size() > 1 ? -1 : every;
+      const int every = number_in<int>(number(rules.full_every, false)).value_or(-1);
+      return every < 1 && rules.full_every.size() > 1 ? -1 : every;
     }
     std::size_t first = 0;
     while (first < types.size() && types[first] != "full_attention") ++first;
@@ -180,7 +176,7 @@ class ConfigurationReader {
     return "";
   }
   [[nodiscard]] std::string whole(const std::string& field) const {
-    const Json& value = fields_[field];
+    const Json& value = flat[field];
     if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
     if (value.is_number_float() && value.get<double>() == std::floor(value.get<double>()) &&
         std::abs(value.get<double>()) < 1e15)
@@ -205,11 +201,11 @@ class ConfigurationReader {
     double share = -1.0;
     for (const std::string& field : fields) {
       if (!is_given(field)) continue;
-      if (!fields_[field].is_number())
-        fail("field '" + field + "': expected a number, found " + fields_[field].dump());
-      const auto value = fields_[field].get<double>();
+      if (!flat[field].is_number())
+        fail("field '" + field + "': expected a number, found " + flat[field].dump());
+      const auto value = flat[field].get<double>();
       if (share >= 0.0 && value != share)
-        fail("field '" + field + "' is " + fields_[field].dump() + ", other dropout fields are " +
+        fail("field '" + field + "' is " + flat[field].dump() + ", other dropout fields are " +
              Json(share).dump() + "; only one probability is modelled");
       share = value;
     }
@@ -219,7 +215,7 @@ class ConfigurationReader {
   // --- blocks ---
 
   [[nodiscard]] int layers() const {
-    const std::string* value = model_.specification.find("layers");
+    const std::string* value = model.specification.find("layers");
     const auto count = value == nullptr ? std::nullopt : number_in<int>(*value);
     if (!count || *count < 1 || *count > kMaxBlocks) fail("the number of layers must be 1 to 5000");
     return *count;
@@ -229,7 +225,7 @@ class ConfigurationReader {
     std::set<std::int64_t> result;
     if (!is_given(field)) return result;
     std::int64_t block = -1;
-    for (const Json& item : fields_[field].is_array() ? fields_[field] : Json::array()) {
+    for (const Json& item : flat[field].is_array() ? flat[field] : Json::array()) {
       ++block;
       if (item == "attention") result.insert(block);
       if (item == "attention" || item == "mamba") continue;
@@ -242,7 +238,7 @@ class ConfigurationReader {
 
   /// Blocks without experts: the first ones, all but every n-th, or those of a list.
   void add_sparse_blocks() {
-    const SparseRules& sparse = rules_.sparse;
+    const SparseRules& sparse = rules.sparse;
     if (sparse.dense.empty()) return;
     const auto count = [&](const std::string& field, int otherwise) {
       return field.empty() || !is_given(field) ? otherwise : number_in<int>(whole(field)).value_or(otherwise);
@@ -259,33 +255,33 @@ class ConfigurationReader {
   }
 
   void add_blocks(const std::function<BlockSettings(int)>& settings_of) {
-    model_.blocks = grouped_blocks(layers(), settings_of, model_.specification);
+    model.blocks = grouped_blocks(layers(), settings_of, model.specification);
   }
 
   /// Blocks as Megatron's pattern lists them, a letter each.
   void add_pattern() {
-    if (!is_given(rules_.pattern) || !fields_[rules_.pattern].is_string())
-      fail("field '" + rules_.pattern + "': expected a text with a letter per block");
-    const std::string letters = fields_[rules_.pattern].get<std::string>();
-    const bool shortened = given_.find("layers") != nullptr;
+    if (!is_given(rules.pattern) || !flat[rules.pattern].is_string())
+      fail("field '" + rules.pattern + "': expected a text with a letter per block");
+    const std::string letters = flat[rules.pattern].get<std::string>();
+    const bool shortened = given_settings.find("layers") != nullptr;
     if (const auto count = static_cast<int>(letters.size());
         count < layers() || (count > layers() && !shortened))
-      fail(fmt::format("field '{}': has {} letters for {} layers", rules_.pattern, letters.size(), layers()));
+      fail(fmt::format("field '{}': has {} letters for {} layers", rules.pattern, letters.size(), layers()));
     add_blocks([&](int layer) {
-      return settings_of_letter(letters[layer], fmt::format("{}: field '{}'", path_, rules_.pattern));
+      return settings_of_letter(letters[layer], fmt::format("{}: field '{}'", file_path, rules.pattern));
     });
   }
 
   /// Blocks as Nemotron-NAS lists them, each with its own number of keys and feed-forward width, which is a
   /// multiple of 256 near 2/3 of `ffn_mult` hidden.
   void add_block_configs() {
-    if (!is_given(rules_.block_configs) || !fields_[rules_.block_configs].is_array())
-      fail("field '" + rules_.block_configs + "': expected a list with an entry per block");
-    const Json& configs = fields_[rules_.block_configs];
-    const double hidden = fields_["hidden_size"].get<double>(),
-                 heads = fields_["num_attention_heads"].get<double>();
+    if (!is_given(rules.block_configs) || !flat[rules.block_configs].is_array())
+      fail("field '" + rules.block_configs + "': expected a list with an entry per block");
+    const Json& configs = flat[rules.block_configs];
+    const double hidden = flat["hidden_size"].get<double>(),
+                 heads = flat["num_attention_heads"].get<double>();
     if (static_cast<int>(configs.size()) != layers())
-      fail("field '" + rules_.block_configs + "': has " + std::to_string(configs.size()) + " entries for " +
+      fail("field '" + rules.block_configs + "': has " + std::to_string(configs.size()) + " entries for " +
            std::to_string(layers()) + " layers");
     add_blocks([&](int layer) {
       const Json& config = configs[layer];
@@ -325,11 +321,8 @@ class ConfigurationReader {
     });
   }
 
-  std::string path_;
-  Json fields_;
-  const Specification given_;
-  ConfigurationRules rules_{};
-  HuggingFaceModel model_{};
+  ConfigurationRules rules{};
+  HuggingFaceModel model{};
 };
 
 /// `LlamaForCausalLM` is llama.
@@ -382,7 +375,9 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
   const std::vector<std::string>& known = configuration_types();
   if (std::ranges::find(known, type) == known.end())
     throw InputError("{}: {}", path.string(), unknown_name("model_type", type, known));
-  HuggingFaceModel model = ConfigurationReader(path.string(), fields, type, given).read();
+  Json flat = Json::object();
+  add_flat(fields, "", flat);
+  HuggingFaceModel model = ConfigurationReader{path.string(), type, std::move(flat), given}.read();
   const std::string classes = fields.value("architectures", Json()).dump();
   if (classes.find("For") != std::string::npos && !contains_any(classes, {"ForCausalLM", "ForConditional"}))
     assumed.push_back("the model ends as family " + model.specification.file + " does, not as " + classes);

@@ -19,46 +19,43 @@ struct Left {
 };
 
 /// Rings of one speed, placed one after the other into the remaining capacity of the links.
-class Packing {
- public:
-  Packing(const NcclRingSearch& search, double speed)
-      : search_(search), speed_(speed), natural_(search.all_alike || search.gpus > kMostOrdered) {}
+struct Packing {
+  const NcclRingSearch& request;
+  const double speed;
 
   /// Adds the best ring; false if none fits. Rings that begin at different GPUs leave the host by different
   /// NICs.
   bool add() {
-    best_ = {};
-    best_order_.clear();
-    for (int first = 0; first < (search_.several_hosts ? search_.gpus : 1); ++first) {
+    best = {};
+    best_order.clear();
+    for (int first = 0; first < (request.several_hosts ? request.gpus : 1); ++first) {
       std::vector<int> order{first};
-      extend(order, natural_ ? 0U : 1U << static_cast<unsigned>(first), {});
+      extend(order, natural ? 0U : 1U << static_cast<unsigned>(first), {});
     }
-    if (best_order_.empty()) return false;
+    if (best_order.empty()) return false;
     Left unused;
-    for (std::size_t i = 0; i + 1 < best_order_.size(); ++i)
-      take(best_order_[i], best_order_[i + 1], false, unused);
-    if (closes()) take(best_order_.back(), best_order_.front(), search_.several_hosts, unused);
-    orders_.push_back(best_order_);
+    for (std::size_t i = 0; i + 1 < best_order.size(); ++i)
+      take(best_order[i], best_order[i + 1], false, unused);
+    if (closes()) take(best_order.back(), best_order.front(), request.several_hosts, unused);
+    orders.push_back(best_order);
     return true;
   }
 
-  [[nodiscard]] const std::vector<std::vector<int>>& orders() const { return orders_; }
-
- private:
   /// A single GPU of a single host has no edge.
-  [[nodiscard]] bool closes() const { return search_.gpus > 1 || search_.several_hosts; }
+  [[nodiscard]] bool closes() const { return request.gpus > 1 || request.several_hosts; }
 
   /// Takes the edge's share of its links, or nothing if it does not fit.
   bool take(int from, int to, bool leaves, Left& quality) {
-    const NcclWay& way = search_.way(from, to, leaves);
-    left_.insert(left_.end(), search_.capacity.begin() + static_cast<std::ptrdiff_t>(left_.size()),
-                 search_.capacity.end());  // of links that were not looked up before
-    const double amount = speed_ * way.overhead;
+    const NcclWay& way = request.way(from, to, leaves);
+    remaining.insert(remaining.end(),
+                     request.capacity.begin() + static_cast<std::ptrdiff_t>(remaining.size()),
+                     request.capacity.end());  // of links that were not looked up before
+    const double amount = speed * way.overhead;
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < way.links.size(); ++i) {
-      double& left = left_[way.links[i]];
+      double& left = remaining[way.links[i]];
       if (left < amount * (1.0 - kRounding)) {
-        for (std::size_t back = 0; back < i; ++back) left_[way.links[back]] += amount;
+        for (std::size_t back = 0; back < i; ++back) remaining[way.links[back]] += amount;
         return false;
       }
       left -= amount;
@@ -69,47 +66,46 @@ class Packing {
     return true;
   }
   void give_back(int from, int to, bool leaves) {
-    const NcclWay& way = search_.way(from, to, leaves);
-    for (const std::size_t link : way.links) left_[link] += speed_ * way.overhead;
+    const NcclWay& way = request.way(from, to, leaves);
+    for (const std::size_t link : way.links) remaining[link] += speed * way.overhead;
   }
 
   /// Tries all orders of the GPUs that are not `used`, or only the natural one, and keeps the best.
   void extend(std::vector<int>& order, unsigned used, const Left& so_far) {
     const int from = order.back();
-    if (static_cast<int>(order.size()) == search_.gpus) {
+    if (static_cast<int>(order.size()) == request.gpus) {
       Left quality = so_far;
       if (closes()) {
-        if (!take(from, order.front(), search_.several_hosts, quality)) return;
-        give_back(from, order.front(), search_.several_hosts);
+        if (!take(from, order.front(), request.several_hosts, quality)) return;
+        give_back(from, order.front(), request.several_hosts);
       }
-      if (!best_order_.empty() && !(best_ < quality)) return;
-      best_ = quality;
-      best_order_ = order;
+      if (!best_order.empty() && !(best < quality)) return;
+      best = quality;
+      best_order = order;
       return;
     }
-    for (int next = natural_ ? (from + 1) % search_.gpus : 0; next < search_.gpus; ++next) {
-      const unsigned bit = natural_ ? 0U : 1U << static_cast<unsigned>(next);
+    for (int next = natural ? (from + 1) % request.gpus : 0; next < request.gpus; ++next) {
+      const unsigned bit = natural ? 0U : 1U << static_cast<unsigned>(next);
       if ((used & bit) != 0) continue;
       Left quality = so_far;
       if (take(from, next, false, quality)) {
-        if (best_order_.empty() || quality.fullest >= best_.fullest) {
+        if (best_order.empty() || quality.fullest >= best.fullest) {
           order.push_back(next);
           extend(order, used | bit, quality);
           order.pop_back();
         }
         give_back(from, next, false);
       }
-      if (natural_) return;
+      if (natural) return;
     }
   }
 
-  const NcclRingSearch& search_;
-  const double speed_;
-  const bool natural_;  ///< only the natural order of the GPUs is tried, from each first GPU
-  std::vector<double> left_;
-  std::vector<std::vector<int>> orders_;
-  Left best_;
-  std::vector<int> best_order_;
+  /// Only the natural order of the GPUs is tried, from each first GPU.
+  const bool natural = request.all_alike || request.gpus > kMostOrdered;
+  std::vector<double> remaining{};
+  std::vector<std::vector<int>> orders{};
+  Left best{};
+  std::vector<int> best_order{};
 };
 
 }  // namespace
@@ -119,13 +115,13 @@ NcclRings search_rings(const NcclRingSearch& search, const std::vector<double>& 
   double most = 0.0;
   for (const double speed : speeds) {
     if (speed <= kLowestPart * best.speed) break;
-    Packing packing(search, speed);
-    while (static_cast<int>(packing.orders().size()) < kMostNcclChannels && packing.add()) {
+    Packing packing{search, speed};
+    while (static_cast<int>(packing.orders.size()) < kMostNcclChannels && packing.add()) {
     }
-    const double total = static_cast<double>(packing.orders().size()) * speed;
+    const double total = static_cast<double>(packing.orders.size()) * speed;
     if (total <= most * (1.0 + kRounding)) continue;
     most = total;
-    best = {speed, packing.orders()};
+    best = {speed, packing.orders};
   }
   return best;
 }
