@@ -53,7 +53,7 @@ Attribute attribute_of(const std::string& text) {
 void read_kind(const YamlNode& node, LayerKind& kind) {
   constexpr auto kOrders = enum_names<ReadyOrder>("registered", "reversed", "given", "first_last");
   node.allow_only({"kind", "attributes", "input", "branches", "flop", "forward", "backward", "kept", "view",
-                   "ready", "needs_no_name"});
+                   "ready", "needs_no_name", "shared"});
   kind.name = node.at("kind").text();
   kind.attributes = transformed(split(node.text_or("attributes", ""), ','), attribute_of);
   if (const std::vector<YamlNode> form = node.items("input"); !form.empty())
@@ -64,6 +64,10 @@ void read_kind(const YamlNode& node, LayerKind& kind) {
   kind.is_view = node.flag("view");
   kind.ready_order = value_of(kOrders, "ready", node.text_or("ready", "registered"));
   kind.needs_no_name = node.flag("needs_no_name");
+  for (const auto& [by, attributes] : entries_of(node, "shared")) {
+    kind.shared_by = by;
+    for (const auto& [key, words] : entries_of(attributes)) kind.divided.emplace_back(key, words.text());
+  }
 }
 
 }  // namespace

@@ -229,6 +229,9 @@ struct LayerKind {
   bool is_view = false;
   ReadyOrder ready_order = ReadyOrder::kRegistered;
   bool needs_no_name = false;  ///< parameters may be called after their suffix alone: `wte.weight`
+  std::string shared_by{};     ///< by what tensor-parallel ranks divide it: `heads`; "": they do not
+  /// Attributes that these ranks divide, and their names in messages.
+  std::vector<std::pair<std::string, std::string>> divided{};
 
   static std::vector<LayerTensor> no_tensors(const Layer& /*layer*/) { return {}; }
 };

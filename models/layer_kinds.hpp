@@ -36,6 +36,9 @@ void gather_latents(Layer enter, Layer& attention);
 /// Divides a shared expert among tensor-parallel ranks.
 void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Layer& experts);
 
+/// Reduces a layer inside `tensor_parallel` to one rank's part of it. \param is_last its outputs are summed
+/// over the ranks \throws InputError naming file and line if ranks cannot share it
+void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer);
 /// Notes the collectives of the loss and the workspace of the head.
 void add_loss_collectives(Model& model);
 void add_head_workspace(Model& model);

@@ -7,7 +7,6 @@
 #include "models/layer_kinds.hpp"
 #include "models/model_file.hpp"
 #include "models/settings.hpp"
-#include "models/shared_layers.hpp"
 
 /// Reads a model file.
 ///

@@ -1,8 +1,9 @@
 #include "core/ranges.hpp"
 #include "core/text.hpp"
+#include "core/yaml.hpp"
 #include "models/layer_kinds.hpp"
 
-/// Borders of the layers that tensor-parallel ranks share; t ranks, sequence s and h features.
+/// Layers that tensor-parallel ranks share, and their borders; t ranks, sequence s and h features.
 namespace stepcast {
 namespace {
 
@@ -54,6 +55,35 @@ int shared_dimension(const Layer& layer, const LayerTensor& tensor) {
       contains_any(tensor.suffix, {"norm.", "_a_proj"}))
     return -1;  // norms of heads, and the latents that all heads share
   return by->second == "rows" && tensor.shape.size() == 2 ? 1 : 0;
+}
+
+void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
+  const LayerKind& kind = layer_kind(layer.kind);
+  if (layer.kind == "tied_linear" && is_last)
+    node.fail("ranks share a tied_linear only with `output: split`");
+  if (layer.kind == "self_attention" && flag(layer, "fused"))
+    node.fail("ranks cannot share a fused projection of q, k and v");
+  if (layer.kind == "embedding" && size(layer, "positions") + size(layer, "types") > 0)
+    node.fail("ranks share the words of an embedding; positions and types need layers of their own");
+  if (kind.shared_by.empty() && (!parameters_of(layer).empty() || layer.kind == "residual"))
+    node.fail(
+        "ranks cannot share a {}; they share linear, tied_linear, self_attention, latent_attention, mamba "
+        "and embedding",
+        layer.kind);
+  if (layer.kind == "linear" && is_last) {
+    layer.texts[kShared] = "rows";
+    if (flag(layer, "bias")) layer.sizes["shared_bias"] = 1;
+    layer.sizes["bias"] = 0;
+    return;
+  }
+  if (layer.kind == "self_attention" && !flag(layer, "head_size"))
+    layer.sizes["head_size"] = layer.input[1] / size(layer, "heads");
+  for (const auto& [key, words] : kind.divided) {
+    std::int64_t& count = layer.sizes.at(key);
+    node.placed([&, words = words] { expect_divisible(words, count, ranks); });
+    count /= ranks;
+  }
+  if (!kind.shared_by.empty()) layer.texts[kShared] = kind.shared_by;
 }
 
 std::vector<LayerKind> parallel_kinds() {
