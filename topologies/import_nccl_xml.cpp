@@ -82,8 +82,8 @@ struct XmlHost {
   template <class... Values>
   [[noreturn]] void fail(const pugi::xml_node& element, fmt::format_string<Values...> message,
                          Values&&... values) const {
-    host.fail(place_of(element), "<{}>: {}", element.name(),
-              fmt::format(message, std::forward<Values>(values)...));
+    fail_at(file, place_of(element), "<{}>: {}", element.name(),
+            fmt::format(message, std::forward<Values>(values)...));
   }
   [[nodiscard]] std::string required(const pugi::xml_node& element, const char* name) const {
     const pugi::xml_attribute attribute = element.attribute(name);
@@ -110,8 +110,8 @@ struct XmlHost {
     const pugi::xml_parse_result result =
         document.load_buffer(xml_text.data(), xml_text.size(), pugi::parse_default, pugi::encoding_utf8);
     if (!result)
-      host.fail(place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
-                "this is not XML: {}; expected the file of NCCL_TOPO_DUMP_FILE", result.description());
+      fail_at(file, place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
+              "this is not XML: {}; expected the file of NCCL_TOPO_DUMP_FILE", result.description());
     const pugi::xml_node root = document.document_element();
     if (std::string(root.name()) != "system")
       fail(root, "expected <system>, as in the file of NCCL_TOPO_DUMP_FILE");

@@ -119,24 +119,18 @@ struct MatrixReader {
     for (const MatrixPart& part : matrix.parts) {
       if (!part.gpu && ends_before(line + 1)) break;
       if (ends_before(line + 1))
-        fail(line + 1 < lines.size() ? lines[line + 1].end : lines.back().end,
-             "found the end of the matrix, expected the row of {}", part.name);
+        fail_at(file, line + 1 < lines.size() ? lines[line + 1].end : lines.back().end,
+                "found the end of the matrix, expected the row of {}", part.name);
       read_row(lines[++line], matrix.parts[matrix.cells.size()]);
     }
     for (const TextLine& rest : lines)
       if (rest.end.line > line + 1 && rest.words.size() > 1 && cell_of(rest.words[1]))
-        fail(rest.words.front().place,
-             "found the row of '{}', expected the end of the matrix after the row of {}",
-             rest.words.front().text, matrix.parts[matrix.cells.size() - 1].name);
+        fail_at(file, rest.words.front().place,
+                "found the row of '{}', expected the end of the matrix after the row of {}",
+                rest.words.front().text, matrix.parts[matrix.cells.size() - 1].name);
     add_missing_rows();
     check_symmetry();
     return std::move(matrix);
-  }
-
-  template <class... Values>
-  [[noreturn]] void fail(FilePosition place, fmt::format_string<Values...> message,
-                         Values&&... values) const {
-    fail_at(file, place, fmt::format(message, std::forward<Values>(values)...));
   }
 
   [[nodiscard]] bool ends_before(std::size_t line) const {
@@ -162,25 +156,27 @@ struct MatrixReader {
   std::size_t read_header() {
     const auto header = std::ranges::find_if(lines, starts_with_gpu);
     if (header == lines.end())
-      fail({}, "no line starts with GPU0; expected the output of 'nvidia-smi topo -m'");
+      fail_at(file, {}, "no line starts with GPU0; expected the output of 'nvidia-smi topo -m'");
     const std::vector<Word>& words = header->words;
     if (words.size() > 1 && cell_of(words[1]))
-      fail(words[1].place, "found '{}', expected the header line with GPU0, GPU1, ... before the rows",
-           words[1].text);
+      fail_at(file, words[1].place,
+              "found '{}', expected the header line with GPU0, GPU1, ... before the rows", words[1].text);
     std::size_t at = 0;
     const std::set<std::string> extra{"CPU", "NUMA", "GPU"};  // first words of the columns after the matrix
     while (at < words.size() && !extra.contains(words[at].text)) add_part_name(words[at++]);
     while (at < words.size()) at = read_extra(words, at);
     if (matrix.parts.size() > kMaxParts)
-      fail(words.front().place, "found {} columns, expected at most {}", matrix.parts.size(), kMaxParts);
+      fail_at(file, words.front().place, "found {} columns, expected at most {}", matrix.parts.size(),
+              kMaxParts);
     return static_cast<std::size_t>(header - lines.begin());
   }
 
   void add_part_name(const Word& word) {
     if (!is_part(word.text))
-      fail(word.place, "found '{}', expected GPU0, GPU1, ..., NIC0, mlx5_0, ... or CPU Affinity", word.text);
+      fail_at(file, word.place, "found '{}', expected GPU0, GPU1, ..., NIC0, mlx5_0, ... or CPU Affinity",
+              word.text);
     if (!names.insert(word.text).second)
-      fail(word.place, "found '{}' twice, expected another name", word.text);
+      fail_at(file, word.place, "found '{}' twice, expected another name", word.text);
     matrix.parts.push_back({word.text, is_gpu(word.text), {}, -1, word.place});
   }
 
@@ -194,21 +190,22 @@ struct MatrixReader {
       extras.push_back(extra.front());
       return at + extra.size();
     }
-    fail(words[at].place, "found '{}', expected CPU Affinity, NUMA Affinity or GPU NUMA ID", words[at].text);
+    fail_at(file, words[at].place, "found '{}', expected CPU Affinity, NUMA Affinity or GPU NUMA ID",
+            words[at].text);
   }
 
   void read_row(const TextLine& line, MatrixPart& part) {
     const std::size_t columns = matrix.parts.size();
     const Word& label = line.words.front();
     if (label.text != part.name)
-      fail(label.place, "found '{}', expected the row of {}", label.text, part.name);
+      fail_at(file, label.place, "found '{}', expected the row of {}", label.text, part.name);
     part.place = label.place;
     std::vector<MatrixCell> row;
     for (std::size_t i = 0; i < columns; ++i) {
       if (i + 1 >= line.words.size() && !part.gpu && ends_before(line.end.line)) return;  // cut here
       if (i + 1 >= line.words.size())
-        fail(line.end, "found {} in the row of {}, expected {}, of {} to {}", counted(i, "cell"), part.name,
-             columns, matrix.parts.front().name, matrix.parts.back().name);
+        fail_at(file, line.end, "found {} in the row of {}, expected {}, of {} to {}", counted(i, "cell"),
+                part.name, columns, matrix.parts.front().name, matrix.parts.back().name);
       row.push_back(read_cell(line.words[i + 1], part, matrix.parts[i]));
     }
     matrix.cells.push_back(std::move(row));
@@ -217,14 +214,14 @@ struct MatrixReader {
 
   MatrixCell read_cell(const Word& word, const MatrixPart& row, const MatrixPart& column) {
     const std::optional<MatrixCell> cell = cell_of(word);
-    if (!cell) fail(word.place, "found '{}', expected {}", word.text, kExpected);
+    if (!cell) fail_at(file, word.place, "found '{}', expected {}", word.text, kExpected);
     const bool self = cell->relation == Relation::kSelf;
     if (self != (row.name == column.name))
-      fail(word.place, "found '{}' from {} to {}, expected X {}on the diagonal", word.text, row.name,
-           column.name, self ? "only " : "");
+      fail_at(file, word.place, "found '{}' from {} to {}, expected X {}on the diagonal", word.text, row.name,
+              column.name, self ? "only " : "");
     if (cell->relation == Relation::kNvLink && !(row.gpu && column.gpu))
-      fail(word.place, "found '{}' from {} to {}, expected NVLinks only between GPUs", word.text, row.name,
-           column.name);
+      fail_at(file, word.place, "found '{}' from {} to {}, expected NVLinks only between GPUs", word.text,
+              row.name, column.name);
     return *cell;
   }
 
@@ -239,7 +236,8 @@ struct MatrixReader {
       const bool is_number = word.text.front() >= '0' && word.text.front() <= '9';
       if (extra >= extras.size() || (!numbers && !is_number)) return note_remark(line, i);
       if (word.tabs > columns) extra = word.tabs - columns - 1;
-      if (!numbers) fail(word.place, "found '{}', expected numbers as 0-19,40-59, or N/A", word.text);
+      if (!numbers)
+        fail_at(file, word.place, "found '{}', expected numbers as 0-19,40-59, or N/A", word.text);
       const std::string& name = extras[std::min(extra, extras.size() - 1)];
       if (name == "CPU") part.cpus = *numbers;
       if (name == "NUMA" && numbers->size() == 1) part.numa = numbers->front();
@@ -257,8 +255,9 @@ struct MatrixReader {
         const MatrixCell& here = matrix.cells[a][b];
         const MatrixCell& there = matrix.cells[b][a];
         if (here.relation == there.relation && here.links == there.links) continue;
-        fail(here.place, "found '{0}' from {1} to {2}, expected '{3}' as from {2} to {1} in line {4}",
-             text_of(here), matrix.parts[a].name, matrix.parts[b].name, text_of(there), there.place.line);
+        fail_at(file, here.place,
+                "found '{0}' from {1} to {2}, expected '{3}' as from {2} to {1} in line {4}", text_of(here),
+                matrix.parts[a].name, matrix.parts[b].name, text_of(there), there.place.line);
       }
   }
   static std::string text_of(const MatrixCell& cell) {

@@ -34,7 +34,7 @@ void check_names(const Cluster& cluster, const std::string& file) {
     std::set<std::string> names;
     for (const auto& thing : things)
       if (!names.insert(thing.name).second)
-        fail_at(file, {}, "two " + what + " have the name '" + thing.name + "'; expected different names");
+        fail_at(file, {}, "two {} have the name '{}'; expected different names", what, thing.name);
   };
   check(cluster.nodes, "parts");
   check(cluster.links, "links");
@@ -77,10 +77,6 @@ std::string at_place(const std::string& file, FilePosition place) {
   return fmt::format("{}:{}:{}: ", file, place.line, place.column);
 }
 
-void fail_at(const std::string& file, FilePosition place, const std::string& message) {
-  throw InputError(at_place(file, place) + message);
-}
-
 ImportedHost::ImportedHost(std::string file, const ImportOptions& options)
     : file_(std::move(file)), options_(options) {
   Host host;
@@ -94,9 +90,9 @@ void ImportedHost::choose_device(const std::vector<std::string>& fitting, const 
   std::erase_if(known, [](const std::string& one) { return device_model(one).compute_capability == 0; });
   std::string name = options_.device;
   if (name.empty() && fitting.size() > 1)
-    fail(place, "{} fits several GPUs; set --device to one of: {}", reason, joined(fitting));
+    fail_at(file_, place, "{} fits several GPUs; set --device to one of: {}", reason, joined(fitting));
   if (name.empty() && fitting.empty())
-    fail(place, "the file does not determine the GPU; set --device to one of: {}", joined(known));
+    fail_at(file_, place, "the file does not determine the GPU; set --device to one of: {}", joined(known));
   if (name.empty()) {
     name = fitting.front();
     imported.assumed.push_back(

@@ -63,19 +63,17 @@ struct FilePosition {
 
 /// `topo.txt:3:14: `, and an InputError that starts with it.
 std::string at_place(const std::string& file, FilePosition place);
-[[noreturn]] void fail_at(const std::string& file, FilePosition place, const std::string& message);
+template <class... Values>
+[[noreturn]] void fail_at(const std::string& file, FilePosition place, fmt::format_string<Values...> message,
+                          Values&&... values) {
+  throw InputError(at_place(file, place) + fmt::format(message, std::forward<Values>(values)...));
+}
 
 /// The host of an imported file, `node`, under construction.
 class ImportedHost {
  public:
   /// \param file its name in errors
   ImportedHost(std::string file, const ImportOptions& options);
-
-  template <class... Values>
-  [[noreturn]] void fail(FilePosition place, fmt::format_string<Values...> message,
-                         Values&&... values) const {
-    fail_at(file_, place, fmt::format(message, std::forward<Values>(values)...));
-  }
 
   /// Sets the device of every GPU: that of the options, else the only one of `fitting`, which a note reports
   /// with the `reason`. \throws InputError at `place` that lists those that fit, else all GPUs; UsageError if

@@ -239,8 +239,8 @@ struct MatrixHost {
     for (const auto& row : matrix.cells)
       for (const MatrixCell& cell : row)
         if (cell.links > host.device().links.nvlinks)
-          host.fail(cell.place, "found 'NV{}', expected at most the {} NVLinks of device {}", cell.links,
-                    host.device().links.nvlinks, host.device().name);
+          fail_at(file, cell.place, "found 'NV{}', expected at most the {} NVLinks of device {}", cell.links,
+                  host.device().links.nvlinks, host.device().name);
   }
 
   void add_nvlink() {
@@ -276,10 +276,10 @@ struct MatrixHost {
           host.parts.join(part_node[a], part_node[b], host.nvlinks(links), LinkKind::kNvLink);
       }
       if (sum > host.device().links.nvlinks)
-        host.fail(matrix.parts[a].place,
-                  "found {} NVLinks of {} in all, expected at most the {} of device {}, or equal NV# between "
-                  "all GPUs, as with NVSwitches",
-                  sum, matrix.parts[a].name, host.device().links.nvlinks, host.device().name);
+        fail_at(file, matrix.parts[a].place,
+                "found {} NVLinks of {} in all, expected at most the {} of device {}, or equal NV# between "
+                "all GPUs, as with NVSwitches",
+                sum, matrix.parts[a].name, host.device().links.nvlinks, host.device().name);
     }
   }
 
