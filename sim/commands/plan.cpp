@@ -13,7 +13,7 @@
 #include "sim/commands/train.hpp"
 #include "sim/plan/launch.hpp"
 #include "sim/plan/report.hpp"
-#include "sim/plan/user_plans.hpp"
+#include "sim/plan/search.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "sim/train/expected.hpp"
 #include "topologies/devices.hpp"

@@ -1,4 +1,4 @@
-#include "sim/plan/user_plans.hpp"
+#include "sim/plan/search.hpp"
 
 #include <algorithm>
 #include <array>

@@ -22,7 +22,7 @@
 #include "sim/evidence/compare.hpp"
 #include "sim/evidence/rows.hpp"
 #include "sim/plan/launch_reader.hpp"
-#include "sim/plan/user_plans.hpp"
+#include "sim/plan/search.hpp"
 #include "sim/replay/convention.hpp"
 #include "sim/replay/prediction_options.hpp"
 #include "sim/replay/profile.hpp"
