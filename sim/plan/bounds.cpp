@@ -385,7 +385,7 @@ double PlanBounds::sharded_s(const PlanView& view) {
                     computed + links_.collective_s(CollectiveKind::kAllReduce, first.message(), copy) +
                         optimizer_s(view, own, all, 1));
   // Groups have streams of their own: transfers of units, experts and replicas may overlap.
-  const bool keeps = view.plan.text("sharding") == "shard_grad_op";
+  const bool keeps = view.keeps_gathered();
   const double reductions = view.reduces_each() ? parts : 1.0;
   const bool averages_each = view.plan.text("accumulate") == "every";
   const double gathers = keeps ? reductions : 2.0 * parts;

@@ -249,10 +249,9 @@ double MemoryBounds::sharded_bytes(const PlanView& view) {
   for (const FsdpUnit& unit : all)
     for (const MemoryChange& held : resident_shard(view.model, unit))
       if (!freed || held.category != MemoryCategory::kGradients) bytes += held.size.count();
-  const bool keeps = view.plan.text("sharding") == "shard_grad_op",
-             accumulates = view.shape.micro_batches > 1 && !view.reduces_each();
   const auto [found, is_new] = sharded_peaks_.try_emplace(
-      {&view.model, view.samples, view.recompute, all.data(), keeps, accumulates}, 0.0);
+      {&view.model, view.samples, view.recompute, all.data(), view.keeps_gathered(), view.accumulates()},
+      0.0);
   if (is_new) found->second = sharded_peak(view);
   return bytes + found->second;
 }
@@ -262,8 +261,7 @@ double MemoryBounds::sharded_peak(const PlanView& view) {
     double parameters = 0.0, gradients = 0.0;  ///< of one unit with its experts
     double parameters_before = 0.0;            ///< of the units before it, without the root
   };
-  const bool keeps = view.plan.text("sharding") == "shard_grad_op",
-             accumulates = view.shape.micro_batches > 1 && !view.reduces_each();
+  const bool keeps = view.keeps_gathered(), accumulates = view.accumulates();
   std::vector<Held> held(view.model.segments.size());
   Held root, sum;
   const bool copies = view.model.execution.gathered == "copied";  // the root has gradients one by one

@@ -48,6 +48,10 @@ struct PlanView {
   [[nodiscard]] bool reduces_each() const {
     return plan.text("accumulate") == "every" || plan.text("accumulate") == "shard-then-replicas";
   }
+  /// True if FSDP gathers parameters once for forward and backward.
+  [[nodiscard]] bool keeps_gathered() const { return plan.text("sharding") == "shard_grad_op"; }
+  /// True if FSDP adds whole gradients of several micro-batches.
+  [[nodiscard]] bool accumulates() const { return shape.micro_batches > 1 && !reduces_each(); }
   /// Shards of experts where `shards` ranks share the other parameters; 1 if nothing is shared.
   [[nodiscard]] int expert_shards(int shards) const {
     return shards > 1 ? shards * tensor / (expert * expert_tensor) : 1;

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <queue>
 #include <set>
-#include <tuple>
 
 #include "core/error.hpp"
 #include "core/processes.hpp"
@@ -308,9 +308,7 @@ class PlanSearch {
     double bound = 0.0;
     std::size_t index = 0;  ///< in waiting_
     bool tight = false;
-    bool operator<(const Entry& other) const {  // the queue's first entry is the largest
-      return std::tie(bound, index) > std::tie(other.bound, other.index);
-    }
+    auto operator<=>(const Entry&) const = default;
   };
 
   PlanModels& models_;
@@ -320,7 +318,7 @@ class PlanSearch {
   PlanReplays replays_;
   PlanCounts counts_;
   std::deque<PlanRecord> waiting_;  ///< whose places stay when others are added
-  std::priority_queue<Entry> queue_;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;  ///< the least bound is on top
   std::vector<PlanRecord> kept_;
   std::multiset<double> best_;  ///< scores
   std::set<OptionTexts> variants_;
