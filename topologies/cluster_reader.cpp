@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/ranges.hpp"
+#include "topologies/disjoint_groups.hpp"
 #include "topologies/explicit_parts.hpp"
 #include "topologies/host_parts.hpp"
 #include "topologies/network.hpp"
@@ -204,11 +205,7 @@ void expect_single_links(const YamlNode& node, const Cluster& cluster) {
 
 /// Every link can carry bytes, names are unique, and every place reaches every other.
 void check_network(const YamlNode& node, const Cluster& cluster) {
-  std::vector<int> root = whole_numbers(0, cluster.nodes.size());
-  const auto find = [&](int i) {
-    while (root[i] != i) i = root[i] = root[root[i]];
-    return i;
-  };
+  DisjointGroups groups(cluster.nodes.size());
   expect_own_names(node, "nodes", cluster.nodes);
   expect_own_names(node, "links", cluster.links);
   expect_single_links(node, cluster);
@@ -220,12 +217,12 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
     if (const Link& first = cluster.links.front(); link.queue != first.queue)
       node.fail("link '{}': queue {} beside link '{}' with queue {}; expected the same at all links",
                 link.name, to_text(link.queue), first.name, to_text(first.queue));
-    root[find(link.a)] = find(link.b);
+    groups.join(link.a, link.b);
   }
   const std::vector<int> places = cluster.places();
   const std::string what = cluster.has_devices() ? "device" : "host";
   for (const int place : places)
-    if (find(place) != find(places.front()))
+    if (groups.of(place) != groups.of(places.front()))
       node.fail("no links lead from {0} '{1}' to {0} '{2}'", what, cluster.node_name(places.front()),
                 cluster.node_name(place));
 }

@@ -4,45 +4,19 @@
 #include <array>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 
 #include "core/text.hpp"
+#include "topologies/disjoint_groups.hpp"
 #include "topologies/host_parts.hpp"
 
 namespace stepcast {
 namespace {
 
-/// Disjoint groups of parts; a group's number is its first part.
-class Groups {
- public:
-  explicit Groups(int parts) : first_(parts) { std::iota(first_.begin(), first_.end(), 0); }
-  [[nodiscard]] int of(int part) const { return first_[part]; }
-  void join(int a, int b) {
-    const int kept = std::min(of(a), of(b));
-    const int gone = std::max(of(a), of(b));
-    std::ranges::replace(first_, gone, kept);
-  }
-  [[nodiscard]] std::vector<int> members(int group) const {
-    std::vector<int> result;
-    for (std::size_t i = 0; i < first_.size(); ++i)
-      if (first_[i] == group) result.push_back(static_cast<int>(i));
-    return result;
-  }
-  /// In the order of their first parts.
-  [[nodiscard]] std::vector<int> all() const {
-    const std::set<int> unique(first_.begin(), first_.end());
-    return {unique.begin(), unique.end()};
-  }
-
- private:
-  std::vector<int> first_;
-};
-
 /// Parts that reach each other over PCIe within `farthest`.
-Groups groups_within(const TopologyMatrix& matrix, Relation farthest) {
-  Groups groups(matrix.size());
+DisjointGroups groups_within(const TopologyMatrix& matrix, Relation farthest) {
+  DisjointGroups groups(matrix.parts.size());
   for (const auto& [a, b] : matrix.pairs()) {
     const Relation relation = matrix.cells[a][b].relation;
     if (relation >= Relation::kPix && relation <= farthest) groups.join(a, b);
@@ -50,7 +24,7 @@ Groups groups_within(const TopologyMatrix& matrix, Relation farthest) {
   return groups;
 }
 
-bool apart(const TopologyMatrix& matrix, const Groups& groups, int a, int b) {
+bool apart(const TopologyMatrix& matrix, const DisjointGroups& groups, int a, int b) {
   for (const int x : groups.members(groups.of(a)))
     for (const int y : groups.members(groups.of(b)))
       if (matrix.cells[x][y].relation == Relation::kSys) return true;
@@ -65,8 +39,8 @@ bool same_affinity(const MatrixPart& a, const MatrixPart& b) {
 }
 
 /// Parts of one NUMA node.
-Groups group_by_socket(const TopologyMatrix& matrix) {
-  Groups groups = groups_within(matrix, Relation::kNode);
+DisjointGroups group_by_socket(const TopologyMatrix& matrix) {
+  DisjointGroups groups = groups_within(matrix, Relation::kNode);
   const auto join_where = [&](const auto& together) {
     for (const auto& [a, b] : matrix.pairs())
       if (groups.of(a) != groups.of(b) && together(matrix.parts[a], matrix.parts[b]) &&
@@ -178,8 +152,8 @@ struct MatrixHost {
 
   /// Adds a switch per PIX group, and one above if several groups or parts are PXB.
   void add_switches() {
-    const Groups single = groups_within(matrix, Relation::kPix);
-    const Groups several = groups_within(matrix, Relation::kPxb);
+    const DisjointGroups single = groups_within(matrix, Relation::kPix);
+    const DisjointGroups several = groups_within(matrix, Relation::kPxb);
     for (const int group : several.all()) {
       const std::vector<int> parts = several.members(group);
       if (parts.size() < 2) continue;
@@ -193,7 +167,7 @@ struct MatrixHost {
   }
 
   /// Notes two parts that are far from each other but both near a third; they count as near.
-  void note_contradiction(int a, int b, const Groups& single, const Groups& several) {
+  void note_contradiction(int a, int b, const DisjointGroups& single, const DisjointGroups& several) {
     const MatrixCell& cell = matrix.cells[a][b];
     const Relation built = single.of(a) == single.of(b)     ? Relation::kPix
                            : several.of(a) == several.of(b) ? Relation::kPxb
@@ -217,7 +191,7 @@ struct MatrixHost {
 
   /// Groups of two or more GPUs that NV# connect.
   [[nodiscard]] std::vector<std::vector<int>> nvlink_domains() const {
-    Groups groups(matrix.size());
+    DisjointGroups groups(matrix.parts.size());
     for (const auto& [a, b] : matrix.pairs())
       if (matrix.cells[a][b].links > 0) groups.join(a, b);
     std::vector<std::vector<int>> domains;
@@ -283,7 +257,7 @@ struct MatrixHost {
     }
   }
 
-  const Groups sockets = group_by_socket(matrix);
+  const DisjointGroups sockets = group_by_socket(matrix);
   std::vector<int> part_node = std::vector<int>(matrix.parts.size(), -1),
                    above = part_node;  ///< by part; `above`: its socket or PCIe switch, so far
   ImportedHost host{file, options};

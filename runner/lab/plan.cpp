@@ -1,11 +1,11 @@
 #include "runner/lab/plan.hpp"
 
 #include <algorithm>
-#include <boost/pending/disjoint_sets.hpp>
 #include <cctype>
 #include <map>
 
 #include "core/error.hpp"
+#include "topologies/disjoint_groups.hpp"
 
 namespace stepcast {
 namespace {
@@ -38,16 +38,13 @@ void check_hosts(const Cluster& cluster) {
 
 /// A link between two nodes that are already connected is a second way.
 void check_tree(const Cluster& cluster) {
-  boost::disjoint_sets_with_storage<> connected(cluster.nodes.size());
+  DisjointGroups groups(cluster.nodes.size());
   std::map<int, int> links;
   for (const Link& link : cluster.links) {
-    const auto a = connected.find_set(static_cast<std::size_t>(link.a));
-    const auto b = connected.find_set(static_cast<std::size_t>(link.b));
-    if (a == b)
+    if (!groups.join(link.a, link.b))
       refuse(cluster,
              "link '" + link.name +
                  "' is a second way between its ends; the lab builds trees (of leaf_spine: spines: 1)");
-    connected.link(a, b);
     for (const int end : {link.a, link.b})
       if (cluster.node(end).kind == NodeKind::kSocket && ++links[end] > 1)
         refuse(cluster, "host '" + cluster.node_name(end) + "' has more than one link");
