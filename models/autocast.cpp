@@ -7,21 +7,17 @@ namespace stepcast {
 namespace {
 
 /// Walks the kernels of a model in their order, and changes what each segment keeps.
-class Autocast {
- public:
-  explicit Autocast(const Model& model) : recomputed_(model.recomputed_part) {}
+struct Autocast {
+  const RecomputedPart recomputed;
 
   /// \param again they are recomputed, so that their bytes are kept
   void cast(std::vector<LayerWork>& works, SavedBytes& saved, bool again) {
-    saved_ = &saved;
-    again_ = again;
+    kept_bytes = &saved;
+    is_repeated = again;
     for (LayerWork& work : works) cast(work);
     saved.float32 = std::min(saved.float32, saved.size);
   }
-  /// The latest output is in fp32.
-  [[nodiscard]] bool is_wide() const { return wide_; }
 
- private:
   void cast(LayerWork& work) {
     const bool norm = work.any([](const Kernel& one) { return one.is(KernelRole::kNorm); });
     const bool drops = work.any([](const Kernel& one) { return one.kept.masks > Bytes(0); });
@@ -31,27 +27,27 @@ class Autocast {
         if (gemm->has_weight())
           casts.push_back(operands(*gemm, work));
         else
-          read_ = {};
-        wide_ = false;
+          latest_cast = {};
+        is_wide = false;
       } else if (kernel.moved == Moved::kCast) {
         if (norm) kernel.forward = kernel.backward = Bytes(0);  // it is in fp32 already
       } else if (kernel.is(KernelRole::kCoreAttention)) {
         if (kernel.moved == Moved::kCompute && kernel.attention() == nullptr)
           casts.push_back(probabilities(kernel, drops));
-        read_ = {};
-        wide_ = false;
+        latest_cast = {};
+        is_wide = false;
       } else if (kernel.is(KernelRole::kNorm) || kernel.is(KernelRole::kPromoted) ||
-                 (kernel.is(KernelRole::kResidual) && stream_)) {
-        if (keeps(false)) saved_->float32 += kernel.kept.size - kernel.kept.float32;
+                 (kernel.is(KernelRole::kResidual) && stream)) {
+        if (keeps(false)) kept_bytes->float32 += kernel.kept.size - kernel.kept.float32;
         if (keeps(false) && kernel.is(KernelRole::kNorm))
-          saved_->float32 += 0.5 * kernel.forward;  // its input
+          kept_bytes->float32 += 0.5 * kernel.forward;  // its input
         kernel.moved = Moved::kFloat32;
-        wide_ = stream_ = true;
-        activated_ = false;
-        read_ = {};
+        is_wide = stream = true;
+        activated = false;
+        latest_cast = {};
       } else if (kernel.forward > Bytes(0) && kernel.moved == Moved::kCompute) {
-        wide_ = false;
-        activated_ = activated_ || kernel.is(KernelRole::kExpertActivation);
+        is_wide = false;
+        activated = activated || kernel.is(KernelRole::kExpertActivation);
       }
     }
     work.kernels.insert(work.kernels.end(), casts.begin(), casts.end());
@@ -59,8 +55,8 @@ class Autocast {
 
   /// Whether the segment keeps what these kernels keep, and not only their recomputation.
   [[nodiscard]] bool keeps(bool core_attention) const {
-    return again_ || !(recomputed_ == RecomputedPart::kOperations ||
-                       (core_attention && contains(recomputed_, RecomputedPart::kCoreAttention)));
+    return is_repeated || !(recomputed == RecomputedPart::kOperations ||
+                            (core_attention && contains(recomputed, RecomputedPart::kCoreAttention)));
   }
 
   /// Bytes of scale, mask and softmax per probability, unless one kernel does all three. Forward: 4 scale
@@ -77,8 +73,8 @@ class Autocast {
       kernel.forward = Bytes(18.0 * p);
       kernel.backward = Bytes(22.0 * p) + 0.5 * (kernel.backward - float32_bytes(kUnmasked * p));
     }
-    if (keeps(true)) saved_->float32 += kept;
-    if (keeps(true) && !drops) saved_->size += kept;
+    if (keeps(true)) kept_bytes->float32 += kept;
+    if (keeps(true) && !drops) kept_bytes->size += kept;
     const int launches = p > 0.0 ? 1 : 0;
     return moves(p, p, launches, launches, Moved::kCast);
   }
@@ -87,29 +83,29 @@ class Autocast {
   /// that reads a norm's output casts it: q, k and v; gate and up, which have as many columns; experts'.
   Kernel operands(const Gemm& gemm, LayerWork& work) {
     constexpr double kCast = 12.0;  // a weight's 4 + 2 B, of work whose bytes in 16 bit are half of these
-    const bool same = gemm.shares_input ? gemm.depth == read_.depth
-                                        : gemm.columns == read_.columns && gemm.depth == read_.depth &&
-                                              gemm.rows == read_.rows;
-    const bool another =
-        read_.depth > 0.0 && (same || (gemm.times > 1.0 && !activated_ && gemm.depth == read_.depth));
-    const bool wide = wide_ || another;
-    if (wide) read_ = gemm;
+    const bool same = gemm.shares_input
+                          ? gemm.depth == latest_cast.depth
+                          : gemm.columns == latest_cast.columns && gemm.depth == latest_cast.depth &&
+                                gemm.rows == latest_cast.rows;
+    const bool another = latest_cast.depth > 0.0 &&
+                         (same || (gemm.times > 1.0 && !activated && gemm.depth == latest_cast.depth));
+    const bool wide = is_wide || another;
+    if (wide) latest_cast = gemm;
     const double inputs = wide ? gemm.rows * gemm.depth * gemm.times : 0.0;
     const double weights = kCast * gemm.columns * gemm.depth * gemm.times;
     work.forward_weights += Bytes(weights);
     if (!gemm.frozen) work.backward_weights += Bytes(weights);
-    if (another && gemm.times == 1.0 && keeps(false)) saved_->size += float32_bytes(inputs);
+    if (another && gemm.times == 1.0 && keeps(false)) kept_bytes->size += float32_bytes(inputs);
     const auto launches = static_cast<int>((wide ? 2.0 : 1.0) * gemm.times);
     return moves(inputs, inputs, launches, launches, Moved::kCast);
   }
 
-  const RecomputedPart recomputed_;
-  SavedBytes* saved_ = nullptr;
-  bool again_ = false;
-  bool wide_ = false;
-  bool stream_ = false;     ///< residual sums are in fp32, since an embedding or a norm is
-  bool activated_ = false;  ///< between the products of routed experts
-  Gemm read_{};             ///< the latest one that cast its input; depth 0: none since the norm
+  SavedBytes* kept_bytes = nullptr;
+  bool is_repeated = false;
+  bool is_wide = false;    ///< the latest output is in fp32
+  bool stream = false;     ///< residual sums are in fp32, since an embedding or a norm is
+  bool activated = false;  ///< between the products of routed experts
+  Gemm latest_cast{};      ///< the latest one that cast its input; depth 0: none since the norm
 };
 
 /// Marks the weights that the segment's GEMMs cast, those of other segments that it shares too.
@@ -133,14 +129,14 @@ void add_copies(const Segment& segment, Model& model) {
 }  // namespace
 
 void autocast(Model& model) {
-  Autocast walk(model);
+  Autocast walk{model.recomputed_part};
   const double part = bytes_of(model.precision.compute) / bytes_of("fp32");
   for (Segment& segment : model.segments) {
     Autocast again = walk;
     again.cast(segment.recomputed.work, segment.recomputed.saved, true);
     walk.cast(segment.work, segment.saved, false);
     add_copies(segment, model);
-    if (walk.is_wide()) segment.output_size = (1.0 / part) * segment.output_size;
+    if (walk.is_wide) segment.output_size = (1.0 / part) * segment.output_size;
   }
 }
 

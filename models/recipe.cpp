@@ -17,39 +17,36 @@ bool fits(const Gemm& gemm) {
 }
 
 /// Casts of the operands of a segment's GEMMs.
-class Casts {
- public:
-  /// \param width features of the arrays between layers; `parts` ranks cast their own positions of these
-  Casts(const Recipe& recipe, bool transposes, bool weights, double parts, std::int64_t width)
-      : recipe_(recipe), weights_(weights), width_(static_cast<double>(width)) {
-    const bool copies = recipe.transposed || (transposes && recipe.scaled_by_tensor);
-    others_ = recipe.cast + (copies ? 1.0 : 0.0);
-    hidden_ = parts > 1.0 ? recipe.cast / parts + (copies ? 2.0 : 0.0) : others_;
-  }
+struct Casts {
+  const Recipe& recipe;
+  const bool copies;         ///< a cast writes a transposed copy, too
+  const bool casts_weights;  ///< they do not arrive cast
+  const double parts;        ///< ranks that cast their own positions of arrays between layers
+  const double width;        ///< features of these arrays
 
   /// Adds casts of the input, of weights that do not arrive cast, and of the gradients of the outputs.
   void add(LayerWork& work) {
     std::vector<Kernel> casts;
     int of_experts = work.has_router() ? 0 : 2;  // GEMMs so far: gate and up, down, the shared expert's
-    if (recipe_.casts_weights_each_time ||
+    if (recipe.casts_weights_each_time ||
         work.any([](const Kernel& one) { return one.is(KernelRole::kNorm); }))
-      last_ = {};
+      last = {};
     for (Kernel& kernel : work.kernels) {
-      after_norm_ = after_norm_ || kernel.is(KernelRole::kNorm);
+      after_norm = after_norm || kernel.is(KernelRole::kNorm);
       Gemm* gemm = kernel.gemm();
       if (gemm == nullptr || !fits(*gemm)) continue;
       gemm->low = true;
       const auto times = static_cast<int>(gemm->times);
       const double inputs = gemm->rows * gemm->depth * gemm->times;
-      const bool is_cast = gemm->shares_input || last_ == std::pair(gemm->rows, gemm->depth);
+      const bool is_cast = gemm->shares_input || last == std::pair(gemm->rows, gemm->depth);
       ++of_experts;
       if (!is_cast)
-        casts.push_back(cast(bytes(gemm->depth) - (after_norm_ ? recipe_.fused : 0.0), inputs, times, true));
+        casts.push_back(cast(bytes(gemm->depth) - (after_norm ? recipe.fused : 0.0), inputs, times, true));
       if (!is_cast && of_experts == 2) casts.back().role = KernelRole::kExpertActivation;
-      last_ = {};
-      after_norm_ = false;
-      const double weights = others_ * gemm->columns * gemm->depth * gemm->times;
-      if (weights_ && recipe_.casts_weights_each_time) {
+      last = {};
+      after_norm = false;
+      const double weights = others * gemm->columns * gemm->depth * gemm->times;
+      if (casts_weights && recipe.casts_weights_each_time) {
         work.forward_weights += Bytes(weights);
         casts.push_back(cast(0.0, 0.0, times, true));
       }
@@ -57,28 +54,26 @@ class Casts {
       if (of_experts == 1) casts.back().role = KernelRole::kExpertActivation;
     }
     // Transformer Engine joins the GEMMs of gate and value, which follow each other in two works.
-    if (work.kernels.size() == 1 && work.kernels.front().gemm() != nullptr &&
-        !recipe_.casts_weights_each_time)
-      last_ = {work.kernels.front().gemm()->rows, work.kernels.front().gemm()->depth};
+    if (work.kernels.size() == 1 && work.kernels.front().gemm() != nullptr && !recipe.casts_weights_each_time)
+      last = {work.kernels.front().gemm()->rows, work.kernels.front().gemm()->depth};
     else if (!casts.empty() || work.any(&Kernel::attention))
-      last_ = {};
+      last = {};
     work.kernels.insert(work.kernels.end(), casts.begin(), casts.end());
   }
 
- private:
-  [[nodiscard]] double bytes(double features) const { return features == width_ ? hidden_ : others_; }
+  [[nodiscard]] double bytes(double features) const { return features == width ? hidden : others; }
   [[nodiscard]] Kernel cast(double bytes, double elements, int times, bool forward) const {
     Kernel kernel{.launches = 0, .backward_launches = 0, .moved = Moved::kQuantized};
     (forward ? kernel.forward : kernel.backward) = Bytes(bytes * elements);
-    (forward ? kernel.launches : kernel.backward_launches) = recipe_.launches * times;
+    (forward ? kernel.launches : kernel.backward_launches) = recipe.launches * times;
     return kernel;
   }
 
-  const Recipe& recipe_;
-  bool weights_;
-  double width_, others_ = 0.0, hidden_ = 0.0;  ///< bytes that a cast moves per element
-  bool after_norm_ = false;
-  std::pair<double, double> last_{};  ///< rows and depth of the linear layer before, whose input is cast
+  /// Bytes that a cast moves per element, of arrays between layers and of others.
+  const double others = recipe.cast + (copies ? 1.0 : 0.0);
+  const double hidden = parts > 1.0 ? recipe.cast / parts + (copies ? 2.0 : 0.0) : others;
+  bool after_norm = false;
+  std::pair<double, double> last{};  ///< rows and depth of the linear layer before, whose input is cast
 };
 
 bool is_weight(const Parameter& parameter, const Segment& segment) {
@@ -142,8 +137,11 @@ void quantize(Model& model, bool transposes) {
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work}) {
-      Casts casts(recipe, transposes, !gathered || recipe.gathers_half, in_parts ? model.parallel.tensor : 1,
-                  segment.output.back());
+      Casts casts{.recipe = recipe,
+                  .copies = recipe.transposed || (transposes && recipe.scaled_by_tensor),
+                  .casts_weights = !gathered || recipe.gathers_half,
+                  .parts = in_parts ? 1.0 * model.parallel.tensor : 1.0,
+                  .width = static_cast<double>(segment.output.back())};
       for (LayerWork& work : *works) casts.add(work);
     }
     SavedBytes& inputs =

@@ -62,32 +62,30 @@ std::vector<ShellWord> commands_in(const std::string& text) {
   return commands;
 }
 
-class ScriptReader {
- public:
-  explicit ScriptReader(std::string name) : name_(std::move(name)) {}
+struct ScriptReader {
+  const std::string& file_name;
 
   LaunchFile read(std::string text) {
     std::erase(text, '\r');
     for (const ShellWord& command : commands_in(text)) {
       const bool comment = command.text.starts_with('#');
-      comment ? read_comment(command.text, command.line, file_) : read_command(command.text, command.line);
+      comment ? read_comment(command.text, command.line, file) : read_command(command.text, command.line);
       if (command.text.starts_with("#SBATCH")) read_slurm(command.text.substr(0, 1'000), command.line);
     }
-    return std::move(file_);
+    return std::move(file);
   }
 
- private:
   [[noreturn]] void fail(int line, const std::string& message) const {
-    throw InputError("{}:{}: {}", name_, line, message);
+    throw InputError("{}:{}: {}", file_name, line, message);
   }
 
   void read_slurm(const std::string& text, int line) {
     static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]|-(N)\s*)(?!-)(\S+))");
     for (std::sregex_iterator at(text.begin(), text.end(), kOption), end; at != end; ++at) {
       const std::string option = (*at)[2].matched ? "nodes" : (*at)[1].str();
-      file_.entries.push_back({"sbatch-" + option, (*at)[3], line});
+      file.entries.push_back({"sbatch-" + option, (*at)[3], line});
       if (option == "nodes")
-        variables_["SLURM_NNODES"] = variables_["SLURM_JOB_NUM_NODES"] = {ShellWord{(*at)[3], line}};
+        variables["SLURM_NNODES"] = variables["SLURM_JOB_NUM_NODES"] = {ShellWord{(*at)[3], line}};
     }
   }
 
@@ -118,7 +116,7 @@ class ScriptReader {
     if (list && end == std::string::npos) fail(line, "'" + variable + "': the list is not closed");
     const auto words = list ? words_of(text.substr(equals + 2, end - equals - 2), line)
                             : words_of(text.erase(0, equals + 1), line, &end);
-    std::vector<ShellWord>& known = variables_[variable];
+    std::vector<ShellWord>& known = variables[variable];
     if (!appends) known.clear();
     known.insert(known.end(), words.begin(), words.end());
     text.erase(0, end);
@@ -220,8 +218,8 @@ class ScriptReader {
       end = close == std::string::npos ? text.size() : close + 1;
     }
     at = end - 1;
-    const auto found = variables_.find(name);
-    if (found != variables_.end()) return found->second;
+    const auto found = variables.find(name);
+    if (found != variables.end()) return found->second;
     return {has_default ? ShellWord{otherwise, 0} : unknown};
   }
 
@@ -232,8 +230,8 @@ class ScriptReader {
     std::smatch found;
     for (bool first = true; !rest.empty(); rest = found.suffix().str(), first = false) {
       if (rest.size() > 1'000 || !std::regex_search(rest, found, kTerm)) return "\x01";
-      const auto variable = variables_.find(found[2]);
-      const bool one = variable != variables_.end() && variable->second.size() == 1;
+      const auto variable = variables.find(found[2]);
+      const bool one = variable != variables.end() && variable->second.size() == 1;
       const auto value = number_in<int>(one ? variable->second.front().text : found[2].str());
       const char sign = found[1].length() > 0 ? *found[1].first : first ? '+' : '\0';
       if (!value || sign == '\0' || (*value == 0 && (sign == '/' || sign == '%'))) return "\x01";
@@ -276,11 +274,11 @@ class ScriptReader {
         if (word.size() < 1'000 && (started || word.find('.') != std::string::npos) &&
             std::regex_match(word, kOverride)) {
           const auto equals = word.find('=');
-          file_.entries.push_back(
+          file.entries.push_back(
               {word.substr(word.find_first_not_of('+'), equals - word.find_first_not_of('+')),
                word.substr(equals + 1), words[i].line});
         } else if (word == "\x01") {
-          file_.ignored.push_back(fmt::format("line {}: a word that is not literal", words[i].line));
+          file.ignored.push_back(fmt::format("line {}: a word that is not literal", words[i].line));
         }
         continue;
       }
@@ -297,19 +295,18 @@ class ScriptReader {
           value += " " + words[++i].text;
         break;
       }
-      file_.entries.push_back({key, value, words[i].line});
+      file.entries.push_back({key, value, words[i].line});
     }
   }
 
-  const std::string name_;
-  std::map<std::string, std::vector<ShellWord>> variables_{};
-  LaunchFile file_{};
+  std::map<std::string, std::vector<ShellWord>> variables{};
+  LaunchFile file{};
 };
 
 }  // namespace
 
 LaunchFile read_script(const std::string& text, const std::string& name) {
-  return ScriptReader(name).read(text);
+  return ScriptReader{name}.read(text);
 }
 
 }  // namespace stepcast
