@@ -63,6 +63,13 @@ std::optional<typename Map::mapped_type> optional_at(const Map& map, const Key& 
   return found == map.end() ? std::nullopt : std::optional(found->second);
 }
 
+/// The value of `key`, which `make()` returns when it is first needed. References to it stay valid.
+template <class Map, class Make>
+auto& cached(Map& map, const typename Map::key_type& key, const Make& make) {
+  const auto found = map.find(key);
+  return found != map.end() ? found->second : map.emplace(key, make()).first->second;
+}
+
 /// The item whose member `name_of` is `name`. \param what it is, for the message
 /// \throws Failure that lists the names, and the nearest
 template <class Failure = InputError, class Items, class NameOf>

@@ -79,9 +79,7 @@ const NcclTables& nccl_tables(int compute_capability) {
   const std::map<int, std::string>& generations = nccl_constants().generations;
   auto newest = generations.upper_bound(compute_capability);
   if (newest != generations.begin()) --newest;
-  const auto found = known.find(newest->first);
-  if (found != known.end()) return found->second;
-  return known.emplace(newest->first, read_tables(load(newest->second))).first->second;
+  return cached(known, newest->first, [&] { return read_tables(load(newest->second)); });
 }
 
 const NcclConstants& nccl_constants() {

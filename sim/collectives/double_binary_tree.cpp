@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "sim/collectives/blocks.hpp"
 #include "sim/collectives/double_tree.hpp"
 #include "sim/collectives/nccl_tuning.hpp"
@@ -124,9 +125,7 @@ int chunks(const CollectiveCall& call) {
 
 const TreeRounds& rounds_over(int ranks) {
   static thread_local std::map<int, TreeRounds> made;
-  const auto [found, is_new] = made.try_emplace(ranks);
-  if (is_new) found->second = tree_rounds(ranks);
-  return found->second;
+  return cached(made, ranks, [&] { return tree_rounds(ranks); });
 }
 
 /// Rounds of one phase: the last chunk crosses the last edge.

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "sim/collectives/nccl_rings.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/nccl_tables.hpp"
@@ -278,9 +279,7 @@ BytesPerSecond nccl_tcp_rate(BytesPerSecond wire) {
 
 const NcclGraph& NcclGraphs::of(const std::vector<int>& places) {
   assert(!places.empty());
-  const auto found = graphs_.find(places);
-  if (found != graphs_.end()) return found->second;
-  return graphs_.emplace(places, GraphOfGroup{*this, places}.build()).first->second;
+  return cached(graphs_, places, [&] { return GraphOfGroup{*this, places}.build(); });
 }
 
 const NcclPair& NcclGraphs::pair(int from, int to) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/ranges.hpp"
 #include "sim/replay/dispatch.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/strategies/fsdp_units.hpp"
@@ -194,18 +195,15 @@ int PlanBounds::first_alike(const PlanView& view, int first_rank) {
 
 const PlanBounds::SegmentTimes& PlanBounds::times(const PlanView& view, int first_rank) {
   const int rank = first_alike(view, first_rank);
-  const auto [found, is_new] = times_.try_emplace({&view.costs, rank});
-  if (is_new)
-    found->second = sums_of(view, &PhaseCost::device_s, fastest_host_,
-                            [&](const LayerCollective& one) { return layer_collective_s(view, one, rank); });
-  return found->second;
+  const auto time = [&](const LayerCollective& one) { return layer_collective_s(view, one, rank); };
+  return cached(times_, {&view.costs, rank},
+                [&] { return sums_of(view, &PhaseCost::device_s, fastest_host_, time); });
 }
 
 const PlanBounds::SegmentTimes& PlanBounds::issue_times(const PlanView& view) {
-  const auto [found, is_new] = times_.try_emplace({&view.costs, kIssued});
-  if (is_new)
-    found->second = sums_of(view, &PhaseCost::launch_s, 1.0, [](const LayerCollective&) { return 0.0; });
-  return found->second;
+  const auto none = [](const LayerCollective&) { return 0.0; };
+  return cached(times_, {&view.costs, kIssued},
+                [&] { return sums_of(view, &PhaseCost::launch_s, 1.0, none); });
 }
 
 PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseCost::*part, double speed,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/ranges.hpp"
 #include "sim/collectives/nccl_reached.hpp"
 #include "sim/collectives/nccl_tuning.hpp"
 
@@ -59,9 +60,9 @@ double LinkTimes::pieces_s(CollectiveKind kind, Bytes all, StridedRanks ranks) {
 double LinkTimes::message_s(int from, int to, Bytes message) {
   if (!graphs_) return 0.0;
   const int here = places_[from], there = places_[to];
-  const auto [found, is_new] = messages_.try_emplace({{here, there}, message.count()}, 0.0);
-  if (is_new) found->second = nccl_point_to_point(graphs_->pair(here, there), message).time(message).count();
-  return found->second;
+  return cached(messages_, {{here, there}, message.count()}, [&] {
+    return nccl_point_to_point(graphs_->pair(here, there), message).time(message).count();
+  });
 }
 
 }  // namespace stepcast

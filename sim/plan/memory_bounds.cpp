@@ -123,9 +123,8 @@ const std::vector<FsdpUnit>& MemoryBounds::units(const PlanView& view) {
   const bool sharded = view.plan.text("sharding") != "no_shard";
   const int shards = view.replicas() / view.plan.copies();
   const std::string wrap = view.plan.text("wrap") == "ends" ? "ends" : "block";  // more is gathered at once
-  const auto [found, is_new] = units_.try_emplace({&view.model, shards, sharded, wrap});
-  if (is_new) found->second = make_fsdp_units(view.model, wrap_of(view.model, wrap), shards, 0, sharded);
-  return found->second;
+  return cached(units_, {&view.model, shards, sharded, wrap},
+                [&] { return make_fsdp_units(view.model, wrap_of(view.model, wrap), shards, 0, sharded); });
 }
 
 double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
@@ -159,10 +158,8 @@ double MemoryBounds::passing_gradients(const PlanView& view, SegmentRange range)
 }
 
 const MemoryBounds::Activations& MemoryBounds::activations(const PlanView& view, SegmentRange range) {
-  const auto [found, is_new] =
-      activations_.try_emplace({&view.model, view.samples, view.recompute, range, view.splits_backward()});
-  if (is_new) found->second = walked(view, range);
-  return found->second;
+  return cached(activations_, {&view.model, view.samples, view.recompute, range, view.splits_backward()},
+                [&] { return walked(view, range); });
 }
 
 MemoryBounds::Activations MemoryBounds::walked(const PlanView& view, SegmentRange range) {
@@ -249,11 +246,10 @@ double MemoryBounds::sharded_bytes(const PlanView& view) {
   for (const FsdpUnit& unit : all)
     for (const MemoryChange& held : resident_shard(view.model, unit))
       if (!freed || held.category != MemoryCategory::kGradients) bytes += held.size.count();
-  const auto [found, is_new] = sharded_peaks_.try_emplace(
-      {&view.model, view.samples, view.recompute, all.data(), view.keeps_gathered(), view.accumulates()},
-      0.0);
-  if (is_new) found->second = sharded_peak(view);
-  return bytes + found->second;
+  return bytes + cached(sharded_peaks_,
+                        {&view.model, view.samples, view.recompute, all.data(), view.keeps_gathered(),
+                         view.accumulates()},
+                        [&] { return sharded_peak(view); });
 }
 
 double MemoryBounds::sharded_peak(const PlanView& view) {

@@ -193,24 +193,23 @@ const Model* PlanModels::part(const Plan& plan) {
 
 const PhaseCosts& PlanModels::estimate(const Model& model, const Plan& plan) {
   const int samples = plan.micro_batch(problem_), ranks = plan.number("world-size");
-  const auto [found, is_new] = estimates_.try_emplace({&model, samples, ranks});
-  if (is_new) found->second = estimated_costs(model, slowest_of(device_, ranks), samples, 1);
-  return *found->second;
+  return cached(estimates_, {&model, samples, ranks},
+                [&] { return estimated_costs(model, slowest_of(device_, ranks), samples, 1); });
 }
 
 const std::string& PlanModels::balanced_split(const Model& model, const Plan& plan, int parts) {
   const PhaseCosts& costs = estimate(model, plan);
-  const auto [found, is_new] = balanced_splits_.try_emplace({&costs, parts});
-  if (is_new) found->second = split_text(model, split_model(model, "balanced", parts, costs.segment_times()));
-  return found->second;
+  return cached(balanced_splits_, {&costs, parts}, [&] {
+    return split_text(model, split_model(model, "balanced", parts, costs.segment_times()));
+  });
 }
 
 const std::vector<SegmentRange>& PlanModels::chunks(const std::string& split, int parts) {
-  const auto [found, is_new] = chunks_.try_emplace({split, parts});
-  if (is_new)
-    for (const std::vector<int>& chunk : split_model(whole(), split, parts, {}))
-      found->second.emplace_back(chunk.front(), chunk.back());
-  return found->second;
+  return cached(chunks_, {split, parts}, [&] {
+    return transformed(split_model(whole(), split, parts, {}), [](const std::vector<int>& chunk) {
+      return SegmentRange(chunk.front(), chunk.back());
+    });
+  });
 }
 
 }  // namespace stepcast

@@ -105,7 +105,7 @@ class PlanModels {
   std::optional<Convention> convention_;
   KnownInputs known_;
   std::map<std::string, std::optional<Model>> parts_;
-  std::map<std::tuple<const Model*, int, int>, std::optional<PhaseCosts>> estimates_;  ///< by samples, ranks
+  std::map<std::tuple<const Model*, int, int>, PhaseCosts> estimates_;  ///< by samples, ranks
   std::map<std::tuple<const PhaseCosts*, int>, std::string> balanced_splits_;
   std::map<std::pair<std::string, int>, std::vector<SegmentRange>> chunks_;
   const Model* whole_ = nullptr;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/ranges.hpp"
-#include "core/sorted.hpp"
 #include "topologies/token_bucket.hpp"
 
 namespace stepcast {
@@ -50,15 +49,13 @@ Symmetry::Symmetry(const ReplayInput& input, CollectivePlans& plans, Routes& rou
 
 const Load& Symmetry::flow(const FlowEnds& ends) {
   if (folded()) return flows_.at(ends);
-  const auto [found, is_new] = flows_.try_emplace({ends.from, ends.to, 0});
-  if (is_new) found->second = path_load(routes_.cluster(), routes_.between(ends.from, ends.to));
-  return found->second;
+  return cached(flows_, {ends.from, ends.to, 0},
+                [&] { return path_load(routes_.cluster(), routes_.between(ends.from, ends.to)); });
 }
 
 const Load& Symmetry::collective(const CollectivePlan& plan, int group) {
-  const auto [found, is_new] = collectives_.try_emplace({plan.flow_type, group});
-  if (is_new) found->second = collective_load(input_, plan, plans_, input_.schedule->groups[group].ranks);
-  return found->second;
+  return cached(collectives_, {plan.flow_type, group},
+                [&] { return collective_load(input_, plan, plans_, input_.schedule->groups[group].ranks); });
 }
 
 bool Symmetry::may_fold(const ReplayInput& input, const std::string& backend) {
