@@ -35,37 +35,37 @@ std::vector<double> unpacked(std::string_view bytes) {
 }
 
 /// State of one search.
-class PlanSearch {
- public:
-  PlanSearch(PlanModels& models, PlanBounds& bounds, const PlanRequest& request)
-      : models_(models), bounds_(bounds), request_(request), replays_(models) {}
+struct PlanSearch {
+  PlanModels& models;
+  PlanBounds& bounds;
+  const PlanRequest& request;
 
   PlanOutcome run() {
-    for (PlanRecord record : request_.user_plans) {
-      models_.settle(record.plan);
+    for (PlanRecord record : request.user_plans) {
+      models.settle(record.plan);
       replay_all({&record});
       if (!record.error.empty()) throw InputError("{}: {}", record.name, record.error);
-      kept_.push_back(std::move(record));
+      outcome.plans.push_back(std::move(record));
     }
     gather();
-    if (request_.everything) {
-      for (PlanRecord& record : waiting_)
+    if (request.everything) {
+      for (PlanRecord& record : waiting)
         if (may_run(record) && may_fit(record)) replay_all({&record});
     } else {
       search();
     }
-    std::move(waiting_.begin(), waiting_.end(), std::back_inserter(kept_));
-    if (!request_.everything) improve();
+    std::move(waiting.begin(), waiting.end(), std::back_inserter(outcome.plans));
+    if (!request.everything) improve();
     if (ranked().empty()) replay_smallest();
-    return outcome();
+    sort_plans();
+    return std::move(outcome);
   }
 
- private:
   [[nodiscard]] double bound_of(const PlanRecord& record) const {
-    return score(models_, record.plan, record.bound.step_s);
+    return score(models, record.plan, record.bound.step_s);
   }
   [[nodiscard]] double score_of(const PlanRecord& record) const {
-    return score(models_, record.plan, record.forecast->step_s);
+    return score(models, record.plan, record.forecast->step_s);
   }
   /// \pre both plans fit
   [[nodiscard]] auto order() const {
@@ -76,41 +76,41 @@ class PlanSearch {
   void gather() {
     const Clock::time_point start = Clock::now();
     enumerate_plans(
-        models_, [this](const Plan& plan) { waiting_.push_back({.plan = plan}); }, request_.everything);
-    counts_.enumerated = waiting_.size();
+        models, [this](const Plan& plan) { waiting.push_back({.plan = plan}); }, request.everything);
+    outcome.counts.enumerated = waiting.size();
     bound_all();
-    bounds_s_ += seconds_since(start);
+    outcome.bounds_s += seconds_since(start);
   }
 
   /// In several processes if there are many plans.
   void bound_all() {
     constexpr std::size_t kMany = 10'000;
-    const auto jobs = static_cast<std::size_t>(waiting_.size() < kMany ? 1 : default_jobs());
+    const auto jobs = static_cast<std::size_t>(waiting.size() < kMany ? 1 : default_jobs());
     const auto parts = parallel_map(jobs, static_cast<int>(jobs), [&](std::size_t part) {
-      std::vector<double> bounds;
-      for (std::size_t i = waiting_.size() * part / jobs; i < waiting_.size() * (part + 1) / jobs; ++i)
-        bounds.push_back(bounds_.step_s(waiting_[i].plan));
-      return packed(bounds);
+      std::vector<double> times;
+      for (std::size_t i = waiting.size() * part / jobs; i < waiting.size() * (part + 1) / jobs; ++i)
+        times.push_back(bounds.step_s(waiting[i].plan));
+      return packed(times);
     });
     std::size_t i = 0;
     for (const std::string& part : parts)
-      for (const double bound : unpacked(part)) waiting_[i++].bound.step_s = bound;
+      for (const double bound : unpacked(part)) waiting[i++].bound.step_s = bound;
   }
 
-  void push(std::size_t index, bool tight) { queue_.push({bound_of(waiting_[index]), index, tight}); }
+  void push(std::size_t index, bool tight) { queue.push({bound_of(waiting[index]), index, tight}); }
 
   /// Takes the plan with the least bound: tightens the bound, and replays the plan if the bound is still the
   /// least. Plans that cannot be taken are replaced by smaller ones.
   void search() {
-    for (std::size_t i = 0; i < waiting_.size(); ++i) push(i, false);
-    for (std::vector<PlanRecord*> due; !queue_.empty() || !due.empty();) {
-      if (queue_.empty() || due.size() == kAtOnce) {
+    for (std::size_t i = 0; i < waiting.size(); ++i) push(i, false);
+    for (std::vector<PlanRecord*> due; !queue.empty() || !due.empty();) {
+      if (queue.empty() || due.size() == kAtOnce) {
         rank(std::exchange(due, {}));
         continue;
       }
-      const Entry entry = queue_.top();
-      queue_.pop();
-      PlanRecord& record = waiting_[entry.index];
+      const Entry entry = queue.top();
+      queue.pop();
+      PlanRecord& record = waiting[entry.index];
       if (!may_be_best(record)) continue;
       if (entry.tight) {
         if (may_replay(record, due.size())) due.push_back(&record);
@@ -137,80 +137,80 @@ class PlanSearch {
 
   void add_smaller(const Plan& plan) {
     const Clock::time_point start = Clock::now();
-    for (Plan& smaller : smaller_plans(models_, plan)) {
-      waiting_.push_back({.plan = std::move(smaller)});
-      waiting_.back().bound.step_s = bounds_.step_s(waiting_.back().plan);
-      push(waiting_.size() - 1, false);
-      ++counts_.enumerated;
+    for (Plan& smaller : smaller_plans(models, plan)) {
+      waiting.push_back({.plan = std::move(smaller)});
+      waiting.back().bound.step_s = bounds.step_s(waiting.back().plan);
+      push(waiting.size() - 1, false);
+      ++outcome.counts.enumerated;
     }
-    bounds_s_ += seconds_since(start);
+    outcome.bounds_s += seconds_since(start);
   }
 
   void tighten(PlanRecord& record) {
     const Clock::time_point start = Clock::now();
-    record.bound.step_s = bounds_.ordered_step_s(record.plan, record.bound.step_s);
-    bounds_s_ += seconds_since(start);
+    record.bound.step_s = bounds.ordered_step_s(record.plan, record.bound.step_s);
+    outcome.bounds_s += seconds_since(start);
   }
 
   bool may_be_best(const PlanRecord& record) {
     if (bound_of(record) >= threshold()) {
-      ++counts_.too_slow;
+      ++outcome.counts.too_slow;
       return false;
     }
-    return !open_score_ || bound_of(record) < *open_score_;
+    return !outcome.open_score || bound_of(record) < *outcome.open_score;
   }
 
   /// Whether budget and time limit allow a replay. \param due number of plans that are about to be replayed
   bool may_replay(const PlanRecord& record, std::size_t due) {
-    const double all = static_cast<double>(counts_.replayed), soon = static_cast<double>(due),
-                 most = static_cast<double>(request_.most_replays);
-    const double operations = counts_.operations * (all > 0.0 ? 1.0 + soon / all : 1.0);
-    const bool late = !best_.empty() && seconds_since(start_) > request_.time_limit_s;
+    const double all = static_cast<double>(outcome.counts.replayed), soon = static_cast<double>(due),
+                 most = static_cast<double>(request.most_replays);
+    const double operations = outcome.counts.operations * (all > 0.0 ? 1.0 + soon / all : 1.0);
+    const bool late = !best.empty() && seconds_since(search_start) > request.time_limit_s;
     if (!late && all + soon < most && operations < kReplayOperations * most) return true;
-    timed_out_ = timed_out_ || late;
-    open_score_ = std::min(open_score_.value_or(bound_of(record)), bound_of(record));
+    outcome.timed_out = outcome.timed_out || late;
+    outcome.open_score = std::min(outcome.open_score.value_or(bound_of(record)), bound_of(record));
     return false;
   }
 
   bool may_run(PlanRecord& record) {
-    if (request_.only == nullptr) return true;
-    const std::vector<std::string> obstacles = request_.only->obstacles(models_, record.plan);
+    if (request.only == nullptr) return true;
+    const std::vector<std::string> obstacles = request.only->obstacles(models, record.plan);
     if (obstacles.empty()) return true;
-    record.error = request_.only->program() + " cannot run it: " + joined(obstacles, "; ");
-    ++counts_.excluded;
+    record.error = request.only->program() + " cannot run it: " + joined(obstacles, "; ");
+    ++outcome.counts.excluded;
     return false;
   }
 
   bool may_fit(PlanRecord& record) {
-    record.bound.memory_bytes = bounds_.memory_bytes(record.plan);
-    if (record.bound.memory_bytes <= bounds_.memory_limit()) return true;
-    ++counts_.too_large;
+    record.bound.memory_bytes = bounds.memory_bytes(record.plan);
+    if (record.bound.memory_bytes <= bounds.memory_limit()) return true;
+    ++outcome.counts.too_large;
     return false;
   }
 
   /// Score that a bound must be below; infinity until enough plans are ranked.
   [[nodiscard]] double threshold() const {
-    return best_.size() < request_.best ? std::numeric_limits<double>::infinity()
-                                        : (1.0 - kPlanSlack) * *best_.begin();
+    return best.size() < request.best ? std::numeric_limits<double>::infinity()
+                                      : (1.0 - kPlanSlack) * *best.begin();
   }
 
   /// In child processes if the latest replays were long enough to pay for starting them.
   void replay_all(const std::vector<PlanRecord*>& records) {
     constexpr double kWorthProcess = 0.03;
     const Clock::time_point start = Clock::now();
-    const int jobs = each_s_ > kWorthProcess ? default_jobs() : 1;
+    const int jobs = each_s > kWorthProcess ? default_jobs() : 1;
     const std::vector<std::string> answers =
         parallel_map(records.size(), jobs, [&](std::size_t i) { return answer(*records[i]); });
     for (std::size_t i = 0; i < records.size(); ++i) take(*records[i], answers[i]);
     const double seconds = seconds_since(start);
-    if (!records.empty()) each_s_ = seconds / static_cast<double>(records.size());
-    replays_s_ += seconds;
+    if (!records.empty()) each_s = seconds / static_cast<double>(records.size());
+    outcome.replays_s += seconds;
   }
 
   /// Numbers of the replay, or the error of `predict`.
   std::string answer(const PlanRecord& record) {
     try {
-      return kReplayed + packed(replays_.numbers(record.plan));
+      return kReplayed + packed(replays.numbers(record.plan));
     } catch (const Error& error) {
       return kFailed + std::string(error.what());
     }
@@ -219,19 +219,19 @@ class PlanSearch {
   void take(PlanRecord& record, const std::string& answer) {
     if (answer.front() == kFailed) {
       record.error = answer.substr(1);
-      ++counts_.failed;
+      ++outcome.counts.failed;
       return;
     }
-    record.forecast = replays_.forecast(record.plan, unpacked(std::string_view(answer).substr(1)),
-                                        record.bound.memory_bytes);
-    ++counts_.replayed;
-    counts_.operations += record.forecast->operations;
-    record.fits = record.forecast->memory_bytes <= bounds_.memory_limit();
+    record.forecast = replays.forecast(record.plan, unpacked(std::string_view(answer).substr(1)),
+                                       record.bound.memory_bytes);
+    ++outcome.counts.replayed;
+    outcome.counts.operations += record.forecast->operations;
+    record.fits = record.forecast->memory_bytes <= bounds.memory_limit();
   }
 
   void count_among_best(const PlanRecord& record) {
-    best_.insert(score_of(record));
-    if (best_.size() > request_.best) best_.erase(std::prev(best_.end()));
+    best.insert(score_of(record));
+    if (best.size() > request.best) best.erase(std::prev(best.end()));
   }
 
   /// Replays variants of the best plans until no variant becomes one of the best.
@@ -249,10 +249,10 @@ class PlanSearch {
   bool try_variants(const PlanRecord& record) {
     constexpr double kWorth = 1e-3;
     std::vector<PlanRecord> all;
-    for (const Plan& plan : variants_of(models_, record.plan)) {
-      if (!variants_.insert(plan.values).second) continue;
-      ++counts_.enumerated;
-      all.push_back({.plan = plan, .bound = {.step_s = bounds_.ordered_step_s(plan, bounds_.step_s(plan))}});
+    for (const Plan& plan : variants_of(models, record.plan)) {
+      if (!variants.insert(plan.values).second) continue;
+      ++outcome.counts.enumerated;
+      all.push_back({.plan = plan, .bound = {.step_s = bounds.ordered_step_s(plan, bounds.step_s(plan))}});
     }
     std::vector<PlanRecord*> due;
     for (PlanRecord& variant : all) {
@@ -266,7 +266,7 @@ class PlanSearch {
       if (variant.fits && !better) continue;
       if (better) count_among_best(variant);
       found = found || better;
-      kept_.push_back(std::move(variant));
+      outcome.plans.push_back(std::move(variant));
     }
     return found;
   }
@@ -277,56 +277,43 @@ class PlanSearch {
       const bool bounded = one.error.empty() && one.bound.memory_bytes > 0.0;
       return std::pair(!bounded, one.bound.memory_bytes);
     };
-    const auto smallest = std::ranges::min_element(kept_, {}, key);
-    if (smallest != kept_.end() && !smallest->forecast && smallest->error.empty()) replay_all({&*smallest});
+    const auto smallest = std::ranges::min_element(outcome.plans, {}, key);
+    if (smallest != outcome.plans.end() && !smallest->forecast && smallest->error.empty())
+      replay_all({&*smallest});
   }
 
   /// Copies of the best plans that fit, best first.
   [[nodiscard]] std::vector<PlanRecord> ranked() const {
     std::vector<PlanRecord> all;
-    std::ranges::copy_if(kept_, std::back_inserter(all),
+    std::ranges::copy_if(outcome.plans, std::back_inserter(all),
                          [](const PlanRecord& record) { return record.fits; });
     std::ranges::stable_sort(all, order());
-    if (all.size() > request_.best) all.resize(request_.best);
+    if (all.size() > request.best) all.resize(request.best);
     return all;
   }
 
-  PlanOutcome outcome() {
-    const auto others = std::ranges::stable_partition(kept_, &PlanRecord::fits);
-    const auto ranked = static_cast<std::size_t>(others.begin() - kept_.begin());
-    std::stable_sort(kept_.begin(), others.begin(), order());
-    return {.plans = std::move(kept_),
-            .ranked = ranked,
-            .counts = counts_,
-            .open_score = open_score_,
-            .timed_out = timed_out_,
-            .bounds_s = bounds_s_,
-            .replays_s = replays_s_};
+  /// Sorts plans that fit, best first, before all others.
+  void sort_plans() {
+    const auto others = std::ranges::stable_partition(outcome.plans, &PlanRecord::fits);
+    outcome.ranked = static_cast<std::size_t>(others.begin() - outcome.plans.begin());
+    std::stable_sort(outcome.plans.begin(), others.begin(), order());
   }
 
   struct Entry {
     double bound = 0.0;
-    std::size_t index = 0;  ///< in waiting_
+    std::size_t index = 0;  ///< in waiting
     bool tight = false;
     auto operator<=>(const Entry&) const = default;
   };
 
-  PlanModels& models_;
-  PlanBounds& bounds_;
-  const PlanRequest& request_;
-  const Clock::time_point start_ = Clock::now();
-  PlanReplays replays_;
-  PlanCounts counts_;
-  std::deque<PlanRecord> waiting_;  ///< whose places stay when others are added
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;  ///< the least bound is on top
-  std::vector<PlanRecord> kept_;
-  std::multiset<double> best_;  ///< scores
-  std::set<OptionTexts> variants_;
-  std::optional<double> open_score_;
-  bool timed_out_ = false;
-  double bounds_s_ = 0.0, replays_s_ = 0.0;
-  double each_s_ =
-      std::numeric_limits<double>::infinity();  ///< wall-clock time per replay of the latest ones
+  const Clock::time_point search_start = Clock::now();
+  PlanReplays replays{models};
+  PlanOutcome outcome{};             ///< with the plans that are no longer in waiting
+  std::deque<PlanRecord> waiting{};  ///< whose places stay when others are added
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue{};  ///< the least bound is on top
+  std::multiset<double> best{};                                            ///< scores
+  std::set<OptionTexts> variants{};
+  double each_s = std::numeric_limits<double>::infinity();  ///< wall-clock time per replay of the latest ones
 };
 
 /// Whether the plan or a smaller one fits by its bound of memory.
@@ -348,7 +335,7 @@ double score(const PlanModels& models, const Plan& plan, double step_s) {
 }
 
 PlanOutcome search_plans(PlanModels& models, PlanBounds& bounds, const PlanRequest& request) {
-  return PlanSearch(models, bounds, request).run();
+  return PlanSearch{models, bounds, request}.run();
 }
 
 int ranks_that_fit(const PlanProblem& problem) {
