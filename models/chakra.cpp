@@ -63,17 +63,18 @@ std::string node_text(const ChakraNode& node) {
 }
 
 /// Fields of one message.
-class Reader {
- public:
-  Reader(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+struct Reader {
+  std::string_view content;
+  const std::string& file_name;
+  std::size_t position = 0;
 
-  [[nodiscard]] bool done() const { return at_ == bytes_.size(); }
+  [[nodiscard]] bool done() const { return position == content.size(); }
 
   std::uint64_t number() {
     std::uint64_t value = 0;
     for (std::uint32_t shift = 0; shift < 64; shift += 7) {
       if (done()) fail();
-      const auto byte = static_cast<unsigned char>(bytes_[at_++]);
+      const auto byte = static_cast<unsigned char>(content[position++]);
       value |= static_cast<std::uint64_t>(byte & 0x7F) << shift;
       if (byte < 0x80) return value;
     }
@@ -102,24 +103,19 @@ class Reader {
     return field;
   }
 
- private:
   std::string_view take(std::uint64_t size) {
-    if (size > bytes_.size() - at_) fail();
-    const std::string_view part = bytes_.substr(at_, size);
-    at_ += size;
+    if (size > content.size() - position) fail();
+    const std::string_view part = content.substr(position, size);
+    position += size;
     return part;
   }
   [[noreturn]] void fail() const {
-    throw InputError("{}: is no Chakra trace: a message is cut or damaged", name_);
+    throw InputError("{}: is no Chakra trace: a message is cut or damaged", file_name);
   }
-
-  std::string_view bytes_;
-  const std::string& name_;
-  std::size_t at_ = 0;
 };
 
 void read_attribute(std::string_view bytes, const std::string& name, ChakraNode& node) {
-  Reader reader(bytes, name);
+  Reader reader{bytes, name};
   std::string key, text;
   std::optional<std::int64_t> number;
   while (!reader.done()) {
@@ -136,7 +132,7 @@ void read_attribute(std::string_view bytes, const std::string& name, ChakraNode&
 /// Packed varints, or one.
 void read_after(const Reader::Field& field, const std::string& name, ChakraNode& node) {
   if (field.wire == kVarint) return node.after.push_back(field.value);
-  Reader reader(field.bytes, name);
+  Reader reader{field.bytes, name};
   while (!reader.done()) node.after.push_back(reader.number());
 }
 
@@ -144,7 +140,7 @@ ChakraNode read_node(std::string_view bytes, const std::string& name) {
   ChakraNode node;
   node.type = ChakraType{};
   double micros = 0.0;
-  Reader reader(bytes, name);
+  Reader reader{bytes, name};
   while (!reader.done()) {
     const Reader::Field field = reader.next();
     if (field.number == kId) node.id = field.value;
@@ -182,7 +178,7 @@ std::string chakra_text(const std::vector<ChakraNode>& nodes) {
 
 std::vector<ChakraNode> read_chakra(const std::string& bytes, const std::string& name) {
   std::vector<ChakraNode> nodes;
-  Reader reader(bytes, name);
+  Reader reader{bytes, name};
   for (bool first = true; !reader.done(); first = false) {
     const std::string_view message = reader.bytes();
     if (first && is_metadata(message)) continue;
@@ -195,7 +191,7 @@ std::vector<ChakraNode> read_chakra(const std::string& bytes, const std::string&
 bool starts_chakra(const std::string& head) {
   try {
     const std::string name;
-    Reader reader(head, name);
+    Reader reader{head, name};
     std::string_view message = reader.bytes();
     if (is_metadata(message)) message = reader.bytes();
     return !read_node(message, name).name.empty();

@@ -98,9 +98,8 @@ bool is_shallow(const json& value, int depth = kDeepest) {
 }
 
 /// Takes the values of a file while it is parsed, so that events are never in memory together.
-class KinetoReader {
- public:
-  explicit KinetoReader(KinetoFile& file) : file_(file) {}
+struct KinetoReader {
+  KinetoFile& kineto_file;
 
   /// Callback of the parser. \param depth 0: the file, 1: values of its keys, 2: events \return false for a
   /// value that is taken
@@ -110,24 +109,19 @@ class KinetoReader {
       throw InputError(
           "{}: is a bare array of events, which torch writes if it was built without Kineto (as Debian's "
           "is): it lacks categories, shapes and links; profile with torch of the Python package index",
-          file_.path);
-    if (depth == 0 && what == Event::object_end) is_whole_ = true;
-    if (depth == 1 && what == Event::key) key_ = value.get<std::string>();
-    if (key_ != "traceEvents") {
+          kineto_file.path);
+    if (depth == 0 && what == Event::object_end) is_whole = true;
+    if (depth == 1 && what == Event::key) file_key = value.get<std::string>();
+    if (file_key != "traceEvents") {
       const bool ends = what == Event::object_end || what == Event::array_end || what == Event::value;
-      if (depth == 1 && ends && is_shallow(value)) metadata_[key_] = value;
+      if (depth == 1 && ends && is_shallow(value)) about[file_key] = value;
       return true;
     }
-    has_events_ = has_events_ || (depth == 1 && what == Event::array_start);
-    if (depth != 2 || what != Event::object_end || !has_events_) return true;
+    has_events = has_events || (depth == 1 && what == Event::array_start);
+    if (depth != 2 || what != Event::object_end || !has_events) return true;
     add(value);
     return false;
   }
-  [[nodiscard]] bool has_events() const { return has_events_; }
-  [[nodiscard]] bool is_whole() const { return is_whole_; }
-  [[nodiscard]] const json& metadata() const { return metadata_; }
-
- private:
   void add(const json& event) {
     const std::string kind = text_at(event, "cat"), name = text_at(event, "name");
     const auto category = category_of(kind);
@@ -136,10 +130,10 @@ class KinetoReader {
     if (kind == "python_function" && !name.starts_with("nn.Module: ")) return;
     static const json kNone;
     const json& arguments = event.contains("args") ? event["args"] : kNone;
-    KinetoEvent& own = file_.events.emplace_back();
+    KinetoEvent& own = kineto_file.events.emplace_back();
     own.begin = begin;
     own.end = begin + duration;
-    own.name = file_.names.add(name);
+    own.name = kineto_file.names.add(name);
     own.track = track(text_at(event, "pid"), text_at(event, "tid"));
     own.category = is_annotation(name) ? KinetoCategory::kAnnotation : *category;
     own.number = whole_at(arguments, own.operates() ? "Sequence number" : "correlation");
@@ -153,23 +147,23 @@ class KinetoReader {
     for (const char* key : {"Input Dims", "Input dims", "Input type", "Collective name", "dtype",
                             "In msg nelems", "Out msg nelems", "Group size", "Process Group Name"})
       if (arguments.contains(key) && is_shallow(arguments[key])) used[key] = arguments[key];
-    return used.empty() ? -1 : file_.texts.add(used.dump());
+    return used.empty() ? -1 : kineto_file.texts.add(used.dump());
   }
   std::uint16_t track(const std::string& process, const std::string& thread) {
     constexpr auto kMost = std::numeric_limits<std::uint16_t>::max();
-    const std::pair key{file_.texts.add(process), file_.texts.add(thread)};
-    const auto [found, is_new] = tracks_.try_emplace(key, static_cast<std::uint16_t>(file_.tracks.size()));
-    if (is_new) file_.tracks.push_back({key.first, key.second});
-    if (file_.tracks.size() > kMost)
-      throw InputError("{}: more than {} threads and streams", file_.path, kMost);
+    const std::pair key{kineto_file.texts.add(process), kineto_file.texts.add(thread)};
+    const auto [found, is_new] =
+        tracks.try_emplace(key, static_cast<std::uint16_t>(kineto_file.tracks.size()));
+    if (is_new) kineto_file.tracks.push_back({key.first, key.second});
+    if (kineto_file.tracks.size() > kMost)
+      throw InputError("{}: more than {} threads and streams", kineto_file.path, kMost);
     return found->second;
   }
 
-  KinetoFile& file_;
-  std::string key_;  ///< of the file
-  bool has_events_ = false, is_whole_ = false;
-  std::map<std::pair<int, int>, std::uint16_t> tracks_;
-  json metadata_ = json::object();  ///< the file without its events
+  std::string file_key{};  ///< of the file
+  bool has_events = false, is_whole = false;
+  std::map<std::pair<int, int>, std::uint16_t> tracks{};
+  json about = json::object();  ///< the file without its events
 };
 
 KinetoMetadata metadata_of(const json& metadata, const std::string& path) {
@@ -223,19 +217,19 @@ KinetoFile read_kineto(const std::string& path) {
   text.push(*raw);
   KinetoFile file;
   file.path = path;
-  KinetoReader reader(file);
+  KinetoReader reader{file};
   try {
     std::ignore = json::parse(text, [&](int depth, json::parse_event_t what, const json& value) {
       return reader.take(depth, what, value);
     });
   } catch (const json::parse_error& error) {
-    if (!reader.is_whole()) file.cut = fmt::format("byte {}", error.byte);
+    if (!reader.is_whole) file.cut = fmt::format("byte {}", error.byte);
   } catch (const json::out_of_range&) {
     file.cut = "a number that is too large";
   }
-  if (!reader.has_events())
+  if (!reader.has_events)
     throw InputError("{}: has no key 'traceEvents'; it is no profile of torch.profiler", path);
-  file.metadata = metadata_of(reader.metadata(), path);
+  file.metadata = metadata_of(reader.about, path);
   std::ranges::sort(file.events, [](const KinetoEvent& a, const KinetoEvent& b) {
     return std::tuple(a.track, a.begin, -a.end) < std::tuple(b.track, b.begin, -b.end);
   });
