@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "core/number.hpp"
 #include "core/ranges.hpp"
@@ -73,13 +74,6 @@ std::vector<LayerTensor> read_tensors(const YamlNode& node, const char* key) {
     tensors.push_back(std::move(tensor));
   }
   return tensors;
-}
-
-void check_ready(const YamlNode& node, const GivenLayer& layer) {
-  std::vector<std::string> own = transformed(layer.parameters, &LayerTensor::suffix), ready = layer.ready;
-  std::ranges::sort(own);
-  std::ranges::sort(ready);
-  if (own != ready) node.fail("'ready' must list each of 'parameters' once");
 }
 
 std::string tensor_text(const LayerTensor& tensor) {
@@ -166,7 +160,9 @@ GivenLayer read_given(const YamlNode& node, const std::string& program) {
   layer.buffers = read_tensors(node, "buffers");
   layer.ready = transformed(node.items("ready"), &YamlNode::text);
   layer.tied = transformed(node.items("tied"), &YamlNode::text);
-  check_ready(node, layer);
+  const std::vector<std::string> own = transformed(layer.parameters, &LayerTensor::suffix);
+  if (std::multiset(own.begin(), own.end()) != std::multiset(layer.ready.begin(), layer.ready.end()))
+    node.fail("'ready' must list each of 'parameters' once");
   for (const YamlNode& one : node.items("list")) layer.operators.push_back(read_operator(one));
   return layer;
 }

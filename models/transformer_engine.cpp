@@ -10,8 +10,7 @@ namespace stepcast {
 namespace {
 
 /// Visits layers and those of their branches.
-class BufferAccount {
- public:
+struct BufferAccount {
   void visit(const Layer& layer) {
     const bool joins = layer.kind == "self_attention";
     if (layer.kind == "latent_attention") note_rotary(layer, size(layer, "rope"));
@@ -37,12 +36,11 @@ class BufferAccount {
   [[nodiscard]] EngineBuffers result() const {
     constexpr double kHalf = 2.0;  // bytes
     const double elements =
-        sum_of(shapes_, [](const auto& shape) { return static_cast<double>(shape.first * shape.second); });
-    return {Bytes(kHalf * elements), rotary_};
+        sum_of(shapes, [](const auto& shape) { return static_cast<double>(shape.first * shape.second); });
+    return {Bytes(kHalf * elements), rotary};
   }
 
- private:
-  void add(std::int64_t rows, std::int64_t columns) { shapes_.emplace(rows, columns); }
+  void add(std::int64_t rows, std::int64_t columns) { shapes.emplace(rows, columns); }
 
   void add_experts(const Layer& layer) {
     const std::int64_t ways = flag(layer, "gated") ? 2 : 1, hidden = layer.input.back();
@@ -57,11 +55,11 @@ class BufferAccount {
   }
 
   void note_rotary(const Layer& layer, std::int64_t width) {
-    rotary_ = std::max(rotary_, float32_bytes(static_cast<double>(layer.input.front() * width)));
+    rotary = std::max(rotary, float32_bytes(static_cast<double>(layer.input.front() * width)));
   }
 
-  std::set<std::pair<std::int64_t, std::int64_t>> shapes_;  ///< rows and columns
-  Bytes rotary_{};
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes{};  ///< rows and columns
+  Bytes rotary{};
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "topologies/cluster_text.hpp"
 #include "topologies/devices.hpp"
@@ -128,16 +129,13 @@ class HostText {
         const bool is_switch = cluster_.node(other).kind == NodeKind::kNvSwitch ||
                                cluster_.node(node).kind == NodeKind::kNvSwitch;
         if (link->a != node || link->kind != kind || cluster_.node(other).host != host || is_switch) continue;
-        const std::string what = to_text(kind) + link_count(*link) + " " + to_text(link->bandwidth);
-        const std::string pair = cluster_.name_in_host(node) + "-" + cluster_.name_in_host(other);
-        const auto same = std::ranges::find_if(lines, [&](const auto& l) { return l.first == what; });
-        if (same == lines.end())
-          lines.emplace_back(what, pair);
-        else
-          same->second += ", " + pair;
+        lines.emplace_back(to_text(kind) + link_count(*link) + " " + to_text(link->bandwidth),
+                           cluster_.name_in_host(node) + "-" + cluster_.name_in_host(other));
       }
     std::string text;
-    for (const auto& [what, pairs] : lines) text += "  " + what + ": " + pairs + "\n";
+    for (const auto& [what, pairs] : grouped(lines, [](const auto& line) { return line.first; }))
+      text +=
+          "  " + what + ": " + joined(transformed(pairs, [](const auto* one) { return one->second; })) + "\n";
     return text;
   }
 

@@ -83,9 +83,7 @@ std::vector<TracedCollective> collectives_of(const std::vector<RankProfile>& ran
   }
   std::vector<TracedCollective> result;
   for (auto& [key, traced] : all) {
-    traced.kind = std::get<0>(key);
-    traced.dtype = std::get<1>(key);
-    traced.bytes = std::get<2>(key);
+    std::tie(traced.kind, traced.dtype, traced.bytes, std::ignore) = key;
     if (traced.ranks == 0) traced.ranks = ranks.front().metadata.world_size;
     // A call of a transport may be recorded in the step after its own.
     const double mean = static_cast<double>(traced.time_s.size()) / static_cast<double>(steps);
