@@ -31,6 +31,8 @@ struct Skip final : YAML::EventHandler {
 
 YamlNode YamlNode::load(const std::string& path) { return parse(read_file(path), path); }
 
+YamlNode YamlNode::shipped(const std::string& path) { return load((home_folder() / path).string()); }
+
 YamlNode YamlNode::parse(const std::string& text, const std::string& name) {
   try {
     YAML::Node document = YAML::Load(text);  // the first document alone; LoadAll may not return

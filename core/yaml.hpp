@@ -26,6 +26,8 @@ class YamlNode {
  public:
   /// Parses a file. \throws InputError with line and column of a syntax error.
   static YamlNode load(const std::string& path);
+  /// Parses a file of stepcast's own, such as `models/operators/layers.yaml`.
+  static YamlNode shipped(const std::string& path);
   /// Parses text; `name` stands for the file in messages.
   static YamlNode parse(const std::string& text, const std::string& name);
 

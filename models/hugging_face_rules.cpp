@@ -19,8 +19,7 @@ const std::map<std::string, YamlNode>& tables() {
   static const std::map<std::string, YamlNode> kTables = [] {
     std::map<std::string, YamlNode> all;
     for (const std::string& name : resource_names("models/hugging_face", ".yaml"))
-      all.emplace(name,
-                  YamlNode::load((home_folder() / "models" / "hugging_face" / (name + ".yaml")).string()));
+      all.emplace(name, YamlNode::shipped("models/hugging_face/" + name + ".yaml"));
     return all;
   }();
   return kTables;

@@ -9,7 +9,6 @@
 
 #include "core/enum_table.hpp"
 #include "core/error.hpp"
-#include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/yaml.hpp"
@@ -79,8 +78,7 @@ const std::vector<LayerKind>& layer_kinds() {
                       expert_kinds, state_space_kinds, parallel_kinds, given_kinds})
       for (LayerKind& kind : part()) coded[kind.name] = std::move(kind);
     std::vector<LayerKind> kinds;
-    for (const YamlNode& node :
-         YamlNode::load((home_folder() / "models" / "operators" / "layers.yaml").string()).items()) {
+    for (const YamlNode& node : YamlNode::shipped("models/operators/layers.yaml").items()) {
       auto own = coded.extract(node.at("kind").text());
       read_kind(node, kinds.emplace_back(own ? std::move(own.mapped()) : LayerKind{}));
     }
@@ -107,7 +105,7 @@ Shape output_of(const Layer& layer) {
   return kind.output ? kind.output(layer) : layer.input;
 }
 
-std::int64_t adapter_rank(const Layer& layer) { return value_or(layer.sizes, kAdapterRank, 0); }
+std::int64_t adapter_rank(const Layer& layer) { return value_or(layer.sizes, "lora", 0); }
 
 std::vector<LayerTensor> parameters_of(const Layer& layer) {
   const std::int64_t rank = adapter_rank(layer);

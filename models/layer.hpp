@@ -152,9 +152,6 @@ inline constexpr const char* kDispatch = ".dispatch";
 /// Suffix of the collective that gathers the input of shared layers again in the backward.
 inline constexpr const char* kRegather = ".regather";
 
-/// Attribute of layers with weights: the rank of their adapters, 0 if they have none.
-inline constexpr const char* kAdapterRank = "lora";
-
 /// Attributes that the model sets, not the file: Model::transformer_engine, Model::compiled.
 inline constexpr const char *kTransformerEngine = "transformer_engine", *kCompiled = "compiled";
 

@@ -7,7 +7,6 @@
 #include <ranges>
 
 #include "core/enum_table.hpp"
-#include "core/file.hpp"
 #include "core/yaml.hpp"
 #include "models/layer_kinds.hpp"
 
@@ -35,8 +34,7 @@ OperatorRows read_rows() {
   constexpr auto kForms = enum_names<Form>("moves", "view", "linear", "matrix", "batched", "convolution",
                                            "transposed", "attention");
   OperatorRows rows;
-  for (const YamlNode& node :
-       YamlNode::load((home_folder() / "models" / "operators" / "operators.yaml").string()).items()) {
+  for (const YamlNode& node : YamlNode::shipped("models/operators/operators.yaml").items()) {
     node.allow_only({"form", "flop", "forward", "backward", "kept", "names"});
     const OperatorRow row{read_element_cost(node), value_of(kForms, "form", node.text_or("form", "moves"))};
     for (const YamlNode& name : node.items("names")) rows[name.text()] = row;

@@ -274,7 +274,7 @@ std::filesystem::path device_file() { return home_folder() / "topologies" / "dev
 
 const std::vector<KernelParameters>& kernel_parameters() {
   static const std::vector<KernelParameters> all = [] {
-    const YamlNode file = YamlNode::load((device_file().parent_path() / "kernels.yaml").string());
+    const YamlNode file = YamlNode::shipped("topologies/devices/kernels.yaml");
     return transformed(file.keys(), [&](const auto& name) { return read_kernels(name, file.at(name)); });
   }();
   return all;

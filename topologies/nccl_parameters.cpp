@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/file.hpp"
 #include "core/ranges.hpp"
 #include "core/yaml.hpp"
 
@@ -63,7 +62,7 @@ Generation read_generation(const YamlNode& node, const std::map<std::string, dou
 }
 
 std::vector<Generation> read_generations() {
-  const YamlNode file = YamlNode::load(nccl_parameter_file().string()).allow_only({"laws", "generations"});
+  const YamlNode file = YamlNode::shipped("topologies/devices/nccl.yaml").allow_only({"laws", "generations"});
   const std::map<std::string, double> shared = numbers(file.at("laws"));
   for (const std::string& name : NcclParameters::names())
     if (!shared.contains(name)) file.at("laws").fail("key '{}' is missing", name);
@@ -98,8 +97,6 @@ std::map<std::string, double> NcclParameters::values() const {
   for (const NcclParameterRow& one : kParameters) result[one.name] = this->*one.member;
   return result;
 }
-
-std::filesystem::path nccl_parameter_file() { return home_folder() / "topologies" / "devices" / "nccl.yaml"; }
 
 const NcclParameters& nccl_parameters(int compute_capability) {
   static const std::vector<Generation> generations = read_generations();

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,9 +35,6 @@ struct NcclParameters {
   void set(const std::map<std::string, double>& values);
   [[nodiscard]] std::map<std::string, double> values() const;
 };
-
-/// Installed path of topologies/devices/nccl.yaml.
-std::filesystem::path nccl_parameter_file();
 
 /// Parameters at the clock of the newest generation that is not newer than a GPU, else of the oldest.
 /// \throws InputError that names file, line and key

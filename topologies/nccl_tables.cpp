@@ -1,15 +1,10 @@
 #include "topologies/nccl_tables.hpp"
 
-#include "core/file.hpp"
 #include "core/ranges.hpp"
 #include "core/yaml.hpp"
 
 namespace stepcast {
 namespace {
-
-YamlNode load(const std::string& name) {
-  return YamlNode::load((home_folder() / "topologies" / "nccl" / (name + ".yaml")).string());
-}
 
 std::vector<double> list(const YamlNode& node) {
   return transformed(node.items(), [](const YamlNode& item) {
@@ -44,7 +39,7 @@ std::array<NcclConstants::ByProtocol, 3> by_hardware(const YamlNode& node) {
 }
 
 NcclConstants read_constants() {
-  const YamlNode file = load("common");
+  const YamlNode file = YamlNode::shipped("topologies/nccl/common.yaml");
   file.allow_only({"generations", "tree_base", "ring_base", "tree_hop", "ring_hop", "nvls", "nvls_tree_hop",
                    "net_overhead", "ring_part", "tree_ll_part", "plateau", "plateau_before_80",
                    "plateau_bytes", "tree_correction", "pcie_lane"});
@@ -79,7 +74,9 @@ const NcclTables& nccl_tables(int compute_capability) {
   const std::map<int, std::string>& generations = nccl_constants().generations;
   auto newest = generations.upper_bound(compute_capability);
   if (newest != generations.begin()) --newest;
-  return cached(known, newest->first, [&] { return read_tables(load(newest->second)); });
+  return cached(known, newest->first, [&] {
+    return read_tables(YamlNode::shipped("topologies/nccl/" + newest->second + ".yaml"));
+  });
 }
 
 const NcclConstants& nccl_constants() {

@@ -1,6 +1,5 @@
 #include <boost/algorithm/string/replace.hpp>
 
-#include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/yaml.hpp"
@@ -60,13 +59,11 @@ struct PageOption {
 
 const YamlNode& command_page(const std::string& name) {
   static std::map<std::string, YamlNode> pages;
-  auto found = pages.find(name);
-  if (found == pages.end())
-    found =
-        pages.emplace(name, YamlNode::load((home_folder() / "commands" / (name + ".yaml")).string())).first;
-  found->second.allow_only({"description", "usage", "group", "positional", "options", "more", "costs",
-                            "kernels", "free", "json", "yaml"});
-  return found->second;
+  return cached(pages, name, [&] {
+    return YamlNode::shipped("commands/" + name + ".yaml")
+        .allow_only({"description", "usage", "group", "positional", "options", "more", "costs", "kernels",
+                     "free", "json", "yaml"});
+  });
 }
 
 void declare_options(po::options_description& options, const std::string& page, const PageTexts& texts,

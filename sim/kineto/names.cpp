@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/enum_table.hpp"
-#include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/text.hpp"
@@ -24,8 +23,7 @@ constexpr auto kNameKinds = enum_names<NameKind>(
 std::string first_fit(const std::string& table, const std::string& name) {
   static const auto kTables = [] {
     std::map<std::string, std::vector<std::pair<std::string, std::string>>> tables;
-    const auto path = home_folder() / "models" / "operators" / "profiles.yaml";
-    for (const auto& [key, rows] : entries_of(YamlNode::load(path.string())))
+    for (const auto& [key, rows] : entries_of(YamlNode::shipped("models/operators/profiles.yaml")))
       for (const auto& [pattern, value] : entries_of(rows)) tables[key].emplace_back(pattern, value.text());
     return tables;
   }();

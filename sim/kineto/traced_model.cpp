@@ -8,7 +8,6 @@
 
 #include "core/error.hpp"
 #include "core/expression.hpp"
-#include "core/file.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/text.hpp"
@@ -189,8 +188,7 @@ std::string described_model(const RankProfile& profile, const std::vector<Profil
 }
 
 std::vector<std::string> models_with(double parameters) {
-  static const Assignment kKnown =
-      assignment_of(YamlNode::load((home_folder() / "models" / "parameter_counts" / "known.yaml").string()));
+  static const Assignment kKnown = assignment_of(YamlNode::shipped("models/parameter_counts/known.yaml"));
   std::vector<std::string> names;
   for (const auto& [name, count] : kKnown.values())
     if (count == fmt::format("{:.0f}", parameters)) names.push_back(name);

@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "core/error.hpp"
-#include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/yaml.hpp"
@@ -50,8 +49,7 @@ std::string unknown_choice(const std::string& what, const std::string& name,
   std::string plain;  // zero++, zeropp and ZeRO_PP are one name
   for (const unsigned char c : name)
     if (std::isalnum(c) != 0 || c == '+') plain += c == '+' ? 'p' : static_cast<char>(std::tolower(c));
-  for (const YamlNode& one :
-       YamlNode::load((home_folder() / "commands" / "not_modelled.yaml").string()).items())
+  for (const YamlNode& one : YamlNode::shipped("commands/not_modelled.yaml").items())
     for (const YamlNode& part : one.items("names"))
       if (plain.find(part.text()) != std::string::npos)
         return fmt::format("{} '{}': {} is not modelled; nearest is {}", what, name, one.at("what").text(),

@@ -10,7 +10,6 @@
 #include <unordered_set>
 
 #include "core/error.hpp"
-#include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
@@ -55,7 +54,7 @@ decltype(StudyColumn::derived) formula_of(const YamlNode& node, const YamlNode& 
 
 std::vector<StudyColumn> read_columns() {
   static const std::map<std::string, Better> kBetter{{"more", Better::kMore}, {"less", Better::kLess}};
-  const YamlNode file = YamlNode::load((home_folder() / "studies" / "columns" / "columns.yaml").string());
+  const YamlNode file = YamlNode::shipped("studies/columns/columns.yaml");
   std::vector<StudyColumn> columns;
   for (const auto& [name, node] : entries_of(file)) {
     node.allow_only({"label", "better", "formula", "measured", "meaning"});
