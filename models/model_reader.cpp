@@ -47,10 +47,8 @@ double read_positive(const YamlNode& node, bool zero_allowed) {
   return value;
 }
 
-class ModelReader {
- public:
-  /// \param settings with the overrides applied
-  explicit ModelReader(const Settings& settings) : settings_(settings) {}
+struct ModelReader {
+  const Settings& settings;  ///< with the overrides applied
 
   /// Returns the contents of the file; `complete()` adds costs and tensors.
   /// \throws InputError naming file, line and key
@@ -58,27 +56,26 @@ class ModelReader {
     file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "loss_fused",
                      "loss_chunks", "loss_compiled", "classes", "optimizer", "per", "program", "frozen",
                      "segments"});
-    if (file.has("program")) program_ = file.at("program").one_of("program", {"TorchScript"});
-    model_.settings = settings_.values();
+    if (file.has("program")) program_kind = file.at("program").one_of("program", {"TorchScript"});
+    result.settings = settings.values();
     read_input(file);
     read_loss(file);
     read_optimizer(file);
-    all_frozen_ = is_set(file, "frozen");
+    all_frozen = is_set(file, "frozen");
     const YamlNode segments = file.at("segments");
     for (const YamlNode& segment : segments.items()) read_segment(segment);
-    const auto most = std::max<std::int64_t>(1, std::ranges::count_if(model_.segments, &Segment::repeated));
-    if (most_frozen_ > most)
-      segments.fail("frozen is {}; take at most {}, the segments with `repeat`", most_frozen_, most);
-    if (all_frozen_ && most_frozen_ > 0)
+    const auto most = std::max<std::int64_t>(1, std::ranges::count_if(result.segments, &Segment::repeated));
+    if (most_frozen > most)
+      segments.fail("frozen is {}; take at most {}, the segments with `repeat`", most_frozen, most);
+    if (all_frozen && most_frozen > 0)
       segments.fail("frozen={} has no effect beside adapters, which all blocks have; set one of them to 0",
-                    most_frozen_);
-    return std::move(model_);
+                    most_frozen);
+    return std::move(result);
   }
 
- private:
   void read_input(const YamlNode& file) {
     const YamlNode node = file.at("input");
-    ModelInput& input = model_.input;
+    ModelInput& input = result.input;
     input.kind =
         is_none(node) ? "none" : node.at("kind").one_of("input kind", {"image", "features", "tokens"});
     if (file.has("per")) {
@@ -102,7 +99,7 @@ class ModelReader {
 
   void read_loss(const YamlNode& file) {
     const YamlNode node = file.at("loss");
-    Loss& loss = model_.loss;
+    Loss& loss = result.loss;
     loss.kind = node.one_of(
         "loss", {"cross_entropy", "binary_cross_entropy", "mean_square", "own", "traced", "none"});
     const bool has_classes = loss.kind == "cross_entropy";
@@ -121,13 +118,13 @@ class ModelReader {
           .fail("has no effect beside loss_fused, whose kernel computes it; set one of them to 0");
     if (file.has("loss_chunks")) loss.chunks = read_int(file.at("loss_chunks"), 1);
     if (has_classes) loss.classes = read_int(file.at("classes"), 2);
-    if ((loss.kind == "none") != (model_.input.kind == "none"))
+    if ((loss.kind == "none") != (result.input.kind == "none"))
       node.fail("loss and input are both none (a model with declared times) or both given");
   }
 
   void read_optimizer(const YamlNode& file) {
     const YamlNode node = file.at("optimizer");
-    Optimizer& optimizer = model_.optimizer;
+    Optimizer& optimizer = result.optimizer;
     optimizer.kind = "none";
     if (is_none(node)) return;
     optimizer.kind = node.at("kind").one_of("optimizer", {"sgd", "adam"});
@@ -146,20 +143,20 @@ class ModelReader {
     const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMaxRepetitions) : 1;
     const std::int64_t from = node.has("from") ? read_count(node.at("from"), 0, repeat) : 0;
     const std::int64_t frozen = node.has("frozen") ? read_count(node.at("frozen"), 0, kMaxRepetitions) : 0;
-    most_frozen_ = std::max(most_frozen_, frozen);
-    for (repetition_ = from; repetition_ < repeat; ++repetition_) {
+    most_frozen = std::max(most_frozen, frozen);
+    for (repetition = from; repetition < repeat; ++repetition) {
       Segment segment;
       segment.repeated = node.has("repeat");
-      frozen_ = all_frozen_ || repetition_ < frozen;
+      is_frozen = all_frozen || repetition < frozen;
       segment.name = read_name(node.at("name"));
       const YamlNode layers = node.at("layers");
       segment.layers =
-          read_layers(layers, model_.segments.empty() ? model_.input.shape : model_.segments.back().output);
+          read_layers(layers, result.segments.empty() ? result.input.shape : result.segments.back().output);
       if (segment.layers.empty()) layers.fail("a segment has at least one layer");
       segment.output = segment.layers.back().output;
       for (const Layer& layer : segment.layers) {
         const bool declared = layer.kind == "fixed";
-        if (declared != (model_.input.kind == "none"))
+        if (declared != (result.input.kind == "none"))
           layers.fail(
               "a model whose input is none has only layers of kind fixed, any other model none of them");
         if (!declared) continue;
@@ -167,9 +164,9 @@ class ModelReader {
         segment.fixed->forward += Seconds(number(layer, "forward") * 1e-9);
         segment.fixed->backward += Seconds(number(layer, "backward") * 1e-9);
       }
-      model_.segments.push_back(std::move(segment));
+      result.segments.push_back(std::move(segment));
     }
-    repetition_ = 0;
+    repetition = 0;
   }
 
   std::vector<Layer> read_layers(const YamlNode& node, const Shape& input) {
@@ -191,7 +188,7 @@ class ModelReader {
     node.allow_only({"when", "unless", "ranks", "sequence", "regather", "batch_first", "output", "layers"});
     const int ranks = read_int(node.at("ranks"), 1);
     const YamlNode list = node.at("layers");
-    if (shared_.ranks > 1) node.fail("tensor_parallel cannot contain another one");
+    if (shared.ranks > 1) node.fail("tensor_parallel cannot contain another one");
     if (ranks == 1) return read_layers(list, input);
     const bool sequence = is_set(node, "sequence"), regather = is_set(node, "regather");
     const bool batch_first = sequence && is_set(node, "batch_first");
@@ -200,10 +197,10 @@ class ModelReader {
     if (regather && !sequence)
       node.at("regather")
           .fail("nothing is gathered if ranks have whole sequences; set sequence_parallel=1 too");
-    if (parallel_.tensor > 1) expect_as_before(node.at("ranks"), parallel_.tensor, ranks);
-    parallel_.tensor = ranks;
-    parallel_.sequence_parallel = sequence;
-    parallel_.batch_first = batch_first;
+    if (parallel.tensor > 1) expect_as_before(node.at("ranks"), parallel.tensor, ranks);
+    parallel.tensor = ranks;
+    parallel.sequence_parallel = sequence;
+    parallel.batch_first = batch_first;
     std::vector<YamlNode> items;
     for (const YamlNode& item : list.items())
       if (is_there(item)) items.push_back(item);
@@ -215,7 +212,7 @@ class ModelReader {
           .sizes = {{"ranks", ranks},
                     {"sequence", sequence ? 1 : 0},
                     {"regather",
-                     regather && (!stays_split || model_.transformer_engine()) && input.size() > 1 ? 1 : 0},
+                     regather && (!stays_split || result.transformer_engine()) && input.size() > 1 ? 1 : 0},
                     {"batch_first", batch_first ? 1 : 0},
                     {"bias", bias ? 1 : 0}},
           .input = before};
@@ -225,10 +222,10 @@ class ModelReader {
     const bool enters = input.size() > 1;  // tokens are whole on every rank
     if (enters) add_border("tensor_enter", input, false);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      shared_ = {ranks, i + 1 == items.size() && !stays_split};
+      shared = {ranks, i + 1 == items.size() && !stays_split};
       layers.push_back(read_layer(items[i], layers.empty() ? input : layers.back().output));
     }
-    shared_ = {};
+    shared = {};
     if (enters) layers.front().name = first_name({layers.begin() + 1, layers.end()});
     if (stays_split) return layers;
     const Layer last = layers.back();
@@ -258,7 +255,7 @@ class ModelReader {
     return (!node.has("when") || is_set(node, "when")) && !is_set(node, "unless");
   }
   [[nodiscard]] bool is_set(const YamlNode& node, const char* key) const {
-    return node.has(key) && settings_.evaluate(node.at(key), Unit::kFlag) != 0;
+    return node.has(key) && settings.evaluate(node.at(key), Unit::kFlag) != 0;
   }
 
   Layer read_layer(const YamlNode& node, const Shape& input) {
@@ -281,17 +278,17 @@ class ModelReader {
     if (layer.kind == "self_attention") note_context(place, layer);
     if (layer.kind == "experts") {
       const auto ranks = static_cast<int>(size(layer, "ranks"));
-      if (parallel_.expert > 1) expect_as_before(place.at("ranks"), parallel_.expert, ranks);
-      parallel_.expert = ranks;
-      parallel_.expert_tensor = static_cast<int>(size(layer, "tensor"));
-      if (parallel_.tensor > 1 && !parallel_.sequence_parallel)
-        place.fail("experts where {} ranks share layers need sequence_parallel=1; set it", parallel_.tensor);
+      if (parallel.expert > 1) expect_as_before(place.at("ranks"), parallel.expert, ranks);
+      parallel.expert = ranks;
+      parallel.expert_tensor = static_cast<int>(size(layer, "tensor"));
+      if (parallel.tensor > 1 && !parallel.sequence_parallel)
+        place.fail("experts where {} ranks share layers need sequence_parallel=1; set it", parallel.tensor);
     }
-    layer.frozen = layer.frozen || frozen_;
-    if (adapter_rank(layer) > 0 && shared_.ranks > 1)
+    layer.frozen = layer.frozen || is_frozen;
+    if (adapter_rank(layer) > 0 && shared.ranks > 1)
       place.fail("adapters of layers that {} ranks share are not modelled; set tensor=1 or lora=0",
-                 shared_.ranks);
-    if (shared_.ranks > 1) share_layer(place, shared_.ranks, shared_.is_last, layer);
+                 shared.ranks);
+    if (shared.ranks > 1) share_layer(place, shared.ranks, shared.is_last, layer);
     layer.output = place.placed([&] { return output_of(layer); });
     if (layer.name.empty() && !kind.needs_no_name && !parameters_of(layer).empty())
       place.fail("key 'name' is missing; it is part of the names of the parameters of " + layer.kind);
@@ -305,21 +302,20 @@ class ModelReader {
   void note_context(const YamlNode& node, const Layer& layer) {
     const auto ranks = static_cast<int>(size(layer, "context"));
     const bool ring = ranks > 1 && flag(layer, "ring");
-    if (attends_ && ranks != parallel_.context)
-      expect_as_before(node.at("context"), parallel_.context, ranks);
-    if (attends_ && ring != parallel_.ring) node.at("ring").fail("must be as in the layers before");
-    attends_ = true;
-    parallel_.context = ranks;
-    parallel_.ring = ring;
-    parallel_.ulysses = ranks > 1 && flag(layer, "ulysses");
+    if (attends && ranks != parallel.context) expect_as_before(node.at("context"), parallel.context, ranks);
+    if (attends && ring != parallel.ring) node.at("ring").fail("must be as in the layers before");
+    attends = true;
+    parallel.context = ranks;
+    parallel.ring = ring;
+    parallel.ulysses = ranks > 1 && flag(layer, "ulysses");
   }
 
   void check_embedding(const YamlNode& node, const Layer& layer) const {
-    if (model_.input.kind != "tokens" || !model_.segments.empty())
+    if (result.input.kind != "tokens" || !result.segments.empty())
       node.fail("an embedding must be in the first segment of a model whose input is tokens");
-    if (size(layer, "vocabulary") < model_.input.vocabulary)
+    if (size(layer, "vocabulary") < result.input.vocabulary)
       node.at("vocabulary")
-          .fail("must be at least the input's vocabulary of " + std::to_string(model_.input.vocabulary) +
+          .fail("must be at least the input's vocabulary of " + std::to_string(result.input.vocabulary) +
                 ", found " + std::to_string(size(layer, "vocabulary")));
   }
 
@@ -327,7 +323,7 @@ class ModelReader {
   void tie(const YamlNode& node, Layer& layer) const {
     const std::string& wanted = layer.texts.at("to");
     std::vector<std::string> known;
-    for (const Segment& segment : model_.segments)
+    for (const Segment& segment : result.segments)
       for (const Layer& owner : segment.layers)
         for (const LayerTensor& tensor : parameters_of(owner)) {
           if (tensor.shape.size() != 2) continue;
@@ -342,10 +338,10 @@ class ModelReader {
   }
 
   void read_operators(const YamlNode& node, Layer& layer) {
-    layer.given = std::make_shared<const GivenLayer>(read_given(node, program_));
+    layer.given = std::make_shared<const GivenLayer>(read_given(node, program_kind));
     for (const std::string& name : layer.given->tied)
-      if (!owned_.contains(name)) node.at("tied").fail("no earlier layer owns '{}'", name);
-    for (const LayerTensor& tensor : layer.given->parameters) owned_.insert(tensor.suffix);
+      if (!owned.contains(name)) node.at("tied").fail("no earlier layer owns '{}'", name);
+    for (const LayerTensor& tensor : layer.given->parameters) owned.insert(tensor.suffix);
   }
 
   void read_attributes(const YamlNode& node, Layer& layer) {
@@ -383,19 +379,19 @@ class ModelReader {
     const std::int64_t every = value_or(layer.sizes, "full_every", 0);
     if (layer.sizes.contains("window") &&
         (layer.sizes["window"] >= layer.input[0] * value_or(layer.sizes, "context", 1) ||
-         (every > 0 && (repetition_ + 1) % every == 0)))
+         (every > 0 && (repetition + 1) % every == 0)))
       layer.sizes["window"] = 0;
   }
 
   /// Value of an attribute that the model sets; empty for attributes of the file.
   [[nodiscard]] std::optional<bool> value_of_model(const Attribute& attribute) const {
-    if (attribute.key == kTransformerEngine) return model_.transformer_engine();
-    if (attribute.key == kCompiled) return model_.compiled();
+    if (attribute.key == kTransformerEngine) return result.transformer_engine();
+    if (attribute.key == kCompiled) return result.compiled();
     return {};
   }
 
   [[nodiscard]] std::int64_t read_size(const YamlNode& node, const Attribute& attribute) const {
-    const std::int64_t value = settings_.evaluate(node, attribute.unit);
+    const std::int64_t value = settings.evaluate(node, attribute.unit);
     const auto expect = [&](bool holds, const char* bound, std::int64_t limit) {
       if (!holds) node.fail("must be at {} {}, found {}", bound, limit, value);
     };
@@ -408,12 +404,12 @@ class ModelReader {
     std::string name = node.text();
     if (name.empty()) node.fail("a name cannot be empty");
     if (const std::size_t place = name.find("$i"); place != std::string::npos)
-      name.replace(place, 2, std::to_string(repetition_));
+      name.replace(place, 2, std::to_string(repetition));
     return name;
   }
 
   [[nodiscard]] std::int64_t read_count(const YamlNode& node, std::int64_t least, std::int64_t most) const {
-    const std::int64_t value = settings_.evaluate(node, Unit::kCount);
+    const std::int64_t value = settings.evaluate(node, Unit::kCount);
     if (value < least || value > most)
       node.fail("must be at least {} and at most {}, found {}{}", least, most, value,
                 number_in<std::int64_t>(node.text()) ? "" : " (" + node.text() + ")");
@@ -429,21 +425,20 @@ class ModelReader {
     bool is_last = false;  ///< true for the layer whose outputs are summed
   };
 
-  const Settings& settings_;
-  Model model_;
-  ModelParallel& parallel_ = model_.parallel;
-  Shared shared_;
-  bool attends_ = false;
-  std::string program_;
-  std::set<std::string> owned_;  ///< parameters of kind `operators`
-  std::int64_t repetition_ = 0;
-  bool frozen_ = false;      ///< true for layers of the segment that is read
-  bool all_frozen_ = false;  ///< all parameters but those of adapters
-  std::int64_t most_frozen_ = 0;
+  Model result{};
+  ModelParallel& parallel = result.parallel;
+  Shared shared{};
+  bool attends = false;
+  std::string program_kind{};
+  std::set<std::string> owned{};  ///< parameters of kind `operators`
+  std::int64_t repetition = 0;
+  bool is_frozen = false;   ///< true for layers of the segment that is read
+  bool all_frozen = false;  ///< all parameters but those of adapters
+  std::int64_t most_frozen = 0;
 };
 
 }  // namespace
 
-Model read_model(const YamlNode& file, const Settings& settings) { return ModelReader(settings).read(file); }
+Model read_model(const YamlNode& file, const Settings& settings) { return ModelReader{settings}.read(file); }
 
 }  // namespace stepcast

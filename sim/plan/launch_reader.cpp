@@ -30,13 +30,9 @@ const std::vector<std::string>& readable_programs() {
 }
 
 const YamlNode& table_of(const std::string& program) {
-  static const std::map<std::string, YamlNode> kTables = [] {
-    std::map<std::string, YamlNode> tables;
-    for (const std::string& name : readable_programs())
-      tables.emplace(name, YamlNode::load(find_resource("launchers", name, ".yaml").string()));
-    return tables;
-  }();
-  return kTables.at(program);
+  static std::map<std::string, YamlNode> tables;
+  return cached(tables, program,
+                [&] { return YamlNode::load(find_resource("launchers", program, ".yaml").string()); });
 }
 
 bool has_sign(const YamlNode& read, const std::string& text) {
