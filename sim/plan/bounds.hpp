@@ -94,7 +94,7 @@ class PlanBounds {
   LinkTimes links_;
   MemoryBounds memory_;
   double fastest_host_ = 1.0;
-  /// Ranks of tensor, context and expert parallelism, those that divide an expert, and PlanView::batch_stride.
+  /// Ranks of tensor, context and expert parallelism, those that divide an expert, and the batch stride.
   using GroupShape = std::array<int, 5>;
   /// First ranks of groups that are alike: by shape and first rank; and by shape and times of probes.
   std::map<std::pair<GroupShape, int>, int> alike_;
