@@ -1,5 +1,3 @@
-#include "sim/plan/search.hpp"
-
 #include <algorithm>
 #include <array>
 #include <set>
@@ -8,6 +6,7 @@
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
+#include "sim/plan/search.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/whole_parameters.hpp"
 
