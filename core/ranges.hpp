@@ -63,6 +63,13 @@ std::optional<typename Map::mapped_type> optional_at(const Map& map, const Key& 
   return found == map.end() ? std::nullopt : std::optional(found->second);
 }
 
+/// The last item whose key is at most `limit`, else the first. \pre items are sorted by `key_of`, not empty
+template <class Items, class Limit, class KeyOf>
+const auto& last_up_to(const Items& items, const Limit& limit, KeyOf key_of) {
+  const auto next = std::ranges::upper_bound(items, limit, {}, key_of);
+  return next == std::ranges::begin(items) ? *next : *std::ranges::prev(next);
+}
+
 /// The value of `key`, which `make()` returns when it is first needed. References to it stay valid.
 template <class Map, class Make>
 auto& cached(Map& map, const typename Map::key_type& key, const Make& make) {

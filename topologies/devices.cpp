@@ -93,14 +93,6 @@ const KernelParameters& kernels_named(const YamlNode& node) {
   });
 }
 
-/// Parameters of the newest generation that is not newer than the capability, else of the oldest.
-const KernelParameters& kernels_of_generation(int compute_capability) {
-  const KernelParameters* newest = &kernel_parameters().front();
-  for (const KernelParameters& kernels : kernel_parameters())
-    if (kernels.compute_capability <= compute_capability) newest = &kernels;
-  return *newest;
-}
-
 /// A number that a device can be given in a specification, or in the file.
 struct DeviceSetting {
   const char* key;
@@ -218,7 +210,8 @@ void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
   device.estimate.rate_spread = 0.0175;
   if (node.has("compute_capability")) {
     device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
-    device.kernels = kernels_of_generation(device.compute_capability);
+    device.kernels =
+        last_up_to(kernel_parameters(), device.compute_capability, &KernelParameters::compute_capability);
   } else if (node.has("kernels")) {
     device.kernels = kernels_named(node.at("kernels"));
   } else {

@@ -100,10 +100,7 @@ std::map<std::string, double> NcclParameters::values() const {
 
 const NcclParameters& nccl_parameters(int compute_capability) {
   static const std::vector<Generation> generations = read_generations();
-  const Generation* found = &generations.front();
-  for (const Generation& generation : generations)
-    if (generation.from <= compute_capability) found = &generation;
-  return found->parameters;
+  return last_up_to(generations, compute_capability, &Generation::from).parameters;
 }
 
 }  // namespace stepcast

@@ -71,11 +71,10 @@ NcclConstants read_constants() {
 
 const NcclTables& nccl_tables(int compute_capability) {
   static std::map<int, NcclTables> known;  // references stay; a forecast needs few of the files
-  const std::map<int, std::string>& generations = nccl_constants().generations;
-  auto newest = generations.upper_bound(compute_capability);
-  if (newest != generations.begin()) --newest;
-  return cached(known, newest->first, [&] {
-    return read_tables(YamlNode::shipped("topologies/nccl/" + newest->second + ".yaml"));
+  const auto& [generation, file] =
+      last_up_to(nccl_constants().generations, compute_capability, [](const auto& one) { return one.first; });
+  return cached(known, generation, [&, name = file] {
+    return read_tables(YamlNode::shipped("topologies/nccl/" + name + ".yaml"));
   });
 }
 
