@@ -54,9 +54,7 @@ Model chakra_model(const std::string& path) {
       segment.layers.push_back(
           {.kind = "fixed",
            .name = segment.name,
-           .sizes = {{"forward", nanos}, {"backward", 0}, {"parameter", 0}, {"output", 0}},
-           .input = {},
-           .output = {}});
+           .sizes = {{"forward", nanos}, {"backward", 0}, {"parameter", 0}, {"output", 0}}});
       model.segments.push_back(std::move(segment));
     }
   if (model.segments.empty())

@@ -187,10 +187,8 @@ LaunchText Launcher::text(PlanModels& models, const Plan& plan) const {
   const Assignment values = launch_values(models, plan);
   LaunchText launch{.file = file_,
                     .program = program_,
-                    .lines = "",
                     .missing = texts_of(missing_, values),
-                    .obstacles = texts_of(obstacles_, values),
-                    .words = ""};
+                    .obstacles = texts_of(obstacles_, values)};
   for (const std::string& line : texts_of(lines_, values)) launch.lines += line + "\n";
   for (const OptionTexts* texts : {&plan.values, &plan.added})
     for (const auto& [option, value] : *texts)

@@ -13,10 +13,10 @@ namespace stepcast {
 struct LaunchText {
   std::string file;                    ///< `megatron.txt`
   std::string program;                 ///< `Megatron-LM`
-  std::string lines;                   ///< flags or a configuration
+  std::string lines{};                 ///< flags or a configuration
   std::vector<std::string> missing;    ///< parts of the plan that the lines do not express
   std::vector<std::string> obstacles;  ///< parts of the plan that the program lacks
-  std::string words;                   ///< options of `predict` that the lines do not express
+  std::string words{};                 ///< options of `predict` that the lines do not express
   /// The lines and what they do not express, also as options that `predict --from` reads; for a plan that the
   /// program cannot run, one line with the reasons.
   [[nodiscard]] std::string text() const;
