@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -24,10 +25,7 @@ namespace stepcast {
 namespace {
 
 /// Programs whose files can be read, those with the most specific signs first.
-const std::vector<std::string>& readable_programs() {
-  static const std::vector<std::string> kPrograms{"deepspeed", "hf", "torchtitan", "nemo", "megatron"};
-  return kPrograms;
-}
+constexpr std::array kReadablePrograms{"deepspeed", "hf", "torchtitan", "nemo", "megatron"};
 
 const YamlNode& table_of(const std::string& program) {
   static std::map<std::string, YamlNode> tables;
@@ -41,7 +39,7 @@ bool has_sign(const YamlNode& read, const std::string& text) {
 }
 
 std::string program_of(const std::string& text) {
-  for (const std::string& program : readable_programs())
+  for (const char* program : kReadablePrograms)
     if (has_sign(table_of(program).at("read"), text)) return program;
   return "";
 }
@@ -404,7 +402,7 @@ LaunchReading read_launch_text(const std::string& text, const std::string& name,
   const std::string found = program.empty() ? program_of(text) : program;
   if (found.empty())
     throw InputError("{}: the program that it starts is not known; read are files of {}", name,
-                     joined(readable_programs()));
+                     joined(kReadablePrograms));
   try {
     return TableReader{table_of(found), name, given}.read(text);
   } catch (const InputError& error) {
