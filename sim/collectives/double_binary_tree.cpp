@@ -29,7 +29,7 @@ struct Turn {
 
 class TreePlan {
  public:
-  explicit TreePlan(int members) : members_(members) {
+  explicit TreePlan(int members) {
     for (int tree = 0; tree < 2; ++tree)
       for (int member = 0; member < members; ++member)
         if (const int parent = tree_parent(tree, member, members); parent >= 0)
@@ -110,7 +110,6 @@ class TreePlan {
   }
 
   static constexpr int kMostChains = 8;
-  const int members_;
   TreeRounds rounds_;
   std::vector<Turn> turns_;
   int chains_ = 0;
