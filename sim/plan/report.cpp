@@ -13,15 +13,12 @@ namespace stepcast {
 namespace {
 
 /// Parts that add up to the mean step, as tables name them.
-struct TimePart {
-  const char* name;
-  double Breakdown::*seconds;
-};
-constexpr TimePart kParts[]{{"compute", &Breakdown::compute_s},
-                            {"exposed communication", &Breakdown::exposed_communication_s},
-                            {"bubble", &Breakdown::idle_s},
-                            {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
-                            {"input and host", &Breakdown::input_and_host_s}};
+constexpr std::pair<const char*, double Breakdown::*> kParts[]{
+    {"compute", &Breakdown::compute_s},
+    {"exposed communication", &Breakdown::exposed_communication_s},
+    {"bubble", &Breakdown::idle_s},
+    {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
+    {"input and host", &Breakdown::input_and_host_s}};
 
 /// Parts that take longer or less long than in the best plan, if by at least a tenth of the largest
 /// difference.
@@ -29,8 +26,8 @@ std::string differences(const PlanForecast& best, const PlanForecast& other) {
   constexpr double kSmall = 0.1;
   std::vector<std::pair<double, const char*>> parts;
   double largest = 0.0;
-  for (const TimePart& part : kParts) {
-    parts.emplace_back(other.mean.*part.seconds - best.mean.*part.seconds, part.name);
+  for (const auto& [name, part] : kParts) {
+    parts.emplace_back(other.mean.*part - best.mean.*part, name);
     largest = std::max(largest, std::abs(parts.back().first));
   }
   std::ranges::stable_sort(parts, std::greater(), &std::pair<double, const char*>::first);
