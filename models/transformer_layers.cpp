@@ -4,19 +4,6 @@
 namespace stepcast {
 namespace {
 
-struct EmbeddingTable {
-  std::string name;
-  std::int64_t rows;
-};
-
-/// Tables in the order in which they are looked up: word, type, position.
-std::vector<EmbeddingTable> tables(const Layer& layer) {
-  std::vector<EmbeddingTable> result{{layer.texts.at("word"), size(layer, "vocabulary")}};
-  if (flag(layer, "types")) result.push_back({layer.texts.at("type"), size(layer, "types")});
-  if (flag(layer, "positions")) result.push_back({layer.texts.at("position"), size(layer, "positions")});
-  return result;
-}
-
 /// The input, whose positions have rows in the table.
 const Shape& positioned(const Layer& layer) {
   const std::int64_t positions = size(layer, "positions");
@@ -27,12 +14,13 @@ const Shape& positioned(const Layer& layer) {
 
 Shape embedding_output(const Layer& layer) { return {positioned(layer)[0], size(layer, "out")}; }
 
-/// Registered as word, position, type.
+/// A table each for words, positions and types, unless it has no rows.
 std::vector<LayerTensor> embedding_parameters(const Layer& layer) {
   std::vector<LayerTensor> result;
-  for (const EmbeddingTable& table : tables(layer))
-    result.push_back({table.name + ".weight", {table.rows, size(layer, "out")}});
-  if (result.size() > 2) std::swap(result[1], result.back());
+  for (const auto& [name, rows] :
+       {std::pair("word", "vocabulary"), {"position", "positions"}, {"type", "types"}})
+    if (flag(layer, rows))
+      result.push_back({layer.texts.at(name) + ".weight", {size(layer, rows), size(layer, "out")}});
   return result;
 }
 
@@ -40,7 +28,7 @@ std::vector<LayerTensor> embedding_parameters(const Layer& layer) {
 /// reads dy and adds it to rows of the table's gradient. Left out: zeroing and adding the gradient of a whole
 /// table, which is traffic of parameters and does not grow with the batch.
 void add_embedding(const Layer& layer, LayerCost& cost) {
-  const auto count = static_cast<double>(tables(layer).size());
+  const auto count = static_cast<double>(embedding_parameters(layer).size());
   const Bytes indices(kInt64 * in(layer));
   Kernel& kernel = cost.kernels.front();
   kernel = moves((2.0 * count + 3.0 * (count - 1.0)) * out(layer), 3.0 * count * out(layer),
