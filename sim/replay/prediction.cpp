@@ -16,7 +16,6 @@
 #include "sim/replay/device_notes.hpp"
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/memory.hpp"
-#include "sim/replay/recording.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
 #include "sim/strategies/chakra.hpp"
