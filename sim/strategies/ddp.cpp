@@ -29,9 +29,15 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
 
 /// `--accumulate every`. \throws UsageError without stage 2
 bool reduces_each_micro_batch(StrategyOptions& options, const TrainingConfig& config, int stage) {
-  if (stage != 2) options.refuse({"accumulate"}, "without --zero 2, which frees gradients");
+  if (stage != 2) {
+    options.refuse({"accumulate"}, "without --zero 2, which frees gradients");
+    return false;
+  }
+  const std::string accumulate = options.text("accumulate");
+  if (accumulate == kShardThenReplicas)
+    throw UsageError("--accumulate {} needs replicas of shards (fsdp); take every", accumulate);
   if (config.micro_batches == 1) options.drop({"accumulate"});
-  return config.micro_batches > 1 && stage == 2 && options.text("accumulate") == "every";
+  return config.micro_batches > 1 && accumulate == "every";
 }
 
 /// Backward and optimizer with `--zero`.
@@ -97,9 +103,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
 
 std::vector<StrategyOption> options() {
   std::vector<StrategyOption> all = replica_options();
-  all.push_back(StrategyOption::choice(
-      "accumulate", {"last", "every"},
-      "micro-batches after which --zero 2 reduces gradients: the last, or every one, as DeepSpeed"));
+  all.push_back(accumulate_option());
   return all;
 }
 

@@ -13,8 +13,6 @@
 namespace stepcast {
 namespace {
 
-constexpr const char* kShardThenReplicas = "shard-then-replicas";
-
 /// PyTorch's FullyShardedDataParallel.
 ///
 /// Every rank keeps 1/n of the parameters, gradients and optimizer state of each unit. `full_shard`: a unit
@@ -392,10 +390,7 @@ std::vector<StrategyOption> options() {
                              "what is in shards: parameters too, gradients and optimizer, or nothing"),
       StrategyOption::choice("wrap", {"block", "ends", "layer", "root"},
                              "what is gathered at once; `ends`: blocks, and what is before and after them"),
-      StrategyOption::choice(
-          "accumulate", {"last", "every", kShardThenReplicas},
-          "micro-batches that reduce gradients: the last alone, every one, or every one over "
-          "shards and the last over replicas"),
+      accumulate_option(),
       StrategyOption::flag("forward-prefetch", "gather the next units while one computes its forward"),
       StrategyOption::choice("backward-prefetch", {"pre", "post", "none"},
                              "the same in the backward, before one computes or after"),
