@@ -52,8 +52,8 @@ struct Sharing {
 /// Stage 1 keeps whole gradients all the time. Stage 2 holds those of a bucket from the first backward that
 /// writes them until their reduction has ended, which the next reduction waits for. With several
 /// micro-batches that is from the first to the last of them (no_sync), so that stage 2 saves little over
-/// stage 1. With `reduces_each` every micro-batch reduces and frees them and adds the incoming part to its own,
-/// as DeepSpeed does.
+/// stage 1. With `reduces_each` every micro-batch reduces and frees them, and adds what arrives to the rank's
+/// part, as DeepSpeed does.
 ///
 /// Replicas of shards all-reduce the shard of the gradients after its reduce-scatter.
 ///
