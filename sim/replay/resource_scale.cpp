@@ -8,7 +8,6 @@
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
-#include "core/sorted.hpp"
 #include "core/table.hpp"
 #include "sim/strategies/options.hpp"
 #include "topologies/link_tiers.hpp"

@@ -24,6 +24,8 @@ std::string whole_model(const std::string& model) {
   return text;
 }
 
+}  // namespace
+
 HostFacts host_facts(const Cluster& cluster) {
   HostFacts facts{.storage = cluster.storage};
   facts.devices = std::max(1, static_cast<int>(cluster.hosts.front().devices.size()));
@@ -37,13 +39,12 @@ HostFacts host_facts(const Cluster& cluster) {
       const bool below = b.kind == NodeKind::kDevice || b.kind == NodeKind::kPcieSwitch;
       if (a.kind == NodeKind::kSocket && b.host == 0 && below) facts.to_memory += link.bandwidth;
     }
-  for (const auto& [node, hosts] : at_switch)
-    facts.at_switch = std::max(facts.at_switch, static_cast<int>(hosts.size())),
+  for (const auto& [node, hosts] : at_switch) {
+    facts.at_switch = std::max(facts.at_switch, static_cast<int>(hosts.size()));
     facts.switches += hosts.contains(0) ? 1 : 0;
+  }
   return facts;
 }
-
-}  // namespace
 
 Bytes state_bytes(const std::string& model, const std::string& precision) {
   Model whole = load_model(whole_model(model));

@@ -53,6 +53,7 @@ struct TrainingFacts {
 /// counts as the whole. 14 B per parameter with bf16 and Adam: 920 GiB for Llama 3 70B, as
 /// swiss-ai/Megatron-LM states.
 Bytes state_bytes(const std::string& model, const std::string& precision);
+HostFacts host_facts(const Cluster& cluster);
 TrainingFacts training_facts(const Result& result);
 
 struct CheckpointRequest {
