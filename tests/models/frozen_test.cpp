@@ -98,7 +98,7 @@ TEST_CASE("nothing is recomputed in front of the first trained block", "[models]
   TrainingConfig config;
   config.world_size = 4;
   config.batch = 4;
-  config.recompute = 1;
+  config.recompute.blocks = 1;
   for (const char* strategy : {"ddp", "fsdp"}) {
     const Schedule schedule = build_schedule(strategy, some, config);
     for (const Op& op : schedule.programs.front().ops)
