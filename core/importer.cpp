@@ -79,7 +79,7 @@ const Registry<Importer>::Entry* recognised_importer(const std::string& head) {
 
 const Registry<Importer>::Entry& importer_of(const std::string& path, const std::string& kind) {
   if (!kind.empty())
-    return named<UsageError>(importers().entries(), &Registry<Importer>::Entry::name, "kind", kind);
+    return named<UsageError>(importers().entries(), &Registry<Importer>::Entry::name, "kind of --as", kind);
   if (const auto* entry = recognised_importer(file_head(path))) return *entry;
   const auto known = transformed(
       importers().entries(), [](const auto& entry) { return entry.name + " (" + entry.description + ")"; });

@@ -22,9 +22,9 @@ struct Specification {
     return found == overrides.end() ? nullptr : &found->second;
   }
   /// Sets the last override in place of any other one of this key.
-  void set(const std::string& key, const std::string& value) {
+  void set(std::string key, std::string value) {
     std::erase_if(overrides, [&](const auto& one) { return one.first == key; });
-    overrides.emplace_back(key, value);
+    overrides.emplace_back(std::move(key), std::move(value));
   }
 };
 

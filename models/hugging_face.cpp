@@ -144,15 +144,20 @@ struct ConfigurationReader {
     }
     const bool fits = flat[field].get<double>() >= number_in<double>(*sequence).value_or(0.0);
     (fits ? model.assumed : model.obstacles)
-        .push_back(fmt::format("field '{}' is {}; attention within {} shorter than {} is not modelled", field,
-                               flat[field].dump(), every < 0 ? "windows of irregular blocks" : "chunks",
-                               fits ? "a sequence set later" : "sequence=" + *sequence));
+        .push_back(fmt::format("field '{}' is {}; {} attention within {} is not modelled", field,
+                               flat[field].dump(), fits ? "in longer sequences" : "with sequence=" + *sequence,
+                               every < 0 ? "windows of irregular blocks" : "chunks"));
   }
 
   /// n if every n-th block sees all keys, 0 if none does; -1: another pattern.
   [[nodiscard]] int full_blocks() const {
     const Json types = flat.value("layer_types", Json());
     if (!types.is_array() || types.empty()) {
+      const Json pattern = rules.full_every.empty() ? Json() : flat.value(rules.full_every[0], Json());
+      if (pattern.is_string()) {  // LLLG of EXAONE 4
+        const auto text = pattern.get<std::string>();
+        return text.find('G') + 1 == text.size() ? static_cast<int>(text.size()) : -1;
+      }
       const int every = number_in<int>(number(rules.full_every, false)).value_or(-1);
       return every < 1 && rules.full_every.size() > 1 ? -1 : every;
     }

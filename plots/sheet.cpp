@@ -82,9 +82,10 @@ std::string fitting_title(const std::string& title, double width) {
 /// The title, the notes and the legend. The legend is a plot of its own without axes, because a key inside a
 /// panel would be as narrow as the panel. \param legend_points height of title and legend
 std::string head_script(const Sheet& sheet, double w, double h, int legend_points) {
-  const std::string title = shortened(sheet.title, static_cast<std::size_t>((w - 10.0) / kTitleCharacter));
+  constexpr double kMargin = 10.0;
+  const std::string title = shortened(sheet.title, static_cast<std::size_t>((w - kMargin) / kTitleCharacter));
   const double title_at =
-      std::clamp(w - kTitleCharacter * static_cast<double>(characters_of(title)), 10.0, 1.0 * sheet.left);
+      std::clamp(w - kTitleCharacter * static_cast<double>(characters_of(title)), kMargin, 1.0 * sheet.left);
   std::string script =
       fill("set label 1 {q} at screen {},{} left font ',14'\n", {title, title_at / w, 1.0 - 20.0 / h});
   for (std::size_t i = 0; i < sheet.notes.size(); ++i)

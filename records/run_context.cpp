@@ -28,12 +28,14 @@ std::string cpu_model() {
 
 }  // namespace
 
+std::string utc_text(std::time_t time) { return fmt::format("{:%Y-%m-%dT%H:%M:%S}", fmt::gmtime(time)); }
+
 RunContext make_run_context(const std::string& schema, const std::vector<std::string>& command_line) {
   RunContext context;
   context.schema = schema;
   context.command_line = joined(command_line, " ");
   context.stepcast = {STEPCAST_VERSION, STEPCAST_REVISION};
-  context.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  context.date = utc_text(std::time(nullptr)) + "Z";
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) context.host_name = host.data();
   context.cpu_model = cpu_model();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <ctime>
 #include <map>
 #include <string>
 #include <vector>
@@ -65,6 +66,9 @@ struct Ancestor {
 
 /// Describes a file as an input: its hash and, if it has a lineage, all its inputs.
 Ancestor make_ancestor(const std::string& role, const std::filesystem::path& path);
+
+/// `2026-03-01T12:00:00`, UTC.
+std::string utc_text(std::time_t time);
 
 /// Context of this machine and process. The caller adds libraries and BLAS.
 RunContext make_run_context(const std::string& schema, const std::vector<std::string>& command_line);

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
-#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -13,8 +11,7 @@ namespace stepcast {
 /// Disjoint groups of the numbers from 0 (union-find). A group is called after its first member.
 class DisjointGroups {
  public:
-  explicit DisjointGroups(std::size_t count)
-      : above_(transformed(std::views::iota(0, static_cast<int>(count)), std::identity())) {}
+  explicit DisjointGroups(std::size_t count) : above_(whole_numbers(0, count)) {}
 
   /// Group of a number.
   [[nodiscard]] int of(int number) const {

@@ -40,7 +40,8 @@ TorchModel::TorchModel(const Model& model, const TrainingDtypes& dtypes, unsigne
     throw CapabilityError("{}: transformer_engine=1 is forecast, and not trained: layers here are PyTorch's",
                           model.specification);
   const auto setting = [&](const char* name) { return value_or(model.settings, name, 0); };
-  if (setting("window") > 0 && setting("window") < setting("sequence"))
+  if (const int sequence = setting("sequence");
+      setting("window") > 0 && (sequence == 0 || setting("window") < sequence))
     throw CapabilityError("{}: attention in a window is forecast, and not trained", model.specification);
   if (setting("mtp") > 0)
     throw CapabilityError("{}: multi-token prediction is forecast, and not trained", model.specification);

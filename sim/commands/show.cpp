@@ -27,18 +27,24 @@ std::string schema_of(const std::string& head) {
   return schema.starts_with("stepcast.") ? schema : "";
 }
 
-bool show_own_json(const std::string& file, const std::string& head) {
+/// print() for a file of ours. \throws UsageError with --device
+void print_own(const std::string& file, const std::string& what, const std::string& use, bool for_device) {
+  if (for_device) throw UsageError("--device has no effect on {}, a file of stepcast", file);
+  print(file, what, use);
+}
+
+bool show_own_json(const std::string& file, const std::string& head, bool for_device) {
   const std::string schema = schema_of(head);
   const YamlNode kinds = command_page("show").at("json");
   const std::string sign = schema.substr(0, schema.find('/'));
   if (!kinds.has(sign)) return false;
   load_json(file, schema);
-  print(file, fmt::format("{} ({})", kinds.at(sign).at("what").text(), schema),
-        kinds.at(sign).at("use").text());
+  print_own(file, fmt::format("{} ({})", kinds.at(sign).at("what").text(), schema),
+            kinds.at(sign).at("use").text(), for_device);
   return true;
 }
 
-bool show_own_yaml(const std::string& file) {
+bool show_own_yaml(const std::string& file, bool for_device) {
   const auto extension = std::filesystem::path(file).extension();
   if (extension != ".yaml" && extension != ".yml") return false;
   const YamlNode yaml = YamlNode::load(file);
@@ -47,7 +53,7 @@ bool show_own_yaml(const std::string& file) {
   for (const std::string& sign : kinds.keys()) {
     if (!yaml.has(sign)) continue;
     const std::string what = kinds.at(sign).at("what").text();
-    print(file, what, kinds.at(sign).at("use").text());
+    print_own(file, what, kinds.at(sign).at("use").text(), for_device);
     if (what == "cluster") std::cout << tree_text(load_cluster(file));
     if (what == "model") {
       const Model model = load_model(file);
@@ -78,8 +84,9 @@ ExitCode run(const po::variables_map& values) {
   const bool for_device = values.count("device") != 0;
   if (as.empty() && !std::filesystem::is_directory(file)) {
     const std::string head = file_head(file);
-    if (show_own_json(file, head) || (recognised_importer(head) == nullptr && show_own_yaml(file)))
-      return for_device ? throw UsageError("--device has no effect on files of stepcast") : ExitCode::kDone;
+    if (show_own_json(file, head, for_device) ||
+        (recognised_importer(head) == nullptr && show_own_yaml(file, for_device)))
+      return ExitCode::kDone;
   }
   const auto& kind = importer_of(file, as);
   ImportTexts options;

@@ -254,7 +254,8 @@ bool averages_in_buckets(const Plan& plan) {
           plan.number("data") * plan.number("context") > 1);
 }
 
-/// With several micro-batches whole gradients stay: stage 2 only adds waits to stage 1.
+/// With several micro-batches whole gradients stay, and stage 2 only adds waits to stage 1. Not searched:
+/// stage 2 with `--accumulate every`.
 Values zero_stages(PlanModels& models, const Plan& plan) {
   if (!models.whole().optimizer.is_elementwise() || !averages_in_buckets(plan)) return kDoesNotApply;
   return plan.number("micro-batches") == 1 ? Values{"", "1", "2"} : Values{"", "1"};

@@ -9,9 +9,11 @@ namespace stepcast {
 /// Phase costs of one step from the table of layers alone, at the efficiencies of the device.
 ///
 /// - Gradients are ready when the next collective of the model in their segment's backward starts, or at its
-///   end. Saved bytes are the model's own times the device's `activations`.
-/// - Host, input and loading cost nothing. Nor does zero_grad without Transformer Engine, but for a check for
-///   NaN: PyTorch 2 frees gradients (set_to_none), and the next backward writes them again.
+///   end; also those whose GEMM hides this collective, which are ready later. Saved bytes are the model's own
+///   times the device's `activations`.
+/// - Host, input and loading cost nothing. zero_grad costs the check for NaN, and with Transformer Engine one
+///   write of the gradients. Otherwise PyTorch 2 frees gradients (set_to_none), and the next backward writes
+///   them again.
 /// - Launch overhead of a GPU: kernel_launch per kernel, and operation_issue per kernel of the forward and
 ///   the loss (the framework's own work; autograd runs the backward without it).
 /// - CPUs have neither launch overhead nor a memory-bound part.

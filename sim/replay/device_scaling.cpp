@@ -104,7 +104,7 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     return Bytes(loss_traffic(model) * samples * outputs) / rates.memory;
   }
   const Segment& all = model.segments[segment];
-  if (phase == Phase::kZeroGrad)  // written if they stay; else the backward makes new ones
+  if (phase == Phase::kZeroGrad)  // written with Transformer Engine, read by the check for NaN
     return ((model.transformer_engine() ? 1.0 : 0.0) +
             (has_choice(model.execution.gradient_passes, "nan") ? 1.0 : 0.0)) *
            model.gradient_bytes(all) / rates.memory;

@@ -86,6 +86,7 @@ struct ReplaySetup {
   static std::string backend_of(const ReplayInput& input) {
     std::string backend = input.backend;
     if (backend.empty() && input.calibration != nullptr) backend = input.calibration->job.backend;
+    assert(backend != "nccl" || input.nccl_graphs != nullptr);
     if (backend == "nccl") check_nccl_places(*input.cluster, input.node_of_rank);
     return backend;
   }
@@ -426,7 +427,6 @@ Result replay(const ReplayInput& input) {
   assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);
   assert(input.node_of_rank.size() == static_cast<std::size_t>(input.schedule->world_size));
   assert(input.run.steps >= 1 && input.run.warmup_steps >= 0);
-  assert(input.backend != "nccl" || input.nccl_graphs != nullptr);
   if (!has_action<Copy>(*input.schedule, &Copy::touches_socket)) return Replay(input).run();
   const Cluster cluster = with_socket_memory(*input.cluster, input.copies.host_memory);
   ReplayInput with_memory = input;

@@ -19,8 +19,8 @@ using GemmTime = std::function<Seconds(const LayerWork&, GemmPass)>;
 /// the rank's own, beside the GEMM that reads them, and reduce-scatters pipelined in 4 pieces. The last
 /// piece stays exposed. `async` (torchtitan's asynchronous tensor parallelism): rings of t pieces for both. A
 /// collective takes 16 multiprocessors from the GEMM beside it, a ring of copies one. Sources: Transformer
-/// Engine's pytorch/module/base.py, and Megatron-Bridge's performance guide. Sums and reduce-scatters start
-/// before the GEMMs beside them, all-gathers too. Only blocks overlap; embedding, loss and head do not.
+/// Engine's pytorch/module/base.py, and Megatron-Bridge's performance guide. All collectives start before
+/// the GEMMs beside them. Only blocks overlap; embedding, loss and head do not.
 std::vector<Overlap> tensor_overlaps(const Model& model, const GemmTime& gemms, int multiprocessors);
 
 }  // namespace stepcast

@@ -27,7 +27,7 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
   return calls;
 }
 
-/// `--accumulate every`. \throws UsageError without stage 2
+/// `--accumulate every`. \throws UsageError without stage 2, or for shard-then-replicas
 bool reduces_each_micro_batch(StrategyOptions& options, const TrainingConfig& config, int stage) {
   if (stage != 2) {
     options.refuse({"accumulate"}, "without --zero 2, which frees gradients");

@@ -1,5 +1,3 @@
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <boost/math/distributions/chi_squared.hpp>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
+#include "records/run_context.hpp"
 #include "sim/train/failures.hpp"
 #include "sim/train/timeline.hpp"
 
@@ -103,7 +102,7 @@ FailureSet failures_of_log(const Specification& log) {
     throw InputError(
         "{}: no time between interruptions; set begin and end of the observation, for example {}:{}",
         log.file, log.file,
-        dates ? fmt::format("begin={:%Y-%m-%dT%H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(begin - kDay)))
+        dates ? "begin=" + utc_text(static_cast<std::time_t>(begin - kDay))
               : fmt::format("end={:.0f}s", std::ceil(end + kDay)));
   FailureSet set{
       .name = log.file,

@@ -139,8 +139,7 @@ struct TrainingRun {
 /// begin at any time. With two levels, interruptions that lose the hosts' memory go back to the storage's
 /// checkpoint, others to the memory's. kShrink: replicas whose hosts are in repair are left out; when they
 /// return, the training saves and restarts. kContinue: a failure costs the others its detection and half a
-/// step on average; its replica is absent until its recovery,
-/// or the repair that it waits for, ends.
+/// step on average; its replica is absent until its recovery, or the repair that it waits for, ends.
 /// \throws InputError if a training takes over 1,000 times its useful time
 std::vector<TrainingRun> simulate_trainings(const TrainingCase& training, std::size_t count,
                                             std::uint64_t seed);

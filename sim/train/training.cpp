@@ -149,7 +149,7 @@ class Planner {
                        facts_.cluster);
     const std::array<double, 5> units{
         1.0 * facts_.ranks, 1.0 * hosts_, std::ceil(1.0 * hosts_ / component.hosts),
-        host_.switches * std::ceil(1.0 * hosts_ / std::max(1, host_.at_switch)), 1.0};
+        std::max(1, host_.switches) * std::ceil(1.0 * hosts_ / std::max(1, host_.at_switch)), 1.0};
     const double count = units.at(static_cast<std::size_t>(component.per));
     return component.at_most > 0.0 ? std::min(count, component.at_most) : count;
   }

@@ -68,7 +68,7 @@ TEST_CASE("import refuses kinds and options that do not belong together", "[comm
   };
   refused("bad.txt", 3, "bad.txt:2:10: found 'NVX', expected X, SYS");
   refused("nothing.txt", 3, "nothing.txt");
-  refused("bad.txt --as nvidia-sim", 2, "did you mean 'nvidia-smi'");
+  refused("bad.txt --as nvidia-sim", 2, "kind of --as 'nvidia-sim' (did you mean 'nvidia-smi'");
   refused("bad.txt --smp-bandwidth 20", 2, "write for example");
   refused("bad.txt --pcie-generation 7", 2, "at most 6");
   refused("bad.txt --collective all_reduce", 2, "--collective is no option for files of nvidia-smi");

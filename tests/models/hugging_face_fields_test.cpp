@@ -44,7 +44,9 @@ TEST_CASE("windows follow the field that the configuration's class reads, or are
     CHECK_THAT(every(2), Catch::Contains("full_every=2") && Catch::Contains("window=8"));
     CHECK_THAT(every(1), !Catch::Contains("window"));
     CHECK_THROWS_WITH(every(0), Catch::Contains("'sliding_window' is 8") && Catch::Contains("irregular"));
-    CHECK_THROWS_WITH(every("LLLG"), Catch::Contains("'sliding_window_pattern': expected a whole number"));
+    CHECK_THAT(every("LLLG"), Catch::Contains("full_every=4"));
+    CHECK_THROWS_WITH(every("LGLG"),
+                      Catch::Contains("'sliding_window' is 8") && Catch::Contains("irregular"));
   }
   const json small = with(reference("smollm3"), {{"sliding_window", 8}, {"layer_types", nullptr}});
   CHECK(configured.refusal(small).empty());
@@ -137,10 +139,13 @@ TEST_CASE("a missing field has the default of the configuration's class, null ha
                                      {"gpt_oss", 128},
                                      {"mistral", 4096},
                                      {"ministral", 4096},
+                                     {"qwen2", 4096},
+                                     {"qwen3_moe", 4096},
                                      {"mixtral", 0},
                                      {"phi3", 0}}) {
     CAPTURE(type);
     json missing = with(reference(type), {{"layer_types", nullptr}, {"sliding_window", nullptr}});
+    if (type[0] == 'q') missing["use_sliding_window"] = true;
     missing.erase("sliding_window_pattern");
     CHECK_THAT(configured(missing).specification, !Catch::Contains("window="));
     missing.erase("sliding_window");

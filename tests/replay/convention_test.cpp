@@ -97,7 +97,7 @@ TEST_CASE("help lists every convention with what it sets and when") {
     CHECK_THAT(text, Catch::Contains(part));
 }
 
-TEST_CASE("torchtitan reduces every micro-batch of FSDP, hf the last one in bf16") {
+TEST_CASE("torchtitan reduces every micro-batch of FSDP, DeepSpeed of ZeRO 2, hf the last one in bf16") {
   OptionTexts options{
       {"model", "llama3-8b"}, {"strategy", "fsdp"}, {"world-size", "8"}, {"precision", "bf16"}};
   CHECK_FALSE(like("torchtitan@2025", options).options.contains("accumulate"));
@@ -116,6 +116,11 @@ TEST_CASE("torchtitan reduces every micro-batch of FSDP, hf the last one in bf16
   const PredictionRequest request = prediction_request(options);
   CHECK(request.training.options.at("accumulate") == "every");
   CHECK(request.costs.convention == "torchtitan@2025: accumulate every");
+  OptionTexts shared{{"model", "llama3-8b"}, {"strategy", "ddp"},    {"world-size", "8"},
+                     {"zero", "2"},          {"micro-batches", "2"}, {"precision", "bf16"}};
+  CHECK(like("deepspeed", shared).options.at("accumulate") == "every");
+  shared["zero"] = "1";
+  CHECK_FALSE(like("deepspeed", shared).options.contains("accumulate"));
 }
 
 TEST_CASE("hf and torchtitan recompute a block up to its last GEMM in an estimate, unless it is given") {

@@ -178,9 +178,11 @@ TEST_CASE("--zero 2 --accumulate every reduces and frees the gradients of every 
   CHECK(peak_gradients(last.program(0)) > parameters);
   CHECK(peak_gradients(every.program(0)) < 0.6 * parameters + 2 * parameters / kRanks);
   CHECK(every.options.at("accumulate") == "every");
+  CHECK_THROWS_WITH(built("shard-then-replicas"), Catch::Contains("replicas of shards"));
+  config.micro_batches = 1;
+  CHECK_FALSE(built("every").options.contains("accumulate"));
   config.options["zero"] = "1";
-  CHECK_THROWS_WITH(build_schedule("ddp", model, config),
-                    Catch::Contains("--accumulate has no effect without --zero 2"));
+  CHECK_THROWS_WITH(built("every"), Catch::Contains("--accumulate has no effect without --zero 2"));
 }
 
 TEST_CASE("replicas of a stage share its optimizer") {
