@@ -143,9 +143,10 @@ struct ConfigurationReader {
       return add("full_every", every > 0 ? std::to_string(every) : "");
     }
     const bool fits = flat[field].get<double>() >= number_in<double>(*sequence).value_or(0.0);
+    const std::string when = fits ? "in longer sequences" : "with sequence=" + *sequence;
     (fits ? model.assumed : model.obstacles)
         .push_back(fmt::format("field '{}' is {}; {} attention within {} is not modelled", field,
-                               flat[field].dump(), fits ? "in longer sequences" : "with sequence=" + *sequence,
+                               flat[field].dump(), when,
                                every < 0 ? "windows of irregular blocks" : "chunks"));
   }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <filesystem>
 #include <ctime>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>

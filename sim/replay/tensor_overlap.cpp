@@ -37,8 +37,8 @@ struct SegmentOverlap {
       const SharedGemms shared = gemms_of(begin, one.work);
       for (const int other : segment.collectives)
         if (const LayerCollective& each = model.collectives[other];
-            each.group == LayerCollectiveGroup::kTensor && each.per_sample > Bytes(0) &&
-            each.work >= begin && each.work <= one.work)  // not the sums of gradients of norms
+            each.group == LayerCollectiveGroup::kTensor && each.per_sample > Bytes(0) && each.work >= begin &&
+            each.work <= one.work)  // not the sums of gradients of norms
           result[other] = overlap(each, each.work == one.work, shared);
       begin = one.work;
     }
