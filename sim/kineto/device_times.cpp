@@ -12,7 +12,8 @@
 namespace stepcast {
 namespace {
 
-constexpr double kMostGap = 50.0;  // us; longer gaps are waits
+constexpr double kMostGap = 50.0;     // us; longer gaps are waits
+constexpr double kEndsRound = 0.002;  // us; an end may be so much later than what begins with it
 
 using Interval = std::pair<double, double>;
 
@@ -44,7 +45,7 @@ double uncovered(const std::vector<Interval>& a, const std::vector<Interval>& b)
     for (std::size_t i = from; i < b.size() && b[i].first < end; ++i)
       sum -= std::min(end, b[i].second) - std::max(begin, b[i].first);
   }
-  return sum;
+  return std::max(0.0, sum);  // rounding
 }
 
 /// Gives the times of a device's events to the steps and operations that launched them.
@@ -129,6 +130,17 @@ struct DeviceTimes {
   void add_times() {
     double last_end = 0.0;
     std::vector<const Placed*> coalesced;
+    std::vector<Interval> busy;  // of the busiest stream
+    std::vector<double> ends;    // of the device's other streams, and of collectives
+    for (const Placed& placed : events) {
+      const KinetoEvent& event = event_of(placed);
+      if (event.track == busiest && collective_of(event).empty())
+        busy.emplace_back(event.begin, event.end);
+      else
+        ends.push_back(event.end);
+    }
+    busy = united(std::move(busy));
+    std::ranges::sort(ends);
     for (const Placed& placed : events) {
       const KinetoEvent& event = event_of(placed);
       ProfiledStep& step = steps[placed.place.step];
@@ -146,9 +158,13 @@ struct DeviceTimes {
       }
       double duration = event.duration();
       if (event.track == busiest) {
-        const double gap = event.begin - last_end;
+        const auto next = std::ranges::upper_bound(ends, event.begin + kEndsRound);
+        const double gap =
+            event.begin - (next == ends.begin() ? last_end : std::max(last_end, *std::prev(next)));
         if (last_end > 0.0 && gap > 0.0 && gap < kMostGap && placed.launched < last_end) duration += gap;
         last_end = std::max(last_end, event.end);
+      } else if (busiest >= 0 && file.tracks[event.track].process == file.tracks[busiest].process) {
+        duration = uncovered({{event.begin, event.end}}, busy);
       }
       add(placed, duration);
     }

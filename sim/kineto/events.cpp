@@ -4,9 +4,11 @@
 #include <array>
 #include <boost/iostreams/filtering_stream.hpp>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -84,10 +86,13 @@ double number_at(const json& object, const char* key, double otherwise = 0.0) {
   return found->is_number() ? found->get<double>() : otherwise;
 }
 
-/// -1: the object has none, or one that is too large.
+/// Lower 31 bits of a whole number, since long trainings count further; -1: none, a negative one or 2^64 - 1.
 int whole_at(const json& object, const char* key) {
+  constexpr double kUncounted = 9e15;
   const double number = number_at(object, key, -1.0);
-  return std::abs(number) < 2e9 ? static_cast<int>(number) : -1;
+  return number >= 0.0 && number < kUncounted
+             ? static_cast<int>(static_cast<std::int64_t>(number) & 0x7fffffff)
+             : -1;
 }
 
 /// True if arrays and objects are in each other at most `depth` times.
@@ -243,6 +248,10 @@ std::vector<std::vector<std::int64_t>> dims_of(const KinetoFile& file, const Kin
     for (const json& each : arguments.value(key, json::array()))
       if (each.is_array()) add_extents(each, tensors);
   return tensors;
+}
+
+double elements_of(const std::vector<std::int64_t>& extents) {
+  return std::accumulate(extents.begin(), extents.end(), 1.0, std::multiplies<>());
 }
 
 std::string type_of(const KinetoFile& file, const KinetoEvent& event, std::size_t tensor) {

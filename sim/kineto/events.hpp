@@ -100,6 +100,7 @@ KinetoFile read_kineto(const std::string& path);
 
 /// Extents of the tensors of an event: `[[16,3],[]]` gives {16, 3} and {}; of lists the tensors in them.
 std::vector<std::vector<std::int64_t>> dims_of(const KinetoFile& file, const KinetoEvent& event);
+double elements_of(const std::vector<std::int64_t>& extents);
 /// Type of one tensor: `c10::BFloat16`; "": not recorded.
 std::string type_of(const KinetoFile& file, const KinetoEvent& event, std::size_t tensor = 0);
 /// The collective that an event calls, if it names one.

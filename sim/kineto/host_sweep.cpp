@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <functional>
-#include <numeric>
 #include <ranges>
 #include <set>
 #include <utility>
+
+#include "sim/kineto/micro_batches.hpp"
 
 namespace stepcast {
 namespace {
@@ -16,13 +16,8 @@ constexpr double kTolerance = 0.002;  // us; ends are rounded
 
 /// Name in parentheses: `FSDP::pre_forward (blocks.0)`.
 std::string in_parentheses(const std::string& name) {
-  const auto open = name.find('('), close = name.find(')');
-  return open == std::string::npos || close == std::string::npos ? ""
-                                                                 : name.substr(open + 1, close - open - 1);
-}
-
-double elements(const std::vector<std::int64_t>& extents) {
-  return std::accumulate(extents.begin(), extents.end(), 1.0, std::multiplies<double>());
+  const auto open = name.find('(');
+  return open == std::string::npos ? "" : name.substr(open + 1, name.find(')', open) - open - 1);
 }
 
 struct HostSweep {
@@ -58,7 +53,8 @@ struct HostSweep {
   struct MainState {
     int step = -1, operation = -1;
     bool in_loss = false, updated = false;
-    std::string module{}, unit{};
+    std::string module{};
+    std::vector<std::string> units{};  ///< of FSDP, in each other
   };
   struct NodeTime {
     double begin = 0.0, end = 0.0;
@@ -70,6 +66,8 @@ struct HostSweep {
     std::set<int> engines;  // threads of autograd beside the main one
     static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::"};
     for (const KinetoEvent& event : file.events) {
+      if (event.category == KinetoCategory::kCopy && file.name(event).find("Pageable") != std::string::npos)
+        copy_ends[event.correlation()] = event.end;
       if (event.on_device()) continue;
       has_sequences = has_sequences || (event.sequence() >= 0 && !event.backward);
       for (std::size_t i = 0; i < has.size(); ++i)
@@ -100,6 +98,7 @@ struct HostSweep {
   /// Adds up the operations' times. What follows a loss in the middle of the forward, of an auxiliary head,
   /// is no loss up to the last operation with parameters.
   void add_operations(ProfiledStep& step) {
+    split_forwards(step);
     int micro_batch = -1;  // with parameters in later operations
     for (ProfiledOperation& each : step.operations | std::views::reverse) {
       if (!each.gradients.empty()) micro_batch = each.micro_batch;
@@ -123,6 +122,10 @@ struct HostSweep {
   void enter(Track& track, int index) {
     const KinetoEvent& event = file.events[index];
     NameKind kind = kinds[event.name];
+    // A call that returns after its copy of pageable memory has ended waits for the device.
+    if (const auto copy = copy_ends.find(event.correlation());
+        event.correlation() > 0 && copy != copy_ends.end() && copy->second <= event.end)
+      kind = NameKind::kBlocking;
     if (kind == NameKind::kOptimizer && has_nodes(event.begin, event.end))
       kind = NameKind::kOther;  // around a closure
     leave(track, event.begin + kTolerance);
@@ -134,7 +137,8 @@ struct HostSweep {
       state = {.step = step};
     if (kind == NameKind::kModule) state.module = file.name(event);
     if (kind == NameKind::kOptimizer && track.is_main) state.updated = true;
-    if (kind == NameKind::kUnitForward && track.is_main) state.unit = in_parentheses(file.name(event));
+    if (kind == NameKind::kUnitForward && track.is_main)
+      state.units.push_back(in_parentheses(file.name(event)));
     note_node(track, event);
     Frame frame{.end = event.end, .operation = event.category == KinetoCategory::kOperation, .kind = kind};
     frame.place = place_of(track, event, index, kind);
@@ -189,7 +193,7 @@ struct HostSweep {
     while (!track.frames.empty() && track.frames.back().end <= until) {
       const Frame frame = track.frames.back();
       if (frame.definite) account(track, frame.end);
-      if (frame.kind == NameKind::kUnitEnd && track.is_main) state.unit.clear();
+      if (frame.kind == NameKind::kUnitEnd && track.is_main && !state.units.empty()) state.units.pop_back();
       if (frame.kind == NameKind::kModule && state.operation < 0) state.module.clear();
       track.frames.pop_back();
     }
@@ -238,6 +242,8 @@ struct HostSweep {
     const auto found = creators.find(event.sequence());
     if (found == creators.end() || found->second.first != step_at(steps, event.begin)) return;
     track.current = found->second.second;
+    double& begin = steps[found->second.first].operations[track.current].node_begin;
+    begin = std::min(begin, event.begin);
   }
 
   /// True for the gradient of an input of the recomputed forward of an operation. Each input has one.
@@ -260,7 +266,7 @@ struct HostSweep {
     ++own.gradients;
     if (!own.has(track.current)) return;
     ReadyGradient ready{.at = event.begin, .dtype = type_of(file, event)};
-    if (!dims.empty()) ready.elements = elements(dims.front());
+    if (!dims.empty()) ready.elements = elements_of(dims.front());
     ProfiledOperation& operation = own.operations[track.current];
     ready.host_s = operation.backward.host + std::max(0.0, event.begin - track.cursor);
     operation.gradients.push_back(ready);
@@ -274,7 +280,7 @@ struct HostSweep {
       const KinetoEvent& outer = file.events[i];
       const bool around = outer.track == event.track && outer.end >= event.end;
       if (!around || !file.name(outer).starts_with("c10d::_allgather_base_")) continue;
-      if (const auto dims = dims_of(file, outer); !dims.empty()) return elements(dims.front());
+      if (const auto dims = dims_of(file, outer); !dims.empty()) return elements_of(dims.front());
     }
     return own * std::max(1, file.metadata.world_size);
   }
@@ -293,10 +299,10 @@ struct HostSweep {
       call.kind = collective_kind(name);
       call.dtype = type_of(file, event);
       if (name.starts_with("nccl:") || name.starts_with("gloo:"))
-        for (const auto& tensor : dims) call.bytes += elements(tensor);
+        for (const auto& tensor : dims) call.bytes += elements_of(tensor);
       else if (!dims.empty())
         call.bytes =
-            elements(dims[name.find("reduce_scatter") != std::string::npos && dims.size() > 1 ? 1 : 0]);
+            elements_of(dims[name.find("reduce_scatter") != std::string::npos && dims.size() > 1 ? 1 : 0]);
       if (call.kind == "all_gather" && !name.starts_with("c10d::")) call.bytes = gathered(index, call.bytes);
       if (name.starts_with("gloo:")) call.begin = event.begin, call.end = event.end;
     }
@@ -309,10 +315,13 @@ struct HostSweep {
     return static_cast<int>(own.collectives.size()) - 1;
   }
 
-  /// True if a node began between the last operation of the forward and `time`.
+  /// True if a node began between the last operation before `time` and it.
   [[nodiscard]] bool nodes_since(const ProfiledStep& step, double time) const {
+    const auto begin = [this](const ProfiledOperation& each) { return file.events[each.event].begin; };
+    const auto later = std::ranges::upper_bound(step.operations, time, {}, begin);
     const auto next = std::ranges::lower_bound(nodes, time, {}, &NodeTime::begin);
-    return next != nodes.begin() && std::prev(next)->begin > file.events[step.operations.back().event].begin;
+    return next != nodes.begin() && later != step.operations.begin() &&
+           std::prev(next)->begin > begin(*std::prev(later));
   }
 
   /// True if operations inside have numbers of autograd nodes.
@@ -336,7 +345,7 @@ struct HostSweep {
     state.operation = static_cast<int>(own.operations.size());
     own.operations.push_back({.name = file.name(event),
                               .module = state.module,
-                              .unit = state.unit,
+                              .unit = state.units.empty() ? "" : state.units.back(),
                               .event = index,
                               .micro_batch = own.micro_batches - 1,
                               .is_loss = state.in_loss});
@@ -410,6 +419,7 @@ struct HostSweep {
   }
 
   HostLaunches launches{};
+  std::unordered_map<int, double> copy_ends{};              ///< of pageable memory, by correlation
   std::unordered_map<int, std::pair<int, int>> creators{};  ///< step and operation by sequence number
   std::unordered_map<int, std::vector<std::vector<std::int64_t>>> inputs{};  ///< without a gradient, by event
   std::deque<NodeTime> nodes{};                                              ///< of all tracks, sorted

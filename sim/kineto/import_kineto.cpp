@@ -149,9 +149,12 @@ void report_model(const ProfiledRun& run, Imported& imported) {
     if (call.kind == "all_reduce") reduced += call.per_step * call.bytes;
   if (any.strategy == "ddp" && reduced > 0.0 && run.parameters > 0.0) {
     const double wanted = run.parameters * bytes_of(Precision::parse(run.precision).reduction);
+    const auto equal = [&](double times) { return std::abs(reduced / (times * wanted) - 1.0) < 0.001; };
     imported.understood.push_back(
         fmt::format("check: all-reduces move {:.0f} B, gradients have {:.0f} B ({})", reduced, wanted,
-                    std::abs(reduced / wanted - 1.0) < 0.001 ? "equal" : "different"));
+                    equal(1.0)                 ? "equal"
+                    : equal(run.micro_batches) ? "equal in each micro-batch"
+                                               : "different"));
   }
   if (blocks > 0) imported.understood.push_back(counted(blocks, "repeated block"));
 }
@@ -198,6 +201,17 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
     imported.assumed.push_back(
         fmt::format("{} micro-batches per step, whose times are averaged: 'predict --micro-batches {}'",
                     run.micro_batches, run.micro_batches));
+  std::map<int, std::size_t> gradients;  // by micro-batch
+  for (const ProfiledOperation& each : any.steps.front().operations)
+    gradients[each.micro_batch] += each.gradients.size();
+  for (const std::size_t count : gradients | std::views::values)
+    if (const std::size_t first = gradients.begin()->second; count != first) {
+      imported.assumed.push_back(
+          fmt::format("{} in the first forward of a step, {} in another, as of several models: layers and "
+                      "parameters are those of the first; the rest counts as host time",
+                      counted(first, "gradient"), count));
+      break;
+    }
 }
 
 int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& imported) {
@@ -212,7 +226,7 @@ int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& impor
   imported.assumed.push_back(
       found > 0
           ? fmt::format("batch {}, of the file's metadata or the first layer's input; --batch sets it", found)
-          : "batch 1: the file contains no shapes; --batch sets it");
+          : "batch 1: the file has no input of a linear, convolution or embedding layer; --batch sets it");
   return std::max(1, found);
 }
 

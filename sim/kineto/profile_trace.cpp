@@ -177,21 +177,22 @@ void check_ranks(const std::vector<RankProfile>& ranks) {
   }
 }
 
-/// Ranks that share the optimizer: FSDP's, and those that scatter as many elements as the gradients have, or
-/// gather as many as the parameters. Of several groups those that move most.
+/// Ranks that share the optimizer: those that scatter as many elements as the gradients have, or gather or
+/// broadcast as many as the parameters. FSDP: of several groups those that move most.
 int shards_of(const ProfiledRun& run) {
-  std::map<int, double> scattered, gathered;  // elements by ranks
-  for (const TracedCollective& call : run.collectives)
-    if (call.kind == "reduce_scatter" || call.kind == "all_gather")
-      (call.kind == "all_gather" ? gathered : scattered)[std::max(1, call.ranks)] +=
-          call.per_step * call.bytes / std::max(1.0, element_bytes(call.dtype));
-  const bool fsdp = run.ranks.front().strategy == "fsdp";
-  for (const auto& all : {scattered, gathered}) {
-    if (all.empty()) continue;
-    const auto [ranks, elements] =
-        *std::ranges::max_element(all, {}, [](const auto& each) { return each.second; });
+  const RankProfile& any = run.ranks.front();
+  for (const char* kind : {"reduce_scatter", "all_gather", "broadcast"}) {
+    std::map<std::pair<int, std::string>, double> moved;  // elements of a step by ranks and group
+    for (const ProfiledStep& step : any.steps)
+      for (const ProfiledCollective& call : step.collectives)
+        if (call.kind == kind)
+          moved[{std::max(1, call.ranks > 0 ? call.ranks : any.metadata.world_size), call.group}] +=
+              call.bytes / std::max(1.0, element_bytes(call.dtype)) / static_cast<double>(any.steps.size());
+    if (any.strategy == "fsdp" && !moved.empty())
+      return std::ranges::max_element(moved, {}, [](const auto& each) { return each.second; })->first.first;
     constexpr double kPadding = 0.05;
-    if (fsdp || (run.parameters > 0.0 && std::abs(elements / run.parameters - 1.0) < kPadding)) return ranks;
+    for (const auto& [group, elements] : moved)
+      if (run.parameters > 0.0 && std::abs(elements / run.parameters - 1.0) < kPadding) return group.first;
   }
   return 1;
 }
@@ -272,22 +273,22 @@ struct StepTimes {
                                 : 1.0;
 };
 
-/// Parts of a segment's backward after which its gradients are ready, in that order.
-std::vector<double> ready_fractions(std::size_t index, const ProfiledRun& run, const ProfiledStep& step,
-                                    const RankProfile& rank) {
+/// By segment: parts of its backward after which its gradients are ready, in that order.
+std::vector<std::vector<double>> ready_fractions(const ProfiledRun& run, const ProfiledStep& step,
+                                                 const RankProfile& rank) {
   const bool device = rank.on_device;
   const std::vector<ProfiledOperation> operations = operations_of(step, 0);
-  const std::vector<ProfiledSegment> all = segments_in(operations, run.model, rank.path);
-  if (index >= all.size()) return {};
-  const ProfiledSegment& segment = all[index];
   const auto of = [device](const PartTime& time) { return device ? time.device : time.host; };
-  double total = 0.0, before = 0.0;
-  for (std::size_t i = segment.begin; i < segment.end; ++i) total += of(operations[i].backward);
-  std::vector<double> result;
-  for (std::size_t i = segment.end; i-- > segment.begin;) {
-    for (const ReadyGradient& ready : operations[i].gradients)
-      result.push_back(total > 0.0 ? (before + (device ? ready.device_s : ready.host_s)) / total : 1.0);
-    before += of(operations[i].backward);
+  std::vector<std::vector<double>> result;
+  for (const ProfiledSegment& segment : segments_in(operations, run.model, rank.path)) {
+    std::vector<double>& own = result.emplace_back();
+    double total = 0.0, before = 0.0;
+    for (std::size_t i = segment.begin; i < segment.end; ++i) total += of(operations[i].backward);
+    for (std::size_t i = segment.end; i-- > segment.begin;) {
+      for (const ReadyGradient& ready : operations[i].gradients)
+        own.push_back(total > 0.0 ? (before + (device ? ready.device_s : ready.host_s)) / total : 1.0);
+      before += of(operations[i].backward);
+    }
   }
   return result;
 }
@@ -356,17 +357,17 @@ std::vector<ProfiledOperation> segment_sums(const ProfiledRun& run, const RankPr
 TraceEntry traced_entry(const ProfiledRun& run, int batch) {
   TraceEntry entry;
   entry.batch = batch;
+  std::vector<std::vector<std::vector<double>>> fractions;  // by step and segment
+  for (const RankProfile& rank : run.ranks)
+    for (const ProfiledStep& step : rank.steps) fractions.push_back(ready_fractions(run, step, rank));
   for (std::size_t index = 0; index < run.segments.size(); ++index) {
     const ProfiledSegment& segment = run.segments[index];
     entry.segments.emplace_back().name = segment.name;
-    std::vector<std::vector<double>> fractions;
-    for (const RankProfile& rank : run.ranks)
-      for (const ProfiledStep& step : rank.steps)
-        fractions.push_back(ready_fractions(index, run, step, rank));
     for (std::size_t k = 0; k < segment.elements.size(); ++k) {
       std::vector<double> all;
       for (const auto& each : fractions)
-        if (k < each.size()) all.push_back(std::clamp(each[k], 0.0, 1.0));
+        if (index < each.size() && k < each[index].size())
+          all.push_back(std::clamp(each[index][k], 0.0, 1.0));
       entry.segments.back().grad_ready_fraction.push_back(all.empty() ? 1.0 : median(all));
     }
   }

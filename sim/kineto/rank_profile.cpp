@@ -1,9 +1,7 @@
 #include "sim/kineto/rank_profile.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <numeric>
 #include <ranges>
 #include <set>
 
@@ -15,6 +13,7 @@
 #include "core/units.hpp"
 #include "sim/kineto/device_times.hpp"
 #include "sim/kineto/host_sweep.hpp"
+#include "sim/kineto/micro_batches.hpp"
 
 namespace stepcast {
 namespace {
@@ -151,7 +150,7 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
         event.category == KinetoCategory::kKernel && !collective_kernel(file.name(event)).empty() ? 1 : 0;
   }
   return fmt::format(
-      "{} of {}{}: {}, {}, {} of collectives, {} of autograd{}{}{}", counted(file.events.size(), "event"),
+      "{} of {}{}: {}, {}, {} of collectives, {} of autograd{}{}{}{}", counted(file.events.size(), "event"),
       to_text(Seconds(std::max(0.0, end - begin) * 1e-6)),
       file.metadata.devices.empty() ? "" : " on " + file.metadata.devices.front(),
       counted(operations, "operation"), counted(kernels, "kernel"), collectives, counted(nodes, "node"),
@@ -159,7 +158,8 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
       graphs > 0 ? fmt::format(", {} of CUDA graphs, which hide operations; profile without them",
                                counted(graphs, "launch"))
                  : "",
-      operations == 0 ? "; operations need activities=[ProfilerActivity.CPU, ...]" : "");
+      operations == 0 ? "; operations need activities=[ProfilerActivity.CPU, ...]" : "",
+      file.cut.empty() ? "" : fmt::format(", up to {}, where the file ends early or is damaged", file.cut));
 }
 
 /// Leaves out steps that lack events of the device, as the file was cut: those with 5 % fewer than another or
@@ -208,16 +208,36 @@ void drop_steps(std::vector<ProfiledStep>& steps, const DeviceReport& device,
   });
 }
 
-/// Elements that batch norms keep: means, variances and numbers of batches. DDP broadcasts them.
+/// Reports steps with several updates that follow backwards of their own.
+void note_updates(std::map<NameKind, std::vector<double>> begins, const ProfiledStep& step,
+                  std::vector<std::string>& notes) {
+  int updates = 0;
+  double last = step.begin;
+  for (const double at : begins[NameKind::kOptimizer])
+    if (at < step.end && any_within(begins[NameKind::kNode], last, at)) {
+      ++updates;
+      last = at;
+    }
+  if (updates > 1 && updates <= step.micro_batches)  // more: of parameters inside the backward
+    notes.push_back(
+        fmt::format("{} has {} backwards with an Optimizer.step each, which count as one step: call "
+                    "step() of the profiler after every training step",
+                    step.name, updates));
+}
+
+/// Elements that batch norms keep: means, variances and numbers of batches. DDP broadcasts them before the
+/// forward of each micro-batch.
 void count_buffers(const KinetoFile& file, const ProfiledStep& step, RankProfile& profile) {
   for (const ProfiledCollective& call : step.collectives) {
-    if (profile.strategy != "ddp" || call.kind != "broadcast" || call.bytes <= 0.0) continue;
+    if (profile.strategy != "ddp" || call.kind != "broadcast" || step.operations.empty() ||
+        call.called > file.events[step.operations.front().event].begin)
+      continue;
     const bool counts = element_bytes(call.dtype) == 8.0;
     (counts ? profile.counters : profile.buffers) += static_cast<std::size_t>(call.bytes / (counts ? 8 : 4));
   }
   if (profile.buffers > 0) return;
   for (const ProfiledOperation& operation : step.operations) {
-    if (operation.name.find("batch_norm") == std::string::npos) continue;
+    if (operation.micro_batch > 0 || operation.name.find("batch_norm") == std::string::npos) continue;
     const auto dims = dims_of(file, file.events[operation.event]);
     if (dims.size() < 5 || dims[3].size() != 1 || dims[4].size() != 1) continue;
     profile.buffers += static_cast<std::size_t>(dims[3][0] + dims[4][0]);
@@ -234,8 +254,7 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
     const bool product = contains_any(operation.name, {"linear", "conv", "mm", "matmul", "embedding"});
     if (!product || dims.size() <= which || dims[which].empty()) continue;
     if (profile.metadata.batch == 0) profile.metadata.batch = static_cast<int>(dims[which][0]);
-    profile.input_elements =
-        std::accumulate(dims[which].begin() + 1, dims[which].end(), 1.0, std::multiplies<double>());
+    profile.input_elements = elements_of({dims[which].begin() + 1, dims[which].end()});
     break;
   }
   // Autocast casts inside the operation: the type is that of the kernel's own call.
@@ -249,6 +268,10 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
     const std::size_t first = name == "aten::addmm" ? 1 : 0;  // of the matrices
     types[precision_dtype(type_of(file, event, first))] += event.duration();
   }
+  types.erase("");
+  if (types.empty())  // GEMMs of other libraries, as Transformer Engine's
+    for (const ProfiledOperation& operation : step.operations)
+      types[precision_dtype(type_of(file, file.events[operation.event]))] += operation.forward.host;
   types.erase("");
   if (!types.empty())
     profile.compute_dtype =
@@ -331,12 +354,17 @@ RankProfile read_rank_profile(const std::string& path) {
         "{}: has no training step: none of {} of {} has a backward pass, as in inference; found {}", path,
         counted(all, "step"), longest, contents_of(file, kinds));
   choose_step(device, profile);
+  note_updates(begins_of(file, kinds), profile.steps.front(), profile.notes);
+  if (file.metadata.world_size == 0)  // the file does not state it
+    for (const ProfiledCollective& call : profile.steps.front().collectives)
+      profile.metadata.world_size = std::max(profile.metadata.world_size, call.ranks);
   const double plain = file.metadata.plain_step_s, part = plain * kSecond / profile.pace.step_us;
   if (plain != 0.0 && !(part > kLeastPlain && part < kMostPlain))
     throw InputError("{}: stepcast.plain_step_s: found {:g}, expected seconds; a profiled step takes {}",
                      path, plain, to_text(Seconds(profile.pace.step_us / kSecond)));
   find_strategy(file, profile);
   describe_input(file, profile.steps.front(), profile);
+  for (ProfiledStep& step : profile.steps) drop_input_gradients(file, profile.metadata.batch, step);
   count_buffers(file, profile.steps.front(), profile);
   return profile;
 }

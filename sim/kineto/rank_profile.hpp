@@ -44,6 +44,7 @@ struct ProfiledOperation {
   std::string unit{};    ///< FSDP unit; "": of the root, or not sharded
   int event = -1;        ///< its first, of KinetoFile::events
   int micro_batch = 0;
+  double node_begin = 1e300;  ///< of its backward; 1e300: none
   bool is_loss = false;
   PartTime forward{}, backward{};
   double strategy = 0.0;                   ///< of the host, for the strategy during its backward

@@ -96,6 +96,14 @@ TEST_CASE("autocast gives the dtype of compute, and a compiled graph is one segm
   }
 }
 
+TEST_CASE("operations give the dtype of compute if no GEMM is PyTorch's", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json();
+  for (nlohmann::json* event : events_named(json, "aten::linear"))
+    (*event)["args"]["Input type"] = {"c10::BFloat16", "c10::BFloat16", ""};
+  CHECK(read_profiled_run({folder.write("other.json", json.dump())}).precision == "fp32,compute=bf16");
+}
+
 TEST_CASE("modules name segments where stacks were recorded") {
   const ProfiledRun run = read_profiled_run({fixture("cnn-stack-2.7.1")});
   CHECK(run.segments[0].name == "Conv2d_0");
@@ -153,6 +161,33 @@ TEST_CASE("units of FSDP2 are segments, and the optimizer's shards are added up"
   CHECK(gathered == 4.0 * (run.parameters + blocks));
 }
 
+TEST_CASE("what follows a unit of FSDP belongs to the unit around it", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.layers.insert(profile.layers.begin(), {{64, 8}, 10.0, 20.0});
+  profile.layers.push_back({{4, 8}, 10.0, 20.0});
+  nlohmann::json json = profile.json();
+  std::vector<nlohmann::json> hooks;
+  for (const nlohmann::json* event : events_named(json, "aten::linear")) {
+    const auto layer = (*event)["args"]["Input Dims"][1][0].get<int>();
+    const double begin = (*event)["ts"], end = begin + (*event)["dur"].get<double>();
+    const auto hook = [&](const char* name, double time) {
+      hooks.push_back(slice("user_annotation", name, 100, time, 0.1));
+    };
+    if (layer == 32) hook("FSDP::pre_forward (block)", begin - 0.3);
+    if (layer == 32) hook("FSDP::pre_forward (block.attention)", begin - 0.15);
+    if (layer == 32) hook("FSDP::post_forward (block.attention)", end + 0.1);
+    if (layer == 8) hook("FSDP::post_forward (block)", end + 0.1);
+  }
+  add_events(json, hooks);
+  const ProfiledRun run = read_profiled_run({folder.write("units.json", json.dump())});
+  std::vector<std::string> names;
+  for (const ProfiledSegment& segment : run.segments) names.push_back(segment.name);
+  CHECK(names == std::vector<std::string>{"linear", "block.attention", "block", "linear-2"});
+  CHECK(run.segments[2].repeated);
+  CHECK_FALSE(run.segments[3].repeated);
+}
+
 TEST_CASE("a GPU's kernels belong to the operations that launched them") {
   const TemporaryFolder folder;
   WrittenProfile profile = two_layers();
@@ -176,6 +211,18 @@ TEST_CASE("a GPU's kernels belong to the operations that launched them") {
   CHECK(trace.profile.at("exposed") == 0.0);
 }
 
+TEST_CASE("numbers of nodes and launches may be above 2^32, as in long trainings", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json();
+  for (nlohmann::json& event : json["traceEvents"])
+    for (const char* key : {"Sequence number", "correlation"})
+      if (event["args"].contains(key))
+        event["args"][key] = event["args"][key].get<std::int64_t>() + 5'000'000'000;
+  const ProfiledRun run = read_profiled_run({folder.write("long.json", json.dump())});
+  CHECK(run.parameters == 32 * 16 + 8 * 32);
+  CHECK(run.ranks.front().steps.front().parts[StepPart::kBackward].device == Approx(600.0));
+}
+
 TEST_CASE("a GPU's collectives have bytes, a group and the part that no kernel hides") {
   const TemporaryFolder folder;
   std::vector<std::string> paths;
@@ -194,6 +241,18 @@ TEST_CASE("a GPU's collectives have bytes, a group and the part that no kernel h
   CHECK(median(both.collectives.front().time_s) == Approx(80e-6));  // rank 0 waited 60 us
   CHECK(median(imported_trace({paths[0]}).collectives.front().time_s) == Approx(140e-6));
   CHECK(both.profile.at("exposed") == Approx(80e-6));
+}
+
+TEST_CASE("a profile without distributedInfo is of as many ranks as its largest collective", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.all_reduce = 80.0;
+  profile.ranks = 8;
+  nlohmann::json json = profile.json();
+  json.erase("distributedInfo");
+  const Imported imported = import_files({folder.write("unnamed.json", json.dump())});
+  CHECK_THAT(imported.understood.front(), Catch::Contains("profile of 1 rank of 8"));
+  CHECK_THAT(joined(imported.assumed), Catch::Contains("collectives contain waits for other ranks"));
 }
 
 TEST_CASE("kernels of collectives without a launch in their call belong to the call", "[kineto]") {
@@ -272,6 +331,63 @@ TEST_CASE("FSDP's reductions give parameters without shapes, and the ranks that 
   // ZeRO-1 gathers what every rank has updated.
   add_events(json, {slice("cpu_op", "torch::distributed::reducer::mul_out", 100, 1000.0, 0.1)});
   CHECK(read_profiled_run({folder.write("zero1.json", json.dump())}).shards == 8);
+  // Sequence parallelism in groups as large moves more.
+  for (nlohmann::json& each : gathers) {
+    each["ts"] = each["ts"].get<double>() + 0.41;
+    each["dur"] = 0.05;
+    each["args"]["Out msg nelems"] = 100'000;
+    each["args"]["Process Group Name"] = "tensor";
+  }
+  add_events(json, gathers);
+  CHECK(read_profiled_run({folder.write("sequence.json", json.dump())}).shards == 8);
+}
+
+TEST_CASE("buffers are what DDP broadcasts before a forward, not what ZeRO-1 broadcasts after an update",
+          "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.all_reduce = 80.0;
+  profile.ranks = 4;
+  profile.accumulate = 2;
+  profile.steps = 8;
+  nlohmann::json json = profile.json();
+  const auto broadcast = [](double time, int elements) {
+    return slice("cpu_op", "record_param_comms", 100, time, 0.2,
+                 {{"Collective name", "broadcast"},
+                  {"dtype", "Float"},
+                  {"In msg nelems", elements},
+                  {"Group size", 4},
+                  {"Process Group Name", "0"}});
+  };
+  std::vector<nlohmann::json> calls{
+      slice("cpu_op", "torch::distributed::reducer::mul_out", 100, 1004.5, 0.1)};  // DDP's sign
+  for (const nlohmann::json* step : events_named(json, "ProfilerStep#"))
+    calls.push_back(broadcast((*step)["ts"].get<double>() + 0.1, 8));
+  for (nlohmann::json* event : events_named(json, "aten::linear"))  // after the call
+    (*event)["ts"] = (*event)["ts"].get<double>() + 0.5;
+  nlohmann::json plain = json;
+  add_events(plain, calls);
+  const ProfiledRun ddp = read_profiled_run({folder.write("ddp.json", plain.dump())});
+  CHECK(ddp.ranks.front().buffers == 8);
+  CHECK_THAT(joined(import_files({folder.file("ddp.json")}).understood, "\n"), Catch::Contains("B (equal)"));
+  CHECK(ddp.shards == 1);
+  for (const nlohmann::json* event : events_named(json, "Optimizer.step#"))
+    for (const int elements : {32 * 16, 8 * 32})
+      calls.push_back(broadcast((*event)["ts"].get<double>() + (elements == 512 ? 4.1 : 4.4), elements));
+  add_events(json, calls);
+  const ProfiledRun zero = read_profiled_run({folder.write("zero.json", json.dump())});
+  CHECK(zero.ranks.front().buffers == 8);
+  CHECK(zero.shards == 4);
+  // Without no_sync() each micro-batch reduces.
+  profile.accumulate = 1;
+  json = profile.json();
+  add_events(json, {calls.front()});
+  int number = 0;
+  for (nlohmann::json* event : events_named(json, "Optimizer.step#"))
+    if (number++ % 2 == 0) (*event)["name"] = "other";
+  const Imported sync = import_files({folder.write("sync.json", json.dump())});
+  CHECK_THAT(joined(sync.understood, "\n"), Catch::Contains("B (equal in each micro-batch)"));
+  CHECK_THAT(joined(sync.assumed), !Catch::Contains("between operations of the forward"));
 }
 
 TEST_CASE("a written trace describes its model, and contains no name of a host, user or path") {
@@ -426,6 +542,34 @@ TEST_CASE("what a profile lacks, and collectives of layers, are reported", "[kin
              Catch::Contains("no kernel was recorded"));
 }
 
+TEST_CASE("forwards of several models in a step are reported", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.accumulate = 2;
+  profile.steps = 8;
+  nlohmann::json json = profile.json();
+  const char* const reported = "2 gradients in the first forward of a step, 1 in another";
+  CHECK_THAT(joined(import_files({folder.write("same.json", json.dump())}).assumed),
+             !Catch::Contains(reported));
+  int number = 0;
+  for (nlohmann::json* event : events_named(json, "torch::autograd::AccumulateGrad"))
+    if (number++ % 4 == 3) (*event)["name"] = "other";  // the second forward's
+  CHECK_THAT(joined(import_files({folder.write("several.json", json.dump())}).assumed),
+             Catch::Contains(reported));
+}
+
+TEST_CASE("a step of the profiler with several training steps is reported", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json();
+  const auto notes = [&] { return joined(import_files({folder.write("steps.json", json.dump())}).ignored); };
+  CHECK_THAT(notes(), !Catch::Contains("with an Optimizer.step each"));
+  const auto steps = events_named(json, "ProfilerStep#");
+  for (std::size_t i = 1; i < steps.size(); ++i) (*steps[i])["name"] = "other";
+  (*steps[0])["dur"] =
+      (*steps[2])["ts"].get<double>() + (*steps[2])["dur"].get<double>() - (*steps[0])["ts"].get<double>();
+  CHECK_THAT(notes(), Catch::Contains("ProfilerStep#3 has 3 backwards with an Optimizer.step each"));
+}
+
 TEST_CASE("metadata that is no whole number is refused, and deeply nested values are left out", "[kineto]") {
   const TemporaryFolder folder;
   for (const auto& [part, key, value] : {std::tuple{"stepcast", "batch", nlohmann::json(-5)},
@@ -457,6 +601,9 @@ TEST_CASE("a cut file gives the steps before the cut, and control characters do 
   const ProfiledRun part = read_profiled_run({cut});
   CHECK(part.parameters == whole.parameters);
   CHECK_THAT(part.ranks.front().notes.front(), Catch::Contains("ends early or is damaged at byte"));
+  CHECK_THROWS_WITH(
+      read_profiled_run({folder.write("begin.json", text.substr(0, text.find("autograd::engine")))}),
+      Catch::Contains("where the file ends early or is damaged"));
   // The same of a compressed file: its end, and a byte in the middle.
   std::ifstream raw(fixture("cnn-1.13.1"), std::ios::binary);
   const std::string zipped{std::istreambuf_iterator<char>(raw), {}};

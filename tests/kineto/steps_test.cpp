@@ -71,6 +71,46 @@ TEST_CASE("a host that is ahead of the device when a step begins does not wait f
              Catch::Contains("ahead of the device when a step begins"));
 }
 
+TEST_CASE("a copy of pageable memory that waits for the step before is no launch", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.steps = 8;
+  profile.waits = false;
+  profile.pageable = true;
+  const std::string path = folder.write("pageable.json", profile.json().dump());
+  CHECK(imported_trace({path}).profile.at("host_input") < 5e-6);
+  CHECK(forecast_of(folder, path, 1).median_step_time_s() ==
+        Approx(1e-6 * profile.device_step()).epsilon(0.03));
+}
+
+TEST_CASE("what a stream does while the busiest one works takes no time, and waits for it are no compute",
+          "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.all_reduce = 30.0;
+  profile.ranks = 2;
+  nlohmann::json json = profile.json();
+  std::vector<nlohmann::json> copies;
+  int number = 100'000;
+  for (const nlohmann::json* step : events_named(json, "ProfilerStep#")) {
+    const double begin = (*step)["ts"];
+    copies.push_back(
+        slice("cuda_runtime", "cudaMemcpyAsync", 100, begin + 0.1, 0.2, {{"correlation", ++number}}));
+    for (const auto& [from, duration] : {std::pair{50.0, 500.0}, {1004.0, 10.0}}) {  // beside kernels, alone
+      copies.push_back(slice("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 9, begin + from, duration,
+                             {{"correlation", number}}));
+      copies.back()["pid"] = 0;
+    }
+  }
+  add_events(json, copies);
+  const std::string path = folder.write("copies.json", json.dump());
+  const Trace trace = imported_trace({path});
+  CHECK(trace.profile.at("device_copies") == Approx(510e-6));
+  CHECK(trace.profile.at("device_input") == Approx(10e-6));
+  CHECK(trace.profile.at("device_optimizer") == Approx(50e-6));  // begins when the all-reduce ends
+  CHECK(trace.profile.at("device_backward") == Approx(600e-6));
+}
+
 TEST_CASE("profiler overhead that the file states is neither launch nor host time", "[kineto]") {
   const TemporaryFolder folder;
   nlohmann::json json = bound_by_launches(1).json();
@@ -242,6 +282,64 @@ TEST_CASE("steps of the profiler that are micro-batches are joined up to each up
   const TraceEntry entry = traced_entry(run, 16);
   CHECK(entry.segments[0].forward_s[0] == Approx(100e-6));
   CHECK(entry.segments[0].optimizer_s[0] + entry.segments[1].optimizer_s[0] == Approx(50e-6));
+}
+
+TEST_CASE("forwards before the first backward, as in pipelines, are micro-batches of their own", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.forwards = 3;
+  const ProfiledRun run = read_profiled_run({folder.write("stage.json", profile.json().dump())});
+  CHECK(run.micro_batches == 3);
+  CHECK(run.parameters == 32 * 16 + 8 * 32);
+  CHECK(run.ranks.front().steps.front().gradients == 6);
+  const TraceEntry entry = traced_entry(run, 16);
+  REQUIRE(entry.segments.size() == 2);
+  CHECK(entry.segments[0].forward_s[0] == Approx(100e-6));
+  CHECK(entry.segments[1].backward_s[0] == Approx(400e-6));
+}
+
+TEST_CASE("gradients of inputs, of samples and of what a stage receives, are no parameters", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.forwards = 2;
+  for (const bool receives : {false, true}) {
+    INFO(receives);
+    nlohmann::json json = profile.json();
+    const nlohmann::json input = receives ? nlohmann::json{4, 4, 16} : nlohmann::json{16, 16};
+    std::vector<nlohmann::json> more;
+    for (const nlohmann::json* event : events_named(json, "ProfilerStep#"))
+      if (receives)
+        more.push_back(slice("cpu_op", "record_param_comms", 100, (*event)["ts"].get<double>() + 0.1, 0.1,
+                             {{"Collective name", "recv"},
+                              {"dtype", "Float"},
+                              {"In msg nelems", 16 * 16},
+                              {"Group size", 2},
+                              {"Process Group Name", "stages"}}));
+    for (nlohmann::json* event : events_named(json, "aten::linear")) {
+      (*event)["ts"] = (*event)["ts"].get<double>() + 0.5;  // after the call
+      if ((*event)["args"]["Input Dims"][1][0] != 32) continue;
+      (*event)["name"] = "aten::rms_norm";
+      (*event)["args"]["Input Dims"][0] = input;
+    }
+    for (const nlohmann::json* event : events_named(json, "torch::autograd::AccumulateGrad")) {
+      if ((*event)["args"]["Input Dims"][0][0] != 32) continue;  // after the first layer's parameter
+      const double end = (*event)["ts"].get<double>() + 1.3;
+      more.push_back(*events_named(json, "autograd::engine::evaluate_function: torch::").front());
+      more.back()["ts"] = end + 0.1;
+      more.back()["dur"] = 0.3;
+      more.push_back(slice("cpu_op", "torch::autograd::AccumulateGrad", 101, end + 0.2, 0.1,
+                           {{"Input Dims", nlohmann::json::array({input})}}));
+    }
+    add_events(json, more);
+    const ProfiledRun run = read_profiled_run({folder.write("input.json", json.dump())});
+    CHECK(run.ranks.front().metadata.batch == 16);
+    CHECK(run.parameters == 32 * 16 + 8 * 32);
+    CHECK(run.ranks.front().steps.front().gradients == 4);
+  }
+  // A parameter may be as large as the input.
+  profile.layers.front().weight = {16, 16};
+  CHECK(read_profiled_run({folder.write("equal.json", profile.json().dump())}).parameters ==
+        16 * 16 + 8 * 32);
 }
 
 TEST_CASE("the forward and backward of a closure inside the optimizer's step are the layers'", "[kineto]") {

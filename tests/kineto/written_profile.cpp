@@ -44,11 +44,21 @@ class Writer {
     return free = start + duration;
   }
 
-  double add_step(int step, double begin) {
-    double now = begin + (step == 1 ? profile_.delay : 0.0);
-    const std::size_t at = events_.size();
+  /// Returns the end of the call, which waits for its copy.
+  double copy_input(double begin) {
+    const double end = std::max(compute_free_, begin) + 1.0;
+    slice("cpu_op", "aten::copy_", kMain, begin, end - begin + 0.4);
+    slice("cuda_runtime", "cudaMemcpyAsync", kMain, begin + 0.1, end - begin + 0.2,
+          {{"correlation", ++correlation_}});
+    slice("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", kCompute, end - 0.5, 0.5,
+          {{"correlation", correlation_}}, 0);
+    compute_free_ = end;
+    return end + 1.0;
+  }
+
+  /// Returns its end. \param numbers of the layers' nodes: filled
+  double add_forward(double now, std::vector<int>& numbers) {
     const double launch = profile_.launch;
-    std::vector<int> numbers;
     for (const WrittenLayer& layer : profile_.layers) {
       numbers.push_back(++sequence_);
       slice("cpu_op", "aten::linear", kMain, now, launch - 1.0,
@@ -62,6 +72,11 @@ class Writer {
         slice("cpu_op", "aten::mse_loss", kMain, now - 0.8, 0.5,
               {{"Sequence number", ++sequence_}, {"Fwd thread id", 0}});
     }
+    return now;
+  }
+
+  double add_backward(double now, const std::vector<int>& numbers) {
+    const double launch = profile_.launch;
     for (std::size_t i = profile_.layers.size(); i-- > 0;) {
       const WrittenLayer& layer = profile_.layers[i];
       slice("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", kEngine, now, launch - 3.0,
@@ -74,6 +89,17 @@ class Writer {
             {{"Input Dims", {layer.weight}}, {"Input type", {"float"}}});
       now += launch;
     }
+    return now;
+  }
+
+  double add_step(int step, double begin) {
+    double now = begin + (step == 1 ? profile_.delay : 0.0);
+    const std::size_t at = events_.size();
+    const double launch = profile_.launch;
+    if (profile_.pageable) now = copy_input(now);
+    std::vector<std::vector<int>> numbers(profile_.forwards);
+    for (std::vector<int>& each : numbers) now = add_forward(now, each);
+    for (const std::vector<int>& each : numbers) now = add_backward(now, each);
     double end = compute_free_;
     const bool updates = (step + 1) % profile_.accumulate == 0;
     if (profile_.all_reduce > 0.0 && updates) {

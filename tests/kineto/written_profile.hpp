@@ -23,8 +23,10 @@ struct WrittenProfile {
   double all_reduce = 0.0;     ///< kernel, launched after the last gradient; 0: none
   double late = 0.0;           ///< this rank begins its all-reduce so much before the others
   bool waits = true;           ///< the host waits for the device at the end of a step
+  bool pageable = false;       ///< a step begins with a copy of pageable memory, for which the host waits
   double delay = 0.0;          ///< before the second step's first operation
   std::size_t loss_after = 0;  ///< layers before the loss; 0: no loss
+  int forwards = 1;            ///< of micro-batches in a step, before the first backward, as in pipelines
   int accumulate = 1;          ///< steps to each that reduces and updates
   int rank = 0, ranks = 1;
   std::string kernel_category = "kernel", user = "/home/somebody/train.py";
