@@ -29,7 +29,7 @@ std::string schema_of(const std::string& head) {
 
 /// print() for a file of ours. \throws UsageError with --device
 void print_own(const std::string& file, const std::string& what, const std::string& use, bool for_device) {
-  if (for_device) throw UsageError("--device has no effect on {}, a file of stepcast", file);
+  if (for_device) throw UsageError("--device has no effect on files of stepcast, as {}", file);
   print(file, what, use);
 }
 

@@ -53,6 +53,7 @@ std::vector<Assignment> zip_of(const YamlNode& map) {
   std::vector<Assignment> result;
   for (const auto& [key, node] : entries_of(map)) {
     const std::vector<YamlNode> values = node.items();
+    if (values.empty()) node.fail("expected at least one value");
     if (result.empty()) result.resize(values.size());
     if (values.size() != result.size())
       node.fail("found {} values, expected {} as the keys before: a zip advances all keys together",

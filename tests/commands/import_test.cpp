@@ -176,10 +176,11 @@ TEST_CASE("a configuration of Hugging Face becomes a model file with its paramet
   REQUIRE(imported.exit_code == 0);
   CHECK_THAT(imported.out,
              Catch::Contains("gemma2: 138304 parameters") &&
-                 Catch::Contains("'sliding_window' is 64; attention within windows of irregular"));
+                 Catch::Contains("'sliding_window' is 64; in longer sequences attention within windows"));
   for (const std::string file : {"mine.yaml", "config.json"}) {
     const Outcome without = shell.run("stepcast show --device h100-sxm " + file);
     CHECK(without.exit_code == 2);
+    CHECK(without.out.empty());
     CHECK_THAT(without.err, Catch::Contains("--device") && Catch::Contains("files of"));
   }
   CHECK_THAT(shell.run("stepcast show mine.yaml").out,

@@ -139,13 +139,10 @@ TEST_CASE("a missing field has the default of the configuration's class, null ha
                                      {"gpt_oss", 128},
                                      {"mistral", 4096},
                                      {"ministral", 4096},
-                                     {"qwen2", 4096},
-                                     {"qwen3_moe", 4096},
                                      {"mixtral", 0},
                                      {"phi3", 0}}) {
     CAPTURE(type);
     json missing = with(reference(type), {{"layer_types", nullptr}, {"sliding_window", nullptr}});
-    if (type[0] == 'q') missing["use_sliding_window"] = true;
     missing.erase("sliding_window_pattern");
     CHECK_THAT(configured(missing).specification, !Catch::Contains("window="));
     missing.erase("sliding_window");
