@@ -44,6 +44,11 @@ inline void add_events(nlohmann::json& profile, const std::vector<nlohmann::json
   for (const nlohmann::json& event : more) profile["traceEvents"].push_back(event);
 }
 
-inline WrittenProfile two_layers() { return {.layers = {{{32, 16}, 100.0, 200.0}, {{8, 32}, 300.0, 400.0}}}; }
+/// \param all_reduce,ranks as in WrittenProfile
+inline WrittenProfile two_layers(double all_reduce = 0.0, int ranks = 1) {
+  return {.layers = {{{32, 16}, 100.0, 200.0}, {{8, 32}, 300.0, 400.0}},
+          .all_reduce = all_reduce,
+          .ranks = ranks};
+}
 
 }  // namespace stepcast::tests

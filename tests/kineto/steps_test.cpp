@@ -86,9 +86,7 @@ TEST_CASE("a copy of pageable memory that waits for the step before is no launch
 TEST_CASE("what a stream does while the busiest one works takes no time, and waits for it are no compute",
           "[kineto]") {
   const TemporaryFolder folder;
-  WrittenProfile profile = two_layers();
-  profile.all_reduce = 30.0;
-  profile.ranks = 2;
+  WrittenProfile profile = two_layers(30.0, 2);
   nlohmann::json json = profile.json();
   std::vector<nlohmann::json> copies;
   int number = 100'000;
@@ -165,11 +163,9 @@ TEST_CASE("a profile of several micro-batches shows the time of all of them", "[
 
 TEST_CASE("without shapes the gradients of all micro-batches are as large as their bucket", "[kineto]") {
   const TemporaryFolder folder;
-  WrittenProfile profile = two_layers();
+  WrittenProfile profile = two_layers(80.0, 2);
   profile.accumulate = 2;
   profile.steps = 8;
-  profile.all_reduce = 80.0;
-  profile.ranks = 2;
   nlohmann::json json = profile.json();
   for (nlohmann::json& event : json["traceEvents"]) event["args"].erase("Input Dims");
   json["traceEvents"].push_back({{"ph", "X"},
@@ -255,10 +251,8 @@ TEST_CASE("a step whose update was skipped is no micro-batch", "[kineto]") {
 
 TEST_CASE("a window of one step of several micro-batches gives that step", "[kineto]") {
   const TemporaryFolder folder;
-  WrittenProfile profile = two_layers();
+  WrittenProfile profile = two_layers(80.0, 2);
   profile.accumulate = 2;
-  profile.all_reduce = 80.0;
-  profile.ranks = 2;
   const ProfiledRun run = read_profiled_run({folder.write("parts.json", profile.json().dump())});
   CHECK(run.micro_batches == 2);
   REQUIRE(run.ranks.front().steps.size() == 1);
