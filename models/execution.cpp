@@ -15,7 +15,7 @@ const std::vector<ExecutionOption>& execution_options() {
   static const std::vector<ExecutionOption> kOptions{
       {"attention",
        &Execution::attention,
-       {"triton", "flash2", "flash3", "flash4", "cudnn", "cudnn-fp8", "cudnn-mxfp8", "ck"},
+       {"triton", "flash2", "flash3", "flash4", "cudnn", "cudnn-fp8", "cudnn-mxfp8", "ck", "aotriton"},
        true},
       {"experts", &Execution::experts, {"loop", "streams", "grouped", "fused"}},
       {"graph", &Execution::graph, {"none", "layer", "full"}},
