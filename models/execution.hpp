@@ -8,8 +8,7 @@
 /// launched.
 namespace stepcast {
 
-/// What layers compute does not depend on it. Conventions set it; `predict` and `plan` have an option for
-/// each.
+/// What layers compute does not depend on it. Conventions set it; `predict` has an option for each.
 struct Execution {
   std::string attention = "flash2+aotriton";  ///< kinds of fused attention in order of preference, joined by `+`
 

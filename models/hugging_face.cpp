@@ -46,6 +46,7 @@ struct ConfigurationReader {
     model.type = type;
     rules = rules_of(type, assignment());
     if (!rules.refused.empty()) fail("model_type '" + model.type + "' is not computed yet: " + rules.refused);
+    translate_lists();
     check_known();
     check_values();
     model.specification.file = rules.model;
@@ -80,6 +81,38 @@ struct ConfigurationReader {
     Specification& own = model.specification;
     if (value.empty() || given_settings.find(setting) != nullptr || own.find(setting) != nullptr) return;
     own.overrides.emplace_back(setting, value);
+  }
+
+  /// Lists of transformers 5, with the kind of every block, become the fields that earlier versions wrote.
+  void translate_lists() {
+    const auto list = [&](const char* field) {
+      return flat.contains(field) && flat[field].is_array() ? flat[field] : Json::array();
+    };
+    if (const Json kinds = list("layers_block_type"); !kinds.empty() && !rules.pattern.empty()) {
+      static const std::map<Json, char> kLetters{{"linear_attention", 'M'}, {"mamba", 'M'},     {"moe", 'E'},
+                                                 {"full_attention", '*'},   {"attention", '*'}, {"mlp", '-'}};
+      std::string letters;
+      for (const Json& kind : kinds) {
+        const auto letter = kLetters.find(kind);
+        if (letter == kLetters.end())
+          fail("field 'layers_block_type': layers of " + kind.dump() + " are not computed yet");
+        letters += letter->second;
+      }
+      flat.emplace(rules.pattern, letters);
+      flat.emplace("num_hidden_layers", kinds.size());
+      flat.erase("layers_block_type");
+    }
+    constexpr const char* kDense = "first_k_dense_replace";
+    if (const Json kinds = list("mlp_layer_types"); !kinds.empty() && rules.known_fields().contains(kDense)) {
+      const auto first = std::ranges::find(kinds, Json("sparse"));
+      const auto dense = std::distance(kinds.begin(), first);
+      if (std::ranges::find(first, kinds.end(), Json("dense")) != kinds.end() ||
+          flat.value(kDense, Json(dense)) != dense)
+        fail("field 'mlp_layer_types': dense layers behind experts, or others than '" + std::string(kDense) +
+             "' says, are not computed yet");
+      flat.emplace(kDense, dense);
+      flat.erase("mlp_layer_types");
+    }
   }
 
   /// Fields as conditions and expressions read them: numbers, texts, `true`, `false`, `null`.
@@ -233,8 +266,9 @@ struct ConfigurationReader {
     std::int64_t block = -1;
     for (const Json& item : flat[field].is_array() ? flat[field] : Json::array()) {
       ++block;
-      if (item == "attention") result.insert(block);
-      if (item == "attention" || item == "mamba") continue;
+      const bool attention = item == "attention" || item == "full_attention";
+      if (attention) result.insert(block);
+      if (attention || item == "mamba" || item == "linear_attention") continue;
       if (!item.is_number_integer())
         fail("field '" + field + "': expected whole numbers, found " + item.dump());
       result.insert(item.get<std::int64_t>());

@@ -30,6 +30,24 @@ json with(json configuration, const json& more) {
 
 }  // namespace
 
+TEST_CASE("transformers 5 lists the kinds of blocks", "[models]") {
+  const Configured configured;
+  const json lite = reference("glm4_moe_lite");
+  CHECK(configured.refusal(lite).empty());
+  CHECK_THAT(configured.refusal(with(lite, {{"mlp_layer_types", {"dense", "sparse", "dense"}}})),
+             Catch::Contains("'mlp_layer_types'") && Catch::Contains("behind experts"));
+  CHECK_THAT(configured.refusal(with(lite, {{"first_k_dense_replace", 1}})),
+             Catch::Contains("'mlp_layer_types'") && Catch::Contains("'first_k_dense_replace'"));
+
+  json hybrid = reference("nemotron_h");
+  CHECK_THAT(configured.refusal(with(hybrid, {{"layers_block_type", {"mamba", "rwkv"}}})),
+             Catch::Contains("layers of \"rwkv\""));
+  const auto listed = configured(hybrid).parameter_count();
+  hybrid.erase("layers_block_type");
+  CHECK(configured(with(hybrid, {{"hybrid_override_pattern", "ME*-"}, {"num_hidden_layers", 4}}))
+            .parameter_count() == listed);
+}
+
 TEST_CASE("windows follow the field that the configuration's class reads, or are refused", "[models]") {
   const Configured configured;
   for (const auto& [type, usual] : {std::pair("gemma3_text", 6), {"cohere2", 4}, {"exaone4", 4}}) {

@@ -319,6 +319,11 @@ TEST_CASE("a kind of attention without rates for a model leaves the choice to th
 TEST_CASE("attention is the first kind of a preference that the device has", "[models]") {
   CHECK(attention_kind(device_model("a100-sxm"), "cudnn+flash2") == "flash2");
   CHECK(attention_kind(device_model("h100-sxm"), "cudnn+flash2") == "cudnn");
+  // On ROCm PyTorch's attention is AOTriton's, Transformer Engine's aiter's.
+  for (const char* device : {"mi300x", "mi355x"}) {
+    CHECK(attention_kind(device_model(device), Execution{}.attention) == "aotriton");
+    CHECK(attention_kind(device_model(device), "cudnn+flash2+ck") == "ck");
+  }
   CHECK_THROWS_WITH(attention_kind(device_model("h100-sxm"), "ck"), Catch::Contains("cudnn"));
   CHECK(costs_of(kLlama, {.attention = "cudnn"}).segments[1].backward.device_s <
         costs_of(kLlama, {}).segments[1].backward.device_s);
