@@ -26,6 +26,7 @@ const std::vector<ExecutionOption>& execution_options() {
       {"gradient-passes", &Execution::gradient_passes, {"none", "norm", "scale", "nan"}, true},
       {"update", &Execution::update, {"fused", "foreach"}},
       {"gathered", &Execution::gathered, {"views", "copied"}},
+      {"logits", &Execution::logits, {"kept", "freed"}},
       {"recomputed", &Execution::recomputed, {"whole", "needed"}},
       {"reserved", &Execution::reserved, {"N"}},
       {"communicators", &Execution::communicators, {"none", "N"}},

@@ -25,6 +25,8 @@ struct Execution {
   std::string update = "fused";          ///< of Adam and SGD: one kernel, or one for each operation
   std::string gathered = "views";  ///< arrays of FSDP's units: in the buffers of its collectives, or copied
 
+  std::string logits = "kept";  ///< until the backward of the head, or freed once the loss does not read them
+
   std::string recomputed = "whole";  ///< what recomputed blocks run again: all, or what the backward reads
 
   std::string reserved = "105";  ///< memory that PyTorch's allocator takes, percent of what it hands out

@@ -168,6 +168,10 @@ bool Model::compiled() const {
   return value_or(settings, kCompiled, 0) != 0 && eager == 0;
 }
 
+bool Model::compiles_loss() const {
+  return value_or(settings, kCompiled, 0) != 0 && !loss.eager && !shares_classes();
+}
+
 bool Model::has_experts() const {
   return std::ranges::any_of(
       segments, [](const Segment& one) { return std::ranges::any_of(one.work, &LayerWork::has_router); });

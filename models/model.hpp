@@ -350,6 +350,13 @@ struct Model {
   /// with torchao's fp8 not even that, since the backward makes and casts it again
   /// (torch/_functorch/partitioners.py, min_cut_rematerialization_partition, of torch 2.11).
   [[nodiscard]] bool compiled() const;
+  /// True if torch.compile's graph of the loss reads the outputs and writes their gradient in their dtype.
+  [[nodiscard]] bool compiles_loss() const;
+  /// True if the loss is a cross entropy of single kernels, whose backward reads log-softmax in fp32 alone.
+  [[nodiscard]] bool has_eager_loss() const {
+    return loss.kind == "cross_entropy" && !loss.fused && !loss.in_place && !loss.compiled &&
+           !compiles_loss();
+  }
   /// True for sums of gradients over ranks that Megatron makes once per step: those of replicated weights
   /// (megatron/core/distributed/finalize_model_grads.py).
   [[nodiscard]] bool sums_in_last_micro_batch(const LayerCollective& collective) const {

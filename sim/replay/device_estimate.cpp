@@ -227,16 +227,11 @@ DeviceModel slowest_of(DeviceModel device, int count) {
   return device;
 }
 
-/// True if torch.compile's graph of the loss reads the outputs and writes their gradient in their dtype.
-bool is_compiled(const Model& model) {
-  return value_or(model.settings, kCompiled, 0) != 0 && !model.loss.eager && !model.shares_classes();
-}
-
 double loss_bytes(const Model& model, int samples) {
   if (model.loss.kind != "cross_entropy" || model.loss.fused) return 0.0;
   const double copies = model.loss.compiled      ? kLossCopiesCompiled
                         : model.loss.in_place    ? kLossCopiesInPlace
-                        : is_compiled(model)     ? 0.0
+                        : model.compiles_loss()  ? 0.0
                         : model.shares_classes() ? kSharedLossCopies
                                                  : kLossCopies;
   return copies * kFloat32Bytes * samples * static_cast<double>(numel(model.segments.back().output)) /

@@ -71,6 +71,14 @@ double kept_by_collectives(const Schedule& schedule, const Model& model, double 
   return largest + second + (message > freed ? message : 0.0);
 }
 
+/// Logits freed before the backward of an eager loss: its arrays in fp32 do not fit into their place.
+double left_by_logits(const Model& model, double samples, const MemoryUse& use) {
+  const bool is_peak = std::ranges::any_of(
+      use.terms, [](const auto& term) { return term.first.starts_with("activations: workspace of loss"); });
+  const bool frees = model.execution.logits == "freed" && model.has_eager_loss() && is_peak;
+  return frees ? samples * model.segments.back().output_size.count() : 0.0;
+}
+
 }  // namespace
 
 MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTimes>& times,
@@ -137,8 +145,8 @@ void add_process_totals(const Schedule& schedule, const Model& model, double sam
       }
     }
     const double process = value_or(use.at_peak_bytes, std::string("process"), 0.0);
-    use.reserved_bytes =
-        reserved * (use.peak_bytes - process) + process + kept_by_collectives(schedule, model, samples);
+    use.reserved_bytes = reserved * (use.peak_bytes - process) + process +
+                         kept_by_collectives(schedule, model, samples) + left_by_logits(model, samples, use);
     use.process_bytes = use.reserved_bytes;
     if (!is_stated)
       use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);

@@ -302,7 +302,12 @@ int LocalStep::loss(int micro_batch, bool checkpointed) {
   const int last = static_cast<int>(model_.segments.size()) - 1;
   std::vector<MemoryChange> memory;
   if (!model_.loss.fused) memory.push_back({.size = output_bytes(last)});
-  if (checkpointed || recomputes(last)) memory.push_back({.size = -1.0 * output_bytes(last), .at_end = true});
+  if (checkpointed || recomputes(last)) {
+    memory.push_back({.size = -1.0 * output_bytes(last), .at_end = true});
+  } else if (model_.execution.logits == "freed" && !model_.loss.fused) {
+    memory.push_back({.size = -1.0 * output_bytes(last), .at_end = !model_.has_eager_loss()});
+    freed_logits_.insert(micro_batch);
+  }
   return add_compute({.phase = Phase::kLoss, .micro_batch = micro_batch}, 2.0 * output_bytes(last), {},
                      std::move(memory));
 }
@@ -338,14 +343,15 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
   Bytes traffic = samples() * segment(index).traffic.backward + moved_in_backward(segment(index));
   std::vector<MemoryChange> memory;
   const auto change = [&](Bytes size) { memory.push_back({.size = size, .at_end = true}); };
+  const bool last = index + 1 == static_cast<int>(model_.segments.size());
   if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -1.0});
+  if (ends && last && freed_logits_.erase(micro_batch) > 0) change(output_bytes(index));
   if (const Segment& one = segment(index);
       model_.recomputed_part == RecomputedPart::kOperations && one.recomputed.saved.size > Bytes(0)) {
     const double part = one.recomputed.saved.size / one.saved.size;
     if (begins) memory.push_back({.segment = index, .saved = part});
     if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -part});
   }
-  const bool last = index + 1 == static_cast<int>(model_.segments.size());
   const bool received =
       last ? model_.loss.kind != "none" && !model_.loss.fused : model_.segments[index + 1].passes_gradient();
   if (begins && received) change(-1.0 * output_bytes(index));

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,7 +46,7 @@ struct HostUpdate {
 ///
 /// Memory held: parameters, gradients and optimizer state of the rank's segments (Adam two moments, SGD with
 /// momentum one) all the time. A forward saves what autograd keeps, its output included; the backward of the
-/// segment frees it. The gradient of a segment's output lives from the backward (or loss) that makes it to
+/// segment frees it, of the logits the loss (`--logits freed`). The gradient of a segment's output lives from the backward (or loss) that makes it to
 /// the end of the backward that reads it. Of a split backward the input half frees the gradient of the
 /// output; the weight half frees the saved tensors and, per GEMM of activations with weights, the gradient of
 /// its output. Gradients of parameters without GEMMs (norms) are made in the input half. Recomputation inside
@@ -175,6 +176,7 @@ class LocalStep {
   };
   std::map<int, int> leaving_;                      ///< offloaded units: last segment by first
   std::map<std::pair<int, int>, Away> away_;        ///< by last segment and micro-batch
+  std::set<int> freed_logits_;                      ///< micro-batches
   std::vector<int> sent_away_;                      ///< copies of activations to the host
   int fetched_ = -1, updated_on_host_ = -1;         ///< the latest
   Bytes host_activations_, most_host_activations_;  ///< in the host's memory

@@ -147,6 +147,25 @@ TEST_CASE("FSDP2 reserves two gathered units and an input of a reduce-scatter be
   CHECK(freed.peak_bytes <= copied.peak_bytes);
 }
 
+TEST_CASE("freed logits are gone in the backward of an eager loss, and reserved; a compiled one reads them") {
+  const double logits = 2.0 * 1024 * 32768, kept = 64.0 * (1 << 20);  // bytes; workspaces
+  const std::string llama = "llama:layers=1,hidden=64,heads=4,sequence=1024,vocabulary=32768";
+  for (const bool compiled : {false, true})
+    for (const char* micro_batches : {"1", "4"}) {
+      OptionTexts options{
+          {"device", "h100-sxm"},           {"batch", micro_batches},
+          {"micro-batches", micro_batches}, {"precision", "bf16"},
+          {"strategy", "single"},           {"model", llama + (compiled ? ",compiled=1" : "")}};
+      const MemoryUse with = predict(prediction_request(options)).memory.front();
+      options.insert({"logits", "freed"});
+      const MemoryUse without = predict(prediction_request(options)).memory.front();
+      CHECK(with.peak_bytes - without.peak_bytes == Approx(compiled ? 0.0 : logits).margin(1.0));
+      CHECK(without.reserved_bytes ==
+            Approx(1.05 * (without.peak_bytes - kept) + kept + (compiled ? 0.0 : logits)));
+      CHECK(without.live_bytes.back() == Approx(with.live_bytes.back()));
+    }
+}
+
 TEST_CASE("when a step is over, what is held is what was held before it, whatever the strategy") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   const int micro_batches = GENERATE(1, 4);
