@@ -89,6 +89,8 @@ namespace {
 void dispatch_flexibly(int domain, Model& model) {
   if (!model.has_experts())
     throw InputError("--dispatch flex{}: '{}' has no experts; leave it out", domain, model.specification);
+  if (std::ranges::none_of(model.collectives, &LayerCollective::dispatches))
+    throw InputError("--dispatch flex{}: needs --mesh expert=N; without it nothing is dispatched", domain);
   const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
   double reached = domains > 1.0 ? domains : ranks;
   if (const double groups = value_or(model.settings, "groups", 1); std::fmod(reached, groups) == 0.0)

@@ -145,6 +145,7 @@ TEST_CASE("a flexible dispatcher sends a token once to each rank or domain", "[m
   const double all = dispatched({}, 4), once = dispatched({.dispatch = "flex8"}, 4);
   CHECK(once / all == Approx(4.0 * (1.0 - std::pow(0.75, 2)) / 2.0));
   CHECK(dispatched({.dispatch = "flex4"}, 8) / dispatched({}, 8) == Approx(2.0 * (1.0 - 0.25) / 2.0));
+  CHECK_THROWS_WITH(dispatched({.dispatch = "flex8"}, 1), Catch::Contains("needs --mesh expert=N"));
 }
 
 TEST_CASE("tokens whose router chooses 4 of 8 groups reach half of the domains", "[models]") {
