@@ -1,11 +1,11 @@
+#include "sim/commands/import.hpp"
+
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
-#include "core/importer.hpp"
 #include "core/ranges.hpp"
 #include "records/run_context.hpp"
-#include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 
 namespace stepcast {
@@ -24,17 +24,8 @@ ImportTexts known_options() {
 
 void declare(po::options_description& options) {
   declare_options(options, "import");
-  for (const auto& [name, help] : known_options())
-    options.add_options()(name.c_str(), po::value<std::string>(), help.c_str());
+  declare_import_options(options);
   declare_options(options, "import", {}, "more");
-}
-
-/// Given options of importers.
-ImportTexts texts_of(const po::variables_map& values) {
-  ImportTexts given;
-  for (const auto& [name, help] : known_options())
-    if (values.count(name) != 0) given[name] = text_option(values, name);
-  return given;
 }
 
 std::string file_text(const Imported& imported) {
@@ -57,7 +48,7 @@ ExitCode run(const po::variables_map& values) {
                        other.name);
   if (files.size() > 1 && !kind.value.several)
     throw UsageError("files of {} are imported one by one, got {}", kind.name, files.size());
-  const ImportTexts options = texts_of(values);
+  const ImportTexts options = import_texts(values);
   check_options(kind, options);
   const Imported imported = kind.value.read(files, options);
   if (!imported.obstacles.empty())
@@ -84,4 +75,17 @@ const Registration<Command> kImport{
     {.name = "import", .value = {.declare = declare, .run = run, .ending = kinds_text}, .order = 24}};
 
 }  // namespace
+
+void declare_import_options(po::options_description& options) {
+  for (const auto& [name, help] : known_options())
+    options.add_options()(name.c_str(), po::value<std::string>(), help.c_str());
+}
+
+ImportTexts import_texts(const po::variables_map& values) {
+  ImportTexts given;
+  for (const auto& [name, help] : known_options())
+    if (values.count(name) != 0) given[name] = text_option(values, name);
+  return given;
+}
+
 }  // namespace stepcast

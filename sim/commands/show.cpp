@@ -3,11 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
-#include "core/importer.hpp"
 #include "core/yaml.hpp"
 #include "models/model.hpp"
-#include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/commands/import.hpp"
 #include "topologies/cluster_text.hpp"
 
 namespace stepcast {
@@ -27,24 +26,26 @@ std::string schema_of(const std::string& head) {
   return schema.starts_with("stepcast.") ? schema : "";
 }
 
-/// print() for a file of ours. \throws UsageError with --device
-void print_own(const std::string& file, const std::string& what, const std::string& use, bool for_device) {
-  if (for_device) throw UsageError("--device has no effect on files of stepcast, as {}", file);
+/// print() for a file of ours. \throws UsageError with an option of importers
+void print_own(const std::string& file, const std::string& what, const std::string& use,
+               const ImportTexts& options) {
+  if (!options.empty())
+    throw UsageError("--{} has no effect on files of stepcast, as {}", options.begin()->first, file);
   print(file, what, use);
 }
 
-bool show_own_json(const std::string& file, const std::string& head, bool for_device) {
+bool show_own_json(const std::string& file, const std::string& head, const ImportTexts& options) {
   const std::string schema = schema_of(head);
   const YamlNode kinds = command_page("show").at("json");
   const std::string sign = schema.substr(0, schema.find('/'));
   if (!kinds.has(sign)) return false;
   load_json(file, schema);
   print_own(file, fmt::format("{} ({})", kinds.at(sign).at("what").text(), schema),
-            kinds.at(sign).at("use").text(), for_device);
+            kinds.at(sign).at("use").text(), options);
   return true;
 }
 
-bool show_own_yaml(const std::string& file, bool for_device) {
+bool show_own_yaml(const std::string& file, const ImportTexts& options) {
   const auto extension = std::filesystem::path(file).extension();
   if (extension != ".yaml" && extension != ".yml") return false;
   const YamlNode yaml = YamlNode::load(file);
@@ -53,7 +54,7 @@ bool show_own_yaml(const std::string& file, bool for_device) {
   for (const std::string& sign : kinds.keys()) {
     if (!yaml.has(sign)) continue;
     const std::string what = kinds.at(sign).at("what").text();
-    print_own(file, what, kinds.at(sign).at("use").text(), for_device);
+    print_own(file, what, kinds.at(sign).at("use").text(), options);
     if (what == "cluster") std::cout << tree_text(load_cluster(file));
     if (what == "model") {
       const Model model = load_model(file);
@@ -76,26 +77,30 @@ ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& 
   return ExitCode::kDone;
 }
 
+void declare(po::options_description& options) {
+  declare_options(options, "show");
+  declare_import_options(options);
+}
+
 ExitCode run(const po::variables_map& values) {
   const std::vector<std::string> files = texts_option(values, "file");
   if (files.size() != 1) throw UsageError("'show' takes one file, got {}", files.size());
   const std::string& file = files.front();
   const std::string as = text_option(values, "as");
-  const bool for_device = values.count("device") != 0;
+  const ImportTexts options = import_texts(values);
   if (as.empty() && !std::filesystem::is_directory(file)) {
     const std::string head = file_head(file);
-    if (show_own_json(file, head, for_device) ||
-        (recognised_importer(head) == nullptr && show_own_yaml(file, for_device)))
+    if (show_own_json(file, head, options) ||
+        (recognised_importer(head) == nullptr && show_own_yaml(file, options)))
       return ExitCode::kDone;
   }
   const auto& kind = importer_of(file, as);
-  ImportTexts options;
-  if (for_device) options["device"] = text_option(values, "device");
   check_options(kind, options);
   return show_foreign(file, kind, options);
 }
 
-const Registration<Command> kShow{commands(), {.name = "show", .value = {.run = run}, .order = 24}};
+const Registration<Command> kShow{commands(),
+                                  {.name = "show", .value = {.declare = declare, .run = run}, .order = 24}};
 
 }  // namespace
 }  // namespace stepcast

@@ -152,8 +152,9 @@ TEST_CASE("collectives between hosts become a bench file that compare takes", "[
   CHECK(compared.exit_code == 0);
   CHECK_THAT(compared.out, Catch::Contains("over 2 rows"));
   CHECK(shell.run("stepcast import " + cases + "columns_alone.txt").exit_code == 3);
-  CHECK_THAT(shell.run("stepcast show " + cases + "columns_alone.txt --device h100-sxm").out,
-             Catch::Contains("all_reduce") && Catch::Contains("8 GPUs"));
+  for (const char* more : {"", " --collective all_reduce --gpus 8"})
+    CHECK_THAT(shell.run("stepcast show " + cases + "columns_alone.txt --device h100-sxm" + more).out,
+               Catch::Contains("all_reduce") && Catch::Contains("8 GPUs"));
 }
 
 TEST_CASE("a configuration of Hugging Face becomes a model file with its parameters", "[commands]") {
