@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/file.hpp"
 #include "plots/waterfall.hpp"
@@ -29,11 +30,19 @@ Result stated_result(const po::variables_map& values) {
   Result result;
   const Seconds step = seconds_option(values, "step-time");
   if (step <= Seconds(0)) throw UsageError("--step-time must be above 0 s");
+  const std::string cluster = text_option(values, "cluster");
+  const int world_size = int_option(values, "world-size", 1);
+  if (!cluster.empty()) {
+    const Cluster loaded = load_cluster(cluster);
+    if (const std::size_t count = loaded.places().size();
+        loaded.has_devices() && std::cmp_less(count, world_size))
+      throw UsageError("--world-size {}: cluster '{}' has {} devices", world_size, cluster, count);
+  }
   result.step_time_s = {{step.count()}};
   result.configuration = {.model = text_option(values, "model"),
-                          .world_size = int_option(values, "world-size", 1),
+                          .world_size = world_size,
                           .data_parallel = 0,
-                          .cluster = text_option(values, "cluster"),
+                          .cluster = cluster,
                           .device = text_option(values, "device"),
                           .options = {{"precision", text_option(values, "precision")}},
                           .label = "steps of " + to_text(step) + " as stated"};

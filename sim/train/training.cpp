@@ -239,6 +239,13 @@ class Planner {
       assumed.emplace_back(
           whole ? "outages are those of the failures, which --recovery only divides"
                 : "times of detection and restart (--recovery); no measurement is behind them");
+    std::vector<std::string> own;
+    for (const FailureComponent& one : plan_.failures.components)
+      if (one.detection >= Seconds(0)) own.push_back("'" + one.name + "'");
+    if (!own.empty() &&
+        std::ranges::count(request_.recovery, "detection", &std::pair<std::string, std::string>::first) > 0)
+      assumed.push_back("--recovery detection has no effect on " + joined(own, ", ") +
+                        " with a detection of its own");
     if (case_.checkpoint.write_s > 0.0)
       assumed.push_back("training is " + percent_text(case_.checkpoint.slowdown, 0) +
                         " slower during a write, as torchtitan once (--checkpoint-slowdown)");

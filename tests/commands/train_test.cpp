@@ -80,6 +80,8 @@ TEST_CASE("train names what is wrong in one line", "[commands]") {
   rejected(shell, stated + "--failures mtbf=1h --steps 1e12", 3, "at most 1e7 are simulated");
   rejected(shell, stated + "--failures none --steps 1k --batch 4", 2,
            "--batch has no effect with --step-time");
+  rejected(shell, stated + "--failures none --steps 1k --cluster h100x8-hgx", 2,
+           "--world-size 1024: cluster 'h100x8-hgx' has 8 devices");
   rejected(shell, "none.json --batch 4 --steps 1k --failures none", 2,
            "--batch cannot be combined with a result");
 }

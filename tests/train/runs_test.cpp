@@ -186,6 +186,12 @@ TEST_CASE("a log's interruptions are counted as its rates count them; whole outa
   CHECK_THAT(assumed("meta-rsc", ""), Contains("no measurement is behind them"));
   CHECK_THAT(assumed(log.path, ""), !Contains("no measurement is behind them"));
   CHECK_THAT(assumed(log.path, "detection=5min"), Contains("outages are those of the failures"));
+  const TemporaryFile file(
+      "name: own\ncomponents:\n  - {name: crash, rate: 1 per run-day}\n"
+      "  - {name: deadlock, rate: 3 per run-day, detection: 2h}\n",
+      ".yaml");
+  CHECK_THAT(assumed(file.path, "detection=5min"), Contains("has no effect on 'deadlock'"));
+  CHECK_THAT(assumed(file.path, "diagnosis=5min"), !Contains("has no effect"));
 }
 
 /// 128 hosts fail 0.832 times a day, and anything 3.037 times, each with 357 s of recovery. The mean wait of
