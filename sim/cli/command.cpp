@@ -50,9 +50,8 @@ std::string program_help(const std::string& program, const std::string& summary)
   for (const auto& [group, entries] : grouped(commands().entries(), group_of)) {
     text += fmt::format("\n{}:\n", group);
     for (const auto* entry : entries)
-      text += fmt::format(
-          "  {:{}}  {}\n", entry->name, width,
-          entry->value.hand_over ? entry->description : command_page(entry->name).at("description").text());
+      text += fmt::format("  {:{}}  {}\n", entry->name, width,
+                          command_page(entry->name).at("description").text());
   }
   std::vector<std::string> topics;
   for (const auto& entry : commands().entries())

@@ -9,7 +9,7 @@
 namespace stepcast {
 namespace {
 
-Registry<Command>::Entry entry(const std::string& name, const std::string& description, int order) {
+Registry<Command>::Entry entry(const std::string& name, int order) {
   const auto hand_over = [name](const std::vector<std::string>& words) -> ExitCode {
     const std::string program = require_runner("'stepcast " + name + "'");
     std::vector<std::string> arguments = {program, name};
@@ -17,16 +17,14 @@ Registry<Command>::Entry entry(const std::string& name, const std::string& descr
     std::cout.flush();
     become_program(program, arguments);
   };
-  return {name, description, {.hand_over = hand_over}, order};
+  return {.name = name, .value = {.hand_over = hand_over}, .order = order};
 }
 
-const Registration<Command> kHandedOver[]{
-    {commands(), entry("measure", "Times one rank's step, segment by segment.", 10)},
-    {commands(), entry("bench", "Times and checks collectives over message sizes.", 11)},
-    {commands(), entry("calibrate", "Fits the costs of communication and sharing on this machine.", 12)},
-    {commands(), entry("run", "Trains on N ranks and records every operation.", 13)},
-    {commands(),
-     entry("lab", "Runs ranks in a virtual cluster on this machine, and validates forecasts in it.", 14)}};
+const Registration<Command> kHandedOver[]{{commands(), entry("measure", 10)},
+                                          {commands(), entry("bench", 11)},
+                                          {commands(), entry("calibrate", 12)},
+                                          {commands(), entry("run", 13)},
+                                          {commands(), entry("lab", 14)}};
 
 }  // namespace
 }  // namespace stepcast

@@ -34,7 +34,7 @@ TEST_CASE("help lists every command and every exit code", "[commands]") {
   CHECK(help.exit_code == 0);
   CHECK(help.err.empty());
   for (const char* word : {"doctor", "measure", "bench", "calibrate", "run", "predict", "compare", "validate",
-                           "plot", "124", "130"})
+                           "plot", "124", "130", "Measures one training step on one rank"})
     CHECK_THAT(help.out, Catch::Contains(word));
   CHECK(shell.run("stepcast --help").out == help.out);
   const Outcome nothing = shell.run("stepcast");
