@@ -318,6 +318,12 @@ RowSet read_option_table(const std::string& path) {
     row.measured[kStepTime] = {step_of(cell("step"), row.name)};
     if (!cell("memory").empty())
       row.measured[kPeakMemory] = {parse_bytes(cell("memory"), row.name + ": memory").count()};
+    if (std::ranges::find(table.columns, "work") != table.columns.end()) {
+      const double work = number_in<double>(cell("work")).value_or(0.0);
+      if (!(work > 0.0 && std::isfinite(work)))
+        throw InputError("{}: work: found '{}', expected a number above 0", row.name, cell("work"));
+      row.work = work;
+    }
     row.group = cell("group");
     row.fitted_by = {kStepTime};
     keep_named(set.predict, row.values);

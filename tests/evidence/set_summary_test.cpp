@@ -151,6 +151,11 @@ TEST_CASE("a table of options alone is a set") {
   CHECK_FALSE(set.rows[1].number(kPeakMemory));
   CHECK_THROWS_WITH(read_rows(folder.write("own.csv", "model,batch\ngpt2-small,4\n")),
                     Catch::Contains("column 'step' is missing"));
+  CHECK(set.rows[0].work == 1.0);
+  CHECK(read_rows(folder.write("own.csv", "model,step,work\ngpt2-small,12ms,2.5e3\n")).rows[0].work ==
+        2500.0);
+  CHECK_THROWS_WITH(read_rows(folder.write("own.csv", "model,step,work\ngpt2-small,12ms,\n")),
+                    Catch::Contains("own.csv:2: work: found ''"));
   CHECK_THROWS_WITH(read_rows(folder.write("own.csv", "model,step\ngpt2-small,12\n")),
                     Catch::Contains("own.csv:2: step") && Catch::Contains("12"));
 }
