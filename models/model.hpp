@@ -59,6 +59,10 @@ struct Parameter {
   /// Size in an all-gather of shards.
   [[nodiscard]] Bytes gathered() const { return size - not_gathered; }
   [[nodiscard]] std::int64_t numel() const;
+  /// The array of its gradient that is reduced: of two (bf16+fp32) the accumulators.
+  [[nodiscard]] Bytes accumulated() const {
+    return std::min(gradient, Bytes(4.0 * static_cast<double>(numel())));
+  }
 };
 
 /// A named buffer (batch norm's running statistics). Not trained, broadcast by DDP.

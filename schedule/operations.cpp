@@ -58,7 +58,7 @@ int append(Program& program, Op op) {
 }
 
 LocalPass local_pass(const Action& action, const Schedule& schedule, const Model& model) {
-  const auto gradient = [&](int tensor) { return model.parameters[tensor].gradient; };
+  const auto gradient = [&](int tensor) { return model.parameters[tensor].accumulated(); };
   return std::visit(
       Overloaded{
           [&](const CopyIn& copy) { return LocalPass{gradient(copy.tensor)}; },
@@ -70,9 +70,9 @@ LocalPass local_pass(const Action& action, const Schedule& schedule, const Model
             const FsdpUnit& unit = schedule.units[scale.unit];
             if (scale.shard) return LocalPass{unit.gradient_shard(), scale.adds ? 1 : 0};
             // Converted for the way, they are read once more and written once more.
-            const bool converted = unit.sharded && !unit.alone() && unit.reduced != unit.gradient;
-            return LocalPass{unit.gradients() +
-                             (converted ? 0.5 * (unit.gradients() + unit.message()) : Bytes(0))};
+            const bool converted = unit.sharded && !unit.alone() && unit.message() != unit.accumulated();
+            return LocalPass{unit.accumulated() +
+                             (converted ? 0.5 * (unit.accumulated() + unit.message()) : Bytes(0))};
           },
           [](const OneOf<LoadInput, Compute, Collective, UnitMemory, UpdateUnit, Send, Recv, Copy,
                          Synchronize> auto&) { return LocalPass{}; },

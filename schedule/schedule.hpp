@@ -266,7 +266,9 @@ struct FsdpUnit {
   double gradient = 4.0, reduced = 4.0;  ///< 0 for frozen parameters, which are only gathered and freed
   [[nodiscard]] Bytes size() const { return whole(parameter); }      ///< of the gathered parameters
   [[nodiscard]] Bytes gradients() const { return whole(gradient); }  ///< before they are reduced
-  [[nodiscard]] Bytes message() const { return whole(reduced); }     ///< of the reduced gradients
+  /// Those that are reduced, see Parameter::accumulated().
+  [[nodiscard]] Bytes accumulated() const { return whole(std::min(gradient, 4.0)); }
+  [[nodiscard]] Bytes message() const { return whole(reduced); }  ///< of the reduced gradients
   [[nodiscard]] Bytes gradient_shard() const { return (1.0 / shards) * message(); }
   [[nodiscard]] bool trains() const { return gradient > 0.0; }
   /// True if one rank holds the whole unit: nothing is gathered. Replicas may have copies.

@@ -50,8 +50,9 @@ double after_collectives_s(const PlanView& view, std::size_t segment) {
 /// to its dtype, and the sum of each shard but the first.
 Bytes passed_gradients(const FsdpUnit& unit, double reductions) {
   if (unit.alone()) return {};
-  const Bytes converted = unit.reduced == unit.gradient ? Bytes(0) : unit.gradients() + unit.message();
-  return reductions * (2.0 * unit.gradients() + converted) + 5.0 * (reductions - 1.0) * unit.gradient_shard();
+  const Bytes whole = unit.accumulated(), sent = unit.message();
+  const Bytes converted = sent == whole ? Bytes(0) : whole + sent;
+  return reductions * (2.0 * whole + converted) + 5.0 * (reductions - 1.0) * unit.gradient_shard();
 }
 
 /// Part of a segment's trained parameters that are experts, which other ranks may share.

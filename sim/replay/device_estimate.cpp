@@ -149,7 +149,7 @@ Bytes copied(const Model& model, const Segment& segment, Phase phase) {
   moved += 2.0 * model.parameter_bytes(segment);
   if (phase == Phase::kBackward)
     for (const int index : segment.parameters)
-      moved += model.parameters[index].gradient + model.parameters[index].reduced;
+      moved += model.parameters[index].accumulated() + model.parameters[index].reduced;
   return moved;
 }
 

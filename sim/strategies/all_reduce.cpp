@@ -19,13 +19,13 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
       if (model.replicas(parameter, config.world_size) > 1)
         step.add_collective("all_reduce/" + parameter.name,
                             {.kind = CollectiveKind::kAllReduce,
-                             .message = parameter.gradient,
+                             .message = parameter.accumulated(),
                              .payload = GradientArray{tensor}},
                             step.latest());
       step.add({.name = "divide/" + parameter.name,
                 .action = Combine{.tensor = tensor, .inputs = 1, .scale = 1.0 / config.world_size},
                 .after = step.latest(),
-                .memory_traffic = 2.0 * parameter.gradient});
+                .memory_traffic = 2.0 * parameter.accumulated()});
     }
   }
   step.optimizer(step.latest());

@@ -138,7 +138,7 @@ void BucketedReduction::copy_in(int tensor, int backward, bool hook) {
   std::vector<int>& pending = pending_[number - first_];
   const Bucket& bucket = schedule_.buckets[number];
   const auto index = static_cast<int>(number);
-  Bytes traffic = parameter.gradient + (bucket.half ? 0.5 : 1.0) * parameter.reduced;
+  Bytes traffic = parameter.accumulated() + (bucket.half ? 0.5 : 1.0) * parameter.reduced;
   if (in_place_ && ranks_ == 1) traffic = {};
   pending.push_back(step_.add({.name = "copy_in/" + parameter.name,
                                .action = CopyIn{.bucket = index, .tensor = tensor, .scale = 1.0 / ranks_},

@@ -17,7 +17,7 @@ Program build_program(const Model& model, const TrainingConfig& config, int rank
   for (const int tensor : config.world_size > 1 ? model.trained() : std::vector<int>{}) {
     const Parameter& parameter = model.parameters[tensor];
     const int ranks = model.replicas(parameter, config.world_size);
-    const Bytes message = static_cast<double>(ranks) * parameter.gradient;
+    const Bytes message = static_cast<double>(ranks) * parameter.accumulated();
     const auto exchange = [&](CollectiveKind kind) {
       if (ranks > 1)
         step.add_collective(std::string(to_text(kind)) + "/" + parameter.name,
@@ -29,7 +29,7 @@ Program build_program(const Model& model, const TrainingConfig& config, int rank
       step.add({.name = "mean/" + parameter.name,
                 .action = Combine{.tensor = tensor, .inputs = ranks, .scale = 1.0 / config.world_size},
                 .after = step.latest(),
-                .memory_traffic = message + parameter.gradient});
+                .memory_traffic = message + parameter.accumulated()});
     }
     exchange(CollectiveKind::kScatter);
   }

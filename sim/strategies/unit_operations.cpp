@@ -59,7 +59,7 @@ void UnitOperations::scale(std::size_t index, double factor, bool shard) {
   if (factor == 1.0) return;
   add(shard ? "divide_shard" : "divide", index,
       ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard}, {}, {},
-      2.0 * (shard ? unit(index).gradient_shard() : unit(index).gradients()));
+      2.0 * (shard ? unit(index).gradient_shard() : unit(index).accumulated()));
 }
 
 void UnitOperations::add_incoming(std::size_t index, double factor) {

@@ -331,15 +331,20 @@ TEST_CASE("DDP at world size 1 still copies every gradient into its bucket and b
   CHECK(find(schedule.programs.at(0), "copy_out/bucket1") > 0);
 }
 
-TEST_CASE("loops over tensors send gradients, in the dtype of gradients") {
+TEST_CASE("loops over tensors send gradients, in the dtype of gradients, of two arrays the accumulators") {
+  const char* gradients = GENERATE("fp32", "bf16+fp32");
   const Model model =
       in_precision(load_model("llama:layers=2,hidden=64,heads=2,feed_forward=96,vocabulary=64"),
-                   Precision::parse("bf16,gradients=fp32"), true);
+                   Precision::parse(std::string("bf16,gradients=") + gradients), true);
   const double all = 4.0 * static_cast<double>(model.parameter_count());
   CHECK(messages(build_schedule("all_reduce", model, training(4, 8)).program(0))
             .at(CollectiveKind::kAllReduce) == all);
   CHECK(messages(build_schedule("gather_scatter", model, training(4, 8)).program(0))
             .at(CollectiveKind::kGather) == 4 * all);
+  double copied = 0.0;
+  for (const Op& op : build_schedule("ddp", model, training(4, 8)).program(0).ops)
+    if (std::holds_alternative<CopyIn>(op.action)) copied += op.memory_traffic.count();
+  CHECK(copied == 2.0 * all);  // read and written in fp32
 }
 
 TEST_CASE("gather_scatter moves each tensor through rank 0, one operation after the other") {
