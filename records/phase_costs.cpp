@@ -116,8 +116,9 @@ double PhaseCosts::workspace_bytes(const std::vector<FsdpUnit>& units, const Op&
   const auto* compute = std::get_if<Compute>(&op.action);
   if (compute == nullptr) return 0.0;
   if (compute->phase == Phase::kLoss) {
-    const double kept =
-        sum_of(op.memory, [&](const MemoryChange& change) { return change.at_end ? 0.0 : bytes(change); });
+    const double kept = sum_of(op.memory, [&](const MemoryChange& change) {
+      return change.at_end ? 0.0 : std::max(0.0, bytes(change));  // freed logits count in the peak
+    });
     return std::max(0.0, loss_peak_bytes - kept);
   }
   if (compute->phase == Phase::kBackwardInput && segments[compute->segment].input_half_peak_bytes >= 0.0) {
