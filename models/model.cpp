@@ -86,6 +86,15 @@ double Model::read_gradient() const {
   return passes * element_of_gradient();
 }
 
+double Model::shard_update(bool gathers) const {
+  if (optimizer.kind == "none" || optimizer.muon) return 1.0;
+  const double master = bytes_of(precision.master), stored = bytes_of(precision.parameters);
+  const bool casts = gathers && !transformer_engine();
+  const double element = !casts ? bytes_of(precision.reduction) : master > 0.0 ? master : stored;
+  const double read = read_gradient() * (element / element_of_gradient() - 1.0);
+  return 1.0 + (read - (casts && master > 0.0 ? stored : 0.0)) / update_traffic(1.0).count();
+}
+
 Bytes Model::optimizer_bytes(double count, double muon_count) const {
   if (optimizer.kind == "none") return Bytes(0);
   const double state = bytes_of(precision.optimizer), states = optimizer.states();

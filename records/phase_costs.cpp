@@ -91,7 +91,9 @@ double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentC
 
 double PhaseCosts::seconds(const Schedule& schedule, const Op& op, double quantile, bool follows) const {
   const PhaseCosts& from = follows && following ? *following : *this;
-  return from.total(schedule, op, &SegmentCosts::weight_fraction, &SegmentCosts::needed_fraction,
+  const auto* update = std::get_if<UpdateUnit>(&op.action);
+  return (update == nullptr ? 1.0 : schedule.units[update->unit].updated) *
+         from.total(schedule, op, &SegmentCosts::weight_fraction, &SegmentCosts::needed_fraction,
                     [at = from.row(quantile)](const PhaseCost& cost) { return cost.at(at); });
 }
 

@@ -264,6 +264,7 @@ struct FsdpUnit {
   double part = 1.0;          ///< share of its segments' parameters; another unit has the rest
   double parameter = 4.0;     ///< bytes per element, see Precision
   double gradient = 4.0, reduced = 4.0;  ///< 0 for frozen parameters, which are only gathered and freed
+  double updated = 1.0;                  ///< see Model::shard_update()
   [[nodiscard]] Bytes size() const { return whole(parameter); }      ///< of the gathered parameters
   [[nodiscard]] Bytes gradients() const { return whole(gradient); }  ///< before they are reduced
   /// Those that are reduced, see Parameter::accumulated().

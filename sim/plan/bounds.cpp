@@ -238,7 +238,9 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const PlanView& view, double PhaseC
                 return one.backward || !segment.needs(one) ? 0.0 : time(one);
               });
     all.recompute_s.add((blocks && !segment.repeated) || !segment.has_backward() ? 0.0 : again);
-    const double experts = expert_part(view.model, segment), optimizer = own.optimizer.*part / speed;
+    const double experts = expert_part(view.model, segment);
+    const double update = std::min({1.0, view.model.shard_update(false), view.model.shard_update(true)});
+    const double optimizer = update * own.optimizer.*part / speed;
     all.optimizer_s.add((1.0 - experts) * optimizer);
     all.expert_optimizer_s.add(experts * optimizer);
   }

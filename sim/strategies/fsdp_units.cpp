@@ -31,6 +31,7 @@ FsdpUnit make_unit(const Model& model, const std::string& name, const std::vecto
     for (const int other : model.segments[parameter.segment].parameters)
       all += model.parameters[other].numel();
   }
+  if (ranks > 1) unit.updated = model.shard_update(true);
   unit.part = frozen ? 0.0 : static_cast<double>(unit.elements) / static_cast<double>(all);
   unit.parameter = gathered.count() / static_cast<double>(unit.elements);
   unit.elements = (unit.elements + ranks - 1) / ranks * ranks;

@@ -124,6 +124,8 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
     const Parameter& first = model.parameters[one.tensors.front()];
     schedule.units.push_back(
         make_unit(model, one.name, one.tensors, model.replicas(first, sharing.shards), sharing.group));
+    if (stage < 3 && schedule.units.back().shards > 1)
+      schedule.units.back().updated = model.shard_update(false);
     const FsdpUnit& own = schedule.units.back();
     if (stage < 3) {
       Bytes held = own.alone() ? Bytes(0) : own.size();

@@ -117,6 +117,13 @@ TEST_CASE("activations, boundaries and traffic halve with compute; updates move 
   }
   CHECK(full.update_traffic(1.0) == Bytes(28.0));
   CHECK(half.update_traffic(1.0) == Bytes(2.0 + 8.0 + 2.0 + 16.0));
+  CHECK(full.shard_update(true) == 1.0);
+  CHECK(half.shard_update(true) == Approx(1.0));           // reads 2 B more, and writes no copy
+  CHECK(half.shard_update(false) == Approx(30.0 / 28.0));  // the same, with the copy
+  CHECK(model_in("bf16,reduction=bf16").shard_update(false) == 1.0);
+  Model clipped = half;
+  clipped.execution.gradient_passes = "norm+scale";  // three more reads and writes
+  CHECK(clipped.shard_update(true) == Approx((4.0 * 4.0 + 8.0 + 16.0) / (4.0 * 2.0 + 8.0 + 2.0 + 16.0)));
   Model by_operation = full;
   by_operation.execution.update = "foreach";
   CHECK(by_operation.update_traffic(1.0) == Bytes(80.0));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "records/phase_costs.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/worlds.hpp"
 
@@ -54,6 +55,22 @@ TEST_CASE(
     CHECK(moved.at(CollectiveKind::kAllGather) == Approx(parameters).epsilon(kPadding));
     CHECK_FALSE(moved.contains(CollectiveKind::kAllReduce));
   }
+}
+
+TEST_CASE("updates of shards read gradients as they are reduced; all-gathers of FSDP cast the master copy") {
+  const auto updates_s = [](const char* precision, const std::string& strategy, const OptionTexts& options) {
+    const Model model = in_precision(load_model("bert-base:layers=2"), Precision::parse(precision), true);
+    const Schedule schedule = build_schedule(strategy, model, training(kRanks, 8, options));
+    PhaseCosts costs(model);
+    for (SegmentCosts& segment : costs.segments) segment.optimizer.device_s = 1.0;
+    double all = 0.0;
+    for (const Op& op : schedule.program(0).ops)
+      if (std::holds_alternative<UpdateUnit>(op.action)) all += costs.seconds(schedule, op, -1.0, false);
+    return all;
+  };
+  CHECK(updates_s("bf16", "fsdp", {}) == Approx(updates_s("fp32", "fsdp", {})));
+  CHECK(updates_s("bf16", "ddp", {{"zero", "1"}}) ==
+        Approx(30.0 / 28.0 * updates_s("fp32", "ddp", {{"zero", "1"}})));
 }
 
 TEST_CASE("ZeRO 1 and 2 hold weights as their recipe keeps them") {
