@@ -73,6 +73,26 @@ TEST_CASE("updates of shards read gradients as they are reduced; all-gathers of 
         Approx(30.0 / 28.0 * updates_s("fp32", "ddp", {{"zero", "1"}})));
 }
 
+TEST_CASE("foreach holds square roots of the second moments that a rank updates, while it does") {
+  Model model = in_precision(load_model("bert-base:layers=2,hidden=64,vocabulary=64,positions=64,sequence=8"),
+                             Precision::parse("bf16"), true);
+  for (const auto& [strategy, options] : {std::pair{"single", OptionTexts{}},
+                                          {"fsdp", {}},
+                                          {"ddp", {{"zero", "1"}}},
+                                          {"ddp", {{"zero", "whole"}}}}) {
+    const auto more = [&, strategy = std::string(strategy), options = options](const char* update) {
+      model.execution.update = update;
+      const Schedule schedule =
+          build_schedule(strategy, model, training(strategy == "single" ? 1 : kRanks, 8, options));
+      const Program& program = schedule.program(0);
+      return peak(program, MemoryCategory::kOptimizerState) / held(program, MemoryCategory::kOptimizerState);
+    };
+    CAPTURE(strategy);
+    CHECK(more("fused") == Approx(1.0));
+    CHECK(more("foreach") == Approx(16.0 / 12.0));  // master, moments and roots
+  }
+}
+
 TEST_CASE("ZeRO 1 and 2 hold weights as their recipe keeps them") {
   constexpr double kInBlocks = 2.0 * (256 * (256 + 2 * 128 + 256) + 3 * 256 * 1024);
   const Model whole = load_model(
