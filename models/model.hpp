@@ -264,6 +264,7 @@ struct ModelParallel {
   bool ulysses = false;            ///< each of these ranks attends with some heads over the whole sequence
   int expert = 1;  ///< of the data-, context- and tensor-parallel ranks: those with different experts each
   int expert_tensor = 1;  ///< ranks that divide the matrices of each expert
+  int host = 8;           ///< GPUs of a host or rack, in one NVLink domain
   /// By settings of models, which are dimensions of a mesh, too.
   [[nodiscard]] std::array<std::pair<const char*, int>, 4> degrees() const {
     return {{{"context", context}, {"expert", expert}, {"expert_tensor", expert_tensor}, {"tensor", tensor}}};

@@ -54,8 +54,7 @@ SharedExpert shared_expert_of(const LayerWork& work) {
 /// documentation of Megatron-Bridge and of Megatron-LM's mixtures of experts.
 double most_hidden(const Model& model) {
   constexpr double kInDomain = 0.37, kBetweenHosts = 0.69;
-  constexpr int kHost = 8;  // GPUs, if no domain is named
-  const int domain = nvlink_domain(model.execution).value_or(kHost);
+  const int domain = nvlink_domain(model.execution).value_or(model.parallel.host);
   return model.parallel.expert_ranks() <= domain ? kInDomain : kBetweenHosts;
 }
 

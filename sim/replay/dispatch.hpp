@@ -32,7 +32,7 @@ struct SharedExpert {
 SharedExpert shared_expert_of(const LayerWork& work);
 
 /// Most of an all-to-all that another micro-batch hides: 0.37 if the experts' ranks are in one NVLink domain
-/// (of the flexible dispatcher, or 8 GPUs), else 0.69.
+/// (of the flexible dispatcher, or a host), else 0.69.
 double most_hidden(const Model& model);
 
 /// Hidden parts of the all-to-alls of tokens, added to the overlaps of a model with `--dispatch-overlap`.

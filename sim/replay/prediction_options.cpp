@@ -202,6 +202,10 @@ PredictionRequest prediction_request(const OptionTexts& asked) {
   for (const PredictionOption& option : prediction_options())
     if (const auto set = options.find(option.name); set != options.end() && option.set)
       option.set(request, set->second);
+  if (const std::string& cluster = request.environment.cluster;
+      request.costs.execution.dispatch_overlap == "micro-batches" && !cluster.empty())
+    if (const auto gpus = static_cast<int>(load_cluster(cluster).hosts.front().devices.size()); gpus > 0)
+      request.costs.host = gpus;
   if (given.contains("host-memory-rate") && request.training.offload.optimizer == 0.0)
     throw UsageError("--host-memory-rate has no effect without --offload optimizer or parameters");
   const bool offloads = request.training.offload != Offload{};

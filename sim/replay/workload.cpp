@@ -104,6 +104,7 @@ struct WorkloadResolver {
   void estimate() {
     const DeviceModel& device = *result.device;
     result.model = in_precision(std::move(result.model), request.precision, device.gpu, device.transposes());
+    result.model.parallel.host = request.host;
     apply(request.execution, result.model);
     const DeviceModel slowest = slowest_of(device, training.world_size);
     result.costs = estimated_costs(result.model, slowest, samples(), result.threads);

@@ -23,6 +23,7 @@ struct CostRequest {
   std::string trace_device;    ///< that was traced; "": recognised from the trace
   Precision precision{};       ///< of an estimate without a trace
   Execution execution{};       ///< of an estimate without a trace
+  int host = 8;                ///< GPUs, see ModelParallel
   bool experts_given = false;  ///< --experts was given, not set by a convention
   int documents = 0;           ///< mean tokens of a document, see in_documents(); 0: whole sequences
   std::optional<int> batch;    ///< per rank; unset: the trace's only batch size

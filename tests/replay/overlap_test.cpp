@@ -186,4 +186,22 @@ TEST_CASE("another micro-batch hides less of all-to-alls inside an NVLink domain
   CHECK(hidden("16", "flex4") == 0.69);
 }
 
+TEST_CASE("a rack of GPUs in one NVLink domain counts as a host of theirs", "[replay]") {
+  const auto note = [](const std::string& cluster) {
+    return predict(prediction_request({{"model", kMoe + ",experts=16"},
+                                       {"mesh", "expert=16"},
+                                       {"micro-batches", "2"},
+                                       {"batch", "2"},
+                                       {"dispatch-overlap", "micro-batches"},
+                                       {"strategy", "ddp"},
+                                       {"world-size", "16"},
+                                       {"cluster", cluster},
+                                       {"device", "gb200"},
+                                       {"precision", "bf16"}}))
+        .notes.at("assumed");
+  };
+  CHECK_THAT(note("gb200-nvl72"), Catch::Contains("hides at most 37 %"));
+  CHECK_THAT(note("h100-fat-tree:nodes=2,gpu=gb200"), Catch::Contains("hides at most 69 %"));
+}
+
 }  // namespace stepcast::overlap_test
