@@ -129,6 +129,7 @@ TEST_CASE("hf and torchtitan recompute a block up to its last GEMM in an estimat
     OptionTexts options{{"model", "llama3-8b"}, {"strategy", "fsdp"},   {"world-size", "8"},
                         {"precision", "bf16"},  {"device", "h100-sxm"}, {"recompute", "full"}};
     CHECK(like(convention, options).options.at("recomputed") == "needed");
+    CHECK(like(convention, options).options.at("logits") == "freed");
     CHECK_FALSE(like("megatron", options).options.contains("recomputed"));
     for (const auto& [name, value] : {std::pair{"trace", "llama.trace.json"}, {"recompute", "none"}}) {
       OptionTexts other = options;
