@@ -193,8 +193,9 @@ const Model* PlanModels::part(const Plan& plan) {
 
 const PhaseCosts& PlanModels::estimate(const Model& model, const Plan& plan) {
   const int samples = plan.micro_batch(problem_), ranks = plan.number("world-size");
-  return cached(estimates_, {&model, samples, ranks},
-                [&] { return estimated_costs(model, slowest_of(device_, ranks), samples, 1); });
+  const bool experts_stay = ranks / plan.copies() == model.parallel.expert_ranks();
+  return cached(estimates_, {&model, samples, ranks, experts_stay},
+                [&] { return estimated_costs(model, slowest_of(device_, ranks), samples, 1, experts_stay); });
 }
 
 const std::string& PlanModels::balanced_split(const Model& model, const Plan& plan, int parts) {

@@ -105,7 +105,8 @@ class PlanModels {
   std::optional<Convention> convention_;
   KnownInputs known_;
   std::map<std::string, std::optional<Model>> parts_;
-  std::map<std::tuple<const Model*, int, int>, PhaseCosts> estimates_;  ///< by samples, ranks
+  /// By samples, ranks, and whether experts stay on theirs.
+  std::map<std::tuple<const Model*, int, int, bool>, PhaseCosts> estimates_;
   std::map<std::tuple<const PhaseCosts*, int>, std::string> balanced_splits_;
   std::map<std::pair<std::string, int>, std::vector<SegmentRange>> chunks_;
   const Model* whole_ = nullptr;

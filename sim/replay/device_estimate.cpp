@@ -139,17 +139,19 @@ Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, cons
 
 /// Bytes moved by copies out of the buffer of an all-gather, and of gradients into that of a reduce-scatter;
 /// and by adding a backward's gradients in bf16 to accumulators in fp32, which casts them first
-/// (`update_hp_grads` in deepspeed/runtime/bf16_optimizer.py).
-Bytes copied(const Model& model, const Segment& segment, Phase phase) {
+/// (`update_hp_grads` in deepspeed/runtime/bf16_optimizer.py). \param experts_stay on their ranks, ungathered
+Bytes copied(const Model& model, const Segment& segment, Phase phase, bool experts_stay) {
   constexpr double kAdded = (2.0 + 4.0) + (4.0 + 4.0 + 4.0);  // per gradient: cast, sum
   Bytes moved;
   if (phase == Phase::kBackward && model.precision.gradients == "bf16+fp32")
     moved += Bytes(kAdded * static_cast<double>(model.trained_count(segment)));
   if (model.execution.gathered != "copied") return moved;
-  moved += 2.0 * model.parameter_bytes(segment);
-  if (phase == Phase::kBackward)
-    for (const int index : segment.parameters)
-      moved += model.parameters[index].accumulated() + model.parameters[index].reduced;
+  for (const int index : segment.all_parameters()) {
+    const Parameter& one = model.parameters[index];
+    if (one.expert && experts_stay) continue;
+    moved += 2.0 * one.size;
+    if (phase == Phase::kBackward) moved += one.accumulated() + one.reduced;
+  }
   return moved;
 }
 
@@ -238,7 +240,8 @@ double loss_bytes(const Model& model, int samples) {
          model.loss.chunks;
 }
 
-PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int samples, int threads) {
+PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int samples, int threads,
+                           bool experts_stay) {
   check_describes_work(model);
   DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
   rates.memory = device.estimate.memory_efficiency * rates.memory;
@@ -252,7 +255,8 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
                              : roofline_time(model, segment, phase, samples, rates);
     PhaseCost result{.device_s = time.count()};
     if (!device.gpu) return result;
-    if (runs) result.device_s += (copied(model, model.segments[segment], phase) / rates.memory).count();
+    if (runs)
+      result.device_s += (copied(model, model.segments[segment], phase, experts_stay) / rates.memory).count();
     if (phase == Phase::kForward)
       result.device_s += waits_for_counts(model.segments[segment], device, model, layer).count();
     result.launch_s = issue_time(model, segment, phase, device).count();

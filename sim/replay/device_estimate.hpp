@@ -18,8 +18,9 @@ namespace stepcast {
 ///   the loss (the framework's own work; autograd runs the backward without it).
 /// - CPUs have neither launch overhead nor a memory-bound part.
 ///
-/// \throws InputError as `moved`
-PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int samples, int threads);
+/// \param experts_stay FSDP gathers no experts, as each is on one rank of a copy \throws InputError as `moved`
+PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int samples, int threads,
+                           bool experts_stay = false);
 
 /// The slowest of `count` devices that differ in their rates: efficiencies of GEMMs and attention over 1 +
 /// rate_spread x, with x the median of the largest of `count` standard normals, Phi(x)^count = 1/2 (x = 0 for

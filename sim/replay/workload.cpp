@@ -107,10 +107,12 @@ struct WorkloadResolver {
     result.model.parallel.host = request.host;
     apply(request.execution, result.model);
     const DeviceModel slowest = slowest_of(device, training.world_size);
-    result.costs = estimated_costs(result.model, slowest, samples(), result.threads);
+    const int copy = training.world_size / training.mesh.size("data");
+    const bool experts_stay = copy == result.model.parallel.expert_ranks();
+    result.costs = estimated_costs(result.model, slowest, samples(), result.threads, experts_stay);
     const double fastest = device.estimate.compute_efficiency, own = slowest.estimate.compute_efficiency;
     if (!brief && own != fastest)
-      result.nominal = estimated_costs(result.model, device, samples(), result.threads);
+      result.nominal = estimated_costs(result.model, device, samples(), result.threads, experts_stay);
     if (device.gpu) result.threads = 1;  // a device counts as one core
     if (brief) return;
     result.notes["estimate"] = estimate_note(request.precision, device);

@@ -215,6 +215,14 @@ TEST_CASE("passes over gradients and copies of gathered parameters move the byte
   CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.forward; }) == Approx(4.0));
   CHECK(added({.gathered = "copied"}, [](const SegmentCosts& one) { return one.backward; }) ==
         Approx(4.0 + 2.0 + 4.0));  // and gradients into a buffer of fp32
+  const Model experts = model_of(kMoe + ",expert=4", {.gathered = "copied"});
+  Bytes stay;
+  for (const int index : experts.segments[1].parameters)
+    if (experts.parameters[index].expert) stay += experts.parameters[index].size;
+  const auto forward_s = [&](bool experts_stay) {
+    return estimated_costs(experts, device, 2, 1, experts_stay).segments[1].forward.device_s;
+  };
+  CHECK((forward_s(false) - forward_s(true)) * rate == Approx(2.0 * stay.count()));
   const auto backward = [&](const std::string& precision) {
     return costs_of(kLlama, {}, "h100-sxm", precision).segments[1].backward.device_s * rate /
            static_cast<double>(load_model(kLlama).trained_count(load_model(kLlama).segments[1]));
