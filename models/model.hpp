@@ -311,8 +311,9 @@ struct Model {
   }
   /// Bytes per element that one read by the optimizer and the passes over the gradients move.
   [[nodiscard]] double read_gradient() const;
-  /// Bytes that the update of a shard moves, over update_traffic(): it reads reduced gradients. \param gathers
-  /// parameters too are in shards: PyTorch's FSDP has the master copy's dtype in both, and casts when it gathers
+  /// Bytes that the update of a shard moves, over update_traffic(): it reads reduced gradients.
+  /// \param gathers parameters are in shards, too: PyTorch's FSDP has the master copy's dtype in both, and
+  /// casts them when it gathers
   [[nodiscard]] double shard_update(bool gathers) const;
   /// Bytes that the optimizer keeps for `count` parameters: its states and the master copy. Muon updates
   /// `muon_count` of them.

@@ -18,7 +18,7 @@ namespace stepcast {
 ///   the loss (the framework's own work; autograd runs the backward without it).
 /// - CPUs have neither launch overhead nor a memory-bound part.
 ///
-/// \param experts_stay FSDP gathers no experts, as each is on one rank of a copy \throws InputError as `moved`
+/// \param experts_stay FSDP gathers no experts: each is on one rank of a copy \throws InputError as `moved`
 PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int samples, int threads,
                            bool experts_stay = false);
 

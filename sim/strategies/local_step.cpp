@@ -7,33 +7,6 @@
 #include "schedule/operations.hpp"
 
 namespace stepcast {
-namespace {
-
-/// Adds the square roots of Adam's second moments, which `foreach` holds of all parameters at once
-/// (torch/optim/adam.py, _multi_tensor_adam).
-void add_square_roots(const Model& model, Program& program) {
-  if (model.execution.update != "foreach" || model.optimizer.states() != 2 || model.optimizer.muon) return;
-  const auto updates = [](const Op& op) {
-    const auto* compute = std::get_if<Compute>(&op.action);
-    return (compute != nullptr && compute->phase == Phase::kOptimizer) ||
-           std::holds_alternative<UpdateUnit>(op.action);
-  };
-  const auto first = std::ranges::find_if(program.ops, updates);
-  if (first == program.ops.end()) return;
-  const double state = bytes_of(model.precision.optimizer), master = bytes_of(model.precision.master);
-  Bytes size;
-  for (const MemoryChange& held : program.resident)
-    if (held.category == MemoryCategory::kOptimizerState)
-      size += Bytes(state * held.size.count() / (master + 2.0 * state));
-  MemoryChange change{.category = MemoryCategory::kOptimizerState, .size = size, .term = "square roots"};
-  first->memory.push_back(change);
-  change.size = -1.0 * size;
-  change.at_end = true;
-  std::find_if(program.ops.rbegin(), program.ops.rend(), updates)->memory.push_back(change);
-}
-
-}  // namespace
-
 LocalStep::LocalStep(const Model& model, const TrainingConfig& config)
     : LocalStep(model, config, whole_numbers(0, model.segments.size())) {}
 
@@ -110,7 +83,6 @@ void LocalStep::hold(MemoryCategory category, Bytes size, const char* term) {
 
 Program LocalStep::take() {
   program_.host_memory += most_host_activations_;
-  add_square_roots(model_, program_);
   if (model_.execution.dispatch_overlap == "micro-batches") {
     Bytes most;
     for (const int index : segments())

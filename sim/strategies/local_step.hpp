@@ -46,7 +46,8 @@ struct HostUpdate {
 ///
 /// Memory held: parameters, gradients and optimizer state of the rank's segments (Adam two moments, SGD with
 /// momentum one) all the time. A forward saves what autograd keeps, its output included; the backward of the
-/// segment frees it, of the logits the loss (`--logits freed`). The gradient of a segment's output lives from the backward (or loss) that makes it to
+/// segment frees it, of the logits the loss (`--logits freed`). The gradient of a segment's output lives from
+/// the backward (or loss) that makes it to
 /// the end of the backward that reads it. Of a split backward the input half frees the gradient of the
 /// output; the weight half frees the saved tensors and, per GEMM of activations with weights, the gradient of
 /// its output. Gradients of parameters without GEMMs (norms) are made in the input half. Recomputation inside

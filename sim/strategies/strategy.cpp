@@ -66,6 +66,29 @@ void check(const std::string& strategy, const Model& model, const TrainingConfig
                      strategy);
 }
 
+/// Adds the square roots of Adam's second moments, which `--update foreach` holds of all parameters of a rank
+/// at once (torch/optim/adam.py, _multi_tensor_adam).
+void add_square_roots(Schedule& schedule, const Model& model) {
+  if (model.execution.update != "foreach" || model.optimizer.states() != 2 || model.optimizer.muon) return;
+  const double state = bytes_of(model.precision.optimizer), master = bytes_of(model.precision.master);
+  for (Program& program : schedule.programs) {
+    std::vector<Op*> updates;
+    for (Op& op : program.ops)
+      if (const auto* compute = std::get_if<Compute>(&op.action);
+          compute != nullptr ? compute->phase == Phase::kOptimizer
+                             : std::holds_alternative<UpdateUnit>(op.action))
+        updates.push_back(&op);
+    if (updates.empty()) continue;
+    MemoryChange roots{.category = MemoryCategory::kOptimizerState, .term = "square roots"};
+    for (const MemoryChange& held : program.resident)
+      if (held.category == roots.category) roots.size += state / (master + 2.0 * state) * held.size;
+    updates.front()->memory.push_back(roots);
+    roots.size = -1.0 * roots.size;
+    roots.at_end = true;
+    updates.back()->memory.push_back(roots);
+  }
+}
+
 }  // namespace
 
 Registry<Strategy>& strategies() {
@@ -153,6 +176,7 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   part.mesh = mesh_of_ranks(found, model, config);
   part.world_size = config.world_size / model.parallel.tensor;
   Schedule schedule = found.build(model, part, options);
+  add_square_roots(schedule, model);
   const auto has_parts = [](const FsdpUnit& unit) { return unit.sharded && !unit.alone(); };
   if (model.optimizer.muon &&
       (config.offload.optimizer > 0.0 || std::ranges::any_of(schedule.units, has_parts)))

@@ -105,8 +105,6 @@ void share_whole_parameters(Program& program, Schedule& schedule, const Model& m
       const double most = work.all > 0.0 ? work.most / work.all : 1.0;
       compute->part *= most;
       op.memory_traffic = most * op.memory_traffic;
-      for (MemoryChange& change : op.memory)
-        change.size = Bytes(states.most * change.size.count() / states.all);
     }
   for (const std::vector<int>& tensors : gathered) gather(program, schedule, model, tensors, group);
 }
