@@ -74,8 +74,8 @@ void read_kind(const YamlNode& node, LayerKind& kind) {
 const std::vector<LayerKind>& layer_kinds() {
   static const std::vector<LayerKind> kKinds = [] {
     std::map<std::string, LayerKind> coded;
-    for (auto part : {image_kinds, general_kinds, transformer_kinds, prediction_kinds, attention_kinds,
-                      expert_kinds, state_space_kinds, parallel_kinds, given_kinds})
+    for (auto part : {general_kinds, transformer_kinds, attention_kinds, expert_kinds, state_space_kinds,
+                      parallel_kinds, given_kinds})
       for (LayerKind& kind : part()) coded[kind.name] = std::move(kind);
     std::vector<LayerKind> kinds;
     for (const YamlNode& node : YamlNode::shipped("models/operators/layers.yaml").items()) {

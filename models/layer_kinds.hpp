@@ -13,10 +13,8 @@ namespace stepcast {
 
 class YamlNode;
 
-std::vector<LayerKind> image_kinds();
 std::vector<LayerKind> general_kinds();
 std::vector<LayerKind> transformer_kinds();
-std::vector<LayerKind> prediction_kinds();
 std::vector<LayerKind> attention_kinds();
 std::vector<LayerKind> expert_kinds();
 std::vector<LayerKind> state_space_kinds();
