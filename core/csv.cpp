@@ -1,6 +1,8 @@
 #include "core/csv.hpp"
 
+#include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "core/error.hpp"
 #include "core/importer.hpp"
@@ -8,76 +10,53 @@
 namespace stepcast {
 namespace {
 
-/// Reads records. Quoted cells may span lines.
-class CsvReader {
- public:
-  CsvReader(const std::string& path, std::string text) : path_(path), text_(std::move(text)) {}
-
-  [[nodiscard]] bool at_end() const { return at_ >= text_.size(); }
-  [[nodiscard]] int line() const { return line_; }
-  [[nodiscard]] bool skips() {
-    if (text_[at_] != '\n' && text_[at_] != '\r') return false;
-    at_ = text_.find('\n', at_);
-    at_ = at_ == std::string::npos ? text_.size() : at_ + 1;
-    ++line_;
-    return true;
-  }
-
-  std::vector<std::string> record() {
-    std::vector<std::string> cells{""};
-    const int from = line_;
-    for (bool quoted = false; !at_end(); ++at_) {
-      const char sign = text_[at_];
-      if (sign == '\n') ++line_;
-      if (quoted && sign == '"' && at_ + 1 < text_.size() && text_[at_ + 1] == '"') {
-        cells.back() += '"';
-        ++at_;
-      } else if (sign == '"') {
-        quoted = !quoted;
-      } else if (!quoted && sign == ',') {
-        cells.emplace_back();
-      } else if (!quoted && sign == '\n') {
-        ++at_;
-        return cells;
-      } else if (quoted || sign != '\r') {
-        cells.back() += sign;
-      }
-      if (quoted && at_ + 1 == text_.size()) fail(from, "a quoted cell is not closed");
+/// Cells of one record. A quote inside quotes is doubled.
+std::vector<std::string> cells_of(const std::string& record) {
+  std::vector<std::string> cells{""};
+  bool quoted = false;
+  for (std::size_t at = 0; at < record.size(); ++at) {
+    const char sign = record[at];
+    if (quoted && record.compare(at, 2, "\"\"") == 0) {
+      cells.back() += '"';
+      ++at;
+    } else if (sign == '"') {
+      quoted = !quoted;
+    } else if (!quoted && sign == ',') {
+      cells.emplace_back();
+    } else if (quoted || sign != '\r') {
+      cells.back() += sign;
     }
-    return cells;
   }
-
-  [[noreturn]] void fail(int line, const std::string& message) const {
-    throw InputError(path_ + ":" + std::to_string(line) + ": " + message);
-  }
-
- private:
-  std::string path_, text_;
-  std::size_t at_ = 0;
-  int line_ = 1;
-};
+  return cells;
+}
 
 }  // namespace
 
 CsvTable read_csv(const std::string& path) {
-  CsvReader reader(path, read_text(path));
+  std::istringstream text(read_text(path));
   CsvTable table;
-  while (!reader.at_end()) {
-    if (reader.skips()) continue;
-    const int line = reader.line();
-    std::vector<std::string> cells = reader.record();
+  int line = 0;
+  for (std::string record, more; std::getline(text, record);) {
+    const int from = ++line;
+    const auto fail = [&](const std::string& message) { throw InputError("{}:{}: {}", path, from, message); };
+    if (record.empty() || record.starts_with('\r')) continue;
+    for (; std::ranges::count(record, '"') % 2 != 0; ++line) {  // a quoted cell goes on in the next line
+      if (!std::getline(text, more)) fail("a quoted cell is not closed");
+      record += "\n" + more;
+    }
+    std::vector<std::string> cells = cells_of(record);
     if (table.columns.empty()) {
       table.columns = std::move(cells);
       std::set<std::string> known;
       for (const std::string& name : table.columns)
-        if (!known.insert(name).second) reader.fail(line, "two columns are called '" + name + "'");
+        if (!known.insert(name).second) fail("two columns are called '" + name + "'");
       continue;
     }
     if (cells.size() != table.columns.size())
-      reader.fail(line, fmt::format("found {} cells, expected {} as in the first line", cells.size(),
-                                    table.columns.size()));
+      fail(fmt::format("found {} cells, expected {} as in the first line", cells.size(),
+                       table.columns.size()));
     table.rows.push_back(std::move(cells));
-    table.lines.push_back(line);
+    table.lines.push_back(from);
   }
   if (table.rows.empty()) throw InputError(path + ": contains no rows");
   return table;
