@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -46,22 +45,28 @@ std::vector<double> mix(const std::vector<double>& a, const std::vector<double>&
   return result;
 }
 
-/// Reorders every sample vector of the entry by ascending step time.
-TraceEntry sorted_by_step(const TraceEntry& entry) {
-  std::vector<std::size_t> order(entry.steps());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::sort(order, [&](auto x, auto y) { return entry.step_s[x] < entry.step_s[y]; });
-  const auto reorder = [&](std::vector<double>& values) {
-    std::vector<double> result;
-    for (const std::size_t i : order)
-      if (i < values.size()) result.push_back(values[i]);
-    values = std::move(result);
+/// The entry with these of its steps, in this order.
+TraceEntry with_steps(const TraceEntry& entry, const std::vector<int>& steps) {
+  const auto choose = [&](auto& values) {
+    std::decay_t<decltype(values)> chosen;
+    for (const int step : steps)
+      if (step < std::ssize(values)) chosen.push_back(values[step]);
+    values = std::move(chosen);
   };
   TraceEntry result = entry;
-  for (const auto samples : kStepSamples) reorder(result.*samples);
+  choose(result.launch);
+  for (const auto column : MachineLog::kColumns) choose(result.machine.*column);
+  for (const auto samples : kStepSamples) choose(result.*samples);
   for (SegmentTrace& segment : result.segments)
-    for (const auto samples : kSegmentSamples) reorder(segment.*samples);
+    for (const auto samples : kSegmentSamples) choose(segment.*samples);
   return result;
+}
+
+/// The entry with its steps by ascending step time.
+TraceEntry sorted_by_step(const TraceEntry& entry) {
+  std::vector<int> order = whole_numbers(0, entry.steps());
+  std::ranges::sort(order, [&](int x, int y) { return entry.step_s[x] < entry.step_s[y]; });
+  return with_steps(entry, order);
 }
 
 TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch) {
@@ -264,16 +269,7 @@ MachineSpeed Trace::machine_speed() const {
 }
 
 TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted) {
-  TraceEntry result = entry;
-  const auto choose = [&](auto& values) {
-    if (!values.empty()) values = marked(values, marks, wanted);
-  };
-  choose(result.launch);
-  choose(result.machine);
-  for (const auto samples : kStepSamples) choose(result.*samples);
-  for (SegmentTrace& segment : result.segments)
-    for (const auto samples : kSegmentSamples) choose(segment.*samples);
-  return result;
+  return with_steps(entry, marked(whole_numbers(0, marks.size()), marks, wanted));
 }
 
 bool Trace::has(StepContext pace) const {
