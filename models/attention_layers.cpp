@@ -112,8 +112,7 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
                            Gemm{form.rows, form.value_size, form.keys, form.heads}}) {
     Kernel& kernel =
         cost.kernels.emplace_back(moves(attention.vectors / 2.0 + p, attention.vectors + 2.0 * p));
-    kernel.computes = gemm;
-    kernel.flop = Flop(gemm.flop());
+    kernel.compute(gemm);
     kernel.role = KernelRole::kCoreAttention;
   }
   const double copied = attention.split + attention.joined + attention.repeated;
@@ -141,8 +140,7 @@ Kernel flash_kernel(const FusedAttention& form) {
   const double vectors = rows * form.head_size + form.kv_heads * form.keys * form.value_size;
   const double outputs = rows * form.value_size + form.kv_heads * form.keys * form.head_size;
   Kernel kernel = moves(vectors + outputs + rows, 2.0 * (vectors + outputs) + rows);
-  kernel.computes = form;
-  kernel.flop = Flop(2.0 * rows * form.seen() * (form.head_size + form.value_size));
+  kernel.compute(form);
   return kernel;
 }
 

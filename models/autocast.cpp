@@ -115,13 +115,11 @@ void add_copies(const Segment& segment, Model& model) {
   for (const int index : read) {
     Parameter& one = model.parameters[index];
     const auto rows = static_cast<double>(one.shape.front()), count = static_cast<double>(one.numel());
-    const auto reads = [&](const LayerWork& work) {
-      return work.any([&](const Kernel& kernel) {
-        const Gemm* gemm = kernel.gemm();
-        return gemm != nullptr && gemm->has_weight() && rows <= gemm->columns && count / rows == gemm->depth;
-      });
+    const auto reads = [&](const Kernel& kernel) {
+      const Gemm* gemm = kernel.gemm();
+      return gemm != nullptr && gemm->has_weight() && rows <= gemm->columns && count / rows == gemm->depth;
     };
-    if (one.shape.size() > 1 && std::ranges::any_of(segment.work, reads))
+    if (one.shape.size() > 1 && segment.any(reads))
       one.copies = Bytes(bytes_of(model.precision.compute) * count);
   }
 }

@@ -131,12 +131,8 @@ void apply(const Execution& execution, Model& model) {
     throw InputError("--tensor-overlap {}: has no effect without --mesh tensor=N; leave it out",
                      execution.tensor_overlap);
   if (execution.dispatch_overlap == "shared") {
-    const bool shares = std::ranges::any_of(model.segments, [](const Segment& one) {
-      return std::ranges::any_of(one.work, [](const LayerWork& work) {
-        return work.any([](const Kernel& kernel) { return kernel.is(KernelRole::kSharedExpert); });
-      });
-    });
-    if (!shares) throw InputError("--dispatch-overlap shared: {} has no shared expert", model.specification);
+    if (!model.has_kernel([](const Kernel& kernel) { return kernel.is(KernelRole::kSharedExpert); }))
+      throw InputError("--dispatch-overlap shared: {} has no shared expert", model.specification);
     if (execution.dispatch != "alltoall")
       throw InputError("--dispatch-overlap shared: needs --dispatch alltoall, not {}", execution.dispatch);
     if (model.parallel.expert == 1)

@@ -93,8 +93,4 @@ double LayerWork::gemm_outputs() const {
   return total_trained(*this, [](const Gemm& one) { return one.rows * one.columns * one.times; });
 }
 
-bool LayerWork::has_router() const {
-  return any([](const Kernel& kernel) { return kernel.gemm() != nullptr && kernel.gemm()->chooses; });
-}
-
 }  // namespace stepcast

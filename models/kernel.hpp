@@ -45,6 +45,7 @@ struct FusedAttention {
   bool sinks = false;      ///< true if the backward computes gradients of learned sinks
   /// Mean number of keys that a row sees.
   [[nodiscard]] double seen() const;
+  [[nodiscard]] double flop() const { return 2.0 * heads * rows * seen() * (head_size + value_size); }
 };
 
 /// What a memory-bound kernel moves: its dtype, and whether fewer bytes per second than most kernels do.
@@ -96,10 +97,16 @@ struct Kernel {
   bool captured = false;  ///< launched by a CUDA graph
   KeptBytes kept{};
 
+  /// Sets a GEMM or fused attention, and its flop.
+  void compute(const auto& operation) {
+    computes = operation;
+    flop = Flop(operation.flop());
+  }
   /// Flop of the backward; `gradients` as in LayerWork. A GEMM with a frozen weight has one gradient less.
   [[nodiscard]] Flop backward_flop(double gradients) const;
   [[nodiscard]] const Gemm* gemm() const { return std::get_if<Gemm>(&computes); }
   [[nodiscard]] Gemm* gemm() { return std::get_if<Gemm>(&computes); }
+  [[nodiscard]] bool is_router() const { return gemm() != nullptr && gemm()->chooses; }
   [[nodiscard]] bool is(KernelRole one) const { return role == one; }
   [[nodiscard]] const FusedAttention* attention() const { return std::get_if<FusedAttention>(&computes); }
 };
@@ -132,9 +139,9 @@ struct LayerWork {
   [[nodiscard]] Flop weight_gradients() const;
   /// Elements of output gradients that a deferred computation keeps.
   [[nodiscard]] double gemm_outputs() const;
-  [[nodiscard]] bool has_router() const;
   /// True if a kernel fulfils `condition`.
   [[nodiscard]] bool any(const auto& condition) const { return std::ranges::any_of(kernels, condition); }
+  [[nodiscard]] bool has_router() const { return any(&Kernel::is_router); }
   void for_each_gemm(const auto& visit) const {
     for (const Kernel& kernel : kernels)
       if (const Gemm* gemm = kernel.gemm()) visit(*gemm);

@@ -169,11 +169,7 @@ LayerCost cost_of(const Layer& layer) {
   Kernel own{.flop = Flop(kind.each.flop * out(layer)),
              .forward = traffic(kind.each.forward),
              .backward = traffic(kind.each.backward)};
-  if (kind.gemm != nullptr) {
-    const Gemm gemm = kind.gemm(layer);
-    own.computes = gemm;
-    own.flop = Flop(gemm.flop());
-  }
+  if (kind.gemm != nullptr) own.compute(kind.gemm(layer));
   cost.kernels.push_back(own);
   if (kind.adjust) kind.adjust(layer, cost);
   if (layer.frozen) freeze(cost);

@@ -87,8 +87,7 @@ inline bool names_norm(const std::string& operation) {
 inline Kernel multiplies(const Gemm& gemm) {
   const double moved = gemm.times * gemm.rows * (gemm.depth + gemm.columns);
   Kernel kernel = moves(moved, 2.0 * moved, static_cast<int>(gemm.times));
-  kernel.computes = gemm;
-  kernel.flop = Flop(gemm.flop());
+  kernel.compute(gemm);
   return kernel;
 }
 

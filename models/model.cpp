@@ -181,10 +181,7 @@ bool Model::compiles_loss() const {
   return value_or(settings, kCompiled, 0) != 0 && !loss.eager && !shares_classes();
 }
 
-bool Model::has_experts() const {
-  return std::ranges::any_of(
-      segments, [](const Segment& one) { return std::ranges::any_of(one.work, &LayerWork::has_router); });
-}
+bool Model::has_experts() const { return has_kernel(&Kernel::is_router); }
 
 Model in_precision(Model model, const Precision& precision, bool byte_masks, bool transposes) {
   model.precision = precision;

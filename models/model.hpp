@@ -166,6 +166,10 @@ struct Segment {
   SavedBytes saved;
   std::optional<FixedTimes> fixed{};
 
+  /// True if a kernel of its forward fulfils `condition`.
+  [[nodiscard]] bool any(const auto& condition) const {
+    return std::ranges::any_of(work, [&](const LayerWork& one) { return one.any(condition); });
+  }
   /// True for a module of multi-token prediction, which belongs to the last stage of a pipeline.
   [[nodiscard]] bool predicts_later_tokens() const;
   /// Its own parameters, those without gradients last.
@@ -370,6 +374,10 @@ struct Model {
   /// (megatron/core/distributed/finalize_model_grads.py).
   [[nodiscard]] bool sums_in_last_micro_batch(const LayerCollective& collective) const {
     return transformer_engine() && collective.backward && collective.per_sample == Bytes(0);
+  }
+  /// True if a kernel of the forward fulfils `condition`.
+  [[nodiscard]] bool has_kernel(const auto& condition) const {
+    return std::ranges::any_of(segments, [&](const Segment& segment) { return segment.any(condition); });
   }
   /// True if a router chooses among experts.
   [[nodiscard]] bool has_experts() const;

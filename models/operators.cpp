@@ -143,10 +143,7 @@ OperatorCost cost_of(const OperatorCall& call, double batch) {
     return cost;
   }
   if (known->form == Form::kAttention) {
-    const FusedAttention attention = attention_of(call, batch);
-    cost.kernel.flop = Flop(2.0 * attention.heads * attention.rows * attention.seen() *
-                            (attention.head_size + attention.value_size));
-    cost.kernel.computes = attention;
+    cost.kernel.compute(attention_of(call, batch));
     cost.kernel.role = KernelRole::kCoreAttention;
     return cost;
   }
@@ -155,8 +152,7 @@ OperatorCost cost_of(const OperatorCall& call, double batch) {
     cost.kernel.forward = float32_bytes((all + out) / batch);
     cost.kernel.backward = 2.0 * cost.kernel.forward;
   }
-  cost.kernel.flop = Flop(gemm.flop());
-  cost.kernel.computes = gemm;
+  cost.kernel.compute(gemm);
   return cost;
 }
 

@@ -79,19 +79,16 @@ struct Casts {
 bool is_weight(const Parameter& parameter, const Segment& segment) {
   const auto rows = static_cast<double>(parameter.shape.front()),
              depth = static_cast<double>(parameter.shape.back());
-  const auto holds = [&](const Gemm* gemm) {
+  const auto holds = [&](const Kernel& kernel) {
+    const Gemm* gemm = kernel.gemm();
     return gemm != nullptr && gemm->low && gemm->frozen == parameter.frozen && gemm->depth == depth &&
            gemm->columns >= rows;
   };
-  const auto routes = [&](const Gemm* gemm) {
+  const auto routes = [&](const Kernel& kernel) {
+    const Gemm* gemm = kernel.gemm();
     return gemm != nullptr && gemm->chooses && gemm->columns == rows && gemm->depth == depth;
   };
-  const auto any = [&](const auto& condition) {
-    return std::ranges::any_of(segment.work, [&](const LayerWork& work) {
-      return work.any([&](const Kernel& kernel) { return condition(kernel.gemm()); });
-    });
-  };
-  return parameter.shape.size() == 2 && any(holds) && !any(routes);
+  return parameter.shape.size() == 2 && segment.any(holds) && !segment.any(routes);
 }
 
 /// All-gathers of tensor parallelism move float8, and so do the copies of gathered arrays.

@@ -237,9 +237,8 @@ Model recomputing(Model model, RecomputedPart part) {
   bool any = false;
   for (Segment& segment : model.segments) {
     if (!segment.repeated || !segment.has_backward()) continue;
-    for (const LayerWork& work : segment.work)
-      if (work.any([](const Kernel& one) { return one.is(KernelRole::kScan); }))
-        refuse("per-op", "has state-space layers, whose saved tensors are not known");
+    if (segment.any([](const Kernel& one) { return one.is(KernelRole::kScan); }))
+      refuse("per-op", "has state-space layers, whose saved tensors are not known");
     any = true;
     recompute_operations(model, segment);
   }

@@ -19,13 +19,6 @@ std::filesystem::path device_error_file() {
   return home_folder() / "calibration" / "data" / "device-errors.json";
 }
 
-/// True if `is` holds for a kernel of the model.
-bool has_kernel(const Model& model, const auto& is) {
-  return std::ranges::any_of(model.segments, [&](const Segment& segment) {
-    return std::ranges::any_of(segment.work, [&](const LayerWork& one) { return one.any(is); });
-  });
-}
-
 }  // namespace
 
 STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size, batch, predicted_s,
@@ -44,7 +37,7 @@ std::string estimate_note(const Precision& precision, const DeviceModel& device)
 
 std::string assumed_note(const Model& model, const DeviceModel& device) {
   std::vector<std::string> lines;
-  if (device.has_kernels() && has_kernel(model, &Kernel::attention))
+  if (device.has_kernels() && model.has_kernel(&Kernel::attention))
     lines.push_back("attention is " + attention_kind(device, model.execution.attention, &model));
   if (!lines.empty() && lines.back().ends_with("fp8"))
     lines.back() += ", the casts of whose operands cost nothing";
@@ -56,7 +49,7 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
     lines.push_back(most == 1.0 ? "routing is even"
                                 : fmt::format("the fullest rank has {:.2f} times the mean tokens", most));
   }
-  if (has_kernel(model, [](const Kernel& kernel) { return kernel.is(KernelRole::kScan); }))
+  if (model.has_kernel([](const Kernel& kernel) { return kernel.is(KernelRole::kScan); }))
     lines.push_back(device.has_kernels()
                         ? fmt::format("scans of state-space layers reach {:.0f} % of the rate of other "
                                       "memory-bound kernels, as on an H100 (no other GPU was measured)",
