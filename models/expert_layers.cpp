@@ -222,19 +222,11 @@ void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Lay
   const std::int64_t ranks = parallel.tensor;
   expect_divisible(experts.name + ": shared", size(experts, "shared"), ranks);
   experts.sizes.at("shared") /= ranks;
-  Layer enter{.kind = "tensor_enter",
-              .name = full_name(experts, "shared_experts.") + experts.texts.at(expert_parts(experts).front()),
-              .sizes = {{"ranks", ranks},
-                        {"sequence", 1},
-                        {"regather", gathers_again ? 1 : 0},
-                        {"batch_first", parallel.batch_first ? 1 : 0},
-                        {"bias", 0}},
-              .input = experts.input};
-  enter.output = output_of(enter);
-  Layer leave = enter;
-  leave.kind = "tensor_leave";
-  leave.name = full_name(experts, "shared_experts.") + experts.texts.at("down");
-  std::swap(leave.input, leave.output);
+  const std::string prefix = full_name(experts, "shared_experts.");
+  Layer enter = border_of("tensor_enter", parallel, gathers_again, experts.input);
+  Layer leave = border_of("tensor_leave", parallel, gathers_again, enter.output);
+  enter.name = prefix + experts.texts.at(expert_parts(experts).front());
+  leave.name = prefix + experts.texts.at("down");
   experts.body = {std::move(enter), std::move(leave)};
 }
 

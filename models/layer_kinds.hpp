@@ -31,6 +31,9 @@ void place_collectives(const Model& model, std::vector<Layer>& layers);
 /// Moves the gather before latent attention behind the projections that make latents. The layer's own input
 /// stays that of the whole sequence.
 void gather_latents(Layer enter, Layer& attention);
+/// `tensor_enter` or `tensor_leave` of these ranks. \throws InputError if they cannot divide the input
+Layer border_of(const char* kind, const ModelParallel& parallel, bool regathers, const Shape& input,
+                bool bias = false);
 /// Divides a shared expert among tensor-parallel ranks.
 void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Layer& experts);
 

@@ -206,18 +206,9 @@ struct ModelReader {
       if (is_there(item)) items.push_back(item);
     if (items.empty()) list.fail("ranks share at least one layer");
     std::vector<Layer> layers;
+    const bool regathers = regather && (!stays_split || result.transformer_engine()) && input.size() > 1;
     const auto add_border = [&](const char* kind, const Shape& before, bool bias) {
-      Layer border{
-          .kind = kind,
-          .sizes = {{"ranks", ranks},
-                    {"sequence", sequence ? 1 : 0},
-                    {"regather",
-                     regather && (!stays_split || result.transformer_engine()) && input.size() > 1 ? 1 : 0},
-                    {"batch_first", batch_first ? 1 : 0},
-                    {"bias", bias ? 1 : 0}},
-          .input = before};
-      border.output = node.placed([&] { return output_of(border); });
-      layers.push_back(std::move(border));
+      layers.push_back(node.placed([&] { return border_of(kind, parallel, regathers, before, bias); }));
     };
     const bool enters = input.size() > 1;  // tokens are whole on every rank
     if (enters) add_border("tensor_enter", input, false);

@@ -48,6 +48,19 @@ std::vector<LayerTensor> leave_parameters(const Layer& layer) {
 
 }  // namespace
 
+Layer border_of(const char* kind, const ModelParallel& parallel, bool regathers, const Shape& input,
+                bool bias) {
+  Layer border{.kind = kind,
+               .sizes = {{"ranks", parallel.tensor},
+                         {"sequence", parallel.sequence_parallel ? 1 : 0},
+                         {"regather", regathers ? 1 : 0},
+                         {"batch_first", parallel.batch_first ? 1 : 0},
+                         {"bias", bias ? 1 : 0}},
+               .input = input};
+  border.output = output_of(border);
+  return border;
+}
+
 int shared_dimension(const Layer& layer, const LayerTensor& tensor) {
   const auto by = layer.texts.find(kShared);
   if (by == layer.texts.end()) return tensor.divided;
