@@ -412,7 +412,7 @@ HuggingFaceModel read_configuration(const std::string& file, const Specification
       modules.is_number_integer() && modules > 0 && given.find("mtp") == nullptr)
     assumed.push_back("multi-token prediction is left out, as transformers' classes do; mtp=" +
                       modules.dump() + " trains it, in the families that have the setting");
-  const std::vector<std::string>& known = configuration_types();
+  const std::vector<std::string> known = configuration_types();
   if (std::ranges::find(known, type) == known.end())
     throw InputError("{}: {}", path.string(), unknown_name("model_type", type, known));
   Json flat = Json::object();

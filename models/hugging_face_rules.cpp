@@ -14,12 +14,17 @@ std::vector<std::string> texts(const YamlNode& node) {
   return transformed(node.one_or_more(), &YamlNode::text);
 }
 
-/// Tables by name, each read once.
+YamlNode table_named(const std::string& name) {
+  return YamlNode::shipped("models/hugging_face/" + name + ".yaml");
+}
+
+/// Tables by the types that they contain, each read once.
 const std::map<std::string, YamlNode>& tables() {
   static const std::map<std::string, YamlNode> kTables = [] {
     std::map<std::string, YamlNode> all;
     for (const std::string& name : resource_names("models/hugging_face", ".yaml"))
-      all.emplace(name, YamlNode::shipped("models/hugging_face/" + name + ".yaml"));
+      for (const YamlNode table = table_named(name); const auto& [type, rules] : entries_of(table, "types"))
+        all.emplace(type, table);
     return all;
   }();
   return kTables;
@@ -116,30 +121,18 @@ std::set<std::string> ConfigurationRules::known_fields() const {
   return known;
 }
 
-const std::vector<std::string>& configuration_types() {
-  static const std::vector<std::string> kNames = [] {
-    std::vector<std::string> names;
-    for (const auto& [name, table] : tables())
-      for (const auto& [type, rules] : entries_of(table, "types")) names.push_back(type);
-    std::ranges::sort(names);
-    return names;
-  }();
-  return kNames;
-}
+std::vector<std::string> configuration_types() { return names_of(tables()); }
 
 ConfigurationRules rules_of(const std::string& type, const Assignment& fields) {
-  for (const auto& [name, table] : tables()) {
-    if (!table.has("types") || !table.at("types").has(type)) continue;
-    table.allow_only({"model", "common", "types"});
-    ConfigurationRules rules;
-    rules.model = table.text_or("model", "");
-    if (table.has("common")) add_with_cases(table.at("common"), fields, rules);
-    const YamlNode own = table.at("types").at(type);
-    if (own.is_map()) add_with_cases(own, fields, rules);
-    if (own.is_scalar() && !own.text().empty()) rules.refused = own.text();
-    return rules;
-  }
-  throw InputError("models/hugging_face: has no type '{}'", type);
+  const YamlNode& table = tables().at(type);
+  table.allow_only({"model", "common", "types"});
+  ConfigurationRules rules;
+  rules.model = table.text_or("model", "");
+  if (table.has("common")) add_with_cases(table.at("common"), fields, rules);
+  const YamlNode own = table.at("types").at(type);
+  if (own.is_map()) add_with_cases(own, fields, rules);
+  if (own.is_scalar() && !own.text().empty()) rules.refused = own.text();
+  return rules;
 }
 
 bool FieldEffects::may_matter(const std::string& field) const {
@@ -154,7 +147,7 @@ bool FieldEffects::usual(const std::string& field) const { return matches_any(of
 
 const FieldEffects& field_effects() {
   static const FieldEffects kEffects = [] {
-    const YamlNode& file = tables().at("fields");
+    const YamlNode file = table_named("fields");
     return FieldEffects{texts(file.at("without")), texts(file.at("with")), texts(file.at("of_every_file"))};
   }();
   return kEffects;

@@ -55,7 +55,7 @@ struct ConfigurationRules {
 };
 
 /// Names of all types, sorted.
-const std::vector<std::string>& configuration_types();
+std::vector<std::string> configuration_types();
 
 /// Rules of a type. \param fields their values, which conditions read \pre `type` is one of
 /// configuration_types()
