@@ -422,8 +422,7 @@ std::string complete(Model& model) {
     model.segments[i].frozen.all_before = i == 0 || only_frozen;
     needs_gradient = SegmentAccount{model, static_cast<int>(i), needs_gradient}.run();
   }
-  if (model.shares_classes()) add_loss_collectives(model);
-  if (model.transformer_engine()) add_head_workspace(model);
+  add_loss_costs(model);
   if (model.loss.chunks > 1) {  // their outputs exist one after the other
     Segment& head = model.segments.back();
     const Bytes chunk = (1.0 / model.loss.chunks) * head.output_size;

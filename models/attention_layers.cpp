@@ -364,14 +364,6 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
 
 }  // namespace
 
-void gather_latents(Layer enter, Layer& attention) {
-  const std::int64_t queries = size(attention, "q_rank");
-  enter.input[1] =
-      (queries > 0 ? queries : enter.input[1]) + size(attention, "kv_rank") + size(attention, "rope");
-  enter.output[1] = enter.input[1];
-  attention.body = {std::move(enter)};
-}
-
 std::vector<LayerKind> attention_kinds() {
   return {{"self_attention", attention_output, attention_parameters, add_attention},
           {"latent_attention", latent_output, latent_parameters, add_latent_attention}};

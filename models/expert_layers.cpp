@@ -218,18 +218,6 @@ void add_experts(const Layer& layer, LayerCost& cost) {
 
 }  // namespace
 
-void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Layer& experts) {
-  const std::int64_t ranks = parallel.tensor;
-  expect_divisible(experts.name + ": shared", size(experts, "shared"), ranks);
-  experts.sizes.at("shared") /= ranks;
-  const std::string prefix = full_name(experts, "shared_experts.");
-  Layer enter = border_of("tensor_enter", parallel, gathers_again, experts.input);
-  Layer leave = border_of("tensor_leave", parallel, gathers_again, enter.output);
-  enter.name = prefix + experts.texts.at(expert_parts(experts).front());
-  leave.name = prefix + experts.texts.at("down");
-  experts.body = {std::move(enter), std::move(leave)};
-}
-
 std::int64_t expert_width(const Layer& layer) {
   return flag(layer, "latent") ? size(layer, "latent") : layer.input[1];
 }

@@ -185,40 +185,4 @@ std::int64_t numel(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies());
 }
 
-void place_collectives(const Model& model, std::vector<Layer>& layers) {
-  const bool gathers_again = value_or(model.settings, "gather_again", 0) != 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    for (std::vector<Layer>* branch : {&layers[i].body, &layers[i].shortcut})
-      place_collectives(model, *branch);
-    if (layers[i].kind == "experts" && model.parallel.sequence_parallel && flag(layers[i], "shared"))
-      divide_shared_expert(model.parallel, gathers_again, layers[i]);
-    if (i == 0 || layers[i].kind != "latent_attention" || layers[i - 1].kind != "tensor_enter" ||
-        !flag(layers[i - 1], "sequence"))
-      continue;
-    gather_latents(std::move(layers[i - 1]), layers[i]);
-    layers.erase(layers.begin() + static_cast<std::ptrdiff_t>(--i));
-  }
-}
-
-/// Megatron's vocabulary-parallel cross entropy: of every position the largest output, that of the target,
-/// and the sum of the exponentials.
-void add_loss_collectives(Model& model) {
-  const Bytes each = float32_bytes(static_cast<double>(model.segments.back().output.front()));
-  model.collectives.push_back({"loss.maximum", LayerCollectiveKind::kMaximum, -1, false, each});
-  for (const char* name : {"loss.target", "loss.sum"})
-    model.collectives.push_back({name, LayerCollectiveKind::kAllReduce, -1, false, each});
-}
-
-/// While the backward of the head runs, the whole gradient of its input is there, and of a sequence in parts
-/// also the own part of its sum.
-void add_head_workspace(Model& model) {
-  Segment& head = model.segments.back();
-  for (const LayerWork& work : head.work)
-    work.for_each_gemm([&](const Gemm& gemm) {
-      const double whole = gemm.rows * gemm.depth;
-      const double part = model.parallel.sequence_parallel ? whole / model.parallel.tensor : 0.0;
-      head.saved.workspace.backward = std::max(head.saved.workspace.backward, float32_bytes(whole + part));
-    });
-}
-
 }  // namespace stepcast

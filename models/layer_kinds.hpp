@@ -28,21 +28,15 @@ ElementCost read_element_cost(const YamlNode& node);
 /// inside (Layer::body): the gather of latents, and the gather and the sum around a shared expert, which they
 /// divide.
 void place_collectives(const Model& model, std::vector<Layer>& layers);
-/// Moves the gather before latent attention behind the projections that make latents. The layer's own input
-/// stays that of the whole sequence.
-void gather_latents(Layer enter, Layer& attention);
+/// Notes the collectives of a loss over shared classes, and the workspace of the head.
+void add_loss_costs(Model& model);
 /// `tensor_enter` or `tensor_leave` of these ranks. \throws InputError if they cannot divide the input
 Layer border_of(const char* kind, const ModelParallel& parallel, bool regathers, const Shape& input,
                 bool bias = false);
-/// Divides a shared expert among tensor-parallel ranks.
-void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Layer& experts);
 
 /// Reduces a layer inside `tensor_parallel` to one rank's part of it. \param is_last its outputs are summed
 /// over the ranks \throws InputError naming file and line if ranks cannot share it
 void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer);
-/// Notes the collectives of the loss and the workspace of the head.
-void add_loss_collectives(Model& model);
-void add_head_workspace(Model& model);
 
 inline constexpr double kInt64 = 8.0;  // bytes
 
