@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "calibration/fit.hpp"
-#include "core/file.hpp"
 #include "core/importer.hpp"
+#include "core/load.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 
@@ -35,7 +35,7 @@ Imported import_torch_costs(const std::vector<std::string>& paths, const ImportT
   const std::string& path = paths.front();
   Calibration calibration;
   std::string version;
-  try {
+  const auto read = [&] {
     const nlohmann::json json = parse_json_file(path);
     version = json.at("torch_costs");
     calibration.job = {.backend = json.at("backend"),
@@ -45,11 +45,8 @@ Imported import_torch_costs(const std::vector<std::string>& paths, const ImportT
                        .collectives_in_flight = 2};  // threads of torch's ProcessGroupGloo
     calibration.context.cores = json.at("cores");
     for (const nlohmann::json& each : json.at("samples")) calibration.samples.push_back(sample_set(each));
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError("{}: is not what costs.py writes: {}", path, json_complaint(error));
-  } catch (const InputError& error) {
-    throw InputError("{}: {}", path, error.what());
-  }
+  };
+  of_json(path + ": is not what costs.py writes", [&] { of_file(path, read); });
   fit_calibration(calibration);
   if (calibration.paths.empty()) throw InputError("{}: has no probe 'ping_pong'", path);
   if (const std::string problem = calibration.problem(); !problem.empty())

@@ -48,6 +48,15 @@
 
 namespace stepcast {
 
+/// Result of `read`; an error of the JSON library becomes an InputError that begins with `problem`.
+auto of_json(const std::string& problem, const auto& read) {
+  try {
+    return read();
+  } catch (const nlohmann::json::exception& error) {
+    throw InputError("{}: {}", problem, json_complaint(error));
+  }
+}
+
 /// Reads a machine-written file of one schema into its type.
 /// \throws InputError that names the file and the key that is missing, has the wrong type, or has a value
 /// that `Content::problem()` rejects.
@@ -55,11 +64,8 @@ template <class Content>
 Content load_as(const std::string& path, const std::string& schema) {
   const nlohmann::json json = load_json(path, schema);
   Content content;
-  try {
-    of_file(path, [&] { json.get_to(content); });
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError(path + ": is not a valid " + schema + " file: " + json_complaint(error));
-  }
+  of_json(path + ": is not a valid " + schema + " file",
+          [&] { of_file(path, [&] { json.get_to(content); }); });
   if constexpr (requires { content.problem(); })
     if (const std::string problem = content.problem(); !problem.empty())
       throw InputError(path + ": " + problem);

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "core/error.hpp"
-#include "core/file.hpp"
+#include "core/load.hpp"
 #include "core/number.hpp"
 
 /// Numbers of fields are those of Chakra's schema (mlcommons/chakra, schema/protobuf/et_def.proto). The wire
@@ -213,12 +213,8 @@ ChakraStep load_chakra(const std::string& path) {
   if (step.ranks.empty()) throw InputError("{}: no such file; ranks are counted from 0", file());
   const std::string groups = prefix + ".groups.json";
   if (!std::filesystem::exists(groups)) return step;
-  try {
-    nlohmann::json::parse(read_file(groups)).get_to(step.groups);
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError("{}: expected lists of ranks by group, {{\"1\": [0, 1]}}: {}", groups,
-                     json_complaint(error));
-  }
+  of_json(groups + ": expected lists of ranks by group, {\"1\": [0, 1]}",
+          [&] { nlohmann::json::parse(read_file(groups)).get_to(step.groups); });
   return step;
 }
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/file.hpp"
+#include "core/load.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/given_parts.hpp"
@@ -315,12 +315,10 @@ struct ExportReader {
 }  // namespace
 
 ExportedProgram read_exported(const std::string& text, const std::string& name) {
-  try {
+  return of_json(name + ": is no program of torch.export", [&] {
     const json program = json::parse(text);
     return ExportReader{program, name}.read();
-  } catch (const json::exception& error) {
-    throw InputError("{}: is no program of torch.export: {}", name, json_complaint(error));
-  }
+  });
 }
 
 }  // namespace stepcast

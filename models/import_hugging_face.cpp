@@ -36,11 +36,7 @@ Model model_of(const HuggingFaceModel& configured, const std::string& name) {
       configured.blocks.empty()
           ? YamlNode::load(find_resource("models", configured.specification.file, ".yaml").string())
           : YamlNode::parse(model_text(configured), name);
-  try {
-    return model_from(file, configured.specification);
-  } catch (const InputError& error) {
-    throw InputError("{}: {}", name, error.what());
-  }
+  return of_file(name, [&] { return model_from(file, configured.specification); });
 }
 
 /// A power of two of at most 4096 and the positions of the model.

@@ -71,11 +71,8 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
 
 std::vector<DeviceError> device_errors() {
   const nlohmann::json json = load_json(device_error_file(), "stepcast.device-errors/1");
-  try {
-    return json.at("rows").get<std::vector<DeviceError>>();
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError("{}: {}", device_error_file().string(), json_complaint(error));
-  }
+  return of_json(device_error_file().string(),
+                 [&] { return json.at("rows").get<std::vector<DeviceError>>(); });
 }
 
 std::string known_errors_note(const DeviceModel& device) {
