@@ -270,11 +270,7 @@ struct MatrixReader {
 };
 
 const Registration<Importer> kNvidiaSmi{
-    importers(),
-    {.name = "nvidia-smi",
-     .description = "the matrix of 'nvidia-smi topo -m'",
-     .value = cluster_importer(is_nvidia_smi, read_nvidia_smi, "topo.txt --device h100-sxm -o node.yaml"),
-     .order = 30}};
+    coded_importers(), {.name = "nvidia-smi", .value = cluster_importer(is_nvidia_smi, read_nvidia_smi)}};
 
 }  // namespace
 
