@@ -340,32 +340,23 @@ void judge(Calibration& calibration) {
     warnings.emplace_back("one rank: only this host's processor and memory were measured, no messages");
 }
 
-/// Splits a set into the samples that are fitted and the rejected ones.
-void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& rejected) {
-  const std::vector<char> clean = without_interference(all.machine, best);
-  const std::vector<char> keep = least_interference(all.machine, best, kMinSamples);
-  const auto part = [&](bool wanted) {
-    SampleSet set = all;
-    set.time_s = marked(all.time_s, keep, wanted);
-    set.cpu_s = marked(all.cpu_s, keep, wanted);
-    set.machine = marked(all.machine, keep, wanted);
-    return set;
-  };
-  kept = part(true);
-  rejected = part(false);
-  kept.with_interference = clean != keep;
-  rejected.with_interference = true;
-}
-
 }  // namespace
 
 void reject_interference(Calibration& calibration) {
   const double best = best_probe(calibration);
   for (SampleSet& set : calibration.samples) {
     if (set.machine.empty()) continue;
-    SampleSet kept, rejected;
-    split(set, best, kept, rejected);
-    set = std::move(kept);
+    const std::vector<char> keep = least_interference(set.machine, best, kMinSamples);
+    const auto part = [&](bool wanted) {
+      SampleSet samples = set;
+      samples.time_s = marked(set.time_s, keep, wanted);
+      samples.cpu_s = marked(set.cpu_s, keep, wanted);
+      samples.machine = marked(set.machine, keep, wanted);
+      samples.with_interference = !wanted || without_interference(set.machine, best) != keep;
+      return samples;
+    };
+    SampleSet rejected = part(false);
+    set = part(true);
     if (!rejected.time_s.empty()) calibration.rejected.push_back(std::move(rejected));
   }
 }

@@ -88,9 +88,7 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
 struct StoredAttention {
   FusedAttention form;                               ///< shapes; not causal
   double split = 0.0, joined = 0.0, repeated = 0.0;  ///< moved by copies of heads: see add_stored()
-  double vectors = 0.0;          ///< of q, k, v and the output, as the two GEMMs read and write them
-  std::int64_t dropout = 0;      ///< percent, of the probabilities
-  bool masks_in_kernel = false;  ///< one kernel scales, masks and takes the softmax (Megatron's)
+  double vectors = 0.0;  ///< of q, k, v and the output, as the two GEMMs read and write them
   bool causal = false, padding_mask = false;
 };
 
@@ -104,10 +102,10 @@ struct StoredAttention {
 /// Copies split q, k and v by head, or repeat k and v, and join heads, and so do those of their gradients.
 /// Megatron, whose kernel masks, multiplies views of q, k and v, and joins their gradients in one kernel
 /// (megatron/core/transformer/dot_product_attention.py).
-void add_stored(const StoredAttention& attention, LayerCost& cost) {
+void add_stored(const Layer& layer, const StoredAttention& attention, LayerCost& cost) {
   const FusedAttention& form = attention.form;
   const double p = form.heads * form.rows * form.keys;
-  const bool fused = attention.masks_in_kernel;
+  const bool fused = flag(layer, "fused_softmax");  // one kernel scales, masks and takes the softmax
   for (const Gemm& gemm : {Gemm{form.rows, form.keys, form.head_size, form.heads},
                            Gemm{form.rows, form.value_size, form.keys, form.heads}}) {
     Kernel& kernel =
@@ -125,7 +123,7 @@ void add_stored(const StoredAttention& attention, LayerCost& cost) {
   if (attention.padding_mask) kernel.backward_launches = 2;
   keep(p, kernel);
   std::vector<Kernel> between{kernel};
-  add_dropout(attention.dropout, p, between);
+  add_dropout(size(layer, "dropout"), p, between);
   if (between.size() > 1) keep(p, between.front());  // what dropout leaves of p
   for (Kernel& one : between) {
     one.role = KernelRole::kCoreAttention;
@@ -249,13 +247,12 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   form.sinks = flag(layer, "sinks") && flag(layer, kTransformerEngine);
   if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
   if (flash) return add_flash(form, 2.0 * kept * (kv - w), cost);
-  add_stored({.form = form,
+  add_stored(layer,
+             {.form = form,
               .split = 2.0 * s * q + (repeats ? 0.0 : 4.0 * kept * w),
               .joined = 2.0 * s * q,
               .repeated = repeats ? 2.0 * kept * (w + q) : 0.0,
               .vectors = 4.0 * s * q,
-              .dropout = size(layer, "dropout"),
-              .masks_in_kernel = flag(layer, "fused_softmax"),
               .causal = causal,
               .padding_mask = flag(layer, "padding_mask")},
              cost);
@@ -352,12 +349,11 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   if (flash) return add_flash(form, 0.0, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
   if (!engine) keep(s * heads * (2.0 * d + w), cost.kernels.back());
-  add_stored({.form = form,
+  add_stored(layer,
+             {.form = form,
               .split = 2.0 * vectors + 2.0 * s * heads * d,
               .joined = 2.0 * s * heads * w,
               .vectors = 2.0 * vectors,
-              .dropout = size(layer, "dropout"),
-              .masks_in_kernel = flag(layer, "fused_softmax"),
               .causal = true},
              cost);
 }
