@@ -152,9 +152,8 @@ struct SegmentAccount {
         segment.traffic.forward += kernel.forward;
         if (gradients > 0.0 || !layer.frozen) segment.traffic.backward += kernel.backward;
       }
-      const Gemm* gemm = kernel.gemm();
-      multiplies = multiplies || (gemm != nullptr && gemm->has_weight());
-      chooses = chooses || (gemm != nullptr && gemm->chooses);
+      multiplies = multiplies || kernel.has_weight();
+      chooses = chooses || kernel.is_router();
       attends = attends || kernel.attention() != nullptr;
       if (!keeps(layer, gradients)) return;
       segment.saved.size += kernel.kept.size;

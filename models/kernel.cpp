@@ -75,12 +75,6 @@ int LayerWork::modules() const {
   }));
 }
 
-double LayerWork::weight_gemms() const {
-  double sum = 0.0;
-  for_each_gemm([&](const Gemm& one) { sum += one.has_weight() ? one.times : 0.0; });
-  return sum;
-}
-
 double LayerWork::weight_gradient_gemms() const {
   return total_trained(*this, [](const Gemm& one) { return one.times; });
 }

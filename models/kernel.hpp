@@ -106,6 +106,7 @@ struct Kernel {
   [[nodiscard]] Flop backward_flop(double gradients) const;
   [[nodiscard]] const Gemm* gemm() const { return std::get_if<Gemm>(&computes); }
   [[nodiscard]] Gemm* gemm() { return std::get_if<Gemm>(&computes); }
+  [[nodiscard]] bool has_weight() const { return gemm() != nullptr && gemm()->has_weight(); }
   [[nodiscard]] bool is_router() const { return gemm() != nullptr && gemm()->chooses; }
   [[nodiscard]] bool is(KernelRole one) const { return role == one; }
   [[nodiscard]] const FusedAttention* attention() const { return std::get_if<FusedAttention>(&computes); }
@@ -131,9 +132,7 @@ struct LayerWork {
   /// attention, routers, and products of weights, of which those of q, k and v, and those of all experts, are
   /// one. A graph of a layer is one too: an autograd function in Python replays it.
   [[nodiscard]] int modules() const;
-  /// Number of GEMMs with weights.
-  [[nodiscard]] double weight_gemms() const;
-  /// Number of those that compute weights' gradients.
+  /// Number of GEMMs that compute weights' gradients.
   [[nodiscard]] double weight_gradient_gemms() const;
   /// Flop of the weights' gradients, which a pipeline may defer.
   [[nodiscard]] Flop weight_gradients() const;
@@ -141,6 +140,7 @@ struct LayerWork {
   [[nodiscard]] double gemm_outputs() const;
   /// True if a kernel fulfils `condition`.
   [[nodiscard]] bool any(const auto& condition) const { return std::ranges::any_of(kernels, condition); }
+  [[nodiscard]] bool has_weight() const { return any(&Kernel::has_weight); }
   [[nodiscard]] bool has_router() const { return any(&Kernel::is_router); }
   void for_each_gemm(const auto& visit) const {
     for (const Kernel& kernel : kernels)

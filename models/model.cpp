@@ -38,7 +38,7 @@ std::size_t Segment::needed_works() const {
     if (work[i].has_router()) return work.size();
     // The second GEMM of an adapter reads what the first one gives.
     const auto adapts = [](const Kernel& one) { return one.gemm() != nullptr && one.gemm()->adapts; };
-    if (work[i].weight_gemms() > 0.0) return work[i].any(adapts) ? i + 1 : i;
+    if (work[i].has_weight()) return work[i].any(adapts) ? i + 1 : i;
     const auto saves = [](const Kernel& one) {
       return !one.is(KernelRole::kResidual) && !one.is(KernelRole::kLeave);
     };
@@ -63,8 +63,6 @@ Bytes Model::parameter_bytes(const Segment& segment) const {
 Bytes Model::trained_bytes(const Segment& segment) const {
   return total_of(segment.parameters, [&](int i) { return parameters[i].size; });
 }
-
-Bytes Model::gradient_bytes() const { return total_of(parameters, &Parameter::gradient); }
 
 Bytes Model::gradient_bytes(const Segment& segment) const {
   return total_of(segment.parameters, [&](int i) { return parameters[i].gradient; });

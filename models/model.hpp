@@ -300,7 +300,6 @@ struct Model {
   [[nodiscard]] Bytes parameter_bytes(const Segment& segment) const;
   /// Of those of them that have gradients.
   [[nodiscard]] Bytes trained_bytes(const Segment& segment) const;
-  [[nodiscard]] Bytes gradient_bytes() const;
   [[nodiscard]] Bytes gradient_bytes(const Segment& segment) const;
   /// Bytes that an update of `count` parameters moves: the gradient read, the weights (the master copy's, if
   /// there is one) and each state read and written, the parameters written. fp32: SGD 12 B each, with

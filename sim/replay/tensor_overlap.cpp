@@ -47,11 +47,11 @@ struct SegmentOverlap {
   [[nodiscard]] SharedGemms gemms_of(int begin, int end) const {
     SharedGemms shared;
     int row = end;
-    while (row > begin && segment.work[--row].weight_gemms() == 0.0) {
+    while (row > begin && !segment.work[--row].has_weight()) {
     }
     for (int i = begin; i < row; ++i) {
       const LayerWork& work = segment.work[i];
-      if (work.weight_gemms() == 0.0) continue;
+      if (!work.has_weight()) continue;
       shared.columns += gemms(work, GemmPass::kForward).count();
       shared.column_inputs += gemms(work, GemmPass::kInput).count();
       shared.column_weights += gemms(work, GemmPass::kWeights).count();
