@@ -60,9 +60,6 @@ constexpr Seconds operator/(Flop amount, FlopPerSecond rate) {
 constexpr BytesPerSecond operator/(Bytes amount, Seconds time) {
   return BytesPerSecond(amount.count() / time.count());
 }
-constexpr FlopPerSecond operator/(Flop amount, Seconds time) {
-  return FlopPerSecond(amount.count() / time.count());
-}
 constexpr Bytes operator*(BytesPerSecond rate, Seconds time) { return Bytes(rate.count() * time.count()); }
 
 constexpr double kMicro = 1e-6;
