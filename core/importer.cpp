@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "core/table.hpp"
-#include "core/yaml.hpp"
 
 namespace stepcast {
 namespace {
@@ -43,32 +42,9 @@ std::string next_part(std::istream& text) {
 
 }  // namespace
 
-Registry<Importer>& coded_importers() {
+Registry<Importer>& importers() {
   static Registry<Importer> registry("kind");
   return registry;
-}
-
-const Registry<Importer>& importers() {
-  static const Registry<Importer> kAll = [] {
-    Registry<Importer> all("kind");
-    for (const YamlNode& node : YamlNode::shipped("commands/importers.yaml").items()) {
-      node.allow_only({"kind", "description", "makes", "use", "example", "options", "several"});
-      const std::string kind = node.at("kind").text();
-      if (!coded_importers().has(kind)) continue;  // it is another program's
-      Importer one = coded_importers().find(kind);
-      one.makes = node.text_or("makes", "");
-      one.use = node.text_or("use", "");
-      one.example = node.at("example").text();
-      for (const auto& [name, help] : entries_of(node, "options")) one.options.push_back({name, help.text()});
-      one.several = node.flag("several");
-      const auto order = static_cast<int>(all.entries().size());
-      all.add({kind, node.at("description").text(), std::move(one), order});
-    }
-    if (all.entries().size() < coded_importers().entries().size())
-      throw std::logic_error("importers.yaml lacks one of " + joined(coded_importers().names()));
-    return all;
-  }();
-  return kAll;
 }
 
 std::unique_ptr<std::istream> open_text(const std::string& path) {

@@ -31,25 +31,20 @@ struct ImportOption {
   std::string help;
 };
 
-/// Functions of a kind of files, and what commands/importers.yaml has of it.
 struct Importer {
+  std::string makes{};  ///< `cluster`; "": nothing, because files of the kind are refused or read as they are
+  std::string use{};    ///< where the new file is an input: `--cluster FILE`; "": the kind is refused
+  std::string example;  ///< a command
+  std::vector<ImportOption> options{};
+  bool several = false;  ///< reads several files at once
   /// True if a text that starts like this is of this kind, well-formed or not.
   std::function<bool(const std::string& head)> recognises;
   /// \throws InputError that starts with the file and names line, column or key, and what was expected;
   /// UsageError for an option
   std::function<Imported(const std::vector<std::string>& paths, const ImportTexts& options)> read;
-
-  std::string makes{};  ///< `cluster`; "": nothing, because files of the kind are refused or read as they are
-  std::string use{};    ///< where the new file is an input: `--cluster FILE`; "": the kind is refused
-  std::string example{};  ///< a command
-  std::vector<ImportOption> options{};
-  bool several = false;  ///< reads several files at once
 };
 
-/// Functions of the kinds alone, which files of importers register.
-Registry<Importer>& coded_importers();
-/// The kinds that this program reads, in the order of commands/importers.yaml.
-const Registry<Importer>& importers();
+Registry<Importer>& importers();
 
 /// Text of a file, without gzip's compression: up to the place where that is damaged or cut, less some KiB.
 /// \throws InputError if the file cannot be read

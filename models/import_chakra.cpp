@@ -11,8 +11,6 @@ bool is_host_trace(const std::string& head) {
   return head.find("[pytorch|profiler|execution_") != std::string::npos;
 }
 
-bool is_trace(const std::string& head) { return is_host_trace(head) || starts_chakra(head); }
-
 Imported import_chakra(const std::vector<std::string>& paths, const ImportTexts&) {
   const std::string& path = paths.front();
   if (is_host_trace(file_head(path)))
@@ -35,8 +33,16 @@ Imported import_chakra(const std::vector<std::string>& paths, const ImportTexts&
               "'stepcast predict --model {}' replays it with the traces of the other ranks", path)}};
 }
 
-const Registration<Importer> kChakra{coded_importers(),
-                                     {.name = "chakra", .value = {is_trace, import_chakra}}};
+const Registration<Importer> kChakra{
+    importers(),
+    {.name = "chakra",
+     .description = "execution traces of MLCommons Chakra, PREFIX.RANK.et, one of each rank",
+     .value = {.use = "predict --model PREFIX.0.et, without import",
+               .example = "step.0.et",
+               .recognises =
+                   [](const std::string& head) { return is_host_trace(head) || starts_chakra(head); },
+               .read = import_chakra},
+     .order = 90}};
 
 }  // namespace
 }  // namespace stepcast

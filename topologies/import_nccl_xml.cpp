@@ -395,7 +395,11 @@ struct XmlHost {
 };
 
 const Registration<Importer> kNcclXml{
-    coded_importers(), {.name = "nccl-xml", .value = cluster_importer(is_nccl_xml, read_nccl_xml)}};
+    importers(),
+    {.name = "nccl-xml",
+     .description = "the XML file that NCCL_TOPO_DUMP_FILE names, or a cloud's NCCL_TOPO_FILE",
+     .value = cluster_importer(is_nccl_xml, read_nccl_xml, "topo.xml --device h100-sxm -o node.yaml"),
+     .order = 10}};
 
 }  // namespace
 

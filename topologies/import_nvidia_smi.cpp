@@ -270,7 +270,11 @@ struct MatrixReader {
 };
 
 const Registration<Importer> kNvidiaSmi{
-    coded_importers(), {.name = "nvidia-smi", .value = cluster_importer(is_nvidia_smi, read_nvidia_smi)}};
+    importers(),
+    {.name = "nvidia-smi",
+     .description = "the matrix of 'nvidia-smi topo -m'",
+     .value = cluster_importer(is_nvidia_smi, read_nvidia_smi, "topo.txt --device h100-sxm -o node.yaml"),
+     .order = 30}};
 
 }  // namespace
 

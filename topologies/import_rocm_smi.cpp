@@ -11,11 +11,15 @@ bool is_rocm_smi(const std::string& text) {
 }
 
 const Registration<Importer> kRocmSmi{
-    coded_importers(),
+    importers(),
     {.name = "rocm-smi",
-     .value = {is_rocm_smi, [](const std::vector<std::string>& paths, const ImportTexts&) -> Imported {
+     .description = "the tables of 'rocm-smi --showtopo'",
+     .value = {.example = "topo.txt",
+               .recognises = is_rocm_smi,
+               .read = [](const std::vector<std::string>& paths, const ImportTexts&) -> Imported {
                  fail_at(paths.front(), {}, kNoXgmi);
-               }}}};
+               }},
+     .order = 20}};
 
 }  // namespace
 }  // namespace stepcast
