@@ -26,6 +26,12 @@ inline std::string lower(std::string text) {
   return text;
 }
 
+/// `optimizer state` of `optimizer_state`.
+inline std::string spaced(std::string name) {
+  std::ranges::replace(name, '_', ' ');
+  return name;
+}
+
 /// True if one of `parts` is in the text.
 inline bool contains_any(std::string_view text, std::initializer_list<const char*> parts) {
   return std::ranges::any_of(

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <boost/algorithm/string/replace.hpp>
 
+#include "core/text.hpp"
 #include "plots/cases.hpp"
 
 /// Parts of the step as stacked bars, measured next to predicted. Overlapped communication is not part of the
@@ -21,8 +21,7 @@ const std::vector<style::Part> kStackParts{{"compute", style::kBlue},
 std::map<std::string, double> times_of(const Case& one, bool predicted) {
   std::map<std::string, double> times;
   for (const PhaseError& phase : one.phases)
-    times[boost::replace_all_copy(phase.name, "_", " ")] =
-        kMilli * (predicted ? phase.predicted_s : phase.measured_s);
+    times[spaced(phase.name)] = kMilli * (predicted ? phase.predicted_s : phase.measured_s);
   return times;
 }
 

@@ -23,19 +23,10 @@ constexpr const char* kCapacityLine = "with lines dt 2 lw 2 lc rgb '#333333'";
 
 constexpr std::string_view kWorkspaces = "workspaces";  // of GEMMs
 
-std::vector<style::Part> categories() {
-  EnumArray<kMemoryCategories, std::string_view> colour;
-  colour[MemoryCategory::kParameters] = style::kBlue;
-  colour[MemoryCategory::kGradients] = style::kCyan;
-  colour[MemoryCategory::kOptimizerState] = style::kGreen;
-  colour[MemoryCategory::kActivations] = style::kYellow;
-  colour[MemoryCategory::kCommunication] = style::kRed;
-  auto parts = transformed(kMemoryCategories, [&](const MemoryCategoryRow& row) {
-    return style::Part{row.label, colour[row.value]};
-  });
-  parts.push_back({kWorkspaces, style::kGrey});
-  return parts;
-}
+const std::vector<style::Part> kCategories{
+    {"parameters", style::kBlue},           {"gradients", style::kCyan},
+    {"optimizer state", style::kGreen},     {"activations", style::kYellow},
+    {"communication buffers", style::kRed}, {kWorkspaces, style::kGrey}};
 
 double bytes_of(const MemoryUse& use, const style::Part& part) {
   std::string key(part.name == kWorkspaces ? "process" : part.name);
@@ -92,7 +83,7 @@ style::Panel panel_of(const Case& one, double highest, const Bytes& capacity) {
   const auto sides = sides_of(one);
   MemoryOfRanks either = sides[0];
   either.insert(sides[1].begin(), sides[1].end());
-  std::vector<style::Part> parts = categories();
+  std::vector<style::Part> parts = kCategories;
   std::vector<style::StackedBar> bars;
   std::map<double, std::string> labels;  // `m` or `p` under every bar, the rank under each pair
   const std::string word = either.size() > kMaxNamedRanks ? "" : "rank ";
@@ -139,7 +130,7 @@ Drawing draw(const FigureInput& input) {
   }
   const std::vector<Case> cases = group_cases(input.results);
   style::Sheet sheet{.title = "Memory at its peak: measured (m) and predicted (p)",
-                     .legend = style::stack_legend(categories())};
+                     .legend = style::stack_legend(kCategories)};
   if (cases.size() == 1) sheet.width = kWidthAlone;
   if (input.capacity > Bytes(0)) {
     const auto [name, unit] = unit_for(input.capacity.count());

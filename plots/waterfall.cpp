@@ -1,11 +1,11 @@
 #include "plots/waterfall.hpp"
 
 #include <algorithm>
-#include <boost/algorithm/string/replace.hpp>
 #include <map>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 #include "plots/sheet.hpp"
 
 namespace stepcast {
@@ -61,9 +61,8 @@ Drawing draw_waterfall(const WaterfallSheet& from) {
   sheet.legend.push_back({look_of(style::kGrey, true), "the whole"});
   int below = 0;
   for (const WaterfallSheet::Panel& panel : from.panels) {
-    const auto places = transformed(panel.bars, [](const WaterfallSheet::Bar& bar) {
-      return boost::replace_all_copy(bar.name, "_", " ");
-    });
+    const auto places =
+        transformed(panel.bars, [](const WaterfallSheet::Bar& bar) { return spaced(bar.name); });
     const style::PlaceTics tics = style::place_tics(places, kBar);
     below = std::max(below, tics.below);
     sheet.panels.push_back(waterfall_panel(panel, tics));

@@ -83,20 +83,11 @@ enum class MemoryCategory : std::uint8_t {
   kActivations,
   kCommunication,
 };
-struct MemoryCategoryRow {
-  MemoryCategory value;
-  const char* name;   ///< key in results
-  const char* label;  ///< in figures
-};
-inline constexpr std::array kMemoryCategories{
-    MemoryCategoryRow{MemoryCategory::kParameters, "parameters", "parameters"},
-    MemoryCategoryRow{MemoryCategory::kGradients, "gradients", "gradients"},
-    MemoryCategoryRow{MemoryCategory::kOptimizerState, "optimizer_state", "optimizer state"},
-    MemoryCategoryRow{MemoryCategory::kActivations, "activations", "activations"},
-    MemoryCategoryRow{MemoryCategory::kCommunication, "communication_buffers", "communication buffers"}};
+inline constexpr auto kMemoryCategories = enum_names<MemoryCategory>(
+    "parameters", "gradients", "optimizer_state", "activations", "communication_buffers");
 
-static_assert(is_in_order(kMemoryCategories));
 static_assert(kPhases.back().value == Phase::kOptimizer &&
+              kMemoryCategories.back().value == MemoryCategory::kCommunication &&
               kCollectiveKinds.back().value == CollectiveKind::kShift);
 
 constexpr const char* to_text(Stream stream) { return row_of(kStreams, stream).name; }

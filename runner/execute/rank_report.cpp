@@ -182,7 +182,7 @@ class RankLog {
     MemoryUse use;
     use.rank = rank_;
     use.peak_bytes = total(peak);
-    for (const MemoryCategoryRow& row : kMemoryCategories) use.at_peak_bytes[row.name] = peak[row.value];
+    for (const auto& row : kMemoryCategories) use.at_peak_bytes[row.name] = peak[row.value];
     return use;
   }
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/number.hpp"
+#include "core/text.hpp"
 #include "models/layer.hpp"
 #include "schedule/operations.hpp"
 #include "sim/replay/device_estimate.hpp"
@@ -25,7 +26,7 @@ struct Event {
 
 /// Name of a term: of what the strategy names, of the category while nothing runs, or of why it is held.
 std::string term_of(const MemoryChange& change, bool is_resident) {
-  const std::string category = row_of(kMemoryCategories, change.category).label;
+  const std::string category = spaced(to_text(change.category));
   if (change.term != nullptr) return category + ": " + change.term;
   if (is_resident) return category;
   if (change.saved != 0.0) return category + ": saved for the backward";
@@ -94,7 +95,7 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
     if (total(live) <= use.peak_bytes) return;
     before_peak = count;
     use.peak_bytes = total(live);
-    for (const MemoryCategoryRow& row : kMemoryCategories) use.at_peak_bytes[row.name] = live[row.value];
+    for (const auto& row : kMemoryCategories) use.at_peak_bytes[row.name] = live[row.value];
   };
   look(0);
   use.time_s = {0.0};
@@ -114,8 +115,8 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
   for (std::size_t i = 0; i < before_peak; ++i) {
     const Event& event = events[i];
     use.terms[event.change != nullptr ? term_of(*event.change, false)
-                                      : std::string(row_of(kMemoryCategories, event.category).label) +
-                                            ": workspace of " + program.ops[event.op].name] += event.bytes;
+                                      : spaced(to_text(event.category)) + ": workspace of " +
+                                            program.ops[event.op].name] += event.bytes;
   }
   std::erase_if(use.terms, [](const auto& term) { return std::abs(term.second) < 1.0; });
   return use;
