@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -42,18 +44,11 @@ std::vector<StageBox> boxes_of(const std::vector<const Span*>& spans, bool commu
 }  // namespace
 
 StageWork work_of(const Span& span) {
-  switch (span.kind) {
-    case SpanKind::kCommunication:
-      return StageWork::kCommunication;
-    case SpanKind::kInputAndHost:
-      return StageWork::kInput;
-    case SpanKind::kOptimizerAndCopies:
-      return StageWork::kUpdate;
-    case SpanKind::kWait:
-      return StageWork::kWait;
-    case SpanKind::kCompute:
-      break;
-  }
+  static const std::map<SpanKind, StageWork> kOthers{{SpanKind::kCommunication, StageWork::kCommunication},
+                                                     {SpanKind::kInputAndHost, StageWork::kInput},
+                                                     {SpanKind::kOptimizerAndCopies, StageWork::kUpdate},
+                                                     {SpanKind::kWait, StageWork::kWait}};
+  if (const auto other = optional_at(kOthers, span.kind)) return *other;
   if (span.name.starts_with("backward_weight")) return StageWork::kBackwardWeights;
   if (span.name.starts_with("backward")) return StageWork::kBackward;
   return span.name.starts_with("recompute") ? StageWork::kRecompute : StageWork::kForward;

@@ -34,7 +34,7 @@ class LinkTimes {
   double message_s(int from, int to, Bytes message);
 
  private:
-  const NcclGraph* graph(StridedRanks ranks);
+  const NcclGraph& graph(StridedRanks ranks);
   /// Time per byte of an all-to-all's message on the fullest link behind the first rank.
   double fullest_link_s(StridedRanks ranks);
 

@@ -16,21 +16,12 @@
 namespace stepcast {
 
 CollectiveKind collective_kind(LayerCollectiveKind kind) {
-  switch (kind) {
-    case LayerCollectiveKind::kAllReduce:
-    case LayerCollectiveKind::kMaximum:
-      return CollectiveKind::kAllReduce;
-    case LayerCollectiveKind::kAllGather:
-      return CollectiveKind::kAllGather;
-    case LayerCollectiveKind::kAllToAll:
-      return CollectiveKind::kAllToAll;
-    case LayerCollectiveKind::kShift:
-      return CollectiveKind::kShift;
-    case LayerCollectiveKind::kReduceScatter:
-    case LayerCollectiveKind::kWait:  // no call
-      break;
-  }
-  return CollectiveKind::kReduceScatter;
+  using enum LayerCollectiveKind;
+  static const std::map<LayerCollectiveKind, CollectiveKind> kCalls{
+      {kAllReduce, CollectiveKind::kAllReduce}, {kMaximum, CollectiveKind::kAllReduce},
+      {kAllGather, CollectiveKind::kAllGather}, {kReduceScatter, CollectiveKind::kReduceScatter},
+      {kAllToAll, CollectiveKind::kAllToAll},   {kShift, CollectiveKind::kShift}};
+  return kCalls.at(kind);
 }
 
 namespace {
