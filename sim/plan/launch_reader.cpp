@@ -16,6 +16,7 @@
 #include "models/execution.hpp"
 #include "models/model.hpp"
 #include "sim/plan/launch_syntax.hpp"
+#include "sim/plan/space.hpp"
 #include "sim/replay/convention.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
@@ -321,10 +322,7 @@ struct TableReader {
     const std::int64_t parts = count("pipeline") * count("virtual-stages");
     const std::int64_t all = model.contains("layers") ? model.at("layers") + 2 : 0;
     if (all < 2 * parts) return reading.assumed.push_back("stages with as equal numbers of blocks as can be");
-    std::vector<int> stages(parts, static_cast<int>(all / parts));
-    for (std::int64_t stage = 0; stage < all % parts; ++stage) ++stages[stage];
-    --stages.front(), --stages.back();
-    options["split"] = split_text(stages);
+    options["split"] = split_for(static_cast<int>(all - 2), static_cast<int>(parts), 1, 1);
   }
 
   /// Dimensions of more than one rank, as in --mesh; "" if one has all ranks.

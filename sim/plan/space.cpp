@@ -1,7 +1,6 @@
 #include "sim/plan/space.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <ranges>
 
 #include "core/table.hpp"
@@ -13,13 +12,6 @@ namespace {
 using Values = std::vector<std::string>;
 
 const Values kDoesNotApply{""};
-
-Values divisors(int number) {
-  Values all;
-  for (int i = 1; i <= number; ++i)
-    if (number % i == 0) all.push_back(std::to_string(i));
-  return all;
-}
 
 void add_new(Values& all, const std::string& value) {
   if (std::ranges::find(all, value) == all.end()) all.push_back(value);
@@ -318,9 +310,7 @@ Plan changed(PlanModels& models, Plan plan, const PlanDimension& dimension, cons
 }  // namespace
 
 std::string split_for(int blocks, int stages, int first, int last) {
-  const int all = blocks + first + last;
-  std::vector<int> counts(stages, all / stages);
-  for (int i = 0; i < all % stages; ++i) ++counts[i];
+  std::vector<int> counts = even_counts(blocks + first + last, stages);
   counts.front() -= first;
   counts.back() -= last;
   return *std::ranges::min_element(counts) < 1 ? "" : split_text(counts);

@@ -68,6 +68,13 @@ std::optional<int> positive_number(const std::string& text) {
   return number && *number >= 1 && text.size() <= 6 ? number : std::nullopt;
 }
 
+std::vector<std::string> divisors(int number) {
+  std::vector<std::string> all;
+  for (int i = 1; i <= number; ++i)
+    if (number % i == 0) all.push_back(std::to_string(i));
+  return all;
+}
+
 StrategyOption StrategyOption::choice(std::string name, std::vector<std::string> choices, std::string help) {
   const std::string first = choices.front();
   return {std::move(name), OptionKind::kText, first, std::move(help), std::move(choices)};

@@ -32,6 +32,9 @@ void require_one_of(const std::string& option, const std::string& value,
 /// Whole number above 0 with at most six digits; empty for any other text.
 std::optional<int> positive_number(const std::string& text);
 
+/// Divisors of a number as texts, ascending.
+std::vector<std::string> divisors(int number);
+
 enum class OptionKind : std::uint8_t { kText, kNumber, kBytes, kFlag };
 
 struct StrategyOption {

@@ -30,12 +30,6 @@ std::vector<int> parse_counts(const std::string& text, const std::string& split)
   return counts;
 }
 
-std::vector<int> even_counts(int blocks, int parts) {
-  std::vector<int> counts(parts, blocks / parts);
-  for (int i = 0; i < blocks % parts; ++i) ++counts[i];
-  return counts;
-}
-
 std::vector<int> shares(const std::vector<int>& ratio, int blocks) {
   const double whole = std::accumulate(ratio.begin(), ratio.end(), 0.0);
   std::vector<int> counts;
@@ -141,6 +135,12 @@ Order with_weights(const Order& order, std::size_t delay) {
 }
 
 }  // namespace
+
+std::vector<int> even_counts(int blocks, int parts) {
+  std::vector<int> counts(parts, blocks / parts);
+  for (int i = 0; i < blocks % parts; ++i) ++counts[i];
+  return counts;
+}
 
 std::vector<int> blocks_of(const Model& model) {
   std::vector<int> blocks;

@@ -17,6 +17,8 @@ std::vector<int> blocks_of(const Model& model);
 /// \throws UsageError for anything else
 std::vector<int> split_counts(const std::string& split);
 
+/// Blocks of each part, as equal as can be, the first ones larger.
+std::vector<int> even_counts(int blocks, int parts);
 /// Inverse of split_counts(); with runs above eight parts.
 std::string split_text(const std::vector<int>& counts);
 

@@ -20,13 +20,6 @@ namespace {
 constexpr std::array<std::pair<const char*, int Recomputation::*>, 3> kBlocks{
     {{"every:", &Recomputation::blocks}, {"first:", &Recomputation::first}, {"each:", &Recomputation::each}}};
 
-std::string divisors(int number) {
-  std::string text;
-  for (int i = 1; i <= number; ++i)
-    if (number % i == 0) text += (text.empty() ? "" : ", ") + std::to_string(i);
-  return text;
-}
-
 /// The resolved mesh; the loaded model has its own part of it.
 Mesh mesh_of_ranks(const Strategy& strategy, const Model& model, const TrainingConfig& config) {
   Mesh mesh = config.mesh;
@@ -50,7 +43,7 @@ void check(const std::string& strategy, const Model& model, const TrainingConfig
   check_size("micro-batches", config.micro_batches);
   if (config.batch % config.micro_batches != 0)
     throw UsageError("--micro-batches {} do not divide the batch of {} samples; possible are {}",
-                     config.micro_batches, config.batch, divisors(config.batch));
+                     config.micro_batches, config.batch, joined(divisors(config.batch)));
   if (strategy == "gather_scatter" && model.parallel.expert_ranks() > 1 && model.parallel.tensor > 1)
     throw UsageError("--mesh: gather_scatter supports expert without tensor; use ddp, fsdp or pipeline");
   if (const int blocks = static_cast<int>(blocks_of(model).size());
