@@ -353,6 +353,10 @@ struct Model {
   /// True if the output is one rank's part of the classes, so that the loss needs collectives.
   [[nodiscard]] bool shares_classes() const;
   [[nodiscard]] Bytes input_bytes() const;  ///< per sample: float32, tokens int64
+  /// Length of a sequence; 0 if samples are not sequences.
+  [[nodiscard]] double tokens_per_sample() const {
+    return input.kind == "tokens" ? static_cast<double>(input.shape.front()) : 0.0;
+  }
   /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts
   /// them.
   [[nodiscard]] Bytes buffer_bytes(int dtype_group) const;

@@ -282,9 +282,7 @@ double tokens_per_sample(const std::string& model) {
   const auto [entry, is_new] = known.try_emplace(model, 0.0);
   if (!is_new) return entry->second;
   const Model loaded = load_model(model);
-  if (loaded.input.kind == "tokens" && !loaded.input.shape.empty())
-    entry->second = static_cast<double>(loaded.input.shape.front()) * loaded.parallel.context;
-  return entry->second;
+  return entry->second = loaded.tokens_per_sample() * loaded.parallel.context;
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   set("local-batch",
       plan.number("pipeline") > 1 ? problem.samples / plan.number("data") : plan.micro_batch(problem));
   set("global-batch", problem.samples);
-  set("sequence", model.input.kind == "tokens" ? static_cast<int>(model.input.shape.front()) : 0);
+  set("sequence", static_cast<int>(model.tokens_per_sample()));
   const std::string &recompute = plan.text("recompute"), &cap = plan.text("bucket-cap");
   set("recomputed-blocks", recompute.empty() ? 0 : parse_recompute(recompute).blocks);
   const Precision precision = models.precision_of(plan);

@@ -38,12 +38,6 @@ std::string differences(const PlanForecast& best, const PlanForecast& other) {
   return joined(texts);
 }
 
-/// 0 if the model does not read tokens.
-double tokens_per_sample(PlanModels& models) {
-  const Model& model = models.whole();
-  return model.input.kind == "tokens" ? static_cast<double>(model.input.shape.front()) : 0.0;
-}
-
 std::string per_second(double samples_per_s, double tokens) {
   return tokens > 0.0 ? std::to_string(std::lround(samples_per_s * tokens)) : short_number(samples_per_s);
 }
@@ -56,14 +50,14 @@ double score_of(const PlanModels& models, const PlanRecord& record) {
 std::string cost_of(PlanModels& models, const PlanRecord& record) {
   constexpr double kMillion = 1e6, kHour = 3600.0, kKilowattHour = 3.6e6;
   const PlanProblem& problem = models.problem();
-  const double tokens = tokens_per_sample(models);
+  const double tokens = models.whole().tokens_per_sample();
   const double each = score_of(models, record) / (problem.samples * (tokens > 0.0 ? tokens : 1.0)) * kMillion;
   return short_number(each / (problem.objective == PlanObjective::kCost ? kHour : kKilowattHour));
 }
 
 std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, std::size_t number) {
   const PlanForecast& forecast = *record.forecast;
-  const double tokens = tokens_per_sample(models);
+  const double tokens = models.whole().tokens_per_sample();
   const int ranks = record.plan.number("world-size");
   std::vector<std::string> cells{record.fits ? std::to_string(number) : "-",
                                  (record.name.empty() ? "" : record.name + ": ") + describe(record.plan) +
@@ -90,7 +84,7 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
 
 std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::size_t lines) {
   const PlanProblem& problem = models.problem();
-  const bool tokens = tokens_per_sample(models) > 0.0;
+  const bool tokens = models.whole().tokens_per_sample() > 0.0;
   std::vector<std::string> columns{
       "",         "plan", "ranks",    "step",   tokens ? "tokens/s" : "samples/s",
       "per rank", "mfu",  "reserved", "bubble", "exposed"};

@@ -83,8 +83,7 @@ TrainingFacts training_facts(const Result& result) {
   try {
     if (!run.model.empty()) {
       const Model whole = load_model(whole_model(run.model));
-      if (whole.input.kind == "tokens")
-        facts.tokens_per_sample = static_cast<double>(whole.input.shape.front());
+      facts.tokens_per_sample = whole.tokens_per_sample();
       facts.state = state_bytes(run.model, option("precision", "fp32"));
     }
   } catch (const InputError&) {  // the trace of an imported profile describes the model
