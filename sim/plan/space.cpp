@@ -28,7 +28,7 @@ int ranks_left(const Plan& plan) {
 
 /// Valid values of a strategy's option.
 Values choices_of(const std::string& strategy, const std::string& name) {
-  for (const StrategyOption& option : strategies().find(strategy).options)
+  for (const StrategyOption& option : options_of(strategy))
     if (option.name == name) return option.choices;
   return kDoesNotApply;
 }

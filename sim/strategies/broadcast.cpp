@@ -106,25 +106,11 @@ Schedule build(const Model& /*model*/, const TrainingConfig& config, StrategyOpt
   return schedule;
 }
 
-std::vector<StrategyOption> options() {
-  std::vector<StrategyOption> all{
-      StrategyOption::choice(
-          "method", {"sequential", "relay", "chunked"},
-          "every GPU copies from the host, one after another (sequential); host to GPU 0, then GPU 0 to each "
-          "other GPU, one after another (relay); host to GPU 0 in chunks on asynchronous streams, each chunk "
-          "passed on while the next arrives (chunked)"),
-      StrategyOption::bytes("buffer", "1GB", "bytes that go to every GPU"),
-      StrategyOption::bytes("chunk", "64MiB", "bytes that are passed on at once, with --method chunked"),
-      StrategyOption::flag("pinned", "the buffer of the host is pinned memory, else pageable")};
-  all[1].least = all[2].least = 1.0;
-  return all;
-}
-
 const Registration<Strategy> kBroadcast{
     strategies(),
     {.name = "broadcast",
      .description = "no training: one process copies a buffer of the host to all devices",
-     .value = {.build = build, .options = options(), .trains = false},
+     .value = {.build = build, .trains = false},
      .order = 90}};
 
 }  // namespace

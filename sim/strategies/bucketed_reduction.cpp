@@ -40,20 +40,6 @@ std::vector<std::pair<int, int>> reduced_tensors(const Model& model, const std::
 
 }  // namespace
 
-std::vector<StrategyOption> bucket_options() {
-  std::vector<StrategyOption> all{
-      StrategyOption::bytes("bucket-cap", "25MiB", "a bucket of gradients closes at this size"),
-      StrategyOption::bytes(
-          "first-bucket-cap", kFirstBucketCap,
-          "the same for the first bucket; a given --bucket-cap is that of the first one too, "
-          "but with torch-1"),
-      StrategyOption::choice("framework", {"torch-2", "torch-1"},
-                             "PyTorch version that defines --bucket-cap"),
-      StrategyOption::choice("compress", {"none", "fp16"}, "dtype in which buckets travel")};
-  all[1].follows = all[0].name;
-  return all;
-}
-
 BucketLimits bucket_limits(StrategyOptions& options) {
   if (options.text("framework") == "torch-1" && !options.given("first-bucket-cap"))
     options.settle("first-bucket-cap", kFirstBucketCap);

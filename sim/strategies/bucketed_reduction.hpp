@@ -14,9 +14,6 @@ struct BucketLimits {
   bool half = false;  ///< float16
 };
 
-/// `bucket-cap`, `first-bucket-cap`, `framework`, `compress`.
-std::vector<StrategyOption> bucket_options();
-
 /// Limits of the bucket layout as PyTorch understands `bucket_cap_mb`. Without it the first bucket closes at
 /// 1 MiB and all others at 25 MiB, so that communication starts early. With it, 2.x applies it to the first
 /// bucket too; 1.x keeps 1 MiB there. Settles `first-bucket-cap`, which then contains the choice of

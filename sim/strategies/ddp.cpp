@@ -101,17 +101,11 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return schedule;
 }
 
-std::vector<StrategyOption> options() {
-  std::vector<StrategyOption> all = replica_options();
-  all.push_back(accumulate_option());
-  return all;
-}
-
 const Registration<Strategy> kDdp{
     strategies(),
     {.name = "ddp",
      .description = "PyTorch's DistributedDataParallel: buckets reduced while the backward goes on",
-     .value = {build, options()},
+     .value = {build},
      .order = 30}};
 
 }  // namespace

@@ -384,28 +384,12 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return Fsdp(model, config, options).build();
 }
 
-std::vector<StrategyOption> options() {
-  return {
-      StrategyOption::choice("sharding", {"full_shard", "shard_grad_op", "no_shard"},
-                             "what is in shards: parameters too, gradients and optimizer, or nothing"),
-      StrategyOption::choice("wrap", {"block", "ends", "layer", "root"},
-                             "what is gathered at once; `ends`: blocks, and what is before and after them"),
-      accumulate_option(),
-      StrategyOption::flag("forward-prefetch", "gather the next units while one computes its forward"),
-      StrategyOption::choice("backward-prefetch", {"pre", "post", "none"},
-                             "the same in the backward, before one computes or after"),
-      StrategyOption::number(
-          "limit-all-gathers", 2, 0,
-          "units gathered and not yet freed, the one that computes included; 0 is no limit")};
-}
-
 const Registration<Strategy> kFsdp{
     strategies(),
     {.name = "fsdp",
      .description =
          "PyTorch's FSDP: parameters, gradients and optimizer state in shards, gathered unit by unit",
      .value = {.build = build,
-               .options = options(),
                .dimensions = {"data", "shard", "context", "tensor", "expert", "expert_tensor"},
                .open = {"shard"}},
      .order = 40}};

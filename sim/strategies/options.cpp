@@ -75,24 +75,6 @@ std::vector<std::string> divisors(int number) {
   return all;
 }
 
-StrategyOption StrategyOption::choice(std::string name, std::vector<std::string> choices, std::string help) {
-  const std::string first = choices.front();
-  return {std::move(name), OptionKind::kText, first, std::move(help), std::move(choices)};
-}
-
-StrategyOption StrategyOption::flag(std::string name, std::string help) {
-  return {std::move(name), OptionKind::kFlag, "no", std::move(help)};
-}
-
-StrategyOption StrategyOption::number(std::string name, int standard, int least, std::string help) {
-  return {std::move(name), OptionKind::kNumber, std::to_string(standard), std::move(help), {}, 1.0 * least};
-}
-
-StrategyOption StrategyOption::bytes(std::string name, std::string standard, std::string help) {
-  constexpr double kMostOfAHost = 1024.0 * kGibi;
-  return {std::move(name), OptionKind::kBytes, std::move(standard), std::move(help), {}, 0.0, kMostOfAHost};
-}
-
 std::string StrategyOption::canonical(const std::string& value) const {
   if (kind == OptionKind::kBytes) {
     const Bytes size = parsed_option("", [&] { return parse_bytes(value, "--" + name); });

@@ -10,9 +10,8 @@
 
 #include "core/units.hpp"
 
-/// Options of strategies. Each is declared once, in the file of the strategy or of the part that several
-/// strategies share. The command line and its help, the Schedule, Results, comparisons, tables and figures
-/// read it from there; none of them names an option.
+/// Options of strategies. Each is declared once, in commands/strategies.yaml. The command line and its help, the
+/// Schedule, Results, comparisons, tables and figures read it from there; none of them names an option.
 namespace stepcast {
 
 /// Values by name without dashes, as users write them: {"bucket-cap", "5MiB"}.
@@ -47,14 +46,6 @@ struct StrategyOption {
   double most = std::numeric_limits<int>::max();
   /// Option whose value this one has if only that one is given.
   std::string follows{};
-
-  /// \param choices the first is the default
-  static StrategyOption choice(std::string name, std::vector<std::string> choices, std::string help);
-  static StrategyOption flag(std::string name, std::string help);
-  static StrategyOption number(std::string name, int standard, int least, std::string help);
-  static StrategyOption bytes(std::string name, std::string standard, std::string help);
-
-  bool operator==(const StrategyOption&) const = default;
 
   /// Text that equal values share: `25MiB` for `26214400B`.
   /// \throws UsageError that names option, value and valid values

@@ -162,33 +162,11 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return schedule;
 }
 
-std::vector<StrategyOption> options() {
-  std::vector<StrategyOption> all{
-      {.name = "split",
-       .standard = "even",
-       .help =
-           "blocks per stage (3-3-3-3, or 4x3), even, ratio:2-1-1 (shares), or balanced (by measured time)"},
-      StrategyOption::choice("schedule", {"1f1b", "gpipe", "interleaved", "zb-h1"},
-                             "order of forwards and backwards; zb-h1 is ZB-H1 of Qi et al., 2023"),
-      StrategyOption::number("virtual-stages", 1, 1,
-                             "parts of the model per rank, with --schedule interleaved"),
-      StrategyOption::choice("checkpoint", {"never", "except_last", "always"},
-                             "micro-batches whose activations are recomputed"),
-      StrategyOption::choice(
-          "messages", {"ahead", "waited"},
-          "between stages: received while the stage computes before, or exchanged and waited "
-          "for in turn with computing, as in Megatron's 1F1B"),
-      StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference")};
-  for (StrategyOption& option : replica_options()) all.push_back(std::move(option));
-  return all;
-}
-
 const Registration<Strategy> kPipeline{
     strategies(),
     {.name = "pipeline",
      .description = "stages of the model pass micro-batches on: GPipe, 1F1B, interleaved, zero bubble",
      .value = {.build = build,
-               .options = options(),
                .dimensions = {"pipeline", "data", "shard", "context", "tensor", "expert", "expert_tensor"},
                .open = {"pipeline", "data"}},
      .order = 50}};

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <stdexcept>
+#include <map>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
+#include "core/yaml.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
@@ -19,6 +20,23 @@ namespace {
 /// Values of --recompute with a number of blocks.
 constexpr std::array<std::pair<const char*, int Recomputation::*>, 3> kBlocks{
     {{"every:", &Recomputation::blocks}, {"first:", &Recomputation::first}, {"each:", &Recomputation::each}}};
+
+StrategyOption read_option(const std::string& name, const YamlNode& node) {
+  constexpr double kMostOfAHost = 1024.0 * kGibi;
+  static const std::map<std::string, OptionKind> kKinds{
+      {"number", OptionKind::kNumber}, {"bytes", OptionKind::kBytes}, {"flag", OptionKind::kFlag}};
+  node.allow_only({"strategies", "type", "choices", "default", "least", "follows", "help"});
+  StrategyOption option{.name = name, .help = node.at("help").text()};
+  if (node.has("type")) option.kind = node.at("type").named("type", kKinds);
+  option.choices = transformed(node.items("choices"), &YamlNode::text);
+  option.standard = option.kind == OptionKind::kFlag ? "no"
+                    : option.choices.empty()         ? node.at("default").text()
+                                                     : option.choices.front();
+  if (node.has("least")) option.least = node.at("least").number();
+  if (option.kind == OptionKind::kBytes) option.most = kMostOfAHost;
+  option.follows = node.text_or("follows", "");
+  return option;
+}
 
 /// The resolved mesh; the loaded model has its own part of it.
 Mesh mesh_of_ranks(const Strategy& strategy, const Model& model, const TrainingConfig& config) {
@@ -122,6 +140,19 @@ bool is_default(const std::string& strategy, const Mesh& resolved) {
                              [&](const auto& one) { return one.second == 1 || one.first == open; });
 }
 
+const std::vector<StrategyOption>& options_of(const std::string& strategy) {
+  static const YamlNode kAll = YamlNode::shipped("commands/strategies.yaml");
+  static std::map<std::string, std::vector<StrategyOption>> known;
+  return cached(known, strategy, [&] {
+    std::vector<StrategyOption> options = strategies().find(strategy).options;
+    for (const auto& [name, node] : entries_of(kAll))
+      if (const auto owners = transformed(node.at("strategies").items(), &YamlNode::text);
+          std::ranges::find(owners, strategy) != owners.end())
+        options.push_back(read_option(name, node));
+    return options;
+  });
+}
+
 std::vector<KnownOption> known_options() {
   std::vector<KnownOption> all{
       KnownOption{{.name = kMeshOption,
@@ -129,13 +160,10 @@ std::vector<KnownOption> known_options() {
                            "shard=4,context=2,expert=2 or pipeline=2,data=4; default: all in one"},
                   {}}};
   for (const auto& entry : strategies().entries())
-    for (const StrategyOption& option : entry.value.options) {
+    for (const StrategyOption& option : options_of(entry.name)) {
       auto known = std::ranges::find_if(
           all, [&](const KnownOption& other) { return other.option.name == option.name; });
       if (known == all.end()) known = all.insert(all.end(), {option, {}});
-      if (known->option != option)
-        throw std::logic_error("strategies '" + known->strategies.front() + "' and '" + entry.name +
-                               "' declare --" + option.name + " differently");
       known->strategies.push_back(entry.name);
     }
   for (const auto& entry : strategies().entries())
@@ -144,7 +172,7 @@ std::vector<KnownOption> known_options() {
 }
 
 StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& given) {
-  const std::vector<StrategyOption>& own = strategies().find(strategy).options;
+  const std::vector<StrategyOption>& own = options_of(strategy);
   for (const auto& [name, value] : given) {
     const auto is_named = [&name = name](const auto& option) { return option.name == name; };
     if (std::ranges::any_of(own, is_named)) continue;

@@ -51,6 +51,7 @@ struct Strategy {
   /// Builds the Schedule. Settles options that depend on model and ranks, and drops those without effect.
   /// \pre config.world_size >= 1, config.batch >= 1, micro_batches divides batch
   std::function<Schedule(const Model&, const TrainingConfig&, StrategyOptions&)> build;
+  /// Options besides those that commands/strategies.yaml lists for the strategy.
   std::vector<StrategyOption> options{};
   /// False for data movement without a training step: the model is empty and the batch ignored.
   bool trains = true;
@@ -78,8 +79,9 @@ void take_mesh(const std::string& strategy, TrainingConfig& config);
 /// True if a strategy has this mesh without --mesh.
 bool is_default(const std::string& strategy, const Mesh& resolved);
 
-/// Every option of all strategies once, in declaration order. \throws std::logic_error if two strategies
-/// declare different options of one name
+/// Options of a strategy, in declaration order. \throws UsageError for an unknown strategy
+const std::vector<StrategyOption>& options_of(const std::string& strategy);
+/// Every option of all strategies once, in declaration order.
 std::vector<KnownOption> known_options();
 
 /// Values of all options of a strategy. \throws UsageError for an unknown strategy, an option that it lacks

@@ -4,13 +4,6 @@
 
 namespace stepcast {
 
-StrategyOption accumulate_option() {
-  return StrategyOption::choice(
-      "accumulate", {"last", "every", kShardThenReplicas},
-      "micro-batches that reduce gradients with fsdp or --zero 2: the last alone, every one, or (fsdp) every "
-      "one over shards and the last over replicas");
-}
-
 std::string UnitOperations::numbered(const std::string& name) {
   const int times = ++named_[name];
   return times == 1 ? name : name + "/" + std::to_string(times);

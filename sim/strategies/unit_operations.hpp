@@ -12,7 +12,6 @@ namespace stepcast {
 
 /// `--accumulate` of FSDP and of ZeRO 2.
 inline constexpr const char* kShardThenReplicas = "shard-then-replicas";
-StrategyOption accumulate_option();
 
 /// Operations on units of sharded parameters, the same for FSDP and ZeRO. Each has the name `verb/unit`, with
 /// `/2`, `/3` after it from the second in a step on.

@@ -63,19 +63,6 @@ std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<in
 
 }  // namespace
 
-std::vector<StrategyOption> replica_options() {
-  std::vector<StrategyOption> all = bucket_options();
-  all.push_back(StrategyOption::choice(
-      "zero", {"0", "1", "2", kWholeParameters},
-      "what replicas share: nothing, the optimizer (ZeRO 1), gradients too (ZeRO 2), or the optimizer "
-      "by whole parameters (Megatron's dist_muon)"));
-  all.push_back(StrategyOption::choice(
-      "gather-parameters", {"update", "forward"},
-      "when replicas with --zero 1 or 2 gather parameters: after their update, or beside the next "
-      "forward (Megatron's --overlap-param-gather)"));
-  return all;
-}
-
 void require_sharing(const Model& model, const std::string& given, int replicas, const std::string& instead) {
   if (model.optimizer.kind == "none")
     throw UsageError("{} has no effect with '{}', which has no optimizer; {}", given, model.specification,

@@ -11,9 +11,6 @@
 
 namespace stepcast {
 
-/// Options of every strategy whose replicas reduce gradients in buckets and can share their optimizer.
-std::vector<StrategyOption> replica_options();
-
 /// \param given option that shares the optimizer, as written \param instead advice
 /// \throws UsageError for a model without an optimizer, and replicas that experts do not divide
 void require_sharing(const Model& model, const std::string& given, int replicas, const std::string& instead);

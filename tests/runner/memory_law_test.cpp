@@ -105,7 +105,7 @@ std::vector<LawCase> cases() {
     const std::string& strategy = entry.name;
     for (const int micro_batches : {1, 2, 4})
       all.push_back({.strategy = strategy, .micro_batches = micro_batches});
-    for (const StrategyOption& option : entry.value.options)
+    for (const StrategyOption& option : options_of(strategy))
       for (const std::string& value : values_of(option))
         if (value != option.standard)
           all.push_back({.strategy = strategy, .options = {{option.name, value}}});

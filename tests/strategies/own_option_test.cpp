@@ -2,6 +2,7 @@
 #include <sstream>
 
 #include "core/error.hpp"
+#include "core/yaml.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/evidence/compare.hpp"
@@ -139,6 +140,11 @@ TEST_CASE("a wrong option or value is refused with the option, the value and wha
   CHECK_THROWS_WITH(refused("ddp", {{"bucket-cpa", "1MiB"}}), Catch::Contains("did you mean '--bucket-cap'"));
   CHECK_THROWS_WITH(refused("ddp", {{"bucket-cap", "25"}}),
                     Catch::Contains("--bucket-cap: '25' has no unit"));
+}
+
+TEST_CASE("commands/strategies.yaml names registered strategies") {
+  for (const auto& [name, node] : entries_of(YamlNode::shipped("commands/strategies.yaml")))
+    for (const YamlNode& strategy : node.at("strategies").items()) CHECK(strategies().has(strategy.text()));
 }
 
 TEST_CASE("a size has one text, however it was written") {
