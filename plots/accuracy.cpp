@@ -48,10 +48,7 @@ Drawing draw(const FigureInput& input) {
   return draw_by_model(sheet, cases, panel_of);
 }
 
-const Registration<Figure> kAccuracy{
-    figures(),
-    {"accuracy", "Measured and predicted step times with signed error and launch-to-launch whiskers.", draw,
-     10}};
+const Registration<Figure> kAccuracy{figures(), {.name = "accuracy", .value = draw, .order = 10}};
 
 }  // namespace
 }  // namespace stepcast

@@ -92,9 +92,7 @@ Drawing draw(const FigureInput& input) {
   return sheet.drawing();
 }
 
-const Registration<Figure> kBandwidth{
-    figures(),
-    {"bandwidth", "Bus bandwidth of each collective over message size, measured and predicted.", draw, 12}};
+const Registration<Figure> kBandwidth{figures(), {.name = "bandwidth", .value = draw, .order = 12}};
 
 }  // namespace
 }  // namespace stepcast

@@ -61,10 +61,7 @@ Drawing draw(const FigureInput& input) {
   return draw_by_model(sheet, cases, panel_of);
 }
 
-const Registration<Figure> kBreakdown{
-    figures(),
-    {"breakdown",
-     "Compute, exposed and hidden communication, input, optimizer and idle time as stacked bars.", draw, 11}};
+const Registration<Figure> kBreakdown{figures(), {.name = "breakdown", .value = draw, .order = 11}};
 
 }  // namespace
 }  // namespace stepcast

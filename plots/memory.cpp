@@ -142,10 +142,7 @@ Drawing draw(const FigureInput& input) {
   return sheet.drawing();
 }
 
-const Registration<Figure> kMemory{
-    figures(),
-    {"memory", "Memory of every rank at its peak by category as stacked bars; --capacity 80GB draws a line.",
-     draw, 15}};
+const Registration<Figure> kMemory{figures(), {.name = "memory", .value = draw, .order = 15}};
 
 }  // namespace
 }  // namespace stepcast

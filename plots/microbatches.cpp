@@ -71,11 +71,7 @@ Drawing draw(const FigureInput& input) {
   return draw_chart(chart);
 }
 
-const Registration<Figure> kMicrobatches{
-    figures(),
-    {"microbatches",
-     "Throughput and bubble of pipelines against the number of micro-batches, a line per split and schedule.",
-     draw, 16}};
+const Registration<Figure> kMicrobatches{figures(), {.name = "microbatches", .value = draw, .order = 16}};
 
 }  // namespace
 }  // namespace stepcast

@@ -46,8 +46,7 @@ Drawing draw(const FigureInput& input) {
   return draw_chart(chart);
 }
 
-const Registration<Figure> kProgress{
-    figures(), {"progress", "Throughput and loss of real runs over time, step by step.", draw, 19}};
+const Registration<Figure> kProgress{figures(), {.name = "progress", .value = draw, .order = 19}};
 
 }  // namespace
 }  // namespace stepcast

@@ -117,11 +117,7 @@ Drawing draw(const FigureInput& input) {
   return drawing;
 }
 
-const Registration<Figure> kSensitivity{figures(),
-                                        {"sensitivity",
-                                         "Predicted speed-up by number of ranks, a curve per cluster: the "
-                                         "gain of a faster interconnect. Prints the numbers too.",
-                                         draw, 18}};
+const Registration<Figure> kSensitivity{figures(), {.name = "sensitivity", .value = draw, .order = 18}};
 
 }  // namespace
 }  // namespace stepcast

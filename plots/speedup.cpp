@@ -38,10 +38,7 @@ Drawing draw(const FigureInput& input) {
   return draw_chart(chart);
 }
 
-const Registration<Figure> kSpeedup{
-    figures(),
-    {"speedup", "Speed-up over one rank against the number of ranks, measured, predicted and ideal.", draw,
-     13}};
+const Registration<Figure> kSpeedup{figures(), {.name = "speedup", .value = draw, .order = 13}};
 
 }  // namespace
 }  // namespace stepcast

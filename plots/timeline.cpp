@@ -242,11 +242,7 @@ Drawing draw(const FigureInput& input) {
   return sheet.drawing();
 }
 
-const Registration<Figure> kTimeline{figures(),
-                                     {"timeline",
-                                      "The operations of one step on every rank and stream, or by stage and "
-                                      "micro-batch of a pipeline; several files above each other.",
-                                      draw, 14}};
+const Registration<Figure> kTimeline{figures(), {.name = "timeline", .value = draw, .order = 14}};
 
 }  // namespace
 }  // namespace stepcast

@@ -115,7 +115,9 @@ std::set<int> numbers_option(const po::variables_map& values, const std::string&
 }
 
 void declare_training_options(po::options_description& options) {
-  declare_options(options, "training", {{"strategies", entry_lines(strategies())}});
+  std::string all;
+  for (const auto& entry : strategies().entries()) all += "\n" + entry.name + ": " + entry.description;
+  declare_options(options, "training", {{"strategies", all}});
   for (const KnownOption& known : known_options())
     options.add_options()(known.option.name.c_str(), value_of(known.option), describe(known).c_str());
 }

@@ -101,12 +101,4 @@ std::string import_report(const Imported& imported);
 /// Writes JSON with the context of this command line, as above.
 bool write_json_output(const po::variables_map& values, const std::string& schema, nlohmann::json json);
 
-/// A line per entry with its description, for the help of an option.
-template <class Thing>
-std::string entry_lines(const Registry<Thing>& registry) {
-  std::string text;
-  for (const auto& entry : registry.entries()) text += fmt::format("\n{}: {}", entry.name, entry.description);
-  return text;
-}
-
 }  // namespace stepcast

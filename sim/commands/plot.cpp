@@ -12,10 +12,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-void declare(po::options_description& options) {
-  declare_options(options, "plot", {{"figures", entry_lines(figures())}});
-}
-
 FigureInput load_inputs(const Words& paths) {
   FigureInput input;
   for (const std::string& path : paths) {
@@ -155,8 +151,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kPlot{commands(),
-                                  {.name = "plot", .value = {.declare = declare, .run = run}, .order = 22}};
+const Registration<Command> kPlot{commands(), {.name = "plot", .value = {.run = run}, .order = 22}};
 
 }  // namespace
 }  // namespace stepcast

@@ -56,6 +56,11 @@ TEST_CASE("every figure draws the example results as SVG and PNG, next to script
   CHECK(folder.files() == 4 * figures().entries().size());
 }
 
+TEST_CASE("the page of 'plot' describes every figure", "[plots]") {
+  const std::string page = read_file(home_folder() / "commands" / "plot.yaml");
+  for (const auto& entry : figures().entries()) CHECK_THAT(page, Catch::Contains("- \"" + entry.name + ": "));
+}
+
 TEST_CASE("every figure refuses inputs that hold nothing to draw", "[plots]") {
   for (const auto& entry : figures().entries()) {
     INFO(entry.name);
