@@ -65,15 +65,7 @@ Imported import_torch_costs(const std::vector<std::string>& paths, const ImportT
 }
 
 const Registration<Importer> kTorchCosts{
-    importers(),
-    {.name = "torch-costs",
-     .description = "costs of PyTorch's own Gloo, measured by studies/pytorch/costs.py",
-     .value = {.makes = "calibration",
-               .use = "predict --calibration FILE",
-               .example = "gloo.json -o gloo.calibration.json",
-               .recognises = is_torch_costs,
-               .read = import_torch_costs},
-     .order = 6}};
+    importers(), {.name = "torch-costs", .value = {is_torch_costs, import_torch_costs}, .order = 6}};
 
 }  // namespace
 }  // namespace stepcast

@@ -47,6 +47,11 @@ Registry<Importer>& importers() {
   return registry;
 }
 
+YamlNode import_kind(const std::string& name) {
+  static const YamlNode kKinds = YamlNode::shipped("commands/importers.yaml").at("kinds");
+  return kKinds.at(name).allow_only({"description", "makes", "use", "example", "options", "several"});
+}
+
 std::unique_ptr<std::istream> open_text(const std::string& path) {
   auto text = std::make_unique<OpenText>();
   text->file.open(path, std::ios::binary);
@@ -81,13 +86,14 @@ const Registry<Importer>::Entry& importer_of(const std::string& path, const std:
   if (!kind.empty())
     return named<UsageError>(importers().entries(), &Registry<Importer>::Entry::name, "kind of --as", kind);
   if (const auto* entry = recognised_importer(file_head(path))) return *entry;
-  const auto known = transformed(
-      importers().entries(), [](const auto& entry) { return entry.name + " (" + entry.description + ")"; });
+  const auto known = transformed(importers().names(), [](const std::string& name) {
+    return name + " (" + import_kind(name).at("description").text() + ")";
+  });
   throw InputError("{}: the kind of this file is not known; --as sets it: {}", path, joined(known));
 }
 
 void check_options(const Registry<Importer>::Entry& kind, const ImportTexts& given) {
-  const auto understood = transformed(kind.value.options, &ImportOption::name);
+  const auto understood = transformed(import_kind(kind.name).items("options"), &YamlNode::text);
   for (const auto& [name, text] : given)
     if (std::ranges::find(understood, name) == understood.end())
       throw UsageError("--{} is no option for files of {}; it has {}", name, kind.name,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/registry.hpp"
+#include "core/yaml.hpp"
 
 /// Importers, one file each: other programs' files become files of this project.
 namespace stepcast {
@@ -25,18 +26,8 @@ struct Imported {
 /// Options of `import` by name without dashes.
 using ImportTexts = std::map<std::string, std::string>;
 
-/// An option of `import` that an importer understands.
-struct ImportOption {
-  std::string name;
-  std::string help;
-};
-
+/// A kind of files; import_kind() describes it.
 struct Importer {
-  std::string makes{};  ///< `cluster`; "": nothing, because files of the kind are refused or read as they are
-  std::string use{};    ///< where the new file is an input: `--cluster FILE`; "": the kind is refused
-  std::string example;  ///< a command
-  std::vector<ImportOption> options{};
-  bool several = false;  ///< reads several files at once
   /// True if a text that starts like this is of this kind, well-formed or not.
   std::function<bool(const std::string& head)> recognises;
   /// \throws InputError that starts with the file and names line, column or key, and what was expected;
@@ -45,6 +36,10 @@ struct Importer {
 };
 
 Registry<Importer>& importers();
+/// The kind in commands/importers.yaml: `description`, `example` (a command), and if they apply `makes` (`cluster`;
+/// without it files are refused or read as they are), `use` (where the new file is an input; without it files
+/// are refused), `options` (of `import` that it understands) and `several` (it reads several files at once).
+YamlNode import_kind(const std::string& name);
 
 /// Text of a file, without gzip's compression: up to the place where that is damaged or cut, less some KiB.
 /// \throws InputError if the file cannot be read

@@ -33,16 +33,10 @@ Imported import_chakra(const std::vector<std::string>& paths, const ImportTexts&
               "'stepcast predict --model {}' replays it with the traces of the other ranks", path)}};
 }
 
+bool is_execution_trace(const std::string& head) { return is_host_trace(head) || starts_chakra(head); }
+
 const Registration<Importer> kChakra{
-    importers(),
-    {.name = "chakra",
-     .description = "execution traces of MLCommons Chakra, PREFIX.RANK.et, one of each rank",
-     .value = {.use = "predict --model PREFIX.0.et, without import",
-               .example = "step.0.et",
-               .recognises =
-                   [](const std::string& head) { return is_host_trace(head) || starts_chakra(head); },
-               .read = import_chakra},
-     .order = 90}};
+    importers(), {.name = "chakra", .value = {is_execution_trace, import_chakra}, .order = 90}};
 
 }  // namespace
 }  // namespace stepcast

@@ -90,17 +90,7 @@ Imported import_configuration(const std::vector<std::string>& paths, const Impor
 }
 
 const Registration<Importer> kHuggingFace{
-    importers(),
-    {.name = "hf",
-     .description = "config.json of Hugging Face's transformers",
-     .value = {.makes = "model",
-               .use = "--model FILE; without import --model hf:FILE:sequence=4096",
-               .example = "Qwen3-8B/config.json --sequence 8192 -o qwen3.yaml",
-               .options = {{"sequence",
-                            "of a model: tokens per sequence; default: 4096, or fewer positions"}},
-               .recognises = is_configuration,
-               .read = import_configuration},
-     .order = 60}};
+    importers(), {.name = "hf", .value = {is_configuration, import_configuration}, .order = 60}};
 
 }  // namespace
 }  // namespace stepcast

@@ -41,14 +41,7 @@ Imported import_archive(const std::vector<std::string>& paths, const ImportTexts
 }
 
 const Registration<Importer> kTorch{importers(),
-                                    {.name = "torch",
-                                     .description = "archive of torch.export (.pt2), PyTorch 2.4 and later",
-                                     .value = {.makes = "model",
-                                               .use = "--model FILE; without import --model net.pt2",
-                                               .example = "net.pt2 -o net.yaml",
-                                               .recognises = is_archive,
-                                               .read = import_archive},
-                                     .order = 1}};
+                                    {.name = "torch", .value = {is_archive, import_archive}, .order = 1}};
 
 }  // namespace
 }  // namespace stepcast

@@ -395,11 +395,7 @@ struct XmlHost {
 };
 
 const Registration<Importer> kNcclXml{
-    importers(),
-    {.name = "nccl-xml",
-     .description = "the XML file that NCCL_TOPO_DUMP_FILE names, or a cloud's NCCL_TOPO_FILE",
-     .value = cluster_importer(is_nccl_xml, read_nccl_xml, "topo.xml --device h100-sxm -o node.yaml"),
-     .order = 10}};
+    importers(), {.name = "nccl-xml", .value = {is_nccl_xml, cluster_importer(read_nccl_xml)}, .order = 10}};
 
 }  // namespace
 

@@ -271,10 +271,7 @@ struct MatrixReader {
 
 const Registration<Importer> kNvidiaSmi{
     importers(),
-    {.name = "nvidia-smi",
-     .description = "the matrix of 'nvidia-smi topo -m'",
-     .value = cluster_importer(is_nvidia_smi, read_nvidia_smi, "topo.txt --device h100-sxm -o node.yaml"),
-     .order = 30}};
+    {.name = "nvidia-smi", .value = {is_nvidia_smi, cluster_importer(read_nvidia_smi)}, .order = 30}};
 
 }  // namespace
 

@@ -10,16 +10,12 @@ bool is_rocm_smi(const std::string& text) {
                       {"Weight between two GPUs", "Hops between two GPUs", "Link Type between two GPUs"});
 }
 
-const Registration<Importer> kRocmSmi{
-    importers(),
-    {.name = "rocm-smi",
-     .description = "the tables of 'rocm-smi --showtopo'",
-     .value = {.example = "topo.txt",
-               .recognises = is_rocm_smi,
-               .read = [](const std::vector<std::string>& paths, const ImportTexts&) -> Imported {
-                 fail_at(paths.front(), {}, kNoXgmi);
-               }},
-     .order = 20}};
+Imported refuse(const std::vector<std::string>& paths, const ImportTexts& /*options*/) {
+  fail_at(paths.front(), {}, kNoXgmi);
+}
+
+const Registration<Importer> kRocmSmi{importers(),
+                                      {.name = "rocm-smi", .value = {is_rocm_smi, refuse}, .order = 20}};
 
 }  // namespace
 }  // namespace stepcast

@@ -52,25 +52,15 @@ ImportedCluster import_cluster(ClusterReader reader, const std::string& text, co
   return imported;
 }
 
-Importer cluster_importer(bool recognises(const std::string&), ClusterReader reader,
-                          const std::string& example) {
-  return {.makes = "cluster",
-          .use = "--cluster FILE",
-          .example = example,
-          .options = {{"device", "the GPUs, a name in topologies/devices/devices.yaml"},
-                      {"smp-bandwidth",
-                       "of a cluster: between two sockets, as 22GB/s; default: as NCCL counts it "
-                       "for the CPU or its generation"},
-                      {"pcie-generation", "of a cluster: 1 to 6; default: the file's, or the device's"}},
-          .recognises = recognises,
-          .read = [reader](const std::vector<std::string>& paths, const ImportTexts& texts) {
-            ImportedCluster imported =
-                import_cluster(reader, read_file(paths.front()), paths.front(), import_options(texts));
-            return Imported{.text = to_yaml(imported.cluster),
-                            .understood = split(tree_text(imported.cluster)),
-                            .assumed = std::move(imported.assumed),
-                            .ignored = std::move(imported.ignored)};
-          }};
+decltype(Importer::read) cluster_importer(ClusterReader reader) {
+  return [reader](const std::vector<std::string>& paths, const ImportTexts& texts) {
+    ImportedCluster imported =
+        import_cluster(reader, read_file(paths.front()), paths.front(), import_options(texts));
+    return Imported{.text = to_yaml(imported.cluster),
+                    .understood = split(tree_text(imported.cluster)),
+                    .assumed = std::move(imported.assumed),
+                    .ignored = std::move(imported.ignored)};
+  };
 }
 
 std::string at_place(const std::string& file, FilePosition place) {

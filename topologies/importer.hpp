@@ -46,9 +46,8 @@ ImportedCluster read_nccl_xml(const std::string& text, const std::string& file, 
 ImportedCluster import_cluster(ClusterReader reader, const std::string& text, const std::string& file,
                                const ImportOptions& options);
 
-/// Importer of one file that becomes a cluster. \param example command without `stepcast import`
-Importer cluster_importer(bool recognises(const std::string&), ClusterReader reader,
-                          const std::string& example);
+/// Importer::read of one file that becomes a cluster.
+decltype(Importer::read) cluster_importer(ClusterReader reader);
 
 /// Why files of AMD GPUs are refused.
 inline constexpr const char* kNoXgmi =

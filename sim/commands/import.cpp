@@ -13,21 +13,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Options of all importers, each once.
-ImportTexts known_options() {
-  ImportTexts helps;
-  for (const auto& entry : importers().entries())
-    for (const ImportOption& option : entry.value.options)
-      if (std::string& help = helps[option.name]; help.empty()) help = option.help;
-  return helps;
-}
-
-void declare(po::options_description& options) {
-  declare_options(options, "import");
-  declare_import_options(options);
-  declare_options(options, "import", {}, "more");
-}
-
 std::string file_text(const Imported& imported) {
   if (imported.schema.empty()) return written_line() + imported.text;
   nlohmann::json json = nlohmann::json::parse(imported.text);
@@ -46,7 +31,7 @@ ExitCode run(const po::variables_map& values) {
     if (const auto& other = importer_of(file, text_option(values, "as")); other.name != kind.name)
       throw UsageError("'{}' is of {}, '{}' of {}; import them one by one", files.front(), kind.name, file,
                        other.name);
-  if (files.size() > 1 && !kind.value.several)
+  if (files.size() > 1 && !import_kind(kind.name).flag("several"))
     throw UsageError("files of {} are imported one by one, got {}", kind.name, files.size());
   const ImportTexts options = import_texts(values);
   check_options(kind, options);
@@ -61,30 +46,28 @@ ExitCode run(const po::variables_map& values) {
 /// Kinds of files with an example each.
 std::string kinds_text() {
   std::string text = "Kinds of files:\n";
-  for (const auto& [name, description, value, order] : importers().entries())
-    text += fmt::format("  {}: {}\n      {}\n      stepcast import {}\n", name, description,
-                        !value.makes.empty() ? fmt::format("makes a {} ({})", value.makes, value.use)
-                        : value.use.empty()  ? "refused with the reason"
-                                             : "read as it is (" + value.use + ")",
-                        value.example);
+  for (const std::string& name : importers().names()) {
+    const YamlNode kind = import_kind(name);
+    const std::string use = kind.text_or("use", "");
+    text += fmt::format("  {}: {}\n      {}\n      stepcast import {}\n", name, kind.at("description").text(),
+                        kind.has("makes") ? fmt::format("makes a {} ({})", kind.at("makes").text(), use)
+                        : use.empty()     ? "refused with the reason"
+                                          : "read as it is (" + use + ")",
+                        kind.at("example").text());
+  }
   return text;
 }
 
 const Registration<Command> kImport{
-    commands(),
-    {.name = "import", .value = {.declare = declare, .run = run, .ending = kinds_text}, .order = 24}};
+    commands(), {.name = "import", .value = {.run = run, .ending = kinds_text}, .order = 24}};
 
 }  // namespace
 
-void declare_import_options(po::options_description& options) {
-  for (const auto& [name, help] : known_options())
-    options.add_options()(name.c_str(), po::value<std::string>(), help.c_str());
-}
-
 ImportTexts import_texts(const po::variables_map& values) {
+  static const YamlNode kOptions = YamlNode::shipped("commands/importers.yaml").at("options");
   ImportTexts given;
-  for (const auto& [name, help] : known_options())
-    if (values.count(name) != 0) given[name] = text_option(values, name);
+  for (const auto& [name, text] : given_options(values))
+    if (kOptions.has(name)) given[name] = text;
   return given;
 }
 

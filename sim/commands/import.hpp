@@ -5,10 +5,7 @@
 
 namespace stepcast {
 
-/// Declares the options of all importers, each once.
-void declare_import_options(po::options_description& options);
-
-/// Given options of importers.
+/// Given options of commands/importers.yaml.
 ImportTexts import_texts(const po::variables_map& values);
 
 }  // namespace stepcast

@@ -68,18 +68,16 @@ bool show_own_yaml(const std::string& file, const ImportTexts& options) {
 
 ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& kind,
                       const ImportTexts& options) {
-  print(file, kind.name + ", " + kind.description,
-        kind.value.makes.empty() ? kind.value.use.empty() ? "nothing yet" : kind.value.use
-                                 : fmt::format("'stepcast import', which makes a {} of it, for {}",
-                                               kind.value.makes, kind.value.use));
+  const YamlNode page = import_kind(kind.name);
+  const std::string use = page.text_or("use", "");
+  print(file, kind.name + ", " + page.at("description").text(),
+        page.has("makes")
+            ? fmt::format("'stepcast import', which makes a {} of it, for {}", page.at("makes").text(), use)
+        : use.empty() ? "nothing yet"
+                      : use);
   const Imported imported = kind.value.read({file}, options);
   std::cout << import_report(imported);
   return ExitCode::kDone;
-}
-
-void declare(po::options_description& options) {
-  declare_options(options, "show");
-  declare_import_options(options);
 }
 
 ExitCode run(const po::variables_map& values) {
@@ -99,8 +97,7 @@ ExitCode run(const po::variables_map& values) {
   return show_foreign(file, kind, options);
 }
 
-const Registration<Command> kShow{commands(),
-                                  {.name = "show", .value = {.declare = declare, .run = run}, .order = 24}};
+const Registration<Command> kShow{commands(), {.name = "show", .value = {.run = run}, .order = 24}};
 
 }  // namespace
 }  // namespace stepcast

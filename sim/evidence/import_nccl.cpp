@@ -170,22 +170,7 @@ Imported import_collectives(const std::vector<std::string>& paths, const ImportT
 }
 
 const Registration<Importer> kNcclTests{
-    importers(),
-    {.name = "nccl-tests",
-     .description = "collectives measured by nccl-tests, rccl-tests or NCCL Inspector",
-     .value = {.makes = "calibration",
-               .use = "--calibration FILE; of several hosts 'compare FILE'",
-               .example = "all_reduce.txt all_gather.json -o node.calibration.json",
-               .options = {{"device", ""},
-                           {"collective",
-                            "for text that does not name its test: all_reduce, all_gather, reduce_scatter, "
-                            "alltoall or broadcast"},
-                           {"gpus",
-                            "for text that does not list its ranks; else selects rows of so many GPUs"}},
-               .several = true,
-               .recognises = is_measured_collectives,
-               .read = import_collectives},
-     .order = 40}};
+    importers(), {.name = "nccl-tests", .value = {is_measured_collectives, import_collectives}, .order = 40}};
 
 }  // namespace
 }  // namespace stepcast

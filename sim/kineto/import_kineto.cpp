@@ -271,21 +271,8 @@ Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts&
   return imported;
 }
 
-const Registration<Importer> kKineto{
-    importers(),
-    {.name = "kineto",
-     .description = "profiles of torch.profiler (Kineto), .json or .json.gz, of one or more ranks",
-     .value =
-         {.makes = "trace",
-          .use = "predict --trace FILE",
-          .example = "rank0.trace.json.gz rank1.trace.json.gz -o mine.trace.json",
-          .options = {{"batch", "of a profile: samples per rank and step"},
-                      {"model",
-                       "of a launch file or profile that does not describe it: as in 'predict --model'"}},
-          .several = true,
-          .recognises = is_kineto,
-          .read = import_kineto},
-     .order = 5}};
+const Registration<Importer> kKineto{importers(),
+                                     {.name = "kineto", .value = {is_kineto, import_kineto}, .order = 5}};
 
 }  // namespace
 }  // namespace stepcast

@@ -22,19 +22,7 @@ Imported import_launch(const std::vector<std::string>& paths, const ImportTexts&
 }
 
 const Registration<Importer> kLaunch{
-    importers(),
-    {.name = "launch",
-     .description = "train.sh of Megatron-LM, recipe.py of NeMo, TOML of torchtitan, JSON of DeepSpeed, YAML "
-                    "of accelerate",
-     .value = {.makes = "file of options",
-               .use = "predict --from FILE, which reads launch files too",
-               .example = "train.sh --world-size 64 -o options.yaml",
-               .options = {{"model",
-                            "of a launch file or profile that does not describe it: as in 'predict --model'"},
-                           {"world-size", "of a launch file that does not contain it: number of ranks"}},
-               .recognises = is_launch_text,
-               .read = import_launch},
-     .order = 80}};
+    importers(), {.name = "launch", .value = {is_launch_text, import_launch}, .order = 80}};
 
 }  // namespace
 }  // namespace stepcast

@@ -137,7 +137,9 @@ Seeds recognised_as(const std::string& kind) {
 
 /// Reads as `import --as KIND` does, and where that error message names --device with one; then what was made
 /// of it, as another command would.
-void import(const Importer& importer, const std::string& path) {
+void import(const std::string& kind, const std::string& path) {
+  const Importer& importer = importers().find(kind);
+  const std::string makes = import_kind(kind).text_or("makes", "");
   Imported imported;
   try {
     imported = importer.read({path}, {});
@@ -145,12 +147,12 @@ void import(const Importer& importer, const std::string& path) {
     if (std::string_view(error.what()).find("--device") == std::string_view::npos) throw;
     imported = importer.read({path}, {{"device", "h100-sxm"}});
   }
-  if (importer.makes.empty()) return;
+  if (makes.empty()) return;
   if (!imported.obstacles.empty()) throw InputError("{}", imported.obstacles.front());
   const std::string made = path + ".made.yaml";
   std::ofstream(made) << imported.text;
-  if (importer.makes == "cluster") load_cluster(made);
-  if (importer.makes == "model") load_model(made);
+  if (makes == "cluster") load_cluster(made);
+  if (makes == "model") load_model(made);
 }
 
 std::vector<Target> import_targets() {
@@ -158,8 +160,8 @@ std::vector<Target> import_targets() {
   for (const auto& entry : importers().entries()) {
     Target target{
         .name = "import " + entry.name, .ending = ".txt", .seeds = recognised_as(entry.name), .read = {}};
-    target.read = [&importer = entry.value](const std::string& path) { import(importer, path); };
-    target.refuses = entry.value.use.empty();
+    target.read = [kind = entry.name](const std::string& path) { import(kind, path); };
+    target.refuses = !import_kind(entry.name).has("use");
     all.push_back(std::move(target));
   }
   return all;

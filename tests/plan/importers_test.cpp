@@ -70,9 +70,10 @@ TEST_CASE("every importer has texts that it recognises, an example and a use", "
   for (const auto& entry : importers().entries()) {
     INFO(entry.name);
     CHECK(seen.contains(entry.name));
-    CHECK_FALSE(entry.description.empty());
-    CHECK_FALSE(entry.value.example.empty());
-    CHECK((entry.value.makes.empty() || !entry.value.use.empty()));
+    const YamlNode kind = import_kind(entry.name);
+    CHECK_FALSE(kind.at("description").text().empty());
+    CHECK_FALSE(kind.at("example").text().empty());
+    CHECK((!kind.has("makes") || kind.has("use")));
   }
   CHECK(recognised_importer("hello\n") == nullptr);
   CHECK(recognised_importer("{\"a\": 1}\n") == nullptr);
@@ -84,8 +85,8 @@ TEST_CASE("an import of a cut or changed file ends in a result or in an error th
   for (const auto& [kind, text] : known_texts()) {
     const Importer& importer = importers().find(kind);
     ImportTexts options;
-    for (const ImportOption& option : importer.options)
-      if (option.name == "device") options[option.name] = "h100-sxm";
+    for (const YamlNode& option : import_kind(kind).items("options"))
+      if (option.text() == "device") options["device"] = "h100-sxm";
     const std::size_t step = text.size() / 12 + 1;
     for (std::size_t at = 0; at < text.size(); at += step)
       for (const std::string& broken : {text.substr(0, at), text.substr(0, at) + "9" + text.substr(at),
