@@ -106,10 +106,6 @@ constexpr double bus_factor(CollectiveKind kind, int ranks) {
 
 /// Bytes by category.
 using MemoryBytes = EnumArray<kMemoryCategories, double>;
-inline double total(const MemoryBytes& bytes) {
-  double sum = 0.0;
-  for (const double each : bytes) sum += each;
-  return sum;
-}
+inline double total(const MemoryBytes& bytes) { return sum_of(bytes, std::identity()); }
 
 }  // namespace stepcast

@@ -34,18 +34,32 @@ std::vector<double> numbers_of(const Result& result, std::size_t stages, int str
   return numbers;
 }
 
+/// A step with `parts` of its micro-batches, after warm-up steps. With many micro-batches the first step is
+/// like all others.
+std::vector<double> replayed(PlanModels& models, const Plan& plan, int parts, int warmup_steps) {
+  PredictionRequest request = request_of(models.problem(), plan);
+  request.costs.batch = *request.costs.batch / request.training.micro_batches * parts;
+  request.training.micro_batches = parts;
+  request.replay.warmup_steps = warmup_steps;
+  request.brief = true;
+  request.known = &models.known();
+  const Result result = predict(request);
+  return numbers_of(result, static_cast<std::size_t>(plan.number("pipeline")),
+                    view_of(models, plan).stage_stride);
+}
+
 }  // namespace
 
 double PlanForecast::bubble() const { return std::max(0.0, mean.idle_s / mean.step_s()); }
 
-std::vector<double> PlanReplays::numbers(const Plan& plan) {
+std::vector<double> replayed_numbers(PlanModels& models, const Plan& plan) {
   constexpr int kFew = 4, kMany = 12;
   constexpr double kExact = 1e-3;
   const int parts = plan.number("micro-batches"), round = plan.number("pipeline");
   double operations = 0.0, latest = 0.0;
   for (int few = kFew; parts > kMany * round && 2 * few * round < parts; few *= 2) {
-    const std::vector<double> before = replayed(plan, (few - 1) * round, 0);
-    std::vector<double> numbers = replayed(plan, few * round, 0);
+    const std::vector<double> before = replayed(models, plan, (few - 1) * round, 0);
+    std::vector<double> numbers = replayed(models, plan, few * round, 0);
     const double more = static_cast<double>(parts) / round - few;
     operations += numbers[kOperations] + before[kOperations];
     std::vector<double> added;
@@ -58,13 +72,13 @@ std::vector<double> PlanReplays::numbers(const Plan& plan) {
     if (error < kExact * numbers[kStep]) return numbers;
     latest = numbers[kStep];
   }
-  std::vector<double> numbers = replayed(plan, parts, 1);
+  std::vector<double> numbers = replayed(models, plan, parts, 1);
   numbers[kOperations] += operations;
   return numbers;
 }
 
-PlanForecast PlanReplays::forecast(const Plan& plan, const std::vector<double>& numbers,
-                                   double memory_bound) {
+PlanForecast forecast_of(PlanModels& models, const Plan& plan, const std::vector<double>& numbers,
+                         double memory_bound) {
   // Results of large worlds contain the memory of some ranks alone.
   PlanForecast forecast{
       .step_s = numbers[kStep], .memory_bytes = memory_bound, .operations = numbers[kOperations]};
@@ -75,27 +89,14 @@ PlanForecast PlanReplays::forecast(const Plan& plan, const std::vector<double>& 
   forecast.stage_memory_bytes.assign(numbers.begin() + at, numbers.begin() + at + plan.number("pipeline"));
   for (const double bytes : forecast.stage_memory_bytes)
     forecast.memory_bytes = std::max(forecast.memory_bytes, bytes);
-  forecast.samples_per_s = models_.problem().samples / forecast.step_s;
-  const DeviceModel& device = models_.device();
+  forecast.samples_per_s = models.problem().samples / forecast.step_s;
+  const DeviceModel& device = models.device();
   if (!device.gpu) return forecast;
   Flop flop;
-  for (const Segment& segment : models_.whole().segments)
-    flop += segment.flop.forward + segment.flop.backward;
+  for (const Segment& segment : models.whole().segments) flop += segment.flop.forward + segment.flop.backward;
   forecast.mfu = forecast.samples_per_s * flop.count() / plan.number("world-size") /
-                 device.peak.at(device_dtype(models_.problem().precision.compute)).count();
+                 device.peak.at(device_dtype(models.problem().precision.compute)).count();
   return forecast;
-}
-
-std::vector<double> PlanReplays::replayed(const Plan& plan, int parts, int warmup_steps) {
-  PredictionRequest request = request_of(models_.problem(), plan);
-  request.costs.batch = *request.costs.batch / request.training.micro_batches * parts;
-  request.training.micro_batches = parts;
-  request.replay.warmup_steps = warmup_steps;
-  request.brief = true;
-  request.known = &models_.known();
-  const Result result = predict(request);
-  return numbers_of(result, static_cast<std::size_t>(plan.number("pipeline")),
-                    view_of(models_, plan).stage_stride);
 }
 
 }  // namespace stepcast

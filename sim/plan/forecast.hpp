@@ -24,22 +24,10 @@ struct PlanForecast {
   [[nodiscard]] double bubble() const;
 };
 
-/// Replays plans of one problem.
-class PlanReplays {
- public:
-  explicit PlanReplays(PlanModels& models) : models_(models) {}
-
-  /// Numbers of a forecast, which another process can return. \throws Error as predict()
-  std::vector<double> numbers(const Plan& plan);
-  /// \param bound of the plan's memory
-  PlanForecast forecast(const Plan& plan, const std::vector<double>& numbers, double memory_bound);
-
- private:
-  /// A step with `parts` of its micro-batches, after warm-up steps. With many micro-batches the first step is
-  /// like all others.
-  std::vector<double> replayed(const Plan& plan, int parts, int warmup_steps);
-
-  PlanModels& models_;
-};
+/// Numbers of a plan's replays, which another process can return. \throws Error as predict()
+std::vector<double> replayed_numbers(PlanModels& models, const Plan& plan);
+/// \param numbers of its replays \param memory_bound of the plan
+PlanForecast forecast_of(PlanModels& models, const Plan& plan, const std::vector<double>& numbers,
+                         double memory_bound);
 
 }  // namespace stepcast

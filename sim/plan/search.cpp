@@ -210,7 +210,7 @@ struct PlanSearch {
   /// Numbers of the replay, or the error of `predict`.
   std::string answer(const PlanRecord& record) {
     try {
-      return kReplayed + packed(replays.numbers(record.plan));
+      return kReplayed + packed(replayed_numbers(models, record.plan));
     } catch (const Error& error) {
       return kFailed + std::string(error.what());
     }
@@ -222,8 +222,8 @@ struct PlanSearch {
       ++outcome.counts.failed;
       return;
     }
-    record.forecast = replays.forecast(record.plan, unpacked(std::string_view(answer).substr(1)),
-                                       record.bound.memory_bytes);
+    record.forecast = forecast_of(models, record.plan, unpacked(std::string_view(answer).substr(1)),
+                                  record.bound.memory_bytes);
     ++outcome.counts.replayed;
     outcome.counts.operations += record.forecast->operations;
     record.fits = record.forecast->memory_bytes <= bounds.memory_limit();
@@ -307,7 +307,6 @@ struct PlanSearch {
   };
 
   const Clock::time_point search_start = Clock::now();
-  PlanReplays replays{models};
   PlanOutcome outcome{};             ///< with the plans that are no longer in waiting
   std::deque<PlanRecord> waiting{};  ///< whose places stay when others are added
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue{};  ///< the least bound is on top
