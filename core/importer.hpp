@@ -36,9 +36,10 @@ struct Importer {
 };
 
 Registry<Importer>& importers();
-/// The kind in commands/importers.yaml: `description`, `example` (a command), and if they apply `makes` (`cluster`;
-/// without it files are refused or read as they are), `use` (where the new file is an input; without it files
-/// are refused), `options` (of `import` that it understands) and `several` (it reads several files at once).
+/// The kind in commands/importers.yaml: `description`, `example` (a command), and if they apply `makes` (such
+/// as `cluster`; without it files are refused or read as they are), `use` (where the new file is an
+/// input; without it files are refused), `options` (of `import` that it understands), `several` (it reads
+/// several files at once).
 YamlNode import_kind(const std::string& name);
 
 /// Text of a file, without gzip's compression: up to the place where that is damaged or cut, less some KiB.

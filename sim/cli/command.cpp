@@ -202,8 +202,7 @@ const std::vector<std::string>& command_line() { return typed_words(); }
 po::variables_map parse_words(const std::string& name, const std::vector<std::string>& words) {
   const Command& command = commands().find(name);
   static std::map<std::string, po::options_description> tables;  // many requests use one table
-  if (!tables.contains(name)) tables.emplace(name, option_table(name, command));
-  const po::options_description& options = tables.at(name);
+  const po::options_description& options = cached(tables, name, [&] { return option_table(name, command); });
   po::positional_options_description positional;
   if (const std::string option = command_page(name).text_or("positional", ""); !option.empty())
     positional.add(option.c_str(), -1);

@@ -23,12 +23,12 @@ void add_totals(const Result& result, const RowScope& scope, RowValues& values) 
   values["total_time_s"] = values["epoch_time_s"] = {total_s};
   if (scope.alone_total > 0.0) {
     values["speedup"] = {scope.alone_total / total_s};
-    values["efficiency"] = {scope.alone_total / total_s / scope.world_size};
+    values["efficiency"] = {scope.alone_total / total_s / result.configuration.world_size};
   }
   if (result.breakdown.empty()) return;
   const Breakdown& part = result.breakdown.front();
   values["compute_time_s"] = {part.compute_s * scope.steps};
-  if (scope.world_size > 1)  // no model has the cost of calls without a partner
+  if (result.configuration.world_size > 1)  // no model has the cost of calls without a partner
     values["communication_time_s"] = {part.exposed_communication_s * scope.steps};
 }
 

@@ -27,7 +27,6 @@ inline constexpr const char *kStepTime = "step_time_s", *kPeakMemory = "peak_mem
 struct RowScope {
   double steps = 0.0;        ///< of all epochs; 0: not known
   double alone_total = 0.0;  ///< seconds of the same work on one rank; 0: not known
-  int world_size = 1;
 };
 
 struct RowQuantity {

@@ -44,7 +44,7 @@ Result RowModel::result_of(std::size_t row, const Words& words, bool brief) cons
 }
 
 RowScope RowModel::scope_of(std::size_t row, const Configuration& run) const {
-  RowScope scope{steps_of(set_, set_.rows[row], run), 0.0, run.world_size};
+  RowScope scope{steps_of(set_, set_.rows[row], run), 0.0};
   for (const Row& other : set_.rows)
     for (const char* quantity : {"total_time_s", "epoch_time_s"})
       if (const std::string* strategy = set_.option(other, "strategy");
@@ -60,8 +60,7 @@ RowValues RowModel::values_of(std::size_t row, const Words& words) const {
 
 const RowValues& RowModel::at(std::size_t row, const Assignment& parameters) {
   const Words words = words_of(set_, set_.rows[row], parameters);
-  const auto found = known_.find(words);
-  return found != known_.end() ? found->second : known_.emplace(words, values_of(row, words)).first->second;
+  return cached(known_, words, [&] { return values_of(row, words); });
 }
 
 std::vector<const RowValues*> RowModel::at(const std::vector<std::size_t>& rows,

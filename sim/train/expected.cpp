@@ -34,8 +34,7 @@ ExpectedTraining::ExpectedTraining(const TrainingFacts& facts, const TrainingReq
 
 const TrainingPlan& ExpectedTraining::known(int ranks) {
   facts_.ranks = ranks;
-  if (!known_.contains(ranks)) known_.emplace(ranks, plan_training(facts_, request_));
-  return known_.at(ranks);
+  return cached(known_, ranks, [&] { return plan_training(facts_, request_); });
 }
 
 double ExpectedTraining::wall_s(int ranks, double step_s) {
