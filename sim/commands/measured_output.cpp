@@ -60,7 +60,9 @@ std::string parameters_text(const SetResult& result) {
   for (const FittedParameter& one : result.forecast.parameters)
     table.add({one.name, short_number(one.value) + one.unit,
                short_number(one.low) + " to " + short_number(one.high),
-               result.set.folds > 0 ? short_number(one.least) + " to " + short_number(one.most) : "-",
+               result.set.folds > 0
+                   ? short_number(one.least_of_folds) + " to " + short_number(one.most_of_folds)
+                   : "-",
                percent_text(one.left, 0) + (one.left > 0.5 ? ": not determined" : "")});
   std::string text = table.text();
   for (std::size_t i = 0; i < result.forecast.correlation.size(); ++i)

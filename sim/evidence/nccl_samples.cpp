@@ -248,22 +248,12 @@ NcclMeasurements read_json(const std::string& path, const std::string& text,
 
 }  // namespace
 
-const std::vector<std::pair<std::string, CollectiveKind>>& nccl_kinds() {
-  static const std::vector<std::pair<std::string, CollectiveKind>> kKinds{
-      {"all_reduce", CollectiveKind::kAllReduce},
-      {"all_gather", CollectiveKind::kAllGather},
-      {"reduce_scatter", CollectiveKind::kReduceScatter},
-      {"alltoall", CollectiveKind::kAllToAll},
-      {"broadcast", CollectiveKind::kBroadcast}};
-  return kKinds;
-}
-
 std::vector<std::string> nccl_kind_names() {
-  return transformed(nccl_kinds(), [](const auto& kind) { return kind.first; });
+  return transformed(kNcclKinds, [](const auto& kind) { return std::string(kind.first); });
 }
 
 std::optional<CollectiveKind> nccl_kind(const std::string& name) {
-  for (const auto& [known, kind] : nccl_kinds())
+  for (const auto& [known, kind] : kNcclKinds)
     if (bare(known) == bare(name)) return kind;
   return {};
 }

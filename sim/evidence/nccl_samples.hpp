@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,7 +17,12 @@ namespace stepcast {
 inline constexpr const char* kSplitWorld = "the table is of the first group; others run at the same time";
 
 /// Names of the forecast collectives in nccl-tests' programs.
-const std::vector<std::pair<std::string, CollectiveKind>>& nccl_kinds();
+inline constexpr std::array<std::pair<const char*, CollectiveKind>, 5> kNcclKinds{
+    {{"all_reduce", CollectiveKind::kAllReduce},
+     {"all_gather", CollectiveKind::kAllGather},
+     {"reduce_scatter", CollectiveKind::kReduceScatter},
+     {"alltoall", CollectiveKind::kAllToAll},
+     {"broadcast", CollectiveKind::kBroadcast}}};
 std::vector<std::string> nccl_kind_names();
 /// Kind of `AllReduce`, `all_reduce` and `all_reduce_perf`; none for others.
 std::optional<CollectiveKind> nccl_kind(const std::string& name);

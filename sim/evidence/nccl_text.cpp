@@ -218,7 +218,7 @@ struct NcclTextReader {
     }
     std::vector<CollectiveKind> fitting;
     std::vector<std::string> names;
-    for (const auto& [name, kind] : nccl_kinds()) {
+    for (const auto& [name, kind] : kNcclKinds) {
       const GpuRange range = gpus_of(kind, ratio);
       if (!ratio.known() || !allows_kind(run.rows.front(), kind) || range.first > range.last) continue;
       if (stated > 0 && !range.contains(stated)) continue;

@@ -224,8 +224,9 @@ struct SetFit {
       const Fit found = fit(model.residuals(rest, whole.chosen), {middle()}, &near);
       for (std::size_t j = 0; j < result.parameters.size(); ++j) {
         const double value = set.free[j].at(found.deviations[j]);
-        result.parameters[j].least = std::min(result.parameters[j].least, value);
-        result.parameters[j].most = std::max(result.parameters[j].most, value);
+        FittedParameter& one = result.parameters[j];
+        one.least_of_folds = std::min(one.least_of_folds, value);
+        one.most_of_folds = std::max(one.most_of_folds, value);
       }
       fill(held, model.parameters(found.deviations, whole.chosen), result, static_cast<int>(fold));
     }

@@ -38,8 +38,8 @@ struct RowForecast {
 struct FittedParameter {
   std::string name, unit, source;
   double value = 0.0, low = 0.0, high = 0.0;  ///< two standard deviations of the posterior
-  double left = 1.0;               ///< posterior over prior standard deviation; near 1: not determined
-  double least = 0.0, most = 0.0;  ///< over the folds
+  double left = 1.0;  ///< posterior over prior standard deviation; near 1: not determined
+  double least_of_folds = 0.0, most_of_folds = 0.0;
 };
 
 struct SetForecast {

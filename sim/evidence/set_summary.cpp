@@ -77,13 +77,6 @@ SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast) {
   return accuracy;
 }
 
-void to_json(nlohmann::json& json, const FittedParameter& one) {
-  json = {
-      {"name", one.name},    {"unit", one.unit}, {"value", one.value},          {"low", one.low},
-      {"high", one.high},    {"left", one.left}, {"least_of_folds", one.least}, {"most_of_folds", one.most},
-      {"source", one.source}};
-}
-
 nlohmann::json json_of(const RowSet& set, const SetForecast& forecast) {
   nlohmann::json json{{"id", set.id()},
                       {"title", set.title},

@@ -34,6 +34,7 @@ std::string memory_quantity(const Row& row);
 
 SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast);
 nlohmann::json json_of(const RowSet& set, const SetForecast& forecast);
-void to_json(nlohmann::json& json, const FittedParameter& one);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FittedParameter, name, unit, source, value, low, high, left,
+                                   least_of_folds, most_of_folds)
 
 }  // namespace stepcast

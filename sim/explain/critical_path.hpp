@@ -27,8 +27,8 @@ struct PathPart {
 struct PathWait {
   int rank = 0;
   int for_rank = 0;
-  std::string op;        ///< operation of `rank` that waits
-  double seconds = 0.0;  ///< from its start until `for_rank` joins
+  std::string name;     ///< of the operation of `rank` that waits
+  double time_s = 0.0;  ///< from its start until `for_rank` joins
 };
 
 /// Parts adjoin in order of time and add up to the step of the slowest rank.

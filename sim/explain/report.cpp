@@ -12,6 +12,10 @@
 #include "core/units.hpp"
 
 namespace stepcast {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathWait, rank, for_rank, name, time_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Standstill, rank, for_rank, because_of, time_s)
+
 namespace {
 
 constexpr std::size_t kMostRows = 12;
@@ -93,8 +97,8 @@ std::string waits_text(const Explanation& e) {
   Table table({"rank", "waits for rank", "because of rank", "wait", "of the step"});
   for (const Standstill& one : e.standstills | std::views::take(kMostRows))
     table.add({rank_name(e.recording, one.rank), rank_name(e.recording, one.for_rank),
-               rank_name(e.recording, one.because_of), to_text(Seconds(one.seconds)),
-               percent_text(one.seconds / e.path.step_s)});
+               rank_name(e.recording, one.because_of), to_text(Seconds(one.time_s)),
+               percent_text(one.time_s / e.path.step_s)});
   const auto [most, waited] = most_waited_for(e.standstills);
   const std::map<int, double> busy = computing(e.recording);
   std::vector<double> others;
@@ -186,13 +190,6 @@ nlohmann::json explanation_json(const Explanation& e, double more) {
     if (part.op >= 0) json["name"] = e.recording.schedule.program(part.rank).ops[part.op].name;
     return json;
   });
-  const Json waits = transformed(e.path.waits, [](const PathWait& wait) -> Json {
-    return {{"rank", wait.rank}, {"for_rank", wait.for_rank}, {"name", wait.op}, {"time_s", wait.seconds}};
-  });
-  const Json standstills = transformed(e.standstills, [](const Standstill& one) -> Json {
-    const auto& [rank, for_rank, because_of, seconds] = one;
-    return {{"rank", rank}, {"for_rank", for_rank}, {"because_of", because_of}, {"time_s", seconds}};
-  });
   const Json gains = transformed(e.gains, [&](const Gain& gain) -> Json {
     return {{"resource", gain.resource},
             {"option", gain.option},
@@ -207,8 +204,8 @@ nlohmann::json explanation_json(const Explanation& e, double more) {
           {"slowest_rank", e.path.slowest},
           {"critical_path", path},
           {"contributions", tables},
-          {"path_waits", waits},
-          {"standstills", standstills},
+          {"path_waits", e.path.waits},
+          {"standstills", e.standstills},
           {"more", more},
           {"gains", gains}};
 }

@@ -81,13 +81,13 @@ std::vector<Standstill> standstills(const Recording& recording) {
   std::vector<Standstill> result;
   for (const auto& [who, seconds] : sums)
     if (seconds > 0.0) result.push_back({std::get<0>(who), std::get<1>(who), std::get<2>(who), seconds});
-  std::ranges::stable_sort(result, std::greater(), &Standstill::seconds);
+  std::ranges::stable_sort(result, std::greater(), &Standstill::time_s);
   return result;
 }
 
 std::pair<int, double> most_waited_for(const std::vector<Standstill>& standstills) {
   std::map<int, double> sums;
-  for (const Standstill& one : standstills) sums[one.because_of] += one.seconds;
+  for (const Standstill& one : standstills) sums[one.because_of] += one.time_s;
   return *std::ranges::max_element(sums, {}, [](const auto& sum) { return sum.second; });
 }
 

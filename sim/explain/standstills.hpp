@@ -15,7 +15,7 @@ struct Standstill {
   int rank = 0;
   int for_rank = 0;
   int because_of = 0;
-  double seconds = 0.0;
+  double time_s = 0.0;
 };
 
 /// All standstills, longest first. Waits for links and for messages in flight are left out.

@@ -106,7 +106,7 @@ void check_path(const CriticalPath& path, const Recording& recording) {
   CHECK(sum == Approx(path.step_s).epsilon(kEqual));
   for (const PathWait& wait : path.waits) {
     CHECK(wait.rank != wait.for_rank);
-    CHECK(wait.seconds > 0.0);
+    CHECK(wait.time_s > 0.0);
   }
   for (const auto& key :
        {std::function<std::string(const PathPart&)>([](const PathPart& part) { return part.layer; }),
@@ -143,7 +143,7 @@ TEST_CASE("the critical path adds up to the step, never goes back in time, and l
     double blamed = 0.0;
     for (const Standstill& one : standstills(recording)) {
       CHECK(one.rank != one.for_rank);
-      blamed = std::max(blamed, one.seconds);
+      blamed = std::max(blamed, one.time_s);
     }
     CHECK(blamed <= path.step_s);
   }
