@@ -49,6 +49,14 @@ auto total_of(const Items& items, Of of) {
   return sum;
 }
 
+/// The largest `of(item)`, or 0 if none is above. `of` may be a member.
+template <class Items, class Of>
+auto largest_of(const Items& items, Of of) {
+  std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<const Items>>> most{};
+  for (const auto& item : items) most = std::max<decltype(most)>(most, std::invoke(of, item));
+  return most;
+}
+
 /// The value of `key` in a map, or `otherwise` without it.
 template <class Map, class Key>
 auto value_or(const Map& map, const Key& key, const typename Map::mapped_type& otherwise) {

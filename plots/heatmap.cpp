@@ -115,8 +115,7 @@ Drawing draw_heatmap(const HeatSheet& sheet) {
   const std::vector<std::string> xs = heat_places(sheet.cells, &HeatCell::x);
   const std::vector<std::string> ys = heat_places(sheet.cells, &HeatCell::y);
   const std::vector<std::string> names = heat_places(sheet.cells, &HeatCell::panel);
-  std::size_t widest = 0;
-  for (const std::string& y : ys) widest = std::max(widest, std::min(y.size(), kLongestRowName));
+  const auto widest = largest_of(ys, [](const auto& y) { return std::min(y.size(), kLongestRowName); });
 
   style::Sheet drawn{.title = sheet.title};
   drawn.left = 26 + static_cast<int>(6.2 * static_cast<double>(widest));

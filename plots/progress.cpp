@@ -18,8 +18,7 @@ void add_points(const ResultFile& file, Chart& chart) {
       kLegendCharacters);
   double now_s = 0.0;
   for (std::size_t step = 0; step < result.step_time_s.front().size(); ++step) {
-    double slowest_s = 0.0;
-    for (const std::vector<double>& rank : result.step_time_s) slowest_s = std::max(slowest_s, rank[step]);
+    const double slowest_s = largest_of(result.step_time_s, [&](const auto& rank) { return rank[step]; });
     now_s += slowest_s;
     const auto add = [&](const char* what, double value) {
       chart.points.push_back({.panel = model_title(c) + what,

@@ -21,8 +21,7 @@ constexpr int kHead = 76, kLegendRow = 14, kNote = 15;
 /// As many as have room, each as wide as the longest.
 int legend_columns(const std::vector<Entry>& legend, int width) {
   constexpr double kCharacter = 7.7, kSample = 46.0;
-  std::size_t longest = 0;
-  for (const Entry& entry : legend) longest = std::max(longest, characters_of(entry.title));
+  const auto longest = largest_of(legend, [](const Entry& entry) { return characters_of(entry.title); });
   const double column = kSample + kCharacter * static_cast<double>(longest);
   return std::max(1, static_cast<int>(width / column));
 }

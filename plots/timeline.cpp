@@ -138,8 +138,7 @@ Rgb shade(const StageBox& box, int micro_batches) {
 
 style::Panel panel_of_stages(const Result& result, double length_s) {
   const std::vector<StageBox> boxes = stage_boxes(result);
-  int micro_batches = 1;
-  for (const StageBox& box : boxes) micro_batches = std::max(micro_batches, box.micro_batch + 1);
+  const int micro_batches = 1 + largest_of(boxes, &StageBox::micro_batch);
   std::map<int, double> rows;
   std::vector<std::string> names;
   std::vector<style::Box> drawn;

@@ -49,8 +49,7 @@ style::Panel waterfall_panel(const WaterfallSheet::Panel& from, const style::Pla
 }  // namespace
 
 Drawing draw_waterfall(const WaterfallSheet& from) {
-  std::size_t bars = 0;
-  for (const WaterfallSheet::Panel& panel : from.panels) bars = std::max(bars, panel.bars.size());
+  const auto bars = largest_of(from.panels, [](const auto& panel) { return panel.bars.size(); });
   if (bars == 0) throw InputError("nothing to draw: no part takes any time");
   style::Sheet sheet{.title = from.title,
                      .legend = {{look_of(style::kBlue, true), from.more}},

@@ -44,8 +44,7 @@ Results go to standard output, everything else to standard error. NO_COLOR=1 tur
 
 /// Commands by group, exit codes, environment variables.
 std::string program_help(const std::string& program, const std::string& summary) {
-  std::size_t width = 0;
-  for (const auto& entry : commands().entries()) width = std::max(width, entry.name.size());
+  const auto width = largest_of(commands().names(), [](const std::string& name) { return name.size(); });
   std::string text = fmt::format("{}\n\nUsage: {} COMMAND [options]\n", summary, program);
   for (const auto& [group, entries] : grouped(commands().entries(), group_of)) {
     text += fmt::format("\n{}:\n", group);

@@ -75,9 +75,9 @@ struct Axis {
   double factor = 1.0;
 };
 Axis axis_of(const std::string& column, const StudyRows& rows, const Points& points) {
-  double largest = 0.0;
-  for (const StudyPoint* point : points)
-    largest = std::max(largest, std::abs(value_of(rows, *point, column).value_or(0.0)));
+  const double largest = largest_of(points, [&](const StudyPoint* point) {
+    return std::abs(value_of(rows, *point, column).value_or(0.0));
+  });
   const StudyColumn& known = study_column(column);
   const auto in_unit = [&](const std::string& base,
                            const std::vector<std::pair<double, std::string>>& units) {

@@ -10,13 +10,6 @@
 namespace stepcast {
 namespace {
 
-/// Of the ranks; 0 if it is not known.
-double most_of(const Result& result, double MemoryUse::*bytes) {
-  double most = 0.0;
-  for (const MemoryUse& rank : result.memory) most = std::max(most, rank.*bytes);
-  return most;
-}
-
 /// Adds quantities of all steps.
 void add_totals(const Result& result, const RowScope& scope, RowValues& values) {
   const double total_s = result.median_step_time_s() * scope.steps;
@@ -44,7 +37,7 @@ void add_memory(const Result& result, RowValues& values) {
   values[kLastRankMemory] = {result.memory.back().peak_bytes};
   for (const auto& [name, bytes] : {std::pair(kReservedMemory, &MemoryUse::reserved_bytes),
                                     std::pair(kProcessMemory, &MemoryUse::process_bytes)})
-    if (const double most = most_of(result, bytes); most > 0.0) values[name] = {most};
+    if (const double most = largest_of(result.memory, bytes); most > 0.0) values[name] = {most};
 }
 
 }  // namespace
@@ -71,7 +64,7 @@ nlohmann::json json_of(const RowValues& values) {
   return json;
 }
 
-double highest_peak_bytes(const Result& result) { return most_of(result, &MemoryUse::peak_bytes); }
+double highest_peak_bytes(const Result& result) { return largest_of(result.memory, &MemoryUse::peak_bytes); }
 
 std::optional<double> mean_part(const Result& result, double Breakdown::*part) {
   if (result.breakdown.empty()) return std::nullopt;
