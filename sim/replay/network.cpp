@@ -17,8 +17,6 @@ namespace s4u = simgrid::s4u;
 
 namespace {
 
-double bandwidth(const s4u::Link* link) { return link->get_bandwidth() / kUnitsPerByte; }
-
 /// The token buckets of shaped links, one per direction. Fluid: flows cross a link at the bandwidth b of the
 /// slowest link on their way, and the unused part of the link's own bandwidth r fills its bucket:
 ///
@@ -33,28 +31,26 @@ double bandwidth(const s4u::Link* link) { return link->get_bandwidth() / kUnitsP
 /// seem to pass at once before the rest flows at b. They empty the buckets by as much.
 class LinkBuckets {
  public:
-  using Links = std::vector<s4u::Link*>;
-
   /// Depths are those of the cluster's links.
-  LinkBuckets(const Platform& platform, const Cluster& cluster) : platform_(platform), cluster_(cluster) {}
+  explicit LinkBuckets(const Cluster& cluster) : cluster_(cluster) {}
 
-  /// Bytes that pass at once after a pause: the least of the way's buckets.
-  [[nodiscard]] double at_rest(const Links& way) const {
-    return std::ranges::min(transformed(way, [this](const s4u::Link* link) { return depth(link); }));
+  /// Bytes that pass at once after a pause: the least of the path's buckets.
+  [[nodiscard]] double at_rest(const Path& path) const {
+    return std::ranges::min(transformed(path, [this](const Hop& hop) { return depth(hop); }));
   }
 
-  /// A flow begins on its way. \return of its bytes, those that pass at once
-  double begin(const Links& way, double bytes, double date) {
-    const double least = least_bandwidth(way);
+  /// A flow begins on its path. \return of its bytes, those that pass at once
+  double begin(const Path& path, double bytes, double date) {
+    const double least = bandwidth(cluster_, path).count();
     double at_once = bytes;
-    for (s4u::Link* link : way) {
-      const Bucket& bucket = filled(link, date);
-      const double left = std::max(least, bandwidth(link) - bucket.load_bytes_per_s);
+    for (const Hop& hop : path) {
+      const Bucket& bucket = filled(hop, date);
+      const double left = std::max(least, bandwidth_of(hop) - bucket.load_bytes_per_s);
       const double rest = std::max(0.0, bytes - bucket.tokens);
       at_once = std::min(at_once, bytes - rest * least / left);
     }
-    for (s4u::Link* link : way) {
-      Bucket& bucket = buckets_.at(link);
+    for (const Hop& hop : path) {
+      Bucket& bucket = buckets_.at(hop.slot());
       bucket.tokens = std::max(0.0, bucket.tokens - at_once);
       bucket.load_bytes_per_s += least;
     }
@@ -62,9 +58,9 @@ class LinkBuckets {
   }
 
   /// It has arrived.
-  void end(const Links& way, double date) {
-    const double least = least_bandwidth(way);
-    for (s4u::Link* link : way) filled(link, date).load_bytes_per_s -= least;
+  void end(const Path& path, double date) {
+    const double least = bandwidth(cluster_, path).count();
+    for (const Hop& hop : path) filled(hop, date).load_bytes_per_s -= least;
   }
 
  private:
@@ -75,31 +71,32 @@ class LinkBuckets {
     double load_bytes_per_s = 0.0;  ///< of the flows that cross the link
   };
 
-  static double least_bandwidth(const Links& way) { return std::ranges::min(transformed(way, bandwidth)); }
-
-  [[nodiscard]] double depth(const s4u::Link* link) const {
-    return cluster_.links[platform_.link_index(link)].token_bucket.count();
+  [[nodiscard]] double bandwidth_of(const Hop& hop) const {
+    return cluster_.links[hop.link].bandwidth.count();
   }
+  [[nodiscard]] double depth(const Hop& hop) const { return cluster_.links[hop.link].token_bucket.count(); }
 
-  Bucket& filled(s4u::Link* link, double date) {
-    const auto [found, is_new] = buckets_.try_emplace(link);
+  Bucket& filled(const Hop& hop, double date) {
+    const auto [found, is_new] = buckets_.try_emplace(hop.slot());
     Bucket& bucket = found->second;
-    if (is_new) bucket.tokens = bucket.depth = depth(link);
-    const double left = std::max(0.0, bandwidth(link) - bucket.load_bytes_per_s);
+    if (is_new) bucket.tokens = bucket.depth = depth(hop);
+    const double left = std::max(0.0, bandwidth_of(hop) - bucket.load_bytes_per_s);
     bucket.tokens = std::min(bucket.depth, bucket.tokens + left * (date - bucket.date));
     bucket.date = date;
     return bucket;
   }
 
-  const Platform& platform_;
   const Cluster& cluster_;
-  std::unordered_map<s4u::Link*, Bucket> buckets_;
+  std::unordered_map<int, Bucket> buckets_;  ///< by Hop::slot()
 };
 
 class SimGridNetwork : public Network {
  public:
-  SimGridNetwork(Platform& platform, const Cluster& cluster)
-      : platform_(platform), buckets_(platform, cluster), shaped_(has_token_buckets(cluster)) {
+  SimGridNetwork(Platform& platform, Routes& routes)
+      : platform_(platform),
+        routes_(routes),
+        buckets_(routes.cluster()),
+        shaped_(has_token_buckets(routes.cluster())) {
     Platform::part_dates_until(0.0);
   }
 
@@ -110,27 +107,25 @@ class SimGridNetwork : public Network {
     Platform::part_dates_until(s4u::Engine::get_clock() + platform_.longest_latency_s() +
                                in_flight_bytes_ / platform_.least_bandwidth_bytes_per_s());
     double units = bytes * kUnitsPerByte;
-    LinkBuckets::Links way;
-    if (shaped_) {
-      way = platform_.way(ends.from, ends.to);
-      units -= kUnitsPerByte * buckets_.begin(way, bytes, s4u::Engine::get_clock());
-    }
+    const Path* path = shaped_ ? &routes_.between(ends.from, ends.to) : nullptr;
+    if (shaped_) units -= kUnitsPerByte * buckets_.begin(*path, bytes, s4u::Engine::get_clock());
     flows_.start(platform_.host(ends.from), platform_.host(ends.to), units,
-                 [this, bytes, way = std::move(way), arrived = std::move(arrived)] {
-                   if (shaped_) buckets_.end(way, s4u::Engine::get_clock());
+                 [this, bytes, path, arrived = std::move(arrived)] {
+                   if (shaped_) buckets_.end(*path, s4u::Engine::get_clock());
                    in_flight_bytes_ = flows_.idle() ? 0.0 : in_flight_bytes_ - bytes;
                    arrived();
                  });
   }
 
   [[nodiscard]] double at_once_bytes(int from, int to) override {
-    return shaped_ ? buckets_.at_rest(platform_.way(from, to)) : 0.0;
+    return shaped_ ? buckets_.at_rest(routes_.between(from, to)) : 0.0;
   }
 
   void run() override { Platform::run(); }
 
  private:
   Platform& platform_;
+  Routes& routes_;
   LinkBuckets buckets_;
   SimGridFlows flows_;
   const bool shaped_;  ///< links have token buckets
@@ -139,8 +134,8 @@ class SimGridNetwork : public Network {
 
 }  // namespace
 
-std::unique_ptr<Network> make_simgrid_network(Platform& platform, const Cluster& cluster) {
-  return std::make_unique<SimGridNetwork>(platform, cluster);
+std::unique_ptr<Network> make_simgrid_network(Platform& platform, Routes& routes) {
+  return std::make_unique<SimGridNetwork>(platform, routes);
 }
 
 }  // namespace stepcast

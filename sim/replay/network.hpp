@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "sim/replay/clock.hpp"
-#include "topologies/cluster.hpp"
 
 namespace stepcast {
 
 class Platform;
+class Routes;
 
 /// Nodes of the cluster between which a flow goes, and its type: flows of one type and class (Symmetry) are
 /// replayed as one.
@@ -34,6 +34,6 @@ class Network {
 };
 
 /// Flows in SimGrid, which share links by max-min fairness (CM02).
-std::unique_ptr<Network> make_simgrid_network(Platform& platform, const Cluster& cluster);
+std::unique_ptr<Network> make_simgrid_network(Platform& platform, Routes& routes);
 
 }  // namespace stepcast

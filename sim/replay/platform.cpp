@@ -141,7 +141,6 @@ void Platform::make_star() {
     const Link& link = cluster_.links[index];
     bound_by(link);
     spokes_.emplace_back(index, make_link(zone_, link));
-    remember(spokes_.back().second, index);
     zone_->add_route(host(node)->get_netpoint(), nullptr, nullptr, nullptr,
                      {{spokes_.back().second, link.b == hub ? Direction::UP : Direction::DOWN}}, true);
   }
@@ -153,16 +152,8 @@ void Platform::make_graph() {
   zone_ = s4u::create_full_zone("cluster");
   for (const int node : nodes_) make_host(node);
   if (nodes_.size() > 1)
-    for (const Link& link : cluster_.links) {
-      links_.push_back(make_link(zone_, link));
-      remember(links_.back(), links_.size() - 1);
-    }
+    for (const Link& link : cluster_.links) links_.push_back(make_link(zone_, link));
   zone_->seal();
-}
-
-void Platform::remember(const s4u::SplitDuplexLink* link, std::size_t index) {
-  for (const s4u::Link* direction : {link->get_link_up(), link->get_link_down()})
-    link_index_[direction] = index;
 }
 
 void Platform::bound_by(const Link& spoke) {
@@ -189,13 +180,6 @@ void Platform::need_route(int from, int to) {
   }
   longest_latency_ = std::max(longest_latency_, latency);
   zone_->add_route(host(from)->get_netpoint(), host(to)->get_netpoint(), nullptr, nullptr, route, false);
-}
-
-std::vector<s4u::Link*> Platform::way(int from, int to) {
-  need_route(from, to);
-  std::vector<s4u::Link*> links;
-  host(from)->route_to(host(to), links, nullptr);
-  return links;
 }
 
 void Platform::part_dates_until(double date) {

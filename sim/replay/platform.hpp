@@ -5,7 +5,6 @@
 #include <limits>
 #include <memory>
 #include <set>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,7 +13,6 @@
 
 namespace simgrid::s4u {
 class Host;
-class Link;
 class NetZone;
 class SplitDuplexLink;
 }  // namespace simgrid::s4u
@@ -54,10 +52,6 @@ class Platform {
   /// them
   void need_route(int from, int to);
 
-  /// Links that a flow between two different nodes crosses.
-  [[nodiscard]] std::vector<simgrid::s4u::Link*> way(int from, int to);
-  /// Link of the cluster of which this is a direction.
-  [[nodiscard]] std::size_t link_index(const simgrid::s4u::Link* link) const { return link_index_.at(link); }
   /// Sets SimGrid's precision of dates if no flow can last beyond `date`. Two dates within `surf/precision`
   /// are one; with a precision below the rounding of the clock, a flow never ends whose date the clock rounds
   /// past. The precision is relative to the date: a step of 1 us is as exact as one of 10,000 s. 0: a new
@@ -75,7 +69,6 @@ class Platform {
   void make_star();
   void make_graph();
   void make_host(int node);
-  void remember(const simgrid::s4u::SplitDuplexLink* link, std::size_t index);
   void bound_by(const Link& spoke);
 
   Cluster cluster_;
@@ -86,8 +79,7 @@ class Platform {
   simgrid::s4u::NetZone* zone_ = nullptr;
   std::vector<simgrid::s4u::Host*> hosts_;             ///< by node; null where nothing sits
   std::vector<simgrid::s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
-  std::unordered_map<const simgrid::s4u::Link*, std::size_t> link_index_;  ///< of both directions
-  std::set<std::pair<int, int>> known_;                                    ///< routes
+  std::set<std::pair<int, int>> known_;                ///< routes
   std::vector<std::pair<std::size_t, simgrid::s4u::SplitDuplexLink*>>
       spokes_;  ///< of a star, with their number in it
 };

@@ -53,7 +53,7 @@ struct ReplaySetup {
     return folds && shared ? input.nccl_graphs->routes() : own_routes;
   }
   [[nodiscard]] std::unique_ptr<Network> make_network(Clock& clock) {
-    if (!fluid()) return make_simgrid_network(*platform, cluster);
+    if (!fluid()) return make_simgrid_network(*platform, routes());
     if (!oracle()) return make_fluid_network(clock, symmetry);
     return make_simgrid_loads(clock, symmetry, input, plans);
   }
