@@ -19,34 +19,40 @@ namespace {
 constexpr int kMaxWhole = 10'000'000;  // larger values would fill the memory
 constexpr int kMaxThreads = 1024;
 using Request = PredictionRequest;
+using Given = GivenOption;
 using Text = std::string;
 
 /// \throws UsageError below `least` or above `most`
-int whole(const std::string& option, const Text& value, int least, int most = kMaxWhole) {
-  const auto number = number_in<int>(value);
-  if (!number) throw UsageError("--{}: found '{}', expected a whole number", option, value);
+int whole(const Given& given, int least, int most = kMaxWhole) {
+  const auto number = number_in<int>(given.text);
+  if (!number) throw UsageError("--{}: found '{}', expected a whole number", given.name, given.text);
   if (*number > most || *number < least)
-    throw UsageError("--{} must be at {}, got {}", option,
-                     *number > most ? fmt::format("most {}", most) : "least " + std::to_string(least), value);
+    throw UsageError("--{} must be at {}, got {}", given.name,
+                     *number > most ? fmt::format("most {}", most) : "least " + std::to_string(least),
+                     given.text);
   return *number;
 }
 
 /// True for `truth`. \throws UsageError for a value that is neither
-bool either(const std::string& option, const Text& value, const std::string& otherwise,
-            const std::string& truth) {
-  require_one_of(option, value, {otherwise, truth});
-  return value == truth;
+bool either(const Given& given, const Text& otherwise, const Text& truth) {
+  require_one_of(given.name, given.text, {otherwise, truth});
+  return given.text == truth;
 }
 
-unsigned seed_of(const Text& value) {
-  if (const auto seed = number_in<unsigned>(value)) return *seed;
-  throw UsageError("--seed: found '{}', expected a whole number of at least 0", value);
+unsigned seed_of(const Given& given) {
+  if (const auto seed = number_in<unsigned>(given.text)) return *seed;
+  throw UsageError("--seed: found '{}', expected a whole number of at least 0", given.text);
 }
 
-BytesPerSecond rate(const std::string& option, const Text& value) {
-  const auto parsed = parsed_option("", [&] { return parse_bytes_per_second(value, "--" + option); });
-  if (parsed <= BytesPerSecond(0)) throw UsageError("--{} must be above 0 B/s", option);
+BytesPerSecond rate(const Given& given) {
+  const BytesPerSecond parsed = parse_bytes_per_second(given.text, "--" + given.name);
+  if (parsed <= BytesPerSecond(0)) throw UsageError("--{} must be above 0 B/s", given.name);
   return parsed;
+}
+
+/// The value of an enumeration's table. \throws UsageError
+auto choice(const auto& table, const Given& given) {
+  return parsed_option("", [&] { return value_of(table, given.name.c_str(), given.text); });
 }
 
 /// Makes the device of --device-file known. --device, which may have settings, is that device also for
@@ -64,17 +70,21 @@ OptionTexts with_device(OptionTexts options) {
 
 /// Stores a text in a member of the request's part.
 auto stores(Text CostRequest::*member) {
-  return [member](Request& r, const Text& v) { r.costs.*member = v; };
+  return [member](Request& r, const Given& g) { r.costs.*member = g.text; };
 }
 auto stores(Text EnvironmentRequest::*member) {
-  return [member](Request& r, const Text& v) { r.environment.*member = v; };
+  return [member](Request& r, const Given& g) { r.environment.*member = g.text; };
+}
+/// Stores a whole number of at least `least`.
+auto stores(int ReplayRequest::*member, int least) {
+  return [=](Request& r, const Given& g) { r.replay.*member = whole(g, least); };
 }
 
 /// Options of what computes.
 std::vector<PredictionOption> cost_options() {
   using enum OptionUse;
   return {
-      {"strategy", kTraining, [](Request& r, const Text& v) { r.strategy = v; }},
+      {"strategy", kTraining, [](Request& r, const Given& g) { r.strategy = g.text; }},
       {"micro-batches", kTraining},
       {"recompute", kTraining},
       {"offload", kTraining},
@@ -83,34 +93,26 @@ std::vector<PredictionOption> cost_options() {
       {"like", kForecast},
       {"device", kForecast, stores(&CostRequest::device)},
       {"device-file", kForecast},
-      {"documents", kForecast,
-       [](Request& r, const Text& v) { r.costs.documents = whole("documents", v, 0); }},
+      {"documents", kForecast, [](Request& r, const Given& g) { r.costs.documents = whole(g, 0); }},
       {"phase-times", kForecast,
-       [](Request& r, const Text& v) {
-         r.costs.phases = parsed_option("phase-times", [&] { return parse_phase_times(v); });
-       }},
+       [](Request& r, const Given& g) { r.costs.phases = parse_phase_times(g.text); }},
       {"gradients", kForecast,
-       [](Request& r, const Text& v) { r.gradients_freed = either("gradients", v, "kept", "freed"); }},
+       [](Request& r, const Given& g) { r.gradients_freed = either(g, "kept", "freed"); }},
       {"host-waits", kForecast,
-       [](Request& r, const Text& v) {
-         r.replay.host_waits = parsed_option("", [&] { return value_of(kHostWaits, "host-waits", v); });
-       }},
+       [](Request& r, const Given& g) { r.replay.host_waits = choice(kHostWaits, g); }},
       {"trace-device", kForecast, stores(&CostRequest::trace_device)},
       {"precision", kForecast,
-       [](Request& r, const Text& v) {
-         r.costs.precision = parsed_option("precision", [&] { return Precision::parse(v); });
-       }},
+       [](Request& r, const Given& g) { r.costs.precision = Precision::parse(g.text); }},
   };
 }
 
 /// Choices of kernels, one option each.
 std::vector<PredictionOption> kernel_options() {
-  std::vector<PredictionOption> all;
-  for (const ExecutionOption& option : execution_options())
-    all.push_back({option.name, OptionUse::kForecast, [&option](Request& r, const Text& v) {
-                     parsed_option(option.name, [&] { set_execution(option, v, r.costs.execution); });
-                   }});
-  return all;
+  return transformed(execution_options(), [](const ExecutionOption& option) {
+    return PredictionOption{option.name, OptionUse::kForecast, [&option](Request& r, const Given& given) {
+                              set_execution(option, given.text, r.costs.execution);
+                            }};
+  });
 }
 
 /// Options of the place where it runs, and of the batch.
@@ -121,49 +123,45 @@ std::vector<PredictionOption> environment_options() {
       {"backend", kRun, stores(&EnvironmentRequest::backend)},
       {"algorithm", kRun, stores(&EnvironmentRequest::algorithms)},
       {"cluster", kForecast, stores(&EnvironmentRequest::cluster)},
-      {"world-size", kForecast,
-       [](Request& r, const Text& v) { r.training.world_size = whole("world-size", v, 1); }},
-      {"batch", kRun, [](Request& r, const Text& v) { r.costs.batch = whole("batch", v, 1); }},
-      {"threads", kRun,
-       [](Request& r, const Text& v) { r.costs.threads = whole("threads", v, 1, kMaxThreads); }},
+      {"world-size", kForecast, [](Request& r, const Given& g) { r.training.world_size = whole(g, 1); }},
+      {"batch", kRun, [](Request& r, const Given& g) { r.costs.batch = whole(g, 1); }},
+      {"threads", kRun, [](Request& r, const Given& g) { r.costs.threads = whole(g, 1, kMaxThreads); }},
   };
 }
 
 /// Options of the replay, of what it varies, and of copies.
 std::vector<PredictionOption> replay_options() {
   using enum OptionUse;
-  const auto replay = [](const char* name, int ReplayRequest::*member, int least) {
-    return [=](Request& r, const Text& v) { r.replay.*member = whole(name, v, least); };
-  };
   return {
-      {"steps", kForecast, replay("steps", &ReplayRequest::steps, 1)},
-      {"warmup", kForecast, replay("warmup", &ReplayRequest::warmup_steps, 0)},
+      {"steps", kForecast, stores(&ReplayRequest::steps, 1)},
+      {"warmup", kForecast, stores(&ReplayRequest::warmup_steps, 0)},
       {"compute", kRun,
-       [](Request& r, const Text& v) { r.replay.compute_waits = either("compute", v, "real", "replayed"); }},
-      {"replicas", kForecast, replay("replicas", &ReplayRequest::replicas, 1)},
-      {"seed", kRun, [](Request& r, const Text& v) { r.replay.seed = seed_of(v); }},
-      {"resample", kForecast,
-       [](Request& r, const Text& v) { r.replay.resample = either("resample", v, "no", "yes"); }},
+       [](Request& r, const Given& g) { r.replay.compute_waits = either(g, "real", "replayed"); }},
+      {"replicas", kForecast, stores(&ReplayRequest::replicas, 1)},
+      {"seed", kRun, [](Request& r, const Given& g) { r.replay.seed = seed_of(g); }},
+      {"resample", kForecast, [](Request& r, const Given& g) { r.replay.resample = either(g, "no", "yes"); }},
       {"fidelity", kForecast,
-       [](Request& r, const Text& v) {
-         r.environment.fidelity = parsed_option("", [&] { return value_of(kFidelities, "fidelity", v); });
-       }},
+       [](Request& r, const Given& g) { r.environment.fidelity = choice(kFidelities, g); }},
       {"exact", kForecast,
-       [](Request& r, const Text& /*yes*/) { r.environment.exact = r.environment.simgrid = true; }, true},
-      {"scale", kForecast, [](Request& r, const Text& v) { r.scale = parse_scales(v); }},
-      {"extrapolate", kForecast, [](Request& r, const Text& /*yes*/) { r.costs.extrapolate = true; }, true},
+       [](Request& r, const Given& /*yes*/) { r.environment.exact = r.environment.simgrid = true; }, true},
+      {"scale", kForecast, [](Request& r, const Given& g) { r.scale = parse_scales(g.text); }},
+      {"extrapolate", kForecast, [](Request& r, const Given& /*yes*/) { r.costs.extrapolate = true; }, true},
       {"pageable-rate", kForecast,
-       [](Request& r, const Text& v) { r.environment.copies.pageable = rate("pageable-rate", v); }},
-      {"pcie-rate", kForecast, [](Request& r, const Text& v) { r.environment.pcie = rate("pcie-rate", v); }},
-      {"nvlink-rate", kForecast,
-       [](Request& r, const Text& v) { r.environment.nvlink = rate("nvlink-rate", v); }},
+       [](Request& r, const Given& g) { r.environment.copies.pageable = rate(g); }},
+      {"pcie-rate", kForecast, [](Request& r, const Given& g) { r.environment.pcie = rate(g); }},
+      {"nvlink-rate", kForecast, [](Request& r, const Given& g) { r.environment.nvlink = rate(g); }},
       {"host-memory-rate", kForecast,
-       [](Request& r, const Text& v) { r.environment.copies.host_memory = rate("host-memory-rate", v); }},
+       [](Request& r, const Given& g) { r.environment.copies.host_memory = rate(g); }},
       {"copy-launch", kForecast,
-       [](Request& r, const Text& v) {
-         r.environment.copies.launch = parsed_option("", [&] { return parse_seconds(v, "--copy-launch"); });
+       [](Request& r, const Given& g) {
+         r.environment.copies.launch = parse_seconds(g.text, "--copy-launch");
        }},
   };
+}
+
+/// Stores the value of an option that has one. \throws UsageError
+void store(const PredictionOption& option, const Text& value, Request& request) {
+  if (option.set) parsed_option(option.name, [&] { option.set(request, {option.name, value}); });
 }
 
 /// Traces of Chakra are replayed as they are, also as --strategy chakra. DDP, which trains and needs no
@@ -200,8 +198,7 @@ PredictionRequest prediction_request(const OptionTexts& asked) {
   request.costs.convention = all.note;
   request.training = training_config(options);
   for (const PredictionOption& option : prediction_options())
-    if (const auto set = options.find(option.name); set != options.end() && option.set)
-      option.set(request, set->second);
+    if (const auto set = options.find(option.name); set != options.end()) store(option, set->second, request);
   if (const std::string& cluster = request.environment.cluster;
       request.costs.execution.dispatch_overlap == "micro-batches" && !cluster.empty())
     if (const auto gpus = static_cast<int>(load_cluster(cluster).hosts.front().devices.size()); gpus > 0)
@@ -230,7 +227,7 @@ CollectiveRequest environment_request(const OptionTexts& options) {
   PredictionRequest request;
   for (const auto& [name, value] : options) {
     if (!kParts.contains(name)) throw UsageError("--collectives cannot be combined with --{}", name);
-    std::ranges::find(prediction_options(), name, &PredictionOption::name)->set(request, value);
+    store(*std::ranges::find(prediction_options(), name, &PredictionOption::name), value, request);
   }
   return {request.environment, request.scale};
 }

@@ -19,12 +19,18 @@ enum class OptionUse : std::uint8_t {
   kForecast,  ///< of forecasts alone
 };
 
+/// An option with its value, by name without dashes.
+struct GivenOption {
+  const std::string& name;
+  const std::string& text;
+};
+
 /// One option of `predict`; commands/forecast.yaml has its default and help.
 struct PredictionOption {
   std::string name;  ///< without dashes
   OptionUse use = OptionUse::kForecast;
-  /// Stores a given value; unset for the options of the training. \throws UsageError
-  std::function<void(PredictionRequest&, const std::string& value)> set = nullptr;
+  /// Stores a given value; unset for the options of the training. \throws UsageError, InputError
+  std::function<void(PredictionRequest&, const GivenOption&)> set = nullptr;
   bool flag = false;  ///< has no value on the command line
 };
 
