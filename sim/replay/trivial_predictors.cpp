@@ -47,19 +47,16 @@ AlphaBeta message_line(const Calibration* calibration, Routes& routes) {
   return line;
 }
 
-Seconds alpha_beta_time(const Collective& collective, int group_size, const AlphaBeta& line) {
-  if (group_size == 1) return Seconds(0);
-  const CollectiveCall call{collective.message, group_size, collective.root};
-  const LinkCost link{Seconds(line.alpha_s), BytesPerSecond(1.0 / line.beta_s_per_byte)};
-  return algorithm_for(collective.kind, "").time(call, link);
-}
-
 namespace {
 
-/// Time of a collective as rank 0 calls it.
+/// Time of one collective that runs alone, as rank 0 calls it: the closed form of the ideal algorithm of its
+/// kind. Left out: reduction arithmetic, CPU time and contention.
 Seconds alpha_beta_time(const Schedule& schedule, const Collective& collective, const AlphaBeta& line) {
   const Group& group = schedule.groups[schedule.group_index(collective.group, 0)];
-  return alpha_beta_time(collective, static_cast<int>(group.ranks.size()), line);
+  const CollectiveCall call{collective.message, static_cast<int>(group.ranks.size()), collective.root};
+  if (call.ranks == 1) return Seconds(0);
+  const LinkCost link{Seconds(line.alpha_s), BytesPerSecond(1.0 / line.beta_s_per_byte)};
+  return algorithm_for(collective.kind, "").time(call, link);
 }
 
 }  // namespace

@@ -29,17 +29,14 @@ AlphaBeta fit_alpha_beta(const PiecewiseCost& cost);
 /// last.
 AlphaBeta message_line(const Calibration* calibration, Routes& routes);
 
-/// Time of one collective that runs alone: the closed form of the ideal algorithm of its kind. Left out:
-/// reduction arithmetic, CPU time and contention. Holds: 0 for one rank.
-Seconds alpha_beta_time(const Collective& collective, int group_size, const AlphaBeta& line);
-
-/// `single` plus the alpha-beta times of all collectives and messages of rank 0, without overlap.
+/// `single` plus the alpha-beta times of all collectives and messages of rank 0, without overlap: closed forms
+/// of the ideal algorithms, 0 for one rank.
 Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single);
 
 /// Baseline with overlap and without a network. Compute takes the median costs, on the slowest of the hosts;
 /// collective k has array k and starts when it is ready and the one before has ended,
 ///
-///     start_k = max(ready_k, end_(k-1)),  end_k = start_k + alpha_beta_time(k)
+///     start_k = max(ready_k, end_(k-1)),  end_k = start_k + alpha-beta time(k)
 ///
 /// ready_k is the end of what it comes after: for a DDP bucket the copy of its last gradient, at that
 /// gradient's measured time in its backward. Compute that comes after a collective (a gathered unit, the

@@ -34,10 +34,12 @@ TEST_CASE("the line never falls and never starts below zero", "[trivial]") {
 }
 
 TEST_CASE("alpha-beta of a ring all-reduce of 4 B over 4 ranks at 1 B/s and 1 s takes 12 s", "[trivial]") {
-  Collective call;
-  call.message = Bytes(4.0);
-  CHECK(alpha_beta_time(call, 4, {1.0, 1.0}).count() == Approx(12.0));
-  CHECK(alpha_beta_time(call, 1, {1.0, 1.0}).count() == 0.0);
+  const auto time = [](int ranks) {
+    const Schedule schedule = worlds::one_collective(CollectiveKind::kAllReduce, ranks, 4.0);
+    return alpha_beta_step_time(schedule, {1.0, 1.0}, Seconds(0)).count();
+  };
+  CHECK(time(4) == Approx(12.0));
+  CHECK(time(1) == 0.0);
 }
 
 TEST_CASE("sizes grow by the factor and are whole elements per rank where parts move", "[trivial]") {
