@@ -9,29 +9,23 @@
 
 namespace stepcast {
 
-/// Parts of the simulated world that collectives use.
-struct CollectiveWorld {
-  Clock& clock;
-  Transport& transport;
-  Network& network;
-  Processors& processors;
-  const Calibration* calibration = nullptr;  ///< null: reductions and copies are free
-  NcclGraphs* nccl = nullptr;                ///< of the backend `nccl`; null: another backend
-  LoadNetwork* loads = nullptr;              ///< the network of NCCL; null: another backend
+class Collectives;
+class Copies;
+class Costs;
 
-  [[nodiscard]] double reduce_s(double bytes) const {
-    return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->reduce.cost.at(Bytes(bytes)).count();
-  }
-  [[nodiscard]] double copy_s(double bytes) const {
-    return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->copy.cost.at(Bytes(bytes)).count();
-  }
-  /// Runs `seconds` of a communication thread of `rank` that moves `traffic` bytes through memory.
-  void run_job(int rank, double seconds, double traffic, Callback ended) const {
-    processors.run(
-        transport.replayed_node(rank),
-        {.seconds = seconds, .memory_bytes_per_s = traffic / seconds, .rank = rank, .communication = true},
-        std::move(ended));
-  }
+/// The simulated world that ranks share.
+struct ReplayWorld {
+  const ReplayInput& input;
+  Clock& clock;
+  Network& network;
+  LoadNetwork* loads;  ///< the network of NCCL; null: another backend
+  Processors& processors;
+  Transport& transport;
+  Collectives& collectives;
+  PointToPoint& point_to_point;
+  Copies& copies;
+  const Costs& costs;
+  int recorded_steps = 0;  ///< measured steps of which operations' times are kept
 };
 
 /// Ranks of a group. Of each class (Symmetry), the first one is replayed.
@@ -44,7 +38,7 @@ struct Members {
 /// One call of a collective by all ranks of a group, in progress.
 class CollectiveRun {
  public:
-  CollectiveRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members)
+  CollectiveRun(const ReplayWorld& world, const CollectivePlan& plan, const Members& members)
       : world_(world), plan_(plan), members_(members) {}
   virtual ~CollectiveRun() = default;
 
@@ -56,7 +50,7 @@ class CollectiveRun {
   [[nodiscard]] int rank(int index) const { return members_.ranks[index]; }
   [[nodiscard]] bool replayed(int index) const { return members_.first[index] == index; }
 
-  const CollectiveWorld& world_;
+  const ReplayWorld& world_;
   const CollectivePlan& plan_;
   const Members& members_;
   const Algorithm& algorithm_ = *plan_.algorithm;
@@ -66,13 +60,13 @@ class CollectiveRun {
 /// Step by step: every message of the algorithm is a transfer. A rank posts a step after the steps that
 /// precede it; a message moves after both sides have posted it. Steps of a rank end in order, each after its
 /// reduction, which runs on the rank's communication thread concurrently with the transfer of the next step.
-std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const CollectivePlan& plan,
+std::unique_ptr<CollectiveRun> make_message_run(const ReplayWorld& world, const CollectivePlan& plan,
                                                 const Members& members);
 
 /// Link loads and a least time: the bytes of all steps share the links at once, and the collective takes at
 /// least as long as alone. It begins when all ranks have joined and ends on all at once.
 /// \param load of NCCL, of 1 B of the message; null: one flow per edge of a ring \pre NCCL or algorithm.ring
-std::unique_ptr<CollectiveRun> make_link_load_run(const CollectiveWorld& world, const CollectivePlan& plan,
+std::unique_ptr<CollectiveRun> make_link_load_run(const ReplayWorld& world, const CollectivePlan& plan,
                                                   const Members& members, const Load* load);
 
 }  // namespace stepcast

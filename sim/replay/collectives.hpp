@@ -13,7 +13,7 @@ namespace stepcast {
 /// All collectives of a replay. Calls of a group match in the order of issue, as in a process group.
 class Collectives {
  public:
-  Collectives(const CollectiveWorld& world, const Schedule& schedule, CollectivePlans& plans)
+  Collectives(const ReplayWorld& world, const Schedule& schedule, CollectivePlans& plans)
       : world_(world), schedule_(schedule), plans_(plans), groups_(schedule.groups.size()) {}
 
   /// Adds a call of `rank`, which is replayed, and calls `done` at the end of its part.
@@ -21,7 +21,7 @@ class Collectives {
 
   /// True if collectives of different groups run concurrently on one rank, and those of one group one at a
   /// time.
-  [[nodiscard]] bool stream_per_group() const { return world_.nccl != nullptr; }
+  [[nodiscard]] bool stream_per_group() const { return world_.input.nccl_graphs != nullptr; }
 
   /// Bytes that NCCL has sent so far, by replayed rank; of its class, the most.
   [[nodiscard]] std::vector<double> bytes_sent() const;
@@ -46,7 +46,7 @@ class Collectives {
   std::unique_ptr<CollectiveRun> make_run(const Collective& collective, int group, const Members& members);
   void leave(const std::pair<int, long long>& key, const Callback& done);
 
-  const CollectiveWorld& world_;
+  const ReplayWorld& world_;
   const Schedule& schedule_;
   CollectivePlans& plans_;
   std::vector<std::unique_ptr<GroupState>> groups_;  ///< by group

@@ -168,7 +168,7 @@ class RingRun : public LinkLoadRun {
     if (bandwidth > kSlowed * wire.bandwidth_bytes_per_s) return 0.0;
     wire.bandwidth_bytes_per_s = bandwidth;
     wire.at_once_bytes = 0.0;  // other flows empty the buckets
-    return Lockstep{*path, wire}.cost(algorithm_, call_, *world_.calibration).seconds;
+    return Lockstep{*path, wire}.cost(algorithm_, call_, *world_.input.calibration).seconds;
   }
 
   /// Engine and reductions of a rank as one job, which competes for the cores of its host.
@@ -176,7 +176,7 @@ class RingRun : public LinkLoadRun {
     const WireCost wire = wire_cost(from, to);
     const auto [found, is_new] = costs_.try_emplace({&path, wire.latency_s, wire.bandwidth_bytes_per_s});
     LockstepCost& cost = found->second;
-    if (is_new) cost = Lockstep{path, wire}.cost(algorithm_, call_, *world_.calibration);
+    if (is_new) cost = Lockstep{path, wire}.cost(algorithm_, call_, *world_.input.calibration);
     if (cost.seconds <= 0.0) return;
     part_begins();
     world_.processors.run(world_.transport.replayed_node(from),
@@ -219,7 +219,7 @@ double latency_after_s(const CollectivePlan& plan, const Load& load) {
 /// bytes are on the links earlier and for a shorter time than in reality.
 class NcclRun : public LinkLoadRun {
  public:
-  NcclRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members, const Load& load)
+  NcclRun(const ReplayWorld& world, const CollectivePlan& plan, const Members& members, const Load& load)
       : LinkLoadRun(world, plan, members), load_(load) {}
 
  private:
@@ -227,7 +227,7 @@ class NcclRun : public LinkLoadRun {
     for (int index = 0; index < call_.ranks && plan_.blocks > 0; ++index) {
       if (!replayed(index)) continue;
       const int node = world_.transport.replayed_node(rank(index));
-      const DeviceModel& device = device_model(world_.nccl->cluster().node(node).device);
+      const DeviceModel& device = device_model(world_.input.cluster->node(node).device);
       const double share = std::min(1.0, static_cast<double>(plan_.blocks) / device.multiprocessors);
       occupied_.emplace_back(node, world_.processors.occupy(node, share, rank(index)));
     }
@@ -253,7 +253,7 @@ class NcclRun : public LinkLoadRun {
 
 }  // namespace
 
-std::unique_ptr<CollectiveRun> make_link_load_run(const CollectiveWorld& world, const CollectivePlan& plan,
+std::unique_ptr<CollectiveRun> make_link_load_run(const ReplayWorld& world, const CollectivePlan& plan,
                                                   const Members& members, const Load* load) {
   if (load == nullptr) return std::make_unique<RingRun>(world, plan, members);
   return std::make_unique<NcclRun>(world, plan, members, *load);

@@ -18,11 +18,7 @@ class MessageRun : public CollectiveRun {
     member.open_parts.assign(member.steps, 0);
     post(index);
     const double copied = algorithm_.copied ? algorithm_.copied(call_, index).count() : 0.0;
-    const double seconds = world_.copy_s(copied);
-    if (seconds > 0.0) {
-      member.working = true;
-      world_.run_job(rank(index), seconds, 2.0 * copied, [this, index] { work_over(index, false); });
-    }
+    work(index, &Calibration::copy, copied, 2.0, false);
     advance(index);
   }
 
@@ -65,6 +61,22 @@ class MessageRun : public CollectiveRun {
     if (--member.open_parts[step] == 0 && step == member.over) advance(index);
   }
 
+  /// Starts a copy or a reduction, which passes `traffic` times over its bytes; false if it costs nothing.
+  bool work(int index, FittedCost Calibration::*kind, double bytes, double traffic, bool step_over) {
+    const Calibration* costs = world_.input.calibration;
+    if (costs == nullptr || bytes <= 0.0) return false;
+    const double seconds = (costs->*kind).cost.at(Bytes(bytes)).count();
+    if (seconds <= 0.0) return false;
+    progress_[index].working = true;
+    world_.processors.run(world_.transport.replayed_node(rank(index)),
+                          {.seconds = seconds,
+                           .memory_bytes_per_s = traffic * bytes / seconds,
+                           .rank = rank(index),
+                           .communication = true},
+                          [this, index, step_over] { work_over(index, step_over); });
+    return true;
+  }
+
   void work_over(int index, bool step_over) {
     Member& member = progress_[index];
     member.working = false;
@@ -79,12 +91,9 @@ class MessageRun : public CollectiveRun {
   void advance(int index) {
     Member& member = progress_[index];
     while (!member.working && member.over < member.posted && member.open_parts[member.over] == 0) {
-      const double reduced = reduced_bytes(index, member.over);
-      if (const double seconds = world_.reduce_s(reduced); seconds > 0.0) {
-        member.working = true;
-        world_.run_job(rank(index), seconds, 3.0 * reduced, [this, index] { work_over(index, true); });
-        return;
-      }
+      const Exchange step = algorithm_.step(call_, index, member.over);
+      const double reduced = step.reduce ? step.received.count() : 0.0;
+      if (work(index, &Calibration::reduce, reduced, 3.0, true)) return;
       ++member.over;
       post(index);
     }
@@ -94,20 +103,13 @@ class MessageRun : public CollectiveRun {
     }
   }
 
-  /// Bytes that arrived in a step and are added to the rank's own.
-  [[nodiscard]] double reduced_bytes(int index, int step) const {
-    if (world_.calibration == nullptr) return 0.0;
-    const Exchange exchange = algorithm_.step(call_, index, step);
-    return exchange.reduce ? exchange.received.count() : 0.0;
-  }
-
   std::vector<Member> progress_ = std::vector<Member>(members_.ranks.size());
   PointToPoint messages_{world_.clock, world_.transport};
 };
 
 }  // namespace
 
-std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const CollectivePlan& plan,
+std::unique_ptr<CollectiveRun> make_message_run(const ReplayWorld& world, const CollectivePlan& plan,
                                                 const Members& members) {
   return std::make_unique<MessageRun>(world, plan, members);
 }

@@ -63,11 +63,8 @@ ProgramIndex::ProgramIndex(const Program& which, bool overlaps)
                                                                    : callable[i + 1];
 }
 
-RankRun::RankRun(ReplayWorld& world, int rank)
-    : world_(world),
-      rank_(rank),
-      index_(world.programs[world.input.schedule->program_of_rank[rank]]),
-      quantiles_(world.costs.sample_quantiles(rank)) {
+RankRun::RankRun(const ReplayWorld& world, const ProgramIndex& index, int rank)
+    : world_(world), rank_(rank), index_(index), quantiles_(world.costs.sample_quantiles(rank)) {
   step_ends_.reserve(total_steps());
 }
 

@@ -29,20 +29,6 @@ struct ProgramIndex {
   std::vector<int> pairs;  ///< by operation: number of its pair of micro-batches; -1: none; empty: no pairs
 };
 
-/// The simulated world that ranks share.
-struct ReplayWorld {
-  const ReplayInput& input;
-  Clock& clock;
-  Processors& processors;
-  Transport& transport;
-  Collectives& collectives;
-  PointToPoint& point_to_point;
-  Copies& copies;
-  const Costs& costs;
-  int recorded_steps = 0;                ///< measured steps of which operations' times are kept
-  std::vector<ProgramIndex> programs{};  ///< of the schedule
-};
-
 /// Times of an operation, in seconds of the replay's clock.
 struct OpTimes {
   double start = 0.0;
@@ -76,7 +62,7 @@ struct OpTimes {
 /// - A step is over when all its operations are, and the host time that no operation accounts for has passed.
 class RankRun {
  public:
-  RankRun(ReplayWorld& world, int rank);
+  RankRun(const ReplayWorld& world, const ProgramIndex& index, int rank);
 
   /// Begins the first step.
   void start();
@@ -180,7 +166,7 @@ class RankRun {
   void begin_phase(const Op& op);
   void call_ahead();
 
-  ReplayWorld& world_;
+  const ReplayWorld& world_;
   const int rank_;
   const ProgramIndex& index_;
   int step_ = 0;

@@ -138,24 +138,20 @@ class Replay {
         network_(setup_.make_network(clock_)),
         processors_(setup_.processors(clock_)),
         transport_(clock_, *network_, processors_, input, symmetry_, setup_.routes()),
-        collective_world_{clock_,
-                          transport_,
-                          *network_,
-                          processors_,
-                          input.calibration,
-                          input.nccl_graphs,
-                          dynamic_cast<LoadNetwork*>(network_.get())},
-        collectives_(collective_world_, *input.schedule, setup_.plans),
+        collectives_(world_, *input.schedule, setup_.plans),
         point_to_point_(clock_, transport_),
         copies_(*network_, input, setup_.cluster),
         costs_(input),
-        world_{input,           clock_,  processors_, transport_,      collectives_,
-               point_to_point_, copies_, costs_,      recorded_steps()},
+        world_{input,       clock_,     *network_,       dynamic_cast<LoadNetwork*>(network_.get()),
+               processors_, transport_, collectives_,    point_to_point_,
+               copies_,     costs_,     recorded_steps()},
         runs_(input.schedule->world_size) {
-    world_.programs.reserve(input.schedule->programs.size());
     for (const Program& program : input.schedule->programs)
-      world_.programs.emplace_back(program, input.model->execution.dispatch_overlap == "micro-batches");
-    for (const int rank : symmetry_.replayed()) runs_[rank] = std::make_unique<RankRun>(world_, rank);
+      programs_.emplace_back(program, input.model->execution.dispatch_overlap == "micro-batches");
+    for (const int rank : symmetry_.replayed()) {
+      const ProgramIndex& program = programs_[input.schedule->program_of_rank[rank]];
+      runs_[rank] = std::make_unique<RankRun>(world_, program, rank);
+    }
   }
 
   Result run() {
@@ -407,12 +403,12 @@ class Replay {
   std::unique_ptr<Network> network_;
   Processors processors_;
   Transport transport_;
-  CollectiveWorld collective_world_;
   Collectives collectives_;
   PointToPoint point_to_point_;
   Copies copies_;
   Costs costs_;
   ReplayWorld world_;
+  std::vector<ProgramIndex> programs_;          ///< of the schedule
   std::vector<std::unique_ptr<RankRun>> runs_;  ///< by rank; null if another rank represents it
 };
 
