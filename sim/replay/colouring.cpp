@@ -41,9 +41,7 @@ class Colouring {
     symmetry.coarse_ = coarse_;
     symmetry.rank_ = firsts(ranks_);
     symmetry.group_ = firsts(groups_);
-    symmetry.replayed_.clear();
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-      if (symmetry.rank_[rank] == static_cast<int>(rank)) symmetry.replayed_.push_back(symmetry.rank_[rank]);
+    symmetry.replayed_ = sorted_unique(symmetry.rank_);
     write_loads(symmetry);
   }
 
@@ -229,7 +227,9 @@ class Colouring {
       refine_groups();
       refine_ranks();
       now = classes();
-      if (coarse_ || schedule_.world_size <= kLeastCoarse || operations() <= kMostOperations) continue;
+      if (coarse_ || schedule_.world_size <= kLeastCoarse ||
+          operations_of(schedule_, sorted_unique(firsts(ranks_))) <= kMostOperations)
+        continue;
       coarse_ = true;
       ranks_ = ranks;
       groups_ = groups;
@@ -238,15 +238,6 @@ class Colouring {
       now = classes();
     }
     if (coarse_) mark_links();
-  }
-
-  /// Operations of one step of the replayed ranks.
-  [[nodiscard]] double operations() const {
-    double count = 0.0;
-    const std::vector<int> first = firsts(ranks_);
-    for (int rank = 0; rank < schedule_.world_size; ++rank)
-      if (first[rank] == rank) count += static_cast<double>(schedule_.program(rank).ops.size());
-    return count;
   }
 
   /// Colours links by the classes of loads that cross them, if links do not colour flows.

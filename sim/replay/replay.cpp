@@ -163,9 +163,7 @@ class Replay {
 
  private:
   [[nodiscard]] int recorded_steps() const {
-    double operations = 1.0;
-    for (const int rank : symmetry_.replayed())
-      operations += static_cast<double>(input_.schedule->program(rank).ops.size());
+    const double operations = 1.0 + operations_of(*input_.schedule, symmetry_.replayed());
     const int kept = std::clamp(static_cast<int>(kRecordedTimes / operations), 1, input_.run.steps);
     if (!input_.run.shown_steps.empty() && *input_.run.shown_steps.rbegin() >= kept)
       throw UsageError(
@@ -212,9 +210,8 @@ class Replay {
       result.step_time_s.emplace_back(times.begin() + warmup, times.end());
     }
     result.bytes_sent_per_rank = bytes_per_step();
-    for (const int rank : symmetry_.replayed())
-      result.forecast.operations += static_cast<double>(input_.schedule->program(rank).ops.size()) *
-                                    (input_.run.steps + input_.run.warmup_steps);
+    result.forecast.operations =
+        operations_of(*input_.schedule, symmetry_.replayed()) * (input_.run.steps + input_.run.warmup_steps);
     result.notes["collective_fidelity"] = setup_.plans.fidelity_used();
     for (const auto& [about, what] : {std::pair{"algorithms", setup_.plans.algorithms_used()},
                                       {"nccl", setup_.plans.nccl_choices()},
@@ -368,11 +365,9 @@ class Replay {
 
   [[nodiscard]] std::vector<int> first_of_programs() const {
     const std::vector<int>& programs = input_.schedule->program_of_rank;
-    std::vector<int> ranks;
-    for (std::size_t program = 0; program < input_.schedule->programs.size(); ++program)
-      ranks.push_back(
-          static_cast<int>(std::ranges::find(programs, static_cast<int>(program)) - programs.begin()));
-    return ranks;
+    return transformed(whole_numbers(0, programs_.size()), [&](int program) {
+      return static_cast<int>(std::ranges::find(programs, program) - programs.begin());
+    });
   }
 
   [[nodiscard]] const RankRun& rank(int number) const { return *runs_[symmetry_.rank(number)]; }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -15,14 +17,10 @@ double threads(const Job& job) { return std::max(1.0, std::ceil(job.cores)); }
 }  // namespace
 
 double fair_share(std::vector<Demand>&& demands, double capacity) {
-  double total = 0.0;
-  double weight = 0.0;
-  for (const Demand& demand : demands) {
-    total += demand.amount * demand.weight;
-    weight += demand.weight;
-  }
+  const double total = sum_of(demands, [](const Demand& one) { return one.amount * one.weight; });
   if (total <= capacity) return kInfinite;
-  std::ranges::sort(demands, [](const Demand& a, const Demand& b) { return a.amount < b.amount; });
+  double weight = sum_of(demands, &Demand::weight);
+  std::ranges::sort(demands, {}, &Demand::amount);
   for (const Demand& demand : demands) {
     if (demand.amount >= capacity / weight) break;
     capacity -= demand.amount * demand.weight;
@@ -95,8 +93,7 @@ void SharedHost::remove(int id, double now) {
 
 std::optional<double> SharedHost::next_end() const {
   if (running_.empty()) return std::nullopt;
-  double end = kInfinite;
-  for (const Running& one : running_) end = std::min(end, one.end);
+  const double end = std::ranges::min_element(running_, {}, &Running::end)->end;
   return end < kInfinite ? std::optional(end) : std::nullopt;
 }
 
@@ -136,7 +133,7 @@ Processors::Host& Processors::at(std::size_t machine) {
 void Processors::run(int host, const Job& job, Callback ended) {
   const std::size_t index = machine_[host];
   Host& here = at(index);
-  here.callbacks.emplace_back(here.shared.add(job, clock_.now()), std::move(ended));
+  here.callbacks.emplace(here.shared.add(job, clock_.now()), std::move(ended));
   arm(index);
 }
 
@@ -168,12 +165,8 @@ void Processors::arm(std::size_t host) {
 void Processors::end_jobs(std::size_t host) {
   Host& here = at(host);
   std::vector<Callback> due;
-  for (const int id : here.shared.take_ended(clock_.now())) {
-    const auto found =
-        std::ranges::find_if(here.callbacks, [id](const auto& entry) { return entry.first == id; });
-    due.push_back(std::move(found->second));
-    here.callbacks.erase(found);
-  }
+  for (const int id : here.shared.take_ended(clock_.now()))
+    due.push_back(std::move(here.callbacks.extract(id).mapped()));
   here.armed = -1.0;
   arm(host);
   for (const Callback& ended : due) ended();

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "records/calibration.hpp"
@@ -106,8 +106,8 @@ class Processors {
  private:
   struct Host {
     SharedHost shared;
-    std::vector<std::pair<int, Callback>> callbacks{};  ///< by job id
-    double armed = -1.0;                                ///< time of the current timer; others are stale
+    std::map<int, Callback> callbacks{};  ///< by job id
+    double armed = -1.0;                  ///< time of the current timer; others are stale
   };
   Host& at(std::size_t machine);
   void arm(std::size_t host);

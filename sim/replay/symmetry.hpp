@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/ranges.hpp"
 #include "sim/replay/collective_plan.hpp"
 #include "sim/replay/network.hpp"
 #include "topologies/paths.hpp"
@@ -26,6 +27,11 @@ struct Load {
   /// most that one of them takes from a link.
   double penalty = 1.0;
 };
+
+/// Operations of one step of these ranks.
+inline double operations_of(const Schedule& schedule, const std::vector<int>& ranks) {
+  return sum_of(ranks, [&](int rank) { return static_cast<double>(schedule.program(rank).ops.size()); });
+}
 
 /// Load of one flow.
 Load path_load(const Cluster& cluster, const Path& path);
