@@ -137,11 +137,10 @@ class Colouring {
 
   void add_copies() {
     if (!has_action<Copy>(schedule_)) return;
-    const SocketMemory sockets(*input_.cluster);
+    const CopyEnds ends(input_, *input_.cluster);
     for (int rank = 0; rank < schedule_.world_size; ++rank)
       for (const auto& [places, colour] : part(rank).copied) {
-        const auto [from, to] = sockets.ends(*input_.cluster, input_.node_of_rank[rank],
-                                             {places.first, places.second, Bytes(0), true});
+        const auto [from, to] = ends.of(rank, {places.first, places.second, Bytes(0), true});
         const Load load = path_load(*input_.cluster, routes_.between(from, to));
         add({rank, rank, {from, to}, 0, -1, load},
             mixed(mixed(Colour{16}, colour),

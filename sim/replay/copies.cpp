@@ -46,18 +46,6 @@ const Host& host_of_rank(const ReplayInput& input, int rank) {
   return input.cluster->host_of(input.node_of_rank[rank]);
 }
 
-/// Nodes of the cluster with staging between which a copy of `rank` moves.
-std::pair<int, int> ends_of(const ReplayInput& input, const Cluster& cluster, const SocketMemory& sockets,
-                            int rank, const Copy& copy) {
-  if (copy.is_local()) return sockets.ends(cluster, input.node_of_rank[rank], copy);
-  const auto node = [&](const MemoryLocation& place) {
-    if (!place.is_host()) return input.node_of_rank[rank + place.offset];
-    const Host& host = host_of_rank(input, rank);
-    return copy.staged() ? staging_node(cluster, host) : host.node;
-  };
-  return {node(copy.from), node(copy.to)};
-}
-
 void check(const Cluster& cluster, const Op& op, const std::pair<int, int>& ends) {
   const std::string what = "cluster '" + cluster.name + "': operation '" + op.name + "' ";
   if (!cluster.has_devices())
@@ -76,10 +64,9 @@ void check(const Cluster& cluster, const Op& op, const std::pair<int, int>& ends
 
 constexpr const char* kMemory = "/memory";
 
-}  // namespace
-
-SocketMemory::SocketMemory(const Cluster& cluster)
-    : socket(cluster.nodes.size(), -1), memory(cluster.nodes.size(), -1) {
+/// By node: the socket above it over PCIe; -1: none.
+std::vector<int> sockets_above(const Cluster& cluster) {
+  std::vector<int> socket(cluster.nodes.size(), -1);
   for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
     if (cluster.nodes[i].kind == NodeKind::kSocket) socket[i] = static_cast<int>(i);
   for (bool more = true; std::exchange(more, false);)  // down the trees of PCIe
@@ -89,50 +76,55 @@ SocketMemory::SocketMemory(const Cluster& cluster)
           socket[below] = socket[above];
           more = true;
         }
-  for (const Link& link : cluster.links)
-    if (cluster.node_name(link.b) == cluster.node_name(link.a) + kMemory) memory[link.a] = link.b;
+  return socket;
 }
 
-std::pair<int, int> SocketMemory::ends(const Cluster& cluster, int device, const Copy& copy) const {
-  const int host = cluster.host_of(device).node;
-  const int near = socket[device] >= 0 ? socket[device] : host;
+}  // namespace
+
+CopyEnds::CopyEnds(const ReplayInput& input, const Cluster& cluster)
+    : input_(input), cluster_(cluster), socket_(sockets_above(cluster)), memory_(cluster.nodes.size(), -1) {
+  for (const Link& link : cluster.links)
+    if (cluster.node_name(link.b) == cluster.node_name(link.a) + kMemory) memory_[link.a] = link.b;
+}
+
+std::pair<int, int> CopyEnds::of(int rank, const Copy& copy) const {
+  const int device = input_.node_of_rank[rank];
+  const Host& host = cluster_.host_of(device);
+  const int near = socket_[device] >= 0 ? socket_[device] : host.node;
   const auto node = [&](const MemoryLocation& place) {
-    if (!place.is_host()) return device;
-    return place.kind == MemoryLocation::Kind::kHost ? host : near;
+    if (!place.is_host()) return input_.node_of_rank[rank + place.offset];
+    if (copy.is_local()) return place.kind == MemoryLocation::Kind::kHost ? host.node : near;
+    return copy.staged() ? staging_node(cluster_, host) : host.node;
   };
-  return {node(copy.from), copy.from == copy.to ? memory[near] : node(copy.to)};
+  return {node(copy.from), copy.is_local() && copy.from == copy.to ? memory_[near] : node(copy.to)};
 }
 
 Cluster with_socket_memory(const Cluster& cluster, BytesPerSecond rate) {
-  const SocketMemory sockets(cluster);
+  const std::vector<int> socket = sockets_above(cluster);
   Cluster result = cluster;
-  const auto add = [&](int socket) {
-    const std::string name = cluster.node_name(socket) + kMemory;
-    const int node = result.add_node({name, NodeKind::kSocket, cluster.node(socket).host, ""});
-    result.links.push_back({name, socket, node, rate, Seconds(0), LinkKind::kSmp});
+  const auto add = [&](int above) {
+    const std::string name = cluster.node_name(above) + kMemory;
+    const int node = result.add_node({name, NodeKind::kSocket, cluster.node(above).host, ""});
+    result.links.push_back({name, above, node, rate, Seconds(0), LinkKind::kSmp});
   };
   for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
     const auto node = static_cast<int>(i);
     if (cluster.nodes[i].kind == NodeKind::kSocket) add(node);
-    if (cluster.nodes[i].kind != NodeKind::kDevice || sockets.socket[i] < 0) continue;
+    if (cluster.nodes[i].kind != NodeKind::kDevice || socket[i] < 0) continue;
     const BytesPerSecond c2c = device_model(cluster.nodes[i].device).links.c2c;
     if (c2c > BytesPerSecond(0))
-      result.links.push_back({cluster.node_name(node) + "-c2c", node, sockets.socket[i], c2c, kNvLinkLatency,
-                              LinkKind::kNvLink});
+      result.links.push_back(
+          {cluster.node_name(node) + "-c2c", node, socket[i], c2c, kNvLinkLatency, LinkKind::kNvLink});
   }
   return result;
 }
 
 Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_staging)
-    : network_(network),
-      cluster_(with_staging),
-      sockets_(with_staging),
-      input_(input),
-      bytes_moved_(input.schedule->world_size) {
+    : network_(network), ends_(input, with_staging), input_(input), bytes_moved_(input.schedule->world_size) {
   if (!input.compute.launch) check_hooks(*input.schedule);
   std::map<int, int> rank_at;  // by node
   for_each_action<Copy>(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
-    check(cluster_, op, ends(rank, copy));
+    check(with_staging, op, ends_.of(rank, copy));
     for (const MemoryLocation& place : {copy.from, copy.to}) {
       if (place.is_host()) continue;
       const int owner = rank + place.offset;
@@ -140,7 +132,8 @@ Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_s
       if (rank_at.try_emplace(at, owner).first->second != owner)
         throw UsageError(
             "cluster '{}': ranks {} and {} are on {}, but copies need a device per rank; there are {}",
-            cluster_.name, rank_at.at(at), owner, cluster_.node_name(at), cluster_.places().size());
+            with_staging.name, rank_at.at(at), owner, with_staging.node_name(at),
+            with_staging.places().size());
     }
   });
 }
@@ -159,11 +152,11 @@ Cluster Copies::with_staging(const ReplayInput& input) {
 
 Seconds Copies::one_by_one(const ReplayInput& input) {
   const Cluster cluster = with_staging(input);
-  const SocketMemory sockets(cluster);
+  const CopyEnds ends(input, cluster);
   const Paths paths(cluster);
   Seconds total(0);
   for_each_action<Copy>(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
-    const auto [from, to] = ends_of(input, cluster, sockets, rank, copy);
+    const auto [from, to] = ends.of(rank, copy);
     const Path path = paths.between(from, to);
     total += input.copies.launch / host_of_rank(input, rank).speed + latency(cluster, path) +
              copy.message / bandwidth(cluster, path);
@@ -173,9 +166,9 @@ Seconds Copies::one_by_one(const ReplayInput& input) {
 
 std::vector<int> Copies::nodes(const ReplayInput& input, const Cluster& with_staging) {
   std::vector<int> result;
-  const SocketMemory sockets(with_staging);
+  const CopyEnds ends(input, with_staging);
   for_each_action<Copy>(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
-    const auto [from, to] = ends_of(input, with_staging, sockets, rank, copy);
+    const auto [from, to] = ends.of(rank, copy);
     result.insert(result.end(), {from, to});
   });
   return result;
@@ -185,13 +178,9 @@ double Copies::launch_s(int rank) const {
   return input_.copies.launch.count() / host_of_rank(input_, rank).speed;
 }
 
-std::pair<int, int> Copies::ends(int rank, const Copy& copy) const {
-  return ends_of(input_, cluster_, sockets_, rank, copy);
-}
-
 void Copies::start(int rank, const Copy& copy, Callback done) {
   if (copy.from != copy.to) bytes_moved_[rank] += copy.message.count();
-  const auto [from, to] = ends(rank, copy);
+  const auto [from, to] = ends_.of(rank, copy);
   network_.start({from, to}, copy.message.count(), std::move(done));
 }
 

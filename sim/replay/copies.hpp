@@ -8,14 +8,18 @@
 
 namespace stepcast {
 
-/// Sockets and their memory in a cluster.
-struct SocketMemory {
-  explicit SocketMemory(const Cluster& cluster);
-  std::vector<int> socket;  ///< by node of a host: the socket above it over PCIe; -1: none
-  std::vector<int> memory;  ///< by socket: the node of its memory; -1: none
+/// Nodes between which copies move: memories of devices, hosts and sockets.
+class CopyEnds {
+ public:
+  /// \param cluster of the input, with staging if copies need it \pre both outlive this
+  CopyEnds(const ReplayInput& input, const Cluster& cluster);
+  [[nodiscard]] std::pair<int, int> of(int rank, const Copy& copy) const;
 
-  /// Nodes at the ends of a copy that is_local(), of the rank on `device`.
-  [[nodiscard]] std::pair<int, int> ends(const Cluster& cluster, int device, const Copy& copy) const;
+ private:
+  const ReplayInput& input_;
+  const Cluster& cluster_;
+  const std::vector<int> socket_;  ///< by node: the socket above it over PCIe; -1: none
+  std::vector<int> memory_;        ///< by socket: the node of its memory; -1: none
 };
 
 /// The cluster with a node for the memory of each socket, which `rate` limits, and NVLink-C2C between devices
@@ -49,15 +53,13 @@ class Copies {
   [[nodiscard]] double launch_s(int rank) const;
   /// Starts a copy of `rank`; calls back when the last byte has arrived.
   void start(int rank, const Copy& copy, Callback done);
-  /// Nodes of the cluster with staging at the ends of a copy of `rank`.
-  [[nodiscard]] std::pair<int, int> ends(int rank, const Copy& copy) const;
+  [[nodiscard]] const CopyEnds& ends() const { return ends_; }
   /// Bytes of the copies that each rank has issued so far.
   [[nodiscard]] const std::vector<double>& bytes_moved() const { return bytes_moved_; }
 
  private:
   Network& network_;
-  const Cluster& cluster_;
-  const SocketMemory sockets_;
+  const CopyEnds ends_;
   const ReplayInput& input_;
   std::vector<double> bytes_moved_;
 };

@@ -19,7 +19,7 @@ struct FullestLinkSearch {
   const ReplayInput& input;
   CollectivePlans& plans;
   Routes& routes;
-  const Copies& copies;
+  const CopyEnds& ends;
   std::vector<FullestLinks>& links;  ///< found so far
   std::vector<std::string> tiers;    ///< by link
 
@@ -30,7 +30,7 @@ struct FullestLinkSearch {
     if (const auto* recv = std::get_if<Recv>(&op.action))
       add(rank + recv->offset, rank, recv->message.count());
     if (const auto* copy = std::get_if<Copy>(&op.action)) {
-      const auto [from, to] = copies.ends(rank, *copy);
+      const auto [from, to] = ends.of(rank, *copy);
       add_between(from, to, copy->message.count());
     }
     return fullest();
@@ -93,10 +93,10 @@ struct FullestLinkSearch {
 }  // namespace
 
 LinkSearch make_link_search(const ReplayInput& input, CollectivePlans& plans, Routes& routes,
-                            const Copies& copies, std::vector<FullestLinks>& found) {
+                            const CopyEnds& ends, std::vector<FullestLinks>& found) {
   std::vector<std::string> tiers = link_tiers(*input.cluster);
   tiers.resize(routes.cluster().links.size(), "pageable");  // of staging
-  return [search = FullestLinkSearch{input, plans, routes, copies, found, std::move(tiers)}](
+  return [search = FullestLinkSearch{input, plans, routes, ends, found, std::move(tiers)}](
              const Op& op, int rank) mutable { return search.of(op, rank); };
 }
 

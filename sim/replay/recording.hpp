@@ -55,6 +55,6 @@ using LinkSearch = std::function<int(const Op& op, int rank)>;
 /// Searches once for each group, kind and size. \param found list to which it adds what it finds. All outlive
 /// the search.
 LinkSearch make_link_search(const ReplayInput& input, CollectivePlans& plans, Routes& routes,
-                            const Copies& copies, std::vector<FullestLinks>& found);
+                            const CopyEnds& ends, std::vector<FullestLinks>& found);
 
 }  // namespace stepcast

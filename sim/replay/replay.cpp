@@ -342,7 +342,7 @@ class Replay {
     recording.ranks.clear();
     recording.links.clear();
     const LinkSearch links =
-        make_link_search(input_, setup_.plans, setup_.routes(), copies_, recording.links);
+        make_link_search(input_, setup_.plans, setup_.routes(), copies_.ends(), recording.links);
     const double origin = step_start(rank(recording.slowest), step);
     for (const int number : symmetry_.replayed()) {
       RecordedRank& one = recording.ranks[number];
