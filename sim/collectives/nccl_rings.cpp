@@ -1,5 +1,6 @@
 #include "sim/collectives/nccl_rings.hpp"
 
+#include <compare>
 #include <limits>
 
 namespace stepcast {
@@ -13,9 +14,7 @@ constexpr double kRounding = 1e-6;    // links hold whole numbers of channels up
 struct Left {
   double fullest = -1.0;  ///< B/s left on the bottleneck link
   double sum = 0.0;       ///< B/s left, over the edges
-  friend bool operator<(const Left& a, const Left& b) {
-    return a.fullest != b.fullest ? a.fullest < b.fullest : a.sum < b.sum;
-  }
+  auto operator<=>(const Left&) const = default;
 };
 
 /// Rings of one speed, placed one after the other into the remaining capacity of the links.

@@ -23,27 +23,25 @@ void Clock::at(double date, Callback callback) {
   const std::size_t index = free_.back();
   free_.pop_back();
   callbacks_[index] = std::move(callback);
-  heap_.push_back({std::max(date, now()), next_order_++, index});
-  std::push_heap(heap_.begin(), heap_.end(), Later());
+  events_.push({std::max(date, now()), next_order_++, index});
   if (driver_ == Driver::kSimGrid) arm();
 }
 
 Callback Clock::take_first() {
-  std::pop_heap(heap_.begin(), heap_.end(), Later());
-  const Event event = heap_.back();
-  heap_.pop_back();
+  const Event event = events_.top();
+  events_.pop();
   now_ = std::max(now_, event.date);
   free_.push_back(event.callback);
   return std::exchange(callbacks_[event.callback], nullptr);
 }
 
 void Clock::run() {
-  while (!heap_.empty()) take_first()();
+  while (!events_.empty()) take_first()();
 }
 
 void Clock::arm() {
-  if (heap_.empty()) return;
-  const double date = heap_.front().date;
+  if (events_.empty()) return;
+  const double date = events_.top().date;
   if (armed_ >= 0.0 && armed_ <= date) return;
   armed_ = date;
   // start_ + (clock - start_) may lie one rounding before the clock, and SimGrid refuses a date in the past.
@@ -56,7 +54,7 @@ void Clock::arm() {
 void Clock::run_due() {
   armed_ = 0.0;  // events that the callbacks set are run by this loop or armed after it
   in_event_ = true;
-  while (!heap_.empty() && start_ + heap_.front().date <= simgrid::s4u::Engine::get_clock()) take_first()();
+  while (!events_.empty() && start_ + events_.top().date <= simgrid::s4u::Engine::get_clock()) take_first()();
   in_event_ = false;
   armed_ = -1.0;
   arm();

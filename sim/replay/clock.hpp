@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <queue>
 #include <vector>
 
 /// Simulated time of one replay and its timers.
@@ -36,9 +37,7 @@ class Clock {
     double date = 0.0;
     std::uint64_t order = 0;
     std::size_t callback = 0;  ///< index
-  };
-  struct Later {
-    bool operator()(const Event& a, const Event& b) const {
+    friend bool operator>(const Event& a, const Event& b) {
       return a.date != b.date ? a.date > b.date : a.order > b.order;
     }
   };
@@ -53,8 +52,8 @@ class Clock {
   double armed_ = -1.0;  ///< date of the earliest timer given to SimGrid; < 0: none
   std::uint64_t next_order_ = 0;
   /// Also with SimGrid: one of its timers at the earliest event is cheaper than thousands of them.
-  std::vector<Event> heap_;
-  std::vector<Callback> callbacks_;  ///< outside the heap, which moves its events often
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<Callback> callbacks_;  ///< outside the queue, which moves its events often
   std::vector<std::size_t> free_;    ///< indices of callbacks
 };
 
