@@ -45,16 +45,15 @@ std::size_t count_loads(const ReplayInput& input, CollectivePlans& plans) {
   std::set<std::pair<int, int>> collectives;  // flow type and group
   std::set<std::pair<int, int>> messages;     // sender and receiver
   std::size_t copies = 0;
-  for (int rank = 0; rank < schedule.world_size; ++rank)
-    for (const Op& op : schedule.program(rank).ops) {
-      if (const auto* send = std::get_if<Send>(&op.action)) messages.emplace(rank, rank + send->offset);
-      if (std::holds_alternative<Copy>(op.action)) ++copies;
-      const auto* call = std::get_if<Collective>(&op.action);
-      if (call == nullptr) continue;
-      const int group = schedule.group_index(call->group, rank);
-      if (schedule.groups[group].ranks.front() == rank)
-        collectives.emplace(plans.of(*call, group).flow_type, group);
-    }
+  for_each_action<Send>(schedule, [&](int rank, const Op& /*op*/, const Send& send) {
+    messages.emplace(rank, rank + send.offset);
+  });
+  for_each_action<Copy>(schedule, [&](int /*rank*/, const Op& /*op*/, const Copy& /*copy*/) { ++copies; });
+  for_each_action<Collective>(schedule, [&](int rank, const Op& /*op*/, const Collective& call) {
+    const int group = schedule.group_index(call.group, rank);
+    if (schedule.groups[group].ranks.front() == rank)
+      collectives.emplace(plans.of(call, group).flow_type, group);
+  });
   return collectives.size() + messages.size() + copies;
 }
 
