@@ -28,13 +28,12 @@ CollectivePlans::CollectivePlans(const ReplayInput& input, std::string backend)
 }
 
 const CollectivePlan& CollectivePlans::of(const Collective& collective, int group) {
-  const auto [found, is_new] = plans_.try_emplace(
-      {group, collective.group, collective.kind, collective.root, collective.message.count()});
-  if (is_new) {
-    found->second = make(collective, group);
-    found->second.number = static_cast<int>(plans_.size()) - 1;
-  }
-  return found->second;
+  return cached(plans_,
+                {group, collective.group, collective.kind, collective.root, collective.message.count()}, [&] {
+                  CollectivePlan plan = make(collective, group);
+                  plan.number = static_cast<int>(plans_.size());
+                  return plan;
+                });
 }
 
 CollectivePlan CollectivePlans::make(const Collective& collective, int group) {
@@ -111,15 +110,14 @@ void CollectivePlans::group_messages(CollectivePlan& plan, const Collective& col
 const std::vector<NcclFlow>& CollectivePlans::flows_of(const CollectivePlan& plan) {
   const CollectiveKind kind = plan.algorithm->kind;
   const CollectiveCall call{Bytes(1.0), plan.call.ranks, plan.call.root};
-  const auto [found, is_new] =
-      flows_.try_emplace({plan.graph, plan.cost.algorithm, kind, call.root, call.ranks});
-  std::vector<NcclFlow>& flows = found->second;
-  if (is_new && plan.graph != nullptr) flows = nccl_flows(*plan.graph, plan.cost, kind, call);
-  if (is_new && plan.graph == nullptr)
+  return cached(flows_, {plan.graph, plan.cost.algorithm, kind, call.root, call.ranks}, [&] {
+    if (plan.graph != nullptr) return nccl_flows(*plan.graph, plan.cost, kind, call);
+    std::vector<NcclFlow> flows;
     for_each_message(*plan.algorithm, call, [&](int from, int to, Bytes bytes) {
       flows.push_back({from, to, bytes});
     });
-  return flows;
+    return flows;
+  });
 }
 
 std::string CollectivePlans::nccl_choices() const {

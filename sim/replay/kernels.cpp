@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
 
@@ -151,15 +152,13 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 }
 
 Seconds KernelTimes::of_product(const KernelShape& shape) {
-  const auto [found, is_new] = products_.try_emplace(shape, 0.0);
-  if (is_new) {
+  return cached(products_, shape, [&] {
     KernelRates rates = shape.low ? low_ : rates_;
     rates.reached *= shape.aligned;
     if (shape.grouped) rates.reached *= shape.low ? rates.parameters->grouped_low : rates.parameters->grouped;
     if (shape.gradient && options_.gradient > 0.0) rates.output = options_.gradient;
-    found->second = product_time(shape.m, shape.n, shape.k, shape.count, rates);
-  }
-  return found->second;
+    return product_time(shape.m, shape.n, shape.k, shape.count, rates);
+  });
 }
 
 std::pair<KernelShape, double> KernelTimes::kernel(const Gemm& gemm, GemmPass pass, double samples) const {

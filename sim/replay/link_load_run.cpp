@@ -174,9 +174,9 @@ class RingRun : public LinkLoadRun {
   /// Engine and reductions of a rank as one job, which competes for the cores of its host.
   void start_endpoint(int from, int to, const PathCost& path) {
     const WireCost wire = wire_cost(from, to);
-    const auto [found, is_new] = costs_.try_emplace({&path, wire.latency_s, wire.bandwidth_bytes_per_s});
-    LockstepCost& cost = found->second;
-    if (is_new) cost = Lockstep{path, wire}.cost(algorithm_, call_, *world_.input.calibration);
+    const LockstepCost& cost = cached(costs_, {&path, wire.latency_s, wire.bandwidth_bytes_per_s}, [&] {
+      return Lockstep{path, wire}.cost(algorithm_, call_, *world_.input.calibration);
+    });
     if (cost.seconds <= 0.0) return;
     part_begins();
     world_.processors.run(world_.transport.replayed_node(from),

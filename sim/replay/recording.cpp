@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "topologies/link_tiers.hpp"
@@ -39,16 +40,15 @@ struct FullestLinkSearch {
   int of(const Collective& collective, int rank) {
     const int group = input.schedule->group_index(collective.group, rank);
     const CollectivePlan& plan = plans.of(collective, group);
-    const auto [found, is_new] = known.try_emplace({&plan, group}, -1);
-    if (!is_new) return found->second;
-    const std::vector<int>& ranks = input.schedule->groups[group].ranks;
-    if (plan.flows != nullptr) {
-      for (const NcclFlow& flow : *plan.flows) add(ranks[flow.from], ranks[flow.to], flow.payload.count());
-    } else {
-      for_each_message(*plan.algorithm, plan.call,
-                       [&](int from, int to, Bytes bytes) { add(ranks[from], ranks[to], bytes.count()); });
-    }
-    return found->second = fullest();
+    return cached(known, {&plan, group}, [&] {
+      const std::vector<int>& ranks = input.schedule->groups[group].ranks;
+      const auto visit = [&](int from, int to, Bytes bytes) { add(ranks[from], ranks[to], bytes.count()); };
+      if (plan.flows == nullptr)
+        for_each_message(*plan.algorithm, plan.call, visit);
+      else
+        for (const NcclFlow& flow : *plan.flows) visit(flow.from, flow.to, flow.payload);
+      return fullest();
+    });
   }
 
   void add(int from, int to, double bytes) {
