@@ -227,7 +227,7 @@ class Colouring {
       refine_ranks();
       now = classes();
       if (coarse_ || schedule_.world_size <= kLeastCoarse ||
-          operations_of(schedule_, sorted_unique(firsts(ranks_))) <= kMostOperations)
+          count_operations(schedule_, sorted_unique(firsts(ranks_))) <= kMostOperations)
         continue;
       coarse_ = true;
       ranks_ = ranks;

@@ -51,7 +51,7 @@ BytesPerSecond rate(const Given& given) {
 }
 
 /// The value of an enumeration's table. \throws UsageError
-auto choice(const auto& table, const Given& given) {
+auto named_value(const auto& table, const Given& given) {
   return parsed_option("", [&] { return value_of(table, given.name.c_str(), given.text); });
 }
 
@@ -99,7 +99,7 @@ std::vector<PredictionOption> cost_options() {
       {"gradients", kForecast,
        [](Request& r, const Given& g) { r.gradients_freed = either(g, "kept", "freed"); }},
       {"host-waits", kForecast,
-       [](Request& r, const Given& g) { r.replay.host_waits = choice(kHostWaits, g); }},
+       [](Request& r, const Given& g) { r.replay.host_waits = named_value(kHostWaits, g); }},
       {"trace-device", kForecast, stores(&CostRequest::trace_device)},
       {"precision", kForecast,
        [](Request& r, const Given& g) { r.costs.precision = Precision::parse(g.text); }},
@@ -141,7 +141,7 @@ std::vector<PredictionOption> replay_options() {
       {"seed", kRun, [](Request& r, const Given& g) { r.replay.seed = seed_of(g); }},
       {"resample", kForecast, [](Request& r, const Given& g) { r.replay.resample = either(g, "no", "yes"); }},
       {"fidelity", kForecast,
-       [](Request& r, const Given& g) { r.environment.fidelity = choice(kFidelities, g); }},
+       [](Request& r, const Given& g) { r.environment.fidelity = named_value(kFidelities, g); }},
       {"exact", kForecast,
        [](Request& r, const Given& /*yes*/) { r.environment.exact = r.environment.simgrid = true; }, true},
       {"scale", kForecast, [](Request& r, const Given& g) { r.scale = parse_scales(g.text); }},

@@ -163,7 +163,7 @@ class Replay {
 
  private:
   [[nodiscard]] int recorded_steps() const {
-    const double operations = 1.0 + operations_of(*input_.schedule, symmetry_.replayed());
+    const double operations = 1.0 + count_operations(*input_.schedule, symmetry_.replayed());
     const int kept = std::clamp(static_cast<int>(kRecordedTimes / operations), 1, input_.run.steps);
     if (!input_.run.shown_steps.empty() && *input_.run.shown_steps.rbegin() >= kept)
       throw UsageError(
@@ -210,8 +210,8 @@ class Replay {
       result.step_time_s.emplace_back(times.begin() + warmup, times.end());
     }
     result.bytes_sent_per_rank = bytes_per_step();
-    result.forecast.operations =
-        operations_of(*input_.schedule, symmetry_.replayed()) * (input_.run.steps + input_.run.warmup_steps);
+    result.forecast.operations = count_operations(*input_.schedule, symmetry_.replayed()) *
+                                 (input_.run.steps + input_.run.warmup_steps);
     result.notes["collective_fidelity"] = setup_.plans.fidelity_used();
     for (const auto& [about, what] : {std::pair{"algorithms", setup_.plans.algorithms_used()},
                                       {"nccl", setup_.plans.nccl_choices()},

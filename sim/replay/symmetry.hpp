@@ -29,7 +29,7 @@ struct Load {
 };
 
 /// Operations of one step of these ranks.
-inline double operations_of(const Schedule& schedule, const std::vector<int>& ranks) {
+inline double count_operations(const Schedule& schedule, const std::vector<int>& ranks) {
   return sum_of(ranks, [&](int rank) { return static_cast<double>(schedule.program(rank).ops.size()); });
 }
 

@@ -29,8 +29,8 @@ AlphaBeta fit_alpha_beta(const PiecewiseCost& cost);
 /// last.
 AlphaBeta message_line(const Calibration* calibration, Routes& routes);
 
-/// `single` plus the alpha-beta times of all collectives and messages of rank 0, without overlap: closed forms
-/// of the ideal algorithms, 0 for one rank.
+/// `single` plus the alpha-beta times of all collectives and messages of rank 0, without overlap: closed
+/// forms of the ideal algorithms, 0 for one rank.
 Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single);
 
 /// Baseline with overlap and without a network. Compute takes the median costs, on the slowest of the hosts;

@@ -273,8 +273,8 @@ void check_execution(const CostRequest& request, const std::string& strategy,
 }
 
 Workload resolve_no_workload(const CostRequest& request, const std::string& strategy) {
-  using Given = std::pair<std::string, bool>;
-  for (const auto& [option, given] : {Given{"model", !request.model.empty()},
+  using Asked = std::pair<std::string, bool>;
+  for (const auto& [option, given] : {Asked{"model", !request.model.empty()},
                                       {"trace", !request.trace.empty()},
                                       {"device", !request.device.empty()},
                                       {"trace-device", !request.trace_device.empty()},
