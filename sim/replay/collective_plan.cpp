@@ -48,12 +48,10 @@ CollectivePlan CollectivePlans::make(const Collective& collective, int group) {
   } else if (plan.algorithm->ring && is_aggregated(plan)) {
     plan.way = Way::kLinkLoads;
   }
-  const auto next = static_cast<int>(flow_types_.size()) + 1;  // 0: messages between two ranks
-  plan.flow_type = flow_types_
-                       .try_emplace({collective.group, plan.way, collective.kind, plan.cost.algorithm,
-                                     plan.cost.protocol, collective.root},
-                                    next)
-                       .first->second;
+  plan.flow_type = cached(
+      flow_types_,
+      {collective.group, plan.way, collective.kind, plan.cost.algorithm, plan.cost.protocol, collective.root},
+      [&] { return static_cast<int>(flow_types_.size()) + 1; });  // 0: between two ranks
   return plan;
 }
 

@@ -146,8 +146,7 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
       added[entry.name] = entry.name + " " + value.text;
     } else if (model != result.options.end() && given.find(entry.name) == nullptr) {
       if (settings.empty()) settings = load_model(options.at("model")).settings;
-      const auto experts = settings.find("experts");
-      const bool without = experts != settings.end() && experts->second == 0 && entry.name == "expert_tensor";
+      const bool without = value_or(settings, "experts", 1) == 0 && entry.name == "expert_tensor";
       if (!settings.contains(entry.name) || without) continue;
       const std::string text = multiple_of(settings.at(entry.name), value.text);
       model->second = with_setting(model->second, entry.name, text);

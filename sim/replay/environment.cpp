@@ -5,6 +5,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -144,8 +145,7 @@ std::string backend_for(const std::string& requested, const Calibration* calibra
 }
 
 const Model& KnownInputs::model(const std::string& specification) {
-  if (!models.contains(specification)) models.emplace(specification, load_model(specification));
-  return models.at(specification);
+  return cached(models, specification, [&] { return load_model(specification); });
 }
 
 std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequest& request,
