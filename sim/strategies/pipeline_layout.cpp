@@ -154,8 +154,10 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
                                           const std::vector<double>& segment_times) {
   const std::vector<int> blocks = blocks_of(model);
   const auto count = static_cast<int>(blocks.size());
-  if (count < parts)
-    throw UsageError("{} has {} blocks, too few for {} stages", model.specification, count, parts);
+  if (count < parts && (split == "even" || split == "balanced"))
+    throw UsageError(
+        "{} has {} blocks, too few for {} stages; in a split such as 0-6-6-0 embedding and head are alone",
+        model.specification, count, parts);
   std::vector<int> counts;
   if (split == "even") {
     counts = even_counts(count, parts);

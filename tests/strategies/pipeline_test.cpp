@@ -207,6 +207,7 @@ TEST_CASE("a split counts blocks; the embedding is in the first stage, the head 
   CHECK(ends[1].front() == 1);
   CHECK(ends[3] == std::vector<int>{13});
   CHECK(resolved("bert-base", "0-6-6-0", 4) == "0-6-6-0");
+  CHECK(resolved("bert-base:layers=2", "0-1-1-0", 4) == "0-1-1-0");  // more stages than blocks
   CHECK_THROWS_WITH(resolved("simple-cnn", "0-4", 2), Contains("every stage needs a block"));
 }
 
@@ -241,7 +242,7 @@ TEST_CASE("a split that does not fit is refused with what would fit") {
   CHECK_THAT(refusal("3x4", 4), Contains("has 3 stages, but 4"));
   CHECK_THAT(refusal("evne", 4), Contains("even"));
   CHECK_THAT(refusal("ratio:100-1-1-1", 4), Contains("every stage needs a block"));
-  CHECK_THAT(refusal("even", 13), Contains("too few"));
+  CHECK_THAT(refusal("even", 13), Contains("too few for 13 stages; in a split such as 0-6-6-0"));
 }
 
 TEST_CASE("each boundary passes every micro-batch's output forward and as many bytes back") {
