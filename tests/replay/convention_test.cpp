@@ -89,6 +89,14 @@ TEST_CASE("megatron pads the vocabulary to a multiple of 128 x tensor, unless it
   CHECK_THAT(like("megatron", given).options.at("model"), !Catch::Contains("129024"));
 }
 
+TEST_CASE("nemo's recipes take userbuffers, but not with nvfp4") {
+  OptionTexts options = pipeline("pipeline=4,data=8,tensor=2");
+  options["device"] = "b200";
+  CHECK(like("nemo@26.08", options).options.at("tensor-overlap") == "userbuffers");
+  options["precision"] = "nvfp4";
+  CHECK(like("nemo@26.08", options).options.at("tensor-overlap") == "megatron");
+}
+
 TEST_CASE("help lists every convention with what it sets and when") {
   const std::string text = conventions_text();
   for (const char* part : {"megatron: ", "megatron-defaults: ", "nemo@26.08: ", "torchtitan@2025: ",
