@@ -68,8 +68,9 @@ struct Recipe {
   bool scaled_by_tensor = false;  ///< a cast does so for devices that need it
   double copies = 2.0;            ///< bytes of copies per weight, beside the parameter
   bool casts_weights_each_time = false;
-  bool saves_uncast = false;  ///< what the backward reads of a GEMM's input; else the cast input
-  bool gathers_half = false;  ///< weights are gathered as `parameters` and cast after it
+  bool saves_uncast = false;    ///< what the backward reads of a GEMM's input; else the cast input
+  bool saves_attended = false;  ///< a cast input also where attention saves it uncast
+  bool gathers_half = false;    ///< weights are gathered as `parameters` and cast after it
 };
 const std::vector<Recipe>& recipes();
 /// Null for `none`.

@@ -111,7 +111,7 @@ const std::vector<Recipe>& recipes() {
   // Bytes per element: from Transformer Engine's code. fp8: torchao's dynamic scaling.
   static const std::vector<Recipe> kRecipes{
       {.name = "fp8", .cast = 3.0, .transposed = true, .casts_weights_each_time = true, .saves_uncast = true},
-      {.name = "fp8-delayed", .cast = 3.0, .fused = 4.0, .scaled_by_tensor = true},
+      {.name = "fp8-delayed", .cast = 3.0, .fused = 4.0, .scaled_by_tensor = true, .saves_attended = true},
       {.name = "fp8-current", .cast = 5.0, .fused = 2.0, .launches = 3, .scaled_by_tensor = true},
       {.name = "fp8-blockwise", .bytes = 1.0 + 4.0 / 128.0, .cast = 4.06, .copies = 2.06},
       {.name = "mxfp8", .bytes = 1.0 + 1.0 / 32.0, .cast = 4.06, .copies = 2.0625, .gathers_half = true},
@@ -145,7 +145,7 @@ void quantize(Model& model, bool transposes) {
         model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed.saved : segment.saved;
     const Bytes own = segment.saved.gemm_inputs;
     if (!recipe.saves_uncast)
-      inputs.size += part * segment.saved.attended - (1.0 - part) * own;
+      inputs.size += (recipe.saves_attended ? part : 0.0) * segment.saved.attended - (1.0 - part) * own;
     else if (model.compiled())
       inputs.size -= own;
     narrow_collectives(model, segment, part);

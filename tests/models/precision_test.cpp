@@ -266,10 +266,12 @@ TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multipli
   CHECK(sum(low, 1, read) - sum(half, 1, read) == Approx(4 * weights));
   CHECK(sum(low, 1, kernels) - sum(half, 1, kernels) == Approx(4 + 6));
   // torchao keeps inputs as they are; Transformer Engine a byte less of those that nothing else keeps, and
-  // one more of what attention keeps, too.
+  // with delayed scaling one more of what attention keeps, too.
   CHECK(low.segments[1].saved.size == half.segments[1].saved.size);
   const Model current = in_precision(whole, Precision::parse("fp8-current"), true);
-  CHECK((half.segments[1].saved.size - current.segments[1].saved.size).count() == Approx(s * (6 - 1) * h));
+  CHECK((half.segments[1].saved.size - current.segments[1].saved.size).count() == Approx(s * 6 * h));
+  const Model delayed = in_precision(whole, Precision::parse("fp8-delayed"), true);
+  CHECK((half.segments[1].saved.size - delayed.segments[1].saved.size).count() == Approx(s * (6 - 1) * h));
   const Model gathered = in_precision(whole, Precision::parse("fp8,gather=fp8"), true);
   CHECK(sum(gathered, 1, read) == Approx(sum(half, 1, read)));
   double travels = 0.0, copies = 0.0;
