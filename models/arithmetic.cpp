@@ -159,6 +159,7 @@ struct SegmentAccount {
       segment.saved.size += kernel.kept.size;
       segment.saved.masks += kernel.kept.masks;
       segment.saved.float32 += kernel.kept.float32;
+      segment.saved.gemm_inputs += kernel.kept.gemm_inputs;
     });
     if (layer.given != nullptr)
       add_operators(*layer.given, needed);

@@ -82,39 +82,23 @@ std::string to_text(const Execution& execution) {
 
 namespace {
 
-/// Ranks or domains that a token with k experts reaches, of n: n (1 - (1 - 1/n)^k). A router that chooses c of
-/// g groups of experts first reaches those alone; places with several groups are missed as often as all
-/// experts are in the others of the c groups.
-double places_reached(double places, double copies, double groups, double chosen) {
-  const auto missed = [&](double part) { return std::pow(1.0 - part, copies); };
-  const double own = std::fmod(groups, places) == 0.0 ? groups / places : 1.0;
-  if (std::fmod(places, groups) == 0.0) places *= chosen / groups;
-  if (own == 1.0 || chosen == groups) return places * (1.0 - missed(1.0 / places));
-  const auto choose = [](double n, double k) {
-    double ways = 1.0;
-    for (double i = 0.0; i < k; ++i) ways *= (n - i) / (k - i);
-    return ways;
-  };
-  double never = 0.0;
-  for (double i = 0.0; i <= std::min(own, chosen); ++i)
-    never += choose(own, i) * choose(groups - own, chosen - i) / choose(groups, chosen) * missed(i / chosen);
-  return places * (1.0 - never);
-}
-
-/// Sets what a flexible dispatcher sends in place of an all-to-all, which sends k copies of a token: one to
-/// each rank that it reaches, with several domains one to each of these. Its kernels' time is known inside one
-/// domain alone; between domains the network decides.
+/// Sets what a flexible dispatcher sends in place of an all-to-all, which sends k copies of a token: with e
+/// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these; a
+/// router that chooses groups of experts first reaches those places alone that have one of them. Its kernels'
+/// time is known inside one domain alone; between domains the network decides.
 void dispatch_flexibly(int domain, Model& model) {
   if (!model.has_experts())
     throw InputError("--dispatch flex{}: '{}' has no experts; leave it out", domain, model.specification);
   if (std::ranges::none_of(model.collectives, &LayerCollective::dispatches))
     throw InputError("--dispatch flex{}: needs --mesh expert=N; without it nothing is dispatched", domain);
   const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
+  double reached = domains > 1.0 ? domains : ranks, missed = 1.0;
+  const double groups = value_or(model.settings, "groups", 1), own = std::max(1.0, groups / reached);
+  for (double left = groups; left > groups - value_or(model.settings, "chosen_groups", 1); --left)
+    missed *= std::max(0.0, 1.0 - own / left);
+  reached *= 1.0 - missed;
   const auto copies = static_cast<double>(model.settings.at("active"));
-  const double sent = places_reached(domains > 1.0 ? domains : ranks, copies,
-                                     static_cast<double>(value_or(model.settings, "groups", 1)),
-                                     static_cast<double>(value_or(model.settings, "chosen_groups", 1))) /
-                      copies;
+  const double sent = reached * (1.0 - std::pow(1.0 - 1.0 / reached, copies)) / copies;
   for (LayerCollective& one : model.collectives) {
     if (!one.dispatches()) continue;
     one.per_sample = sent * one.per_sample;

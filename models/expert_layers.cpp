@@ -53,9 +53,7 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
       result.push_back({.suffix = prefix + layer.texts.at(part) + ".weight",
                         .shape = down ? Shape{outer, width} : Shape{width, outer},
                         .expert = expert,
-                        .divided = !divided ? -1
-                                   : down   ? 1
-                                            : 0});
+                        .divided = divided ? static_cast<int>(down) : -1});
       if (expert_bias)
         result.push_back({.suffix = prefix + layer.texts.at(part) + ".bias",
                           .shape = {down ? outer : width},
@@ -169,7 +167,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   cost.kernels.front() = multiplies({.rows = s, .columns = experts, .depth = hidden, .chooses = true});
   const bool engine = flag(layer, kTransformerEngine), gated = flag(layer, "gated");
   const bool squared = flag(layer, "squared");
-  const double inputs = gated ? 2.0 : 1.0;  // of the activation
+  const double inputs = gated ? 2.0 : 1.0, trained = layer.frozen ? 0.0 : 1.0;  // inputs of the activation
   const auto add_feed_forward = [&](double rows, double width, double times, KernelRole role) {
     const double joined = engine ? inputs : 1.0;  // gate and up are one GEMM
     const double outer = role == KernelRole::kSharedExpert ? hidden : h;
@@ -185,7 +183,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
     Kernel& kernel = cost.kernels.emplace_back(moves(moved, squared ? 1.5 * moved : 2.0 * moved, launches));
     kernel.role = role;
     const double kept = role == KernelRole::kSharedExpert ? inputs + 1.0 : squared ? 1.0 : 3.0 - inputs;
-    if (engine) keep((kept - (layer.frozen ? 1.0 : 0.0)) * elements, kernel);  // the next GEMM's input
+    if (engine) keep((kept - 1.0) * elements, kernel), keep_input(trained * elements, kernel);
   };
   add_feed_forward(tensor * s * active / own, routed / tensor, own, KernelRole::kOther);
   const int parts = engine ? 1 : static_cast<int>(own), each = gated ? 5 : 2 - static_cast<int>(squared);
@@ -198,20 +196,19 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   if (flag(layer, "latent")) {
     cost.kernels.push_back(multiplies({s, h, hidden}));
     cost.kernels.push_back(multiplies({s, hidden, h}));
-    if (!layer.frozen) keep(s * h, cost.kernels.back());
+    keep_input(trained * s * h, cost.kernels.back());
   }
   const double moved = s * (2.0 + routes) * experts;
   Kernel& rest =
       cost.kernels.emplace_back(moves(moved, 2.0 * moved, 3 + (sigmoid ? 2 : 0) + (groups ? 5 : 0)));
   if (engine) {
     const double rows = s * active;
-    keep((layer.frozen ? 0.0 : tensor * rows * h) + inputs * rows * routed, rest);
+    keep_input(trained * tensor * rows * h, rest);
+    keep(inputs * rows * routed, rest);
     keep_in_float32(s * (2.0 * experts + 1.0) + 3.0 * s * experts + 0.5 * rows + s, rest);
     cost.workspace = {float32_bytes(4.0 * rows * h + s * h), float32_bytes(2.0 * rows * h)};
   } else {
-    keep(s * (experts + active * ((layer.frozen ? 0.0 : tensor) + 1.0) * h +
-              (2.0 * inputs - (layer.frozen ? 1.0 : 0.0)) * wide),
-         rest);
+    keep(s * (experts + active * (trained * tensor + 1.0) * h + (2.0 * inputs - 1.0 + trained) * wide), rest);
   }
   add_permutation(layer, active, cost);
 }
@@ -223,8 +220,7 @@ std::int64_t expert_width(const Layer& layer) {
 }
 
 std::int64_t expert_capacity(const Layer& layer) {
-  constexpr std::int64_t kPercent = 100;
-  const std::int64_t s = layer.input[0], experts = kPercent * size(layer, "experts");
+  const std::int64_t s = layer.input[0], experts = 100 * size(layer, "experts");
   const std::int64_t shares = size(layer, "capacity") * s * size(layer, "active");
   return std::min(s, (shares + experts - 1) / experts);
 }
@@ -232,9 +228,8 @@ std::int64_t expert_capacity(const Layer& layer) {
 std::int64_t expert_rows(const Layer& layer) {
   const std::int64_t capacity = expert_capacity(layer);
   if (capacity > 0) return size(layer, "experts") * capacity;
-  constexpr std::int64_t kPercent = 100;
   const std::int64_t even = layer.input[0] * size(layer, "active");
-  return size(layer, "ranks") == 1 ? even : even * size(layer, "imbalance") / kPercent;
+  return size(layer, "ranks") == 1 ? even : even * size(layer, "imbalance") / 100;
 }
 
 std::vector<LayerKind> expert_kinds() {

@@ -62,8 +62,9 @@ enum class Moved : std::uint8_t {
 /// Bytes per sample that a kernel leaves for the backward, beside inputs and outputs of its layer.
 struct KeptBytes {
   Bytes size{};
-  Bytes masks{};    ///< part of `size`: dropout's noise, of which a GPU keeps one byte per element
-  Bytes float32{};  ///< part of `size`: fp32 in every precision
+  Bytes masks{};        ///< part of `size`: dropout's noise, of which a GPU keeps one byte per element
+  Bytes float32{};      ///< part of `size`: fp32 in every precision
+  Bytes gemm_inputs{};  ///< part of `size`: inputs that only GEMMs with weights save
 };
 
 /// What a kernel does for its layer, where that matters to a recomputation, a recipe or a framework.

@@ -89,6 +89,11 @@ inline Kernel multiplies(const Gemm& gemm) {
 }
 
 inline void keep(double elements, Kernel& kernel) { kernel.kept.size += float32_bytes(elements); }
+/// Keeps the input of a GEMM with weights, which recipes cast.
+inline void keep_input(double elements, Kernel& kernel) {
+  keep(elements, kernel);
+  kernel.kept.gemm_inputs += float32_bytes(elements);
+}
 /// Keeps numbers in fp32 in every precision, such as statistics of norms.
 inline void keep_in_float32(double count, Kernel& kernel) {
   keep(count, kernel);

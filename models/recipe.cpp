@@ -45,9 +45,8 @@ struct Casts {
       if (!is_cast && of_experts == 2) casts.back().role = KernelRole::kExpertActivation;
       last = {};
       after_norm = false;
-      const double weights = others * gemm->columns * gemm->depth * gemm->times;
       if (casts_weights && recipe.casts_weights_each_time) {
-        work.forward_weights += Bytes(weights);
+        work.forward_weights += Bytes(others * gemm->columns * gemm->depth * gemm->times);
         casts.push_back(cast(0.0, 0.0, times, true));
       }
       casts.push_back(cast(bytes(gemm->columns), gemm->rows * gemm->columns * gemm->times, times, false));
@@ -79,16 +78,14 @@ struct Casts {
 bool is_weight(const Parameter& parameter, const Segment& segment) {
   const auto rows = static_cast<double>(parameter.shape.front()),
              depth = static_cast<double>(parameter.shape.back());
-  const auto holds = [&](const Kernel& kernel) {
-    const Gemm* gemm = kernel.gemm();
-    return gemm != nullptr && gemm->low && gemm->frozen == parameter.frozen && gemm->depth == depth &&
-           gemm->columns >= rows;
-  };
-  const auto routes = [&](const Kernel& kernel) {
-    const Gemm* gemm = kernel.gemm();
-    return gemm != nullptr && gemm->chooses && gemm->columns == rows && gemm->depth == depth;
-  };
-  return parameter.shape.size() == 2 && segment.any(holds) && !segment.any(routes);
+  bool holds = false, routes = false;
+  for (const LayerWork& work : segment.work)
+    work.for_each_gemm([&](const Gemm& one) {
+      if (one.depth != depth) return;
+      holds = holds || (one.low && one.frozen == parameter.frozen && one.columns >= rows);
+      routes = routes || (one.chooses && one.columns == rows);
+    });
+  return parameter.shape.size() == 2 && holds && !routes;
 }
 
 /// All-gathers of tensor parallelism move float8, and so do the copies of gathered arrays.

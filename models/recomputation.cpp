@@ -39,6 +39,7 @@ void move_kept(const Kernel& kernel, Segment& segment) {
   move_bytes(kernel.kept.size, segment.saved.size, segment.recomputed.saved.size);
   move_bytes(kernel.kept.masks, segment.saved.masks, segment.recomputed.saved.masks);
   move_bytes(kernel.kept.float32, segment.saved.float32, segment.recomputed.saved.float32);
+  move_bytes(kernel.kept.gemm_inputs, segment.saved.gemm_inputs, segment.recomputed.saved.gemm_inputs);
 }
 
 /// Moves the bytes that kernels of this role save to the recomputed ones. Returns true if there are any.

@@ -155,9 +155,8 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
   const std::vector<int> blocks = blocks_of(model);
   const auto count = static_cast<int>(blocks.size());
   if (count < parts && (split == "even" || split == "balanced"))
-    throw UsageError(
-        "{} has {} blocks, too few for {} stages; in a split such as 0-6-6-0 embedding and head are alone",
-        model.specification, count, parts);
+    throw UsageError("{} has {} blocks, too few for {} stages, unless ends have none, as in --split 0-1-1-0",
+                     model.specification, count, parts);
   std::vector<int> counts;
   if (split == "even") {
     counts = even_counts(count, parts);

@@ -11,8 +11,8 @@
 namespace stepcast {
 namespace {
 
-Model engine_model(const std::string& specification) {
-  return in_precision(load_model(specification + ",transformer_engine=1"), Precision::parse("bf16"), true);
+Model engine_model(const std::string& specification, const std::string& precision = "bf16") {
+  return in_precision(load_model(specification + ",transformer_engine=1"), Precision::parse(precision), true);
 }
 
 double saved_by(const Model& model, std::size_t segment) {
@@ -47,6 +47,9 @@ TEST_CASE("DeepSeek's blocks keep latents, queries, keys and values, and tokens 
       rows * (2 * h + 6 * f) + n * 6 * f + n * 4 * (2 * experts + 1) + 12 * n * experts + 2 * rows + 4 * n;
   CHECK(saved_by(model, 2) == Approx(n * (attention + 4 * h) + routed + 4 * n));
   CHECK(model.segments[2].saved.workspace.forward.count() == Approx(4 * 2 * h * rows + 2 * n * h));
+  // In 8 bit a byte less of each GEMM's input: of attention's norm, of dispatched tokens and activations.
+  const Model low = engine_model("deepseek-v3:layers=2,dense=1", "fp8-current");
+  CHECK(saved_by(model, 2) - saved_by(low, 2) == Approx(n * h + rows * (h + f) + n * f));
   CHECK(model.segments[2].saved.workspace.backward.count() == Approx(2 * 2 * h * rows));
 }
 

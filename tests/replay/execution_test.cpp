@@ -155,7 +155,7 @@ TEST_CASE("tokens whose router chooses 4 of 8 groups reach half of the domains",
   };
   CHECK(sent("flex8") / sent("alltoall") == Approx(4.0 * (1.0 - std::pow(0.75, 8)) / 8.0));
   // four domains of two groups each: 200,000 random choices of eight experts reach 2.928 of them
-  CHECK(sent("flex16") / sent("alltoall") == Approx(2.928 / 8.0).epsilon(0.01));
+  CHECK(sent("flex16") / sent("alltoall") == Approx(2.928 / 8.0).epsilon(0.03));
 }
 
 TEST_CASE("heads of predicted tokens are not experts, whose GEMMs are grouped", "[models]") {
