@@ -67,9 +67,8 @@ void set_execution(const ExecutionOption& option, const std::string& text, Execu
 }
 
 std::optional<int> nvlink_domain(const Execution& execution) {
-  const std::string_view name = execution.dispatch;
-  if (!name.starts_with("flex")) return std::nullopt;
-  return std::stoi(std::string(name.substr(4)));
+  if (!execution.dispatch.starts_with("flex")) return std::nullopt;
+  return std::stoi(execution.dispatch.substr(4));
 }
 
 std::string to_text(const Execution& execution) {
@@ -93,9 +92,10 @@ void dispatch_flexibly(int domain, Model& model) {
     throw InputError("--dispatch flex{}: needs --mesh expert=N; without it nothing is dispatched", domain);
   const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
   double reached = domains > 1.0 ? domains : ranks, missed = 1.0;
-  const double groups = value_or(model.settings, "groups", 1), own = std::max(1.0, groups / reached);
-  for (double left = groups; left > groups - value_or(model.settings, "chosen_groups", 1); --left)
-    missed *= std::max(0.0, 1.0 - own / left);
+  const std::int64_t groups = value_or(model.settings, "groups", 1);
+  const double own = std::max(1.0, static_cast<double>(groups) / reached);  // of a place
+  for (std::int64_t i = 0; i < value_or(model.settings, "chosen_groups", 1); ++i)
+    missed *= std::max(0.0, 1.0 - own / static_cast<double>(groups - i));
   reached *= 1.0 - missed;
   const auto copies = static_cast<double>(model.settings.at("active"));
   const double sent = reached * (1.0 - std::pow(1.0 - 1.0 / reached, copies)) / copies;

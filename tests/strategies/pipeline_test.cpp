@@ -242,7 +242,8 @@ TEST_CASE("a split that does not fit is refused with what would fit") {
   CHECK_THAT(refusal("3x4", 4), Contains("has 3 stages, but 4"));
   CHECK_THAT(refusal("evne", 4), Contains("even"));
   CHECK_THAT(refusal("ratio:100-1-1-1", 4), Contains("every stage needs a block"));
-  CHECK_THAT(refusal("even", 13), Contains("too few for 13 stages, unless ends have none, as in --split 0-1-1-0"));
+  CHECK_THAT(refusal("even", 13),
+             Contains("too few for 13 stages, unless ends have none, as in --split 0-1-1-0"));
 }
 
 TEST_CASE("each boundary passes every micro-batch's output forward and as many bytes back") {
