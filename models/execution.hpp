@@ -10,7 +10,8 @@ namespace stepcast {
 
 /// What layers compute does not depend on it. Conventions set it; `predict` has an option for each.
 struct Execution {
-  std::string attention = "flash2+aotriton";  ///< kinds of fused attention in order of preference, joined by `+`
+  /// Kinds of fused attention in order of preference, joined by `+`.
+  std::string attention = "flash2+aotriton";
 
   std::string experts =
       "loop";                  ///< GEMMs of experts one after the other, on several streams, or in one kernel
