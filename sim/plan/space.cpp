@@ -165,14 +165,15 @@ Values accumulations(PlanModels&, const Plan& plan) {
   return plan.copies() > 1 ? Values{"shard-then-replicas", "every"} : Values{"every"};
 }
 
-/// Parts of blocks if the model permits it, and units of several blocks, but not if FSDP gathers parameters
-/// block by block.
+/// Parts of blocks if the model permits it; whole blocks but under graphs of layers; and units of several
+/// blocks, but not if FSDP gathers parameters block by block.
 Values recomputations(PlanModels& models, Plan plan) {
   Values all{"selective", "per-op"};
   std::erase_if(all, [&](const std::string& value) {
     plan.values["recompute"] = value;
     return models.part(plan) == nullptr;
   });
+  if (plan.text("graph") == "layer") return all;
   all.push_back("full");
   if (plan.text("sharding") == "full_shard") return all;
   const int blocks = block_count(models.whole()) / plan.number("pipeline");

@@ -262,11 +262,18 @@ void check_execution(const CostRequest& request, const std::string& strategy,
   };
   if (request.execution.dispatch_overlap == "micro-batches" &&
       (training.micro_batches == 1 || training.recompute.blocks > 0 || training.mesh.size("expert") == 1 ||
-       given("checkpoint", "never") || given("forward-only", "no") ||
+       contains(training.recompute.part, RecomputedPart::kExperts) || given("checkpoint", "never") ||
+       given("forward-only", "no") ||
        (strategy == "pipeline" && value_or(training.options, "schedule", "") != "interleaved")))
     throw UsageError(
         "--dispatch-overlap micro-batches needs --mesh expert=N, several --micro-batches, a backward, no "
-        "recomputed blocks (--recompute, --checkpoint) and, in a pipeline, --schedule interleaved");
+        "recomputed blocks or module moe (--recompute, --checkpoint) and, in a pipeline, --schedule "
+        "interleaved");
+  if (request.execution.graph == "layer" &&
+      training.recompute.blocks > 0)  // megatron/core/transformer/transformer_config.py
+    throw UsageError(
+        "--recompute {}: graphs of layers capture no recomputed blocks; set modules, or --graph full or none",
+        to_text(training.recompute));
   if (request.execution.gathered != Execution().gathered && strategy != "fsdp")
     throw UsageError("--gathered {} has no effect with strategy '{}'; fsdp takes it",
                      request.execution.gathered, strategy);

@@ -6,6 +6,7 @@
 
 #include "sim/plan/launch.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace stepcast::space_test {
 namespace {
@@ -142,6 +143,22 @@ TEST_CASE("tensor-parallel ranks have whole experts or divide each", "[plan]") {
   });
   CHECK(counts.at("") > 50);
   CHECK(counts.at("2") > 10);
+}
+
+TEST_CASE("under graphs of layers plans recompute no whole blocks", "[plan]") {
+  const TemporaryFolder folder;
+  for (const std::string graph : {"none", "layer", "full"}) {
+    PlanProblem given = problem();
+    given.ranks = 2, given.samples = 4;
+    given.like = folder.write(graph + ".yaml", "like: megatron\noptions: [{graph: " + graph + "}]\n");
+    PlanModels models(given);
+    std::set<std::string> recomputed;
+    const auto add = [&](const Plan& plan) { recomputed.insert(plan.text("recompute")); };
+    enumerate_plans(models, add, true);
+    CHECK(recomputed.contains("selective"));
+    CHECK(recomputed.contains("full") == (graph != "layer"));
+    CHECK(recomputed.contains("every:2") == (graph != "layer"));
+  }
 }
 
 TEST_CASE("plans that a convention's setting excludes are left out", "[plan]") {
