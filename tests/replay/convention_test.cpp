@@ -71,6 +71,16 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
   CHECK(like("torchtitan@2025", given).options == given);
 }
 
+TEST_CASE("recipes of nvfp4 have no userbuffers") {
+  OptionTexts given = pipeline("pipeline=4,data=8,tensor=2");
+  given["device"] = "gb200";
+  for (const auto& [precision, overlap] :
+       {std::pair{"bf16", "userbuffers"}, {"mxfp8", "userbuffers"}, {"nvfp4", "megatron"}}) {
+    given["precision"] = precision;
+    CHECK(like("nemo@26.08", given).options.at("tensor-overlap") == overlap);
+  }
+}
+
 TEST_CASE("kernels of a convention are not set where a trace has those that it measured") {
   OptionTexts traced = pipeline("pipeline=4,data=8,tensor=2");
   traced["trace"] = "llama.trace.json";
