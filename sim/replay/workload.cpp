@@ -260,20 +260,19 @@ void check_execution(const CostRequest& request, const std::string& strategy,
   const auto given = [&](const char* name, const char* standard) {
     return value_or(training.options, name, standard) != standard;
   };
+  const Recomputation& recomputed = training.recompute;
   if (request.execution.dispatch_overlap == "micro-batches" &&
-      (training.micro_batches == 1 || training.recompute.blocks > 0 || training.mesh.size("expert") == 1 ||
-       contains(training.recompute.part, RecomputedPart::kExperts) || given("checkpoint", "never") ||
+      (training.micro_batches == 1 || recomputed.blocks > 0 || training.mesh.size("expert") == 1 ||
+       contains(recomputed.part, RecomputedPart::kExperts) || given("checkpoint", "never") ||
        given("forward-only", "no") ||
        (strategy == "pipeline" && value_or(training.options, "schedule", "") != "interleaved")))
     throw UsageError(
         "--dispatch-overlap micro-batches needs --mesh expert=N, several --micro-batches, a backward, no "
-        "recomputed blocks or module moe (--recompute, --checkpoint) and, in a pipeline, --schedule "
-        "interleaved");
-  if (request.execution.graph == "layer" &&
-      training.recompute.blocks > 0)  // megatron/core/transformer/transformer_config.py
-    throw UsageError(
-        "--recompute {}: graphs of layers capture no recomputed blocks; set modules, or --graph full or none",
-        to_text(training.recompute));
+        "recomputed blocks or moe (--recompute, --checkpoint) and, in a pipeline, --schedule interleaved");
+  // megatron/core/transformer/transformer_config.py
+  if (request.execution.graph == "layer" && recomputed.blocks > 0)
+    throw UsageError("--graph layer: takes no recomputed blocks (--recompute {}); set full or none",
+                     to_text(recomputed));
   if (request.execution.gathered != Execution().gathered && strategy != "fsdp")
     throw UsageError("--gathered {} has no effect with strategy '{}'; fsdp takes it",
                      request.execution.gathered, strategy);
