@@ -102,9 +102,8 @@ Values experts(PlanModels& models, const Plan& plan) {
 Values expert_tensors(PlanModels& models, Plan plan) {
   if (!models.whole().has_experts() || plan.number("tensor") == 1) return kDoesNotApply;
   const std::string all = plan.text("tensor");
-  const int ranks = sharing_ranks(plan, plan.number("data"));
   plan.values["expert_tensor"] = all;
-  const bool fits = ranks % (plan.number("expert") * plan.number("tensor")) == 0;
+  const bool fits = sharing_ranks(plan, plan.number("data")) % plan.expert_ranks() == 0;
   return fits && models.part(plan) != nullptr ? Values{"", all} : kDoesNotApply;
 }
 
@@ -185,9 +184,8 @@ Values schedules(PlanModels& models, const Plan& plan) {
   if (plan.text("strategy") != "pipeline") return kDoesNotApply;
   Values all = choices_of("pipeline", "schedule");
   const int stages = plan.number("pipeline"), parts = plan.number("micro-batches");
-  const bool interleaves =
-      parts % std::max(1, parts / stages) == 0 && block_count(models.whole()) >= 2 * stages;
-  if (!interleaves) std::erase(all, "interleaved");
+  if (parts % std::max(1, parts / stages) != 0 || block_count(models.whole()) < 2 * stages)
+    std::erase(all, "interleaved");
   return all;
 }
 
@@ -220,14 +218,12 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
   for (const auto& [first, last] : ends) add_new(all, split_for(blocks, stages, first, last));
   add_new(all, models.balanced_split(*model, plan, stages));
   std::erase(all, "");
-  if (frozen > 0)
-    std::erase_if(all, [&](const std::string& split) { return split_counts(split).front() < frozen; });
+  std::erase_if(all, [&](const std::string& split) { return split_counts(split).front() < frozen; });
   return all;
 }
 
 /// One block moved between two stages.
 Values adjacent_splits(PlanModels&, const Plan& plan) {
-  if (plan.text("strategy") != "pipeline") return kDoesNotApply;
   if (plan.text("split").empty()) return {};
   const std::vector<int> counts = split_counts(plan.text("split"));
   Values all;
