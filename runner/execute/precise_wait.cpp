@@ -6,9 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <ctime>
+#include <thread>
 
 namespace stepcast {
 namespace {
@@ -41,17 +40,6 @@ int keep_cores_awake() {
   return file;
 }
 
-/// The steady clock is CLOCK_MONOTONIC.
-void sleep_until(Clock::time_point instant) {
-  const auto since_boot = std::chrono::duration_cast<nanoseconds>(instant.time_since_epoch());
-  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(since_boot);
-  timespec when{};
-  when.tv_sec = whole.count();
-  when.tv_nsec = (since_boot - whole).count();
-  while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, nullptr) == EINTR) {
-  }
-}
-
 }  // namespace
 
 PreciseWait::PreciseWait() : policy_(::sched_getscheduler(0)), awake_(keep_cores_awake()) {
@@ -75,7 +63,7 @@ void PreciseWait::until(Clock::time_point instant) {
   const bool sleeps = Clock::now() < timer;
   if (sleeps) {
     if (has_priority_) schedule_this_thread(SCHED_FIFO, kWaiting);
-    sleep_until(timer);
+    std::this_thread::sleep_until(timer);
     timer_late_ += Clock::now() - timer > timer_late_ ? kStep : -kStep;
     timer_late_ = std::clamp(timer_late_, nanoseconds::zero(), kLatestTimer);
   }
