@@ -3,16 +3,9 @@
 namespace stepcast {
 namespace {
 
-MemoryAccount*& account_of_thread() {
-  static MemoryAccount of_process;
-  thread_local MemoryAccount* account = &of_process;
-  return account;
-}
-
-std::optional<MemoryCategory>& category_of_thread() {
-  thread_local std::optional<MemoryCategory> category;
-  return category;
-}
+MemoryAccount account_of_process;
+thread_local MemoryAccount* account_of_thread = &account_of_process;
+thread_local std::optional<MemoryCategory> category_of_thread;
 
 }  // namespace
 
@@ -41,18 +34,13 @@ void MemoryAccount::forget_peak() {
   peak_ = total(live_);
 }
 
-MemoryAccount& memory_account() { return *account_of_thread(); }
+MemoryAccount& memory_account() { return *account_of_thread; }
 
-AccountScope::AccountScope(MemoryAccount& account) : before_(account_of_thread()) {
-  account_of_thread() = &account;
-}
-AccountScope::~AccountScope() { account_of_thread() = before_; }
+std::optional<MemoryCategory> memory_category() { return category_of_thread; }
 
-MemoryScope::MemoryScope(std::optional<MemoryCategory> category) : before_(category_of_thread()) {
-  category_of_thread() = category;
-}
-MemoryScope::~MemoryScope() { category_of_thread() = before_; }
+AccountScope::AccountScope(MemoryAccount& account) : ThreadScope(account_of_thread, &account) {}
 
-std::optional<MemoryCategory> memory_category() { return category_of_thread(); }
+MemoryScope::MemoryScope(std::optional<MemoryCategory> category)
+    : ThreadScope(category_of_thread, category) {}
 
 }  // namespace stepcast

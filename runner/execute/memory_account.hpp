@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "schedule/kinds.hpp"
 
@@ -28,32 +29,33 @@ class MemoryAccount {
 /// Account of the calling thread: the one of the process, unless an AccountScope set another.
 MemoryAccount& memory_account();
 
-/// Sets the account of the calling thread while it lives, for ranks that are threads of one process.
-/// \pre the account outlives everything allocated in it
-class AccountScope {
- public:
-  explicit AccountScope(MemoryAccount& account);
-  ~AccountScope();
-  AccountScope& operator=(AccountScope&&) = delete;
-
- private:
-  MemoryAccount* before_;
-};
-
-/// Sets the category of what the calling thread allocates while it lives. Scopes nest. Allocations outside
-/// any scope (samples in host memory) do not count.
-class MemoryScope {
- public:
-  /// \param category empty: allocations do not count, as host memory
-  explicit MemoryScope(std::optional<MemoryCategory> category);
-  ~MemoryScope();
-  MemoryScope& operator=(MemoryScope&&) = delete;
-
- private:
-  std::optional<MemoryCategory> before_;
-};
-
 /// Category of the calling thread's allocations; empty outside any MemoryScope.
 std::optional<MemoryCategory> memory_category();
+
+/// Sets a value of the calling thread while it lives. Scopes nest.
+template <class Value>
+class ThreadScope {
+ public:
+  ThreadScope(Value& place, Value value) : place_(place), before_(std::exchange(place, value)) {}
+  ~ThreadScope() { place_ = before_; }
+  ThreadScope& operator=(ThreadScope&&) = delete;
+
+ private:
+  Value& place_;
+  Value before_;
+};
+
+/// Sets the account of the calling thread, for ranks that are threads of one process.
+/// \pre the account outlives everything allocated in it
+struct AccountScope : ThreadScope<MemoryAccount*> {
+  explicit AccountScope(MemoryAccount& account);
+};
+
+/// Sets the category of what the calling thread allocates. Allocations outside any scope (samples in host
+/// memory) do not count.
+struct MemoryScope : ThreadScope<std::optional<MemoryCategory>> {
+  /// \param category empty: allocations do not count, as host memory
+  explicit MemoryScope(std::optional<MemoryCategory> category);
+};
 
 }  // namespace stepcast
