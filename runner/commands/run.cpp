@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -38,14 +37,10 @@ std::string required(const po::variables_map& values, const std::string& name) {
 bool is_replayed(const po::variables_map& values) {
   const std::string compute = text_option(values, "compute");
   require_one_of("compute", compute, {"real", "replayed"});
-  const auto check_number = [&](const char* name, bool zero_is_valid, const char* example) {
-    const double value = values[name].as<double>();
-    if (!std::isfinite(value) || value < 0.0 || (value == 0.0 && !zero_is_valid))
-      throw UsageError("--{} must be a number {}, for example {}", name,
-                       zero_is_valid ? "of at least 0" : "above 0", example);
-  };
-  check_number("reference-slowdown", true, "1.2");
-  check_number("compute-speed", false, "0.67");
+  if (values["reference-slowdown"].as<double>() < 0.0)
+    throw UsageError("--reference-slowdown must be a number of at least 0, for example 1.2");
+  if (values["compute-speed"].as<double>() <= 0.0)
+    throw UsageError("--compute-speed must be a number above 0, for example 0.67");
   if (compute == "replayed")
     reject_options(values, {"data"}, "--compute replayed, which trains nothing");
   else

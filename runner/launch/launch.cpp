@@ -45,8 +45,6 @@ std::optional<Found> first_set(const Environment& environment, const std::string
   return std::nullopt;
 }
 
-std::string describe(const std::string& name, int value) { return name + " = " + std::to_string(value); }
-
 void check_range(const RankContext& context) {
   if (context.world_size < 1)
     throw UsageError("world size must be at least 1, got {} (from {})", context.world_size, context.source);
@@ -75,9 +73,10 @@ void find_master(RankContext& context, const RankFlags& flags, const Environment
   } else if (context.source == "Slurm" && slurm_nodes) {
     context.master_addr = first_slurm_host(*slurm_nodes);
   } else if (context.world_size != 1 && context.local_world_size != context.world_size) {
-    throw UsageError("the address of rank 0 is missing: set --master-addr or MASTER_ADDR (" +
-                     describe("rank", context.rank) + " and " + describe("world size", context.world_size) +
-                     " come from " + context.source + ")");
+    throw UsageError(
+        "the address of rank 0 is missing: set --master-addr or MASTER_ADDR (rank = {} and world size = {} "
+        "come from {})",
+        context.rank, context.world_size, context.source);
   }
   const auto port = flags.master_port ? flags.master_port : number(environment, "MASTER_PORT");
   context.master_port = port ? *port : default_port(context.source, environment);
@@ -89,9 +88,8 @@ void find_master(RankContext& context, const RankFlags& flags, const Environment
 std::optional<RankContext> from_flags(const RankFlags& flags) {
   if (!flags.rank && !flags.world_size) return std::nullopt;
   if (!flags.rank || !flags.world_size)
-    throw UsageError(
-        flags.rank ? "--rank " + std::to_string(*flags.rank) + " is given but --world-size is missing"
-                   : "--world-size " + std::to_string(*flags.world_size) + " is given but --rank is missing");
+    throw flags.rank ? UsageError("--rank {} is given but --world-size is missing", *flags.rank)
+                     : UsageError("--world-size {} is given but --rank is missing", *flags.world_size);
   return RankContext{.rank = *flags.rank, .world_size = *flags.world_size, .source = "flags"};
 }
 
@@ -103,7 +101,7 @@ std::optional<RankContext> from_launcher(const LauncherVariables& launcher, cons
   if (!rank && (!world_size || !torchrun)) return std::nullopt;
   if (!rank || !world_size) {
     const Found& set = rank ? *rank : *world_size;
-    throw UsageError("{} is set but {} is missing ({})", describe(set.name, set.value),
+    throw UsageError("{} = {} is set but {} is missing ({})", set.name, set.value,
                      words_in(rank ? launcher.world_size : launcher.rank).front(), launcher.source);
   }
   if (!torchrun && world_size->value == 1) return std::nullopt;
@@ -130,8 +128,8 @@ std::optional<RankContext> discover_ranks(const RankFlags& flags, const Environm
     check_range(*context);
     find_master(*context, flags, environment);
   } else if (flags.master_addr || flags.master_port) {
-    throw UsageError(std::string(flags.master_addr ? "--master-addr" : "--master-port") +
-                     " is given but --rank and --world-size are missing, and no launcher set them");
+    throw UsageError("{} is given but --rank and --world-size are missing, and no launcher set them",
+                     flags.master_addr ? "--master-addr" : "--master-port");
   }
   return context;
 }
