@@ -1,10 +1,16 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
-#include "runner/torch/attention_functions.hpp"
+#include "runner/torch/torch_model.hpp"
 
 namespace stepcast {
+
+/// Attention over queries, keys and values of every head, [batch, heads, positions, features].
+using AttentionFunction =
+    std::function<torch::Tensor(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v)>;
 
 /// Position of a rank in a ring, and its collectives.
 struct RingForm {
