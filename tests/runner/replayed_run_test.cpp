@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runner/engine/torch_engine.hpp"
+#include "runner/execute/replayed_program.hpp"
 #include "runner/gloo/gloo_bytes.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
