@@ -17,16 +17,13 @@
 namespace stepcast {
 namespace {
 
-using Context = torch::autograd::AutogradContext;
-using torch::autograd::tensor_list;
-
 struct RepeatedAttention {
   AttentionFunction attend;
   std::optional<at::Generator> masks;
 };
 
 struct RecomputedAttentionFunction : torch::autograd::Function<RecomputedAttentionFunction> {
-  static torch::Tensor forward(Context* context, const torch::Tensor& q, const torch::Tensor& k,
+  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const RepeatedAttention* repeated) {
     context->saved_data["repeated"] =
         reinterpret_cast<std::int64_t>(repeated);  // NOLINT: saved_data holds no pointers
@@ -35,7 +32,7 @@ struct RecomputedAttentionFunction : torch::autograd::Function<RecomputedAttenti
     return repeated->attend(q, k, v);
   }
 
-  static tensor_list backward(Context* context, const tensor_list& gradients) {
+  static tensor_list backward(AutogradContext* context, const tensor_list& gradients) {
     const auto* repeated =
         reinterpret_cast<const RepeatedAttention*>(context->saved_data["repeated"].toInt());  // NOLINT
     tensor_list inputs;

@@ -132,7 +132,7 @@ LayerFunction LayerBuilder::collective(const std::string& name) {
   const int forward = collective_index(name, false), backward = collective_index(name, true);
   if (forward < 0 && backward < 0) return [](const torch::Tensor& x) { return x; };
   return [model = &target_, forward, backward](const torch::Tensor& x) {
-    return apply_collectives(*model, x, forward, backward);
+    return CollectivePair::apply(x, model, forward, backward);
   };
 }
 

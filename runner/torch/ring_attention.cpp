@@ -5,11 +5,10 @@
 #include <memory>
 #include <utility>
 
+#include "runner/torch/collective_functions.hpp"
+
 namespace stepcast {
 namespace {
-
-using Context = torch::autograd::AutogradContext;
-using torch::autograd::tensor_list;
 
 /// Positions of the own q and of the k and v of another rank that attend to each other.
 struct Window {
@@ -89,7 +88,7 @@ void add(const AttendedPart& part, const Window& window, AttendedPart& whole) {
 /// q [batch, heads, positions, features], k and v [batch, kv_heads, positions, features] to [batch,
 /// positions, heads x features].
 struct RingAttention : torch::autograd::Function<RingAttention> {
-  static torch::Tensor forward(Context* context, const torch::Tensor& q, const torch::Tensor& k,
+  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const AttentionRing* ring) {
     const torch::Tensor queries = by_key(q, k.size(1));
     torch::Tensor both = torch::stack({k, v}), kept;
@@ -113,7 +112,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     return output;
   }
 
-  static tensor_list backward(Context* context, const tensor_list& gradients) {
+  static tensor_list backward(AutogradContext* context, const tensor_list& gradients) {
     const auto* ring = reinterpret_cast<const AttentionRing*>(context->saved_data["ring"].toInt());  // NOLINT
     const tensor_list saved = context->get_saved_variables();
     torch::Tensor both = saved[1];

@@ -9,6 +9,8 @@
 #include <map>
 #include <utility>
 
+#include "runner/torch/collective_functions.hpp"
+
 namespace stepcast {
 namespace {
 

@@ -103,7 +103,7 @@ LayerFunction leave_freeing_input(LayerBuilder& builder, const Layer& layer) {
           regather = builder.collective_index(layer.name + kRegather, true)](const torch::Tensor& x) {
     if (!torch::GradMode::is_enabled()) return put(x);
     const FreedInput input = std::exchange(*given, {});
-    return apply_regathering(*model, x, forward, backward, regather, input);
+    return RegatheringCollectives::apply(x, model, forward, backward, regather, input.whole, input.own);
   };
 }
 

@@ -17,6 +17,18 @@
 #include "runner/torch/tensor_memory.hpp"
 
 namespace stepcast {
+
+torch::Tensor collective_alone(const Model& model, int index, const torch::Tensor& own) {
+  const LayerCollective& exchange = model.collectives.at(index);
+  const int ranks = model.ranks_of(exchange);
+  if (exchange.kind == LayerCollectiveKind::kAllGather)
+    return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);
+  if (exchange.kind == LayerCollectiveKind::kShift) return own.clone();
+  if (exchange.kind == LayerCollectiveKind::kReduceScatter)
+    return own.narrow(1, 0, own.size(1) / ranks).clone();
+  return own;
+}
+
 std::unique_ptr<torch::optim::Optimizer> TorchModel::make_optimizer(
     const std::vector<torch::Tensor>& tensors) const {
   const Optimizer& settings = model_.optimizer;
@@ -149,7 +161,7 @@ torch::Tensor TorchModel::loss(const torch::Tensor& stored, const torch::Tensor&
   };
   const torch::Tensor output = whole(stored), target = whole(wanted);
   if (model_.shares_classes())
-    return shared_cross_entropy(*this, output.flatten(0, 1), target.flatten(), part_.share);
+    return SharedCrossEntropy::apply(output.flatten(0, 1), target.flatten(), this, part_.share);
   if (model_.loss.kind == "cross_entropy")
     return output.dim() == 3 ? torch::cross_entropy_loss(output.flatten(0, 1), target.flatten())
                              : torch::cross_entropy_loss(output, target);

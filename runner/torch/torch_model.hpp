@@ -25,9 +25,6 @@ using CollectiveFunction = std::function<torch::Tensor(int index, const torch::T
 /// Result of the collective on one rank alone, as if the other ranks gathered the same and added nothing.
 torch::Tensor collective_alone(const Model& model, int index, const torch::Tensor& own);
 
-/// True if a node of a graph runs a collective of several ranks on gradients.
-bool runs_collective(const torch::autograd::Node& node);
-
 /// Part of a model on one rank: of its layers, of its sequences, and of its experts.
 struct ModelPart {
   int share = 0;
