@@ -70,8 +70,8 @@ struct RegatheringCollectives : torch::autograd::Function<RegatheringCollectives
 };
 
 /// Mean cross entropy of outputs [positions, own classes] over classes that are divided among ranks. Three
-/// collectives, the last of the model, as in Megatron's vocabulary-parallel cross entropy: the largest output,
-/// the output of the target, and the sum of the exponentials. \param share index of this rank's part
+/// collectives, the last of the model, as in Megatron's vocabulary-parallel cross entropy: the largest
+/// output, the output of the target, and the sum of the exponentials. \param share index of this rank's part
 struct SharedCrossEntropy : torch::autograd::Function<SharedCrossEntropy> {
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& output,
                                const torch::Tensor& target, const TorchModel* model, int share) {
