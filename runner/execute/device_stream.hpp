@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "core/registry.hpp"
 
@@ -61,41 +60,5 @@ bool names_device(const std::string& name);
 /// Stream of `cuda`; null for `cpu`. \param number of the device among those that CUDA_VISIBLE_DEVICES
 /// leaves: the rank among those of its host \throws as names_device() and DeviceStreamFactory
 std::unique_ptr<DeviceStream> open_device(const std::string& name, int number = 0);
-
-/// Timestamps of a step, each taken twice: when the launch thread passed it and when the device reached it.
-/// Without a device both are equal.
-class StepTimestamps {
- public:
-  using Clock = DeviceStream::Clock;
-
-  /// \param device null: the CPU computes \pre it outlives this
-  explicit StepTimestamps(DeviceStream* device) : device_(device) {}
-
-  /// Counts CPU time of this process between consecutive timestamps, at most the time between them, without
-  /// time lost to other processes: for a host that computes in one thread and waits for no rank. \pre no
-  /// device
-  void count_processor_time(bool counts) { counts_processor_ = counts; }
-  [[nodiscard]] bool counts_processor_time() const { return counts_processor_; }
-
-  /// Drops all timestamps; to be called before timed work.
-  void restart();
-  /// Takes a timestamp. From any thread, but not from several at once. \return its number
-  std::size_t record_event();
-  /// Waits for the device, so that the timestamps since restart() can be read.
-  void settle();
-  /// Seconds between two timestamps, of the launch thread and of the device.
-  [[nodiscard]] double issued_s(std::size_t from, std::size_t to) const;
-  [[nodiscard]] double done_s(std::size_t from, std::size_t to) const;
-  /// Time at which the launch thread passed the timestamp.
-  [[nodiscard]] Clock::time_point issued(std::size_t mark) const { return issued_[mark]; }
-  /// Time at which the device reached it, on the clock of the host.
-  [[nodiscard]] Clock::time_point done(std::size_t mark) const { return done_[mark]; }
-
- private:
-  DeviceStream* device_;
-  bool counts_processor_ = false;
-  std::vector<Clock::time_point> issued_, done_;
-  std::vector<double> ran_s_;  ///< CPU time by timestamp, if it is counted
-};
 
 }  // namespace stepcast

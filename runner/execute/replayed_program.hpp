@@ -198,18 +198,19 @@ class ReplayedProgram final : public ProgramRunner {
 
   /// Arrays of a unit, allocated all the time.
   UnitArrays unit(int index) override {
-    const auto [known, is_new] = units_.try_emplace(index);
-    if (!is_new) return known->second;
-    const FsdpUnit& unit = schedule_.units.at(index);
-    const std::string name = "unit " + std::to_string(index);
-    const auto elements = static_cast<std::size_t>(unit.elements);
-    const std::size_t shard = elements / static_cast<std::size_t>(unit.shards);
-    known->second.gradients = memory(name + " gradients", elements);
-    if (unit.sharded)
-      known->second = {memory(name + " parameters", elements), known->second.gradients,
-                       memory(name + " parameter shard", shard), memory(name + " gradient shard", shard),
-                       memory(name + " incoming shard", shard)};
-    return known->second;
+    return cached(units_, index, [&] {
+      const FsdpUnit& unit = schedule_.units.at(index);
+      const std::string name = "unit " + std::to_string(index);
+      const auto elements = static_cast<std::size_t>(unit.elements);
+      const std::size_t shard = elements / static_cast<std::size_t>(unit.shards);
+      UnitArrays arrays;
+      arrays.gradients = memory(name + " gradients", elements);
+      if (unit.sharded)
+        arrays = {memory(name + " parameters", elements), arrays.gradients,
+                  memory(name + " parameter shard", shard), memory(name + " gradient shard", shard),
+                  memory(name + " incoming shard", shard)};
+      return arrays;
+    });
   }
 
   /// Part of a bucket that belongs to one of its tensors.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "runner/backend/backend.hpp"
 #include "runner/backend/work_queue.hpp"
 #include "runner/nccl/nccl_work.hpp"
@@ -271,14 +272,12 @@ class NcclBackend : public Backend {
   }
 
   std::shared_ptr<NcclChannel> channel_of(const Ends& ends) {
-    std::shared_ptr<NcclChannel>& channel = channels_[ends];
-    if (channel == nullptr) {
+    return cached(channels_, ends, [&] {
       GroupMembers members{fmt::format("{}/{} to {}", members_.name, ends.from, ends.to),
                            {rank_of_job(ends.from), rank_of_job(ends.to)},
                            ends.from == rank() ? 0 : 1};
-      channel = std::shared_ptr<NcclChannel>(new NcclChannel{.members = std::move(members)});
-    }
-    return channel;
+      return std::shared_ptr<NcclChannel>(new NcclChannel{.members = std::move(members)});
+    });
   }
 
   const NcclLibrary& nccl_ = nccl_library();

@@ -17,6 +17,7 @@
 #include "runner/backend/work_queue.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/measured_part.hpp"
+#include "runner/torch/step_timestamps.hpp"
 
 namespace stepcast {
 
