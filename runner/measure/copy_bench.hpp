@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
+#include "core/table.hpp"
 #include "runner/execute/device_copies.hpp"
 #include "runner/measure/bench_collectives.hpp"
 
@@ -16,19 +18,60 @@ namespace stepcast {
 class CopyBench {
  public:
   /// \param copies outlive this \param largest bytes of a copy \throws UsageError if there is no such device
-  CopyBench(DeviceCopies& copies, int device, std::size_t largest);
+  CopyBench(DeviceCopies& copies, int device, std::size_t largest) : copies_(copies), device_(device) {
+    const int count = copies.devices();
+    if (device < 0 || device >= count)
+      throw UsageError("--gpu {}: this host has {}, numbered from 0", device, counted(count, "GPU"));
+    const auto own = copies.device_memory(device, largest);
+    for (const bool pinned : {true, false}) {
+      const auto host = copies.host_memory(largest, pinned);
+      const std::string suffix = pinned ? "_pinned" : "_pageable";
+      ends_["copy_h2d" + suffix] = {host, own};
+      ends_["copy_d2h" + suffix] = {own, host};
+    }
+    const int peer = (device + 1) % count;
+    if (count > 1) ends_["copy_p2p"] = {own, copies.device_memory(peer, largest)};
+    if (count > 1 && !copies.reaches(device, peer))
+      warnings_.push_back(
+          fmt::format("gpu{} cannot reach gpu{} directly: copy_p2p goes through host memory", device, peer));
+    stream_ = copies.make_stream(device);
+  }
 
   /// Names of the copies, as in BenchRow: `copy_h2d_pinned`, ...; `copy_p2p` only if there are several
   /// devices.
-  [[nodiscard]] std::vector<std::string> kinds() const;
+  [[nodiscard]] std::vector<std::string> kinds() const {
+    std::vector<std::string> result;
+    for (const char* kind :
+         {"copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable", "copy_p2p"})
+      if (ends_.contains(kind)) result.emplace_back(kind);
+    return result;
+  }
+
   /// `gpu0 NVIDIA H100 80GB HBM3`
-  [[nodiscard]] std::string device() const;
+  [[nodiscard]] std::string device() const { return fmt::format("gpu{} {}", device_, copies_.name(device_)); }
   /// Reasons to doubt the times: `gpu0 cannot reach gpu1 directly`.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
+
   /// Copies `times` times back to back on one stream; returns when the last byte has arrived.
-  void copy(const std::string& kind, std::size_t bytes, int times);
+  void copy(const std::string& kind, std::size_t bytes, int times) {
+    const Ends& ends = ends_.at(kind);
+    for (int i = 0; i < times; ++i) copies_.enqueue(stream_, ends.to.get(), ends.from.get(), bytes);
+    copies_.drain(stream_);
+  }
+
   /// Copies known data once. \returns number of wrong bytes
-  double check(const std::string& kind, std::size_t bytes);
+  double check(const std::string& kind, std::size_t bytes) {
+    const Ends& ends = ends_.at(kind);
+    const std::vector<unsigned char> sent = copied_pattern(bytes);
+    std::vector<unsigned char> arrived(bytes);
+    copies_.copy_now(ends.from.get(), sent.data(), bytes);
+    copies_.copy_now(ends.to.get(), arrived.data(), bytes);
+    copy(kind, bytes, 1);
+    copies_.copy_now(arrived.data(), ends.to.get(), bytes);
+    double wrong = 0.0;
+    for (std::size_t i = 0; i < bytes; ++i) wrong += arrived[i] == sent[i] ? 0.0 : 1.0;
+    return wrong;
+  }
 
  private:
   struct Ends {
