@@ -146,18 +146,24 @@ AttentionFunction split_heads(LayerBuilder& builder, const Layer& layer, Attenti
 }
 
 AttentionFunction ring_of(LayerBuilder& builder, const Layer& layer) {
-  RingForm form{.rank = builder.part().context,
-                .positions = layer.input.at(0),
-                .causal = layer.sizes.at("causal") != 0,
-                .model = &builder.target()};
+  const auto ring = std::make_shared<AttentionRing>();
+  ring->rank = builder.part().context;
+  ring->causal = layer.sizes.at("causal") != 0;
+  ring->model = &builder.target();
   for (const bool backward : {false, true})
     for (std::int64_t step = 0; step + (backward ? 0 : 1) < layer.sizes.at("context"); ++step) {
       const std::string name = layer.name + ".context." + std::to_string(step);
-      (backward ? form.backward : form.forward)
+      (backward ? ring->backward : ring->forward)
           .push_back(
               {builder.collective_index(name, backward), builder.collective_index(name + ".end", backward)});
     }
-  return ring_attention(form, builder.options());
+  const std::int64_t positions = layer.input.at(0);
+  if (ring->causal)
+    ring->future = torch::ones({positions, positions}, builder.on_device(torch::kBool)).triu(1);
+  ring->sums = builder.options().dtype() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+  return [ring](const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
+    return RingAttention::apply(q, k, v, ring.get());
+  };
 }
 
 /// Part of attention that `--recompute selective` recomputes. \param percent of the probabilities that are
