@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "runner/cuda/device_timeline.hpp"
+#include "runner/cuda/cuda_runtime.hpp"
 #include "runner/execute/device_copies.hpp"
 
 namespace stepcast {

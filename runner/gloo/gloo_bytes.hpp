@@ -1,9 +1,10 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
-#include "schedule/schedule.hpp"
+#include "sim/collectives/algorithm.hpp"
 
 namespace stepcast {
 
@@ -30,6 +31,15 @@ struct GlooMessage {
 ///
 /// Holds: summed over the ranks 2 (n - 1) S for all_reduce, (n - 1) S for reduce_scatter, all_gather,
 /// all_to_all and broadcast, n S for shift, (n - 1)/n S for gather and scatter.
-std::uint64_t gloo_bytes_sent(const GlooMessage& message, int rank, int ranks);
+inline std::uint64_t gloo_bytes_sent(const GlooMessage& message, int rank, int ranks) {
+  if (ranks < 2) return 0;
+  const CollectiveCall call{Bytes(static_cast<double>(message.bytes)), ranks, message.root,
+                            static_cast<double>(message.element_bytes)};
+  // Gloo's ring runs downwards: rank r passes on all blocks but r, then all but r - 1. The model's runs
+  // upwards and leaves out r + 1, then r + 2.
+  const int place = message.kind == CollectiveKind::kAllReduce ? (rank + 2 * ranks - 2) % ranks : rank;
+  const double bytes = algorithm_for(message.kind, "gloo").sent(call, place).count();
+  return static_cast<std::uint64_t>(std::llround(bytes));
+}
 
 }  // namespace stepcast

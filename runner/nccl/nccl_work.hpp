@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runner/backend/backend.hpp"
-#include "runner/cuda/device_timeline.hpp"
+#include "runner/cuda/cuda_runtime.hpp"
 #include "runner/nccl/nccl_communicator.hpp"
 
 namespace stepcast {
