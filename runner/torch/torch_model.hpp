@@ -35,7 +35,12 @@ struct ModelPart {
 
 /// Zeroes each element with this probability and scales the others up. Draws from the shared `generator`, so
 /// that masks follow from the model's seed and the order of forwards. 0 % is the identity.
-LayerFunction dropout(std::int64_t percent, const at::Generator& generator);
+inline LayerFunction dropout(std::int64_t percent, const at::Generator& generator) {
+  if (percent == 0) return [](const torch::Tensor& x) { return x; };
+  return [kept = 1.0 - static_cast<double>(percent) / 100.0, generator](const torch::Tensor& x) {
+    return x * torch::empty_like(x).bernoulli_(kept, generator).div_(kept);
+  };
+}
 
 /// A Model that can be trained: parameters and buffers in the Model's order, one function per segment.
 ///
