@@ -3,9 +3,16 @@
 namespace stepcast {
 namespace {
 
-MemoryAccount account_of_process;
-thread_local MemoryAccount* account_of_thread = &account_of_process;
-thread_local std::optional<MemoryCategory> category_of_thread;
+MemoryAccount*& account_of_thread() {
+  static MemoryAccount of_process;
+  thread_local MemoryAccount* account = &of_process;
+  return account;
+}
+
+std::optional<MemoryCategory>& category_of_thread() {
+  thread_local std::optional<MemoryCategory> category;
+  return category;
+}
 
 }  // namespace
 
@@ -34,13 +41,13 @@ void MemoryAccount::forget_peak() {
   peak_ = total(live_);
 }
 
-MemoryAccount& memory_account() { return *account_of_thread; }
+MemoryAccount& memory_account() { return *account_of_thread(); }
 
-std::optional<MemoryCategory> memory_category() { return category_of_thread; }
+std::optional<MemoryCategory> memory_category() { return category_of_thread(); }
 
-AccountScope::AccountScope(MemoryAccount& account) : ThreadScope(account_of_thread, &account) {}
+AccountScope::AccountScope(MemoryAccount& account) : ThreadScope(account_of_thread(), &account) {}
 
 MemoryScope::MemoryScope(std::optional<MemoryCategory> category)
-    : ThreadScope(category_of_thread, category) {}
+    : ThreadScope(category_of_thread(), category) {}
 
 }  // namespace stepcast
