@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "core/number.hpp"
 #include "core/ranges.hpp"
@@ -87,17 +88,23 @@ struct DeviceTimes {
     using Begun = std::pair<double, int>;
     std::vector<Begun> begun;  // steps of linked events
     bool linked = false;
+    HostLaunch before;  // of the stream's last linked event: streams keep the order of launches
+    int track = -1;
     for (int i = 0; i < static_cast<int>(file.events.size()); ++i) {
       const KinetoEvent& event = file.events[i];
       if (!event.on_device()) continue;
-      Placed placed{.event = i};
+      if (std::exchange(track, event.track) != event.track) before = {};
       const bool collective = !collective_of(event).empty();
-      if (const auto launch = launches.find(event.correlation()); launch != launches.end()) {
-        placed.place = launch->second.place;
-        placed.launched = launch->second.time;
-      } else {
-        ++report.unlinked;
+      const auto launch = launches.find(event.correlation());
+      const bool is_linked = launch != launches.end();
+      if (is_linked) before = launch->second;
+      Placed placed{.event = i, .place = before.place, .launched = before.time};
+      if (!is_linked && collective) {
+        placed.place = {.step = before.place.step};
         placed.launched = event.begin;
+      }
+      if (!is_linked && placed.place.step < 0) {
+        ++report.unlinked;
         if (collective) unlinked.push_back(placed);
       }
       if (placed.place.step < 0) continue;
@@ -151,7 +158,7 @@ struct DeviceTimes {
           ProfiledCollective& call = step.collectives[placed.place.call];
           call.begin = call.end > 0.0 ? std::min(call.begin, event.begin) : event.begin;
           call.end = std::max(call.end, event.end);
-        } else if (placed.place.owner != Owner::kCollective) {
+        } else {
           coalesced.push_back(&placed);
         }
         continue;
@@ -171,17 +178,27 @@ struct DeviceTimes {
     for (const Placed* placed : coalesced) add_coalesced(*placed);
   }
 
-  /// A kernel that no call launched, but what followed one: of the step's first such call without a kernel.
+  /// A kernel that no call launched, but what followed or holds calls: of all calls so far without a kernel,
+  /// which share its time; of the first, if the launch is unknown. A kernel of a barrier has no call.
   void add_coalesced(const Placed& placed) {
     const KinetoEvent& event = event_of(placed);
     const std::string& kind = collective_of(event);
     std::vector<ProfiledCollective>& calls = steps[placed.place.step].collectives;
-    auto call = std::ranges::find_if(calls, [&](const ProfiledCollective& each) {
-      return each.end == 0.0 && (kind == "collective" || each.kind == kind);
-    });
-    if (call == calls.end()) call = calls.insert(call, {.kind = kind, .called = placed.launched});
-    call->begin = event.begin;
-    call->end = event.end;
+    std::vector<ProfiledCollective*> own;
+    for (ProfiledCollective& each : calls) {
+      const bool sends = each.kind == "send" || each.kind == "recv" || each.kind == "all_to_all";
+      const bool fits = kind == "collective" || each.kind == kind || (kind == "send_recv" && sends);
+      if (fits && each.end == 0.0 && each.called <= placed.launched &&
+          (own.empty() || placed.launched < event.begin))
+        own.push_back(&each);
+    }
+    if (own.empty() && placed.place.owner == Owner::kCollective) return;
+    if (own.empty()) own.push_back(&calls.emplace_back(ProfiledCollective{.kind = kind}));
+    double begin = event.begin;
+    for (ProfiledCollective* each : own) {
+      each->begin = begin;
+      each->end = begin += event.duration() / static_cast<double>(own.size());
+    }
   }
 
   void add(const Placed& placed, double duration) {
@@ -249,6 +266,7 @@ struct DeviceTimes {
       own.push_back(&event);
     }
     if (!leads.empty()) report.lead = median(leads);
+    report.runs_behind = steps.back().device_end > steps.back().end + 0.1 * steps.back().duration();
     for (std::size_t i = 0; i + 1 < steps.size(); ++i) {
       const auto &first = kernels[i], &second = kernels[i + 1];
       std::vector<double> distances;
@@ -259,8 +277,13 @@ struct DeviceTimes {
           steps[i].nodes > 0 && steps[i + 1].nodes > 0)
         report.periods.push_back(median(distances));
     }
-    report.runs_behind =
-        steps.size() > 1 && steps.back().device_end > steps.back().end + 0.1 * steps.back().duration();
+    if (!report.periods.empty()) return;
+    for (std::size_t i = 0; i + 1 < steps.size(); ++i)  // their kernels differ
+      if (steps[i].nodes > 0 && !kernels[i].empty() && !kernels[i + 1].empty())
+        report.periods.push_back(kernels[i + 1].front()->begin - kernels[i].front()->begin);
+    if (steps.size() == 1 && !kernels.front().empty())
+      report.periods.push_back(
+          std::max(steps.front().duration(), steps.front().device_end - kernels.front().front()->begin));
   }
 
   std::vector<std::string> kind_of_name{};  ///< of collectives, by number of a kernel's name; "": none

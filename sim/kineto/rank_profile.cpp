@@ -341,11 +341,12 @@ RankProfile read_rank_profile(const std::string& path) {
         fmt::format("kernels ran on {} GPUs of one process; their times are added up", device.gpus));
   if (!file.cut.empty() && (device.any || !file.metadata.devices.empty() || file.metadata.backend == "nccl"))
     drop_cut_steps(file, device, steps, profile.notes);
-  if (!profile.on_device && file.metadata.backend == "nccl")
-    throw InputError(
-        "{}: has no kernels, although its ranks use NCCL; profile with activities=[ProfilerActivity.CPU, "
-        "ProfilerActivity.CUDA]",
-        path);
+  const auto unlinked = static_cast<std::size_t>(std::ranges::count_if(file.events, &KinetoEvent::on_device));
+  if (!profile.on_device && (unlinked > 0 || file.metadata.backend == "nccl"))
+    throw InputError("{}: {}; profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]", path,
+                     unlinked > 0
+                         ? "has " + counted(unlinked, "event") + " of the device, but no launch in a step"
+                         : "has no kernels, although its ranks use NCCL");
   add_rests(steps);
   profile.steps = std::move(steps);
   drop_steps(profile.steps, device, profile.notes);

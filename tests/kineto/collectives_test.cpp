@@ -130,6 +130,46 @@ TEST_CASE("kernels of collectives without a launch in their call belong to the c
   }
 }
 
+TEST_CASE("calls that one kernel carries out share its time", "[kineto]") {
+  const TemporaryFolder folder;
+  const WrittenProfile profile = two_layers(80.0, 2);
+  nlohmann::json json = profile.json();
+  std::vector<nlohmann::json> more;
+  for (nlohmann::json* event : events_named(json, "record_param_comms")) {
+    (*event)["dur"] = 0.3;
+    more.push_back(*event);
+    const double begin = (*event)["ts"];
+    more.back()["ts"] = begin + 0.5;
+    more.push_back(slice("user_annotation", "nccl:coalesced", 101, begin + 0.9, 2.0));
+  }
+  add_events(json, more);
+  const Trace reductions = imported_trace({folder.write("reductions.json", json.dump())});
+  REQUIRE(reductions.collectives.size() == 1);
+  CHECK(reductions.collectives.front().per_step == 2.0);
+  for (const double time_s : reductions.collectives.front().time_s) CHECK(time_s == Approx(40e-6));
+  int number = 0;
+  for (nlohmann::json* event : events_named(json, "record_param_comms"))
+    (*event)["args"]["Collective name"] = number++ < profile.steps ? "send" : "recv";
+  for (nlohmann::json* event : events_named(json, "nccl"))
+    (*event)["name"] = (*event)["cat"] == "kernel" ? "ncclDevKernel_SendRecv(...)" : "nccl:coalesced";
+  const Trace transfers = imported_trace({folder.write("transfers.json", json.dump())});
+  REQUIRE(transfers.collectives.size() == 2);
+  for (const TracedCollective& call : transfers.collectives) {
+    CHECK(call.bytes == 4.0 * (32 * 16 + 8 * 32));
+    for (const double time_s : call.time_s) CHECK(time_s == Approx(40e-6));
+  }
+}
+
+TEST_CASE("counts of elements that overflowed, and the dtypes of AMD's eight bits, give bytes", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers(80.0, 2).json();
+  for (nlohmann::json* event : events_named(json, "record_param_comms")) {
+    (*event)["args"]["In msg nelems"] = -1294967296;  // 3e9 as an int
+    (*event)["args"]["dtype"] = "Float8_e4m3fnuz";
+  }
+  CHECK(imported_trace({folder.write("large.json", json.dump())}).collectives.front().bytes == 3e9);
+}
+
 TEST_CASE("all-gathers of versions without fields have the elements of all ranks", "[kineto]") {
   const TemporaryFolder folder;
   WrittenProfile profile = two_layers();

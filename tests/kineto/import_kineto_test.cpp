@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "core/error.hpp"
@@ -138,6 +139,24 @@ TEST_CASE("a GPU's kernels belong to the operations that launched them") {
   }
   CHECK(trace.profile.at("device_compute") == Approx(1050e-6));
   CHECK(trace.profile.at("exposed") == 0.0);
+}
+
+TEST_CASE("kernels without a launch belong where the kernel before on their stream does", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json(), untraced = json;
+  std::set<nlohmann::json> lost;  // correlations
+  for (const nlohmann::json* event : events_named(json, "gemm_backward"))
+    lost.insert((*event)["args"]["correlation"]);
+  std::erase_if(json["traceEvents"].get_ref<nlohmann::json::array_t&>(), [&](const nlohmann::json& event) {
+    return event["cat"] == "cuda_runtime" && lost.contains(event["args"]["correlation"]);
+  });
+  const Imported imported = import_files({folder.write("lost.json", json.dump())});
+  CHECK(nlohmann::json::parse(imported.text)["profile"]["device_compute"].get<double>() == Approx(1050e-6));
+  CHECK_THAT(joined(imported.ignored), !Catch::Contains("without a launch"));
+  std::erase_if(untraced["traceEvents"].get_ref<nlohmann::json::array_t&>(),
+                [](const nlohmann::json& event) { return event["cat"] == "cuda_runtime"; });
+  CHECK_THROWS_WITH(import_files({folder.write("untraced.json", untraced.dump())}),
+                    Catch::Contains("has 15 events of the device, but no launch in a step"));
 }
 
 TEST_CASE("numbers of nodes and launches may be above 2^32, as in long trainings", "[kineto]") {

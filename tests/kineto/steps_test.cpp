@@ -71,6 +71,27 @@ TEST_CASE("a host that is ahead of the device when a step begins does not wait f
              Catch::Contains("ahead of the device when a step begins"));
 }
 
+TEST_CASE("the device's step is found in a window of one step, and in steps with other kernels", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers();
+  profile.launch = 120.0;
+  profile.steps = 8;
+  profile.waits = false;
+  nlohmann::json one = profile.json(), unlike = one;
+  std::erase_if(one["traceEvents"].get_ref<nlohmann::json::array_t&>(), [](const nlohmann::json& event) {
+    const std::string name = event["name"];
+    return name.starts_with("ProfilerStep#") && name != "ProfilerStep#8";
+  });
+  int number = 0;
+  for (nlohmann::json& event : unlike["traceEvents"])
+    if (event["cat"] == "kernel") event["name"] = "kernel" + std::to_string(number++);
+  for (const nlohmann::json& json : {one, unlike}) {
+    const Trace trace = imported_trace({folder.write("ahead.json", json.dump())});
+    CHECK(trace.profile.at("host_step") == Approx(600e-6));
+    CHECK(trace.profile.at("step") == Approx(1e-6 * profile.device_step()));
+  }
+}
+
 TEST_CASE("a copy of pageable memory that waits for the step before is no launch", "[kineto]") {
   const TemporaryFolder folder;
   WrittenProfile profile = two_layers();
