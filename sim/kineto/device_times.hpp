@@ -22,9 +22,9 @@ struct DeviceReport {
 
 /// Gives the time of every kernel and copy to the step and the operation that launched it, wherever it runs:
 /// by correlation to the launch, and its place on the CPU thread; without a launch, where the event before it
-/// on its stream belongs. A gap between two kernels of the busiest stream belongs to the later one if that was
-/// launched before the first ended, from the last end on another stream. What another stream of the device
-/// does while the busiest one works takes no time.
+/// on its stream belongs. A gap between two kernels of the busiest stream belongs to the later one if that
+/// was launched before the first ended, from the last end on another stream. What another stream of the
+/// device does while the busiest one works takes no time.
 DeviceReport add_device_times(const KinetoFile& file, const HostLaunches& launches,
                               std::vector<ProfiledStep>& steps);
 

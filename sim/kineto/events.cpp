@@ -139,8 +139,8 @@ struct KinetoReader {
     own.begin = begin;
     own.end = begin + duration;
     own.name = kineto_file.names.add(name);
-    own.track = track(text_at(event, "pid"), text_at(event, "tid"));
     own.category = is_annotation(name) ? KinetoCategory::kAnnotation : *category;
+    own.track = track(text_at(event, "pid"), text_at(event, "tid"), own.on_device());
     own.number = whole_at(arguments, own.operates() ? "Sequence number" : "correlation");
     own.arguments = used(arguments);
     own.backward = number_at(arguments, "Fwd thread id") > 0.0;
@@ -154,12 +154,13 @@ struct KinetoReader {
       if (arguments.contains(key) && is_shallow(arguments[key])) used[key] = arguments[key];
     return used.empty() ? -1 : kineto_file.texts.add(used.dump());
   }
-  std::uint16_t track(const std::string& process, const std::string& thread) {
+  /// \param on_device a process in a container may have the number of a GPU
+  std::uint16_t track(const std::string& process, const std::string& thread, bool on_device) {
     constexpr auto kMost = std::numeric_limits<std::uint16_t>::max();
-    const std::pair key{kineto_file.texts.add(process), kineto_file.texts.add(thread)};
+    const std::tuple key{kineto_file.texts.add(process), kineto_file.texts.add(thread), on_device};
     const auto [found, is_new] =
         tracks.try_emplace(key, static_cast<std::uint16_t>(kineto_file.tracks.size()));
-    if (is_new) kineto_file.tracks.push_back({key.first, key.second});
+    if (is_new) kineto_file.tracks.push_back({std::get<0>(key), std::get<1>(key)});
     if (kineto_file.tracks.size() > kMost)
       throw InputError("{}: more than {} threads and streams", kineto_file.path, kMost);
     return found->second;
@@ -167,7 +168,7 @@ struct KinetoReader {
 
   std::string file_key{};  ///< of the file
   bool has_events = false, is_whole = false;
-  std::map<std::pair<int, int>, std::uint16_t> tracks{};
+  std::map<std::tuple<int, int, bool>, std::uint16_t> tracks{};
   json about = json::object();  ///< the file without its events
 };
 
@@ -183,7 +184,7 @@ KinetoMetadata metadata_of(const json& metadata, const std::string& path) {
     if (const std::string name = text_at(device, "name"); !name.empty()) result.devices.push_back(name);
   const json run = metadata.value("distributedInfo", json()), own = metadata.value("stepcast", json());
   result.world_size = whole_from(1, run, "world_size", 0);
-  if (result.world_size > 0) result.rank = whole_from(0, run, "rank", 0);
+  if (result.world_size > 0) result.rank = whole_from(0, run, "rank", -1);
   result.backend = text_at(run, "backend");
   result.plain_step_s = number_at(own, "plain_step_s");
   result.batch = whole_from(1, own, "batch", 0);

@@ -38,17 +38,20 @@ Sizes sizes_of(const ProfiledStep& step) {
   return transformed(segments_of(operations_of(step, 0)), &ProfiledSegment::elements);
 }
 
-/// Leaves out steps whose gradients differ from those of most steps.
+/// Separates steps whose gradients differ from those of most steps.
 void keep_equal_steps(RankProfile& profile) {
-  std::map<Sizes, int> counts;
+  std::map<Sizes, std::size_t> counts;
   for (const ProfiledStep& step : profile.steps) ++counts[sizes_of(step)];
-  const Sizes most =
-      std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; })->first;
-  const auto dropped =
-      std::erase_if(profile.steps, [&](const ProfiledStep& step) { return sizes_of(step) != most; });
-  if (dropped > 0)
+  const Sizes most = std::ranges::max_element(counts, {}, [](const auto& each) {
+                       return std::pair(each.second, each.first.size());
+                     })->first;
+  const auto unlike = std::ranges::stable_partition(
+      profile.steps, [&](const ProfiledStep& step) { return sizes_of(step) == most; });
+  profile.unlike.assign(unlike.begin(), unlike.end());
+  profile.steps.erase(unlike.begin(), unlike.end());
+  if (!profile.unlike.empty())
     profile.notes.push_back(fmt::format("{} with other gradients than the others: left out of the layers",
-                                        counted(dropped, "step")));
+                                        counted(profile.unlike.size(), "step")));
 }
 
 using CallKey = std::tuple<std::string, std::string, double, std::string>;
@@ -296,7 +299,8 @@ std::vector<std::vector<double>> ready_fractions(const ProfiledRun& run, const P
 double median_of(const ProfiledRun& run, const auto& value) {
   std::vector<double> all;
   for (const RankProfile& rank : run.ranks)
-    for (const ProfiledStep& step : rank.steps) all.push_back(value(rank, step) / kSecond);
+    for (const auto* steps : {&rank.steps, &rank.unlike})
+      for (const ProfiledStep& step : *steps) all.push_back(value(rank, step) / kSecond);
   return median(all);
 }
 

@@ -104,6 +104,7 @@ struct RankProfile {
   std::string device{};       ///< name of the GPU; "": a CPU, or not stated
   bool on_device = false;
   std::vector<ProfiledStep> steps{};
+  std::vector<ProfiledStep> unlike{};  ///< with other gradients than `steps`
   StepPace pace{};
   std::string compute_dtype{}, optimizer{};
   std::string strategy{};                 ///< `ddp`, `fsdp`, or "" if one rank, or none was recognised

@@ -159,6 +159,18 @@ TEST_CASE("kernels without a launch belong where the kernel before on their stre
                     Catch::Contains("has 15 events of the device, but no launch in a step"));
 }
 
+TEST_CASE("a process and a thread may have the numbers of a GPU and a stream", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json();
+  for (nlohmann::json& event : json["traceEvents"]) {
+    event["pid"] = 0;
+    if (event["tid"] == 100) event["tid"] = 7;
+  }
+  const Trace trace = imported_trace({folder.write("container.json", json.dump())});
+  CHECK(trace.profile.at("device_compute") == Approx(1050e-6));
+  CHECK(model_of(trace, "x").parameters.size() == 2);
+}
+
 TEST_CASE("numbers of nodes and launches may be above 2^32, as in long trainings", "[kineto]") {
   const TemporaryFolder folder;
   nlohmann::json json = two_layers().json();

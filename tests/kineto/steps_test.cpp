@@ -92,6 +92,22 @@ TEST_CASE("the device's step is found in a window of one step, and in steps with
   }
 }
 
+TEST_CASE("times are the median of all steps, layers those of steps with equal gradients", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers(80.0, 2).json();
+  double time = 80.0;
+  for (nlohmann::json* event : events_named(json, "nccl")) {
+    (*event)["dur"] = time;
+    time -= 20.0;
+  }
+  const std::vector<nlohmann::json*> gradients = events_named(json, "torch::autograd::AccumulateGrad");
+  REQUIRE(gradients.size() == 6);
+  for (const int which : {2, 5}) (*gradients[which])["name"] = "aten::detach";  // one of each later step
+  const Trace trace = imported_trace({folder.write("unlike.json", json.dump())});
+  CHECK(trace.profile.at("exposed") == Approx(60e-6));
+  CHECK(model_of(trace, "x").parameters.size() == 2);
+}
+
 TEST_CASE("a copy of pageable memory that waits for the step before is no launch", "[kineto]") {
   const TemporaryFolder folder;
   WrittenProfile profile = two_layers();
