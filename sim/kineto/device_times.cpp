@@ -266,7 +266,8 @@ struct DeviceTimes {
       own.push_back(&event);
     }
     if (!leads.empty()) report.lead = median(leads);
-    report.runs_behind = steps.back().device_end > steps.back().end + 0.1 * steps.back().duration();
+    for (const ProfiledStep& step : steps)  // the last with a backward
+      if (step.nodes > 0) report.runs_behind = step.device_end > step.end + 0.1 * step.duration();
     for (std::size_t i = 0; i + 1 < steps.size(); ++i) {
       const auto &first = kernels[i], &second = kernels[i + 1];
       std::vector<double> distances;

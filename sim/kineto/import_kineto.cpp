@@ -125,21 +125,32 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
         milliseconds(least * events_per_step), milliseconds(most * events_per_step), events_per_step));
 }
 
+/// Elements of all-reduces in a step, without numbers such as the loss.
+double reduced_elements(const ProfiledRun& run) {
+  return sum_of(run.collectives, [](const TracedCollective& call) {
+    const double elements = call.bytes / std::max(1.0, element_bytes(call.dtype));
+    return call.kind == "all_reduce" && elements > 1.0 ? call.per_step * elements : 0.0;
+  });
+}
+
 void report_model(const ProfiledRun& run, Imported& imported) {
   const RankProfile& any = run.ranks.front();
   const auto blocks =
       static_cast<std::size_t>(std::ranges::count_if(run.segments, &ProfiledSegment::repeated));
-  if (run.parameters > 0.0) {
-    const std::vector<std::string> known = models_with(run.parameters);
-    imported.understood.push_back(
-        fmt::format("{:.0f} parameters in {} in {}, {}{}", run.parameters, counted(run.gradients, "tensor"),
-                    counted(run.segments.size(), "segment"), run.precision,
-                    known.empty() ? "" : ": as many as " + joined(known, " or ") + " has"));
-  } else {
-    imported.understood.push_back(fmt::format("{} in {}; their shapes were not recorded",
-                                              counted(any.steps.front().gradients, "gradient"),
-                                              counted(run.segments.size(), "segment")));
-  }
+  std::vector<std::string> known = models_with(run.parameters);
+  const bool by_gradients = !known.empty();
+  if (known.empty()) known = models_with(reduced_elements(run));
+  imported.understood.push_back(
+      (run.parameters > 0.0 ? fmt::format("{:.0f} parameters in {} in {}, {}", run.parameters,
+                                          counted(run.gradients, "tensor"),
+                                          counted(run.segments.size(), "segment"), run.precision)
+                            : fmt::format("{} in {}; their shapes were not recorded",
+                                          counted(any.steps.front().gradients, "gradient"),
+                                          counted(run.segments.size(), "segment"))) +
+      (known.empty()
+           ? ""
+           : fmt::format("{} as {} has", by_gradients ? ": as many" : "; all-reduces move as many elements",
+                         joined(known, " or "))));
   if (run.shared_buckets && run.parameters > 0.0)
     imported.assumed.push_back(
         "gradients of a bucket are equally large: the profile has no shapes (record_shapes=True), only the "

@@ -162,6 +162,12 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
       file.cut.empty() ? "" : fmt::format(", up to {}, where the file ends early or is damaged", file.cut));
 }
 
+const char* why_no_backward(const KinetoFile& file, const std::vector<NameKind>& kinds) {
+  return begins_of(file, kinds)[NameKind::kOptimizer].empty()
+             ? "as in inference"
+             : "although optimizers run: CUDA graphs and compiled backwards hide its operations";
+}
+
 /// Leaves out steps that lack events of the device, as the file was cut: those with 5 % fewer than another or
 /// with fewer calls of NCCL that ended, and those whose calls, forward or update have none.
 void drop_cut_steps(const KinetoFile& file, const DeviceReport& device, std::vector<ProfiledStep>& steps,
@@ -351,9 +357,8 @@ RankProfile read_rank_profile(const std::string& path) {
   profile.steps = std::move(steps);
   drop_steps(profile.steps, device, profile.notes);
   if (profile.steps.empty())
-    throw InputError(
-        "{}: has no training step: none of {} of {} has a backward pass, as in inference; found {}", path,
-        counted(all, "step"), longest, contents_of(file, kinds));
+    throw InputError("{}: has no training step: none of {} of {} has a backward pass, {}; found {}", path,
+                     counted(all, "step"), longest, why_no_backward(file, kinds), contents_of(file, kinds));
   choose_step(device, profile);
   note_updates(begins_of(file, kinds), profile.steps.front(), profile.notes);
   if (file.metadata.world_size == 0)  // the file does not state it

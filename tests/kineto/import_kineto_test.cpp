@@ -223,6 +223,17 @@ TEST_CASE("models are recognised by their number of parameters") {
   CHECK(models_with(25557033).empty());
 }
 
+TEST_CASE("without shapes models are recognised by what their all-reduces move", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers(80.0, 2).json();
+  for (nlohmann::json& event : json["traceEvents"]) {
+    event["args"].erase("Input Dims");
+    if (event["name"] == "record_param_comms") event["args"]["In msg nelems"] = 11'689'512;
+  }
+  CHECK_THAT(joined(import_files({folder.write("unsized.json", json.dump())}).understood),
+             Catch::Contains("all-reduces move as many elements as resnet18 has"));
+}
+
 TEST_CASE("what is no profile of a training is refused with what was found") {
   const TemporaryFolder folder;
   const auto refused = [](const std::vector<std::string>& paths, const std::string& text) {
@@ -235,6 +246,10 @@ TEST_CASE("what is no profile of a training is refused with what was found") {
   std::erase_if(
       inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
       [](const nlohmann::json& event) { return event["name"].get<std::string>().starts_with("autograd"); });
+  refused({folder.write("graphs.json", inference.dump())}, "although optimizers run: CUDA graphs");
+  std::erase_if(
+      inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
+      [](const nlohmann::json& event) { return event["name"].get<std::string>().starts_with("Optimizer"); });
   refused({folder.write("inference.json", inference.dump())}, "as in inference");
   std::erase_if(inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
                 [](const nlohmann::json& event) { return event["cat"] == "user_annotation"; });
