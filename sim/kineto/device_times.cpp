@@ -246,6 +246,9 @@ struct DeviceTimes {
         std::vector<Interval>& use = copy ? copies : collective_of(event).empty() ? compute : collectives;
         for (std::vector<Interval>* each : {&use, &all}) each->emplace_back(event.begin, event.end);
       }
+      if (collectives.empty())  // of a transport on the host, as Gloo's
+        for (const ProfiledCollective& call : steps[step].collectives)
+          if (call.end > 0.0) collectives.emplace_back(call.begin, call.end);
       collectives = united(std::move(collectives));
       steps[step].use = {length(united(std::move(compute))), length(united(std::move(copies))),
                          length(collectives), uncovered(collectives, all_work),

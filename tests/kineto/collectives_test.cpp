@@ -160,6 +160,21 @@ TEST_CASE("calls that one kernel carries out share its time", "[kineto]") {
   }
 }
 
+TEST_CASE("collectives of Gloo are exposed if the GPU does nothing else", "[kineto]") {
+  const TemporaryFolder folder;
+  WrittenProfile profile = two_layers(0.0, 2);
+  profile.steps = 1;
+  nlohmann::json json = profile.json();
+  nlohmann::json args = {{"Input type", {"float"}}};
+  args["Input Dims"][0][0] = 768;
+  const double end = 1003.0 + profile.device_step();  // of the last kernel
+  add_events(json, {slice("user_annotation", "gloo:all_reduce", 103, end - 20.0, 80.0, args)});
+  const Trace trace = imported_trace({folder.write("gloo.json", json.dump())});
+  CHECK(trace.profile.at("exposed") == Approx(60e-6));
+  CHECK(trace.profile.at("device_collectives") == Approx(80e-6));
+  CHECK(trace.collectives.front().bytes == 4.0 * 768);
+}
+
 TEST_CASE("counts of elements that overflowed, and the dtypes of AMD's eight bits, give bytes", "[kineto]") {
   const TemporaryFolder folder;
   nlohmann::json json = two_layers(80.0, 2).json();
