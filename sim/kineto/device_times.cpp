@@ -4,7 +4,6 @@
 #include <deque>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "core/number.hpp"
 #include "core/ranges.hpp"
@@ -83,55 +82,43 @@ struct DeviceTimes {
 
   void place_events() {
     kind_of_name = transformed(file.names, collective_kernel);
-    std::map<int, double> busy;
-    std::vector<Placed> unlinked;
-    using Begun = std::pair<double, int>;
-    std::vector<Begun> begun;  // steps of linked events
-    bool linked = false;
-    HostLaunch before;  // of the stream's last linked event: streams keep the order of launches
-    int track = -1;
+    std::vector<int> order;  // by begin
+    bool linked = false;     // a collective
     for (int i = 0; i < static_cast<int>(file.events.size()); ++i) {
       const KinetoEvent& event = file.events[i];
       if (!event.on_device()) continue;
-      if (std::exchange(track, event.track) != event.track) before = {};
+      order.push_back(i);
+      linked = linked || (!collective_of(event).empty() && launches.contains(event.correlation()));
+    }
+    std::ranges::stable_sort(order, {}, [this](int i) { return file.events[i].begin; });
+    std::map<int, double> busy;
+    std::map<int, HostLaunch> last;  // by stream, which keeps the order of launches
+    int step = -1;                   // of the last event; the host may be ahead
+    for (const int i : order) {
+      const KinetoEvent& event = file.events[i];
+      HostLaunch& before = last[event.track];
       const bool collective = !collective_of(event).empty();
       const auto launch = launches.find(event.correlation());
-      const bool is_linked = launch != launches.end();
-      if (is_linked) before = launch->second;
+      if (launch != launches.end()) before = launch->second;
       Placed placed{.event = i, .place = before.place, .launched = before.time};
-      if (!is_linked && collective) {
-        placed.place = {.step = before.place.step};
+      if (collective && launch == launches.end()) {
+        placed.place = {.step = linked ? before.place.step : std::max(step, before.place.step)};
         placed.launched = event.begin;
       }
-      if (!is_linked && placed.place.step < 0) {
-        ++report.unlinked;
-        if (collective) unlinked.push_back(placed);
-      }
+      if (placed.place.step < 0 && launch == launches.end()) ++report.unlinked;
       if (placed.place.step < 0) continue;
-      if (!collective) {
-        busy[event.track] += event.duration();
-        if (event.category == KinetoCategory::kKernel) devices.insert(file.tracks[event.track].process);
-      }
-      linked = linked || collective;
-      begun.emplace_back(event.begin, placed.place.step);
+      step = placed.place.step;
       events.push_back(placed);
-    }
-    std::ranges::sort(begun);
-    for (Placed& placed : unlinked) {  // else they were launched before the window
-      const auto next = std::ranges::upper_bound(begun, event_of(placed).begin, {}, &Begun::first);
-      if (linked || next == begun.begin()) continue;
-      placed.place.step = std::prev(next)->second;  // the host may be ahead
-      events.push_back(placed);
+      if (collective) continue;
+      busy[event.track] += event.duration();
+      if (event.category == KinetoCategory::kKernel) devices.insert(file.tracks[event.track].process);
     }
     std::ranges::sort(events, {}, [](const Placed& each) { return std::pair(each.place.step, each.event); });
     if (busy.empty()) return;
     busiest = std::ranges::max_element(busy, {}, [](const auto& each) { return each.second; })->first;
-    const int process = file.tracks[busiest].process;
-    const auto number = number_in<int>(file.texts[process]);
-    if (number && *number >= 0 && *number < static_cast<int>(file.metadata.devices.size()))
-      report.name = file.metadata.devices[*number];
-    else if (!file.metadata.devices.empty())
-      report.name = file.metadata.devices.front();
+    const auto number = number_in<int>(file.texts[file.tracks[busiest].process]);
+    if (const auto& names = file.metadata.devices; !names.empty())
+      report.name = names[number && *number > 0 && *number < std::ssize(names) ? *number : 0];
   }
 
   void add_times() {
@@ -273,18 +260,13 @@ struct DeviceTimes {
       if (step.nodes > 0) report.runs_behind = step.device_end > step.end + 0.1 * step.duration();
     for (std::size_t i = 0; i + 1 < steps.size(); ++i) {
       const auto &first = kernels[i], &second = kernels[i + 1];
+      if (steps[i].nodes == 0 || first.empty() || second.empty()) continue;
       std::vector<double> distances;
       for (std::size_t k = 0; k < std::min(first.size(), second.size()); ++k)
         if (first[k]->name == second[k]->name) distances.push_back(second[k]->begin - first[k]->begin);
-      constexpr double kLeastAgreement = 0.5;
-      if (static_cast<double>(distances.size()) > kLeastAgreement * static_cast<double>(first.size()) &&
-          steps[i].nodes > 0 && steps[i + 1].nodes > 0)
-        report.periods.push_back(median(distances));
+      const bool alike = 2 * distances.size() > first.size();
+      report.periods.push_back(alike ? median(distances) : second.front()->begin - first.front()->begin);
     }
-    if (!report.periods.empty()) return;
-    for (std::size_t i = 0; i + 1 < steps.size(); ++i)  // their kernels differ
-      if (steps[i].nodes > 0 && !kernels[i].empty() && !kernels[i + 1].empty())
-        report.periods.push_back(kernels[i + 1].front()->begin - kernels[i].front()->begin);
     if (steps.size() == 1 && !kernels.front().empty())
       report.periods.push_back(
           std::max(steps.front().duration(), steps.front().device_end - kernels.front().front()->begin));

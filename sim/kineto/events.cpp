@@ -264,14 +264,12 @@ std::string type_of(const KinetoFile& file, const KinetoEvent& event, std::size_
 
 std::optional<KinetoCall> call_of(const KinetoFile& file, const KinetoEvent& event) {
   const json arguments = arguments_of(file, event);
-  const auto elements = [&](const char* key) {  // up to PyTorch 2.4 an int, which is negative from 2^31 up
-    const double number = number_at(arguments, key);
-    return number < 0.0 ? number + 0x1p32 : number;
-  };
+  // Up to PyTorch 2.4 counts are of type int: those from 2^31 up are negative.
+  const auto counted = [](double count) { return count < 0.0 ? count + 0x1p32 : count; };
   KinetoCall call{.collective = text_at(arguments, "Collective name"),
                   .dtype = text_at(arguments, "dtype"),
-                  .in = elements("In msg nelems"),
-                  .out = elements("Out msg nelems"),
+                  .in = counted(number_at(arguments, "In msg nelems")),
+                  .out = counted(number_at(arguments, "Out msg nelems")),
                   .ranks = std::max(0, whole_at(arguments, "Group size")),
                   .group = text_at(arguments, "Process Group Name")};
   return call.collective.empty() ? std::nullopt : std::optional(std::move(call));

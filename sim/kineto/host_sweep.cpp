@@ -62,16 +62,16 @@ struct HostSweep {
 
   /// Nodes of autograd, and the kind of event that calls of collectives are read from: the most detailed one.
   void find_nodes() {
-    std::array<bool, 4> has{};
     std::set<int> engines;  // threads of autograd beside the main one
-    static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::"};
+    static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::", ""};
+    std::size_t best = kPrefixes.size() - 1;
     for (const KinetoEvent& event : file.events) {
       if (event.category == KinetoCategory::kCopy && file.name(event).find("Pageable") != std::string::npos)
         copy_ends[event.correlation()] = event.end;
       if (event.on_device()) continue;
       has_sequences = has_sequences || (event.sequence() >= 0 && !event.backward);
-      for (std::size_t i = 0; i < has.size(); ++i)
-        has[i] = has[i] || (file.name(event).starts_with(kPrefixes[i]) && (i > 0 || call_of(file, event)));
+      for (std::size_t i = 0; i < best; ++i)
+        if (file.name(event).starts_with(kPrefixes[i]) && (i > 0 || call_of(file, event))) best = i;
       if (kinds[event.name] != NameKind::kNode) continue;
       nodes.push_back({event.begin, event.end});
       if (event.track != main_track) engines.insert(event.track);
@@ -81,8 +81,7 @@ struct HostSweep {
         other_nodes.push_back({event.begin, event.end});
     std::ranges::sort(nodes, {}, &NodeTime::begin);
     std::ranges::sort(other_nodes, {}, &NodeTime::begin);
-    for (std::size_t i = 0; i < has.size() && call_prefix.empty(); ++i)
-      if (has[i]) call_prefix = kPrefixes[i];
+    call_prefix = kPrefixes[best];
   }
 
   void sweep(int which) {
@@ -115,10 +114,6 @@ struct HostSweep {
     return next != nodes.end() && next->begin < to;
   }
 
-  [[nodiscard]] bool inside(const Track& track, NameKind kind) const {
-    return std::ranges::any_of(track.frames, [&](const Frame& frame) { return frame.kind == kind; });
-  }
-
   void enter(Track& track, int index) {
     const KinetoEvent& event = file.events[index];
     NameKind kind = kinds[event.name];
@@ -142,6 +137,9 @@ struct HostSweep {
     note_node(track, event);
     Frame frame{.end = event.end, .operation = event.category == KinetoCategory::kOperation, .kind = kind};
     frame.place = place_of(track, event, index, kind);
+    if (track.is_main && frame.operation && event.sequence() >= 0 && !event.backward &&
+        frame.place.part == StepPart::kForward)
+      creators[event.sequence()] = {frame.place.step, frame.place.operation};
     const bool parent_definite = !track.frames.empty() && track.frames.back().definite;
     frame.definite = parent_definite || frame.operation || event.category == KinetoCategory::kRuntime ||
                      frame.place.part == StepPart::kOptimizer || frame.place.part == StepPart::kZeroGrad ||
@@ -398,10 +396,6 @@ struct HostSweep {
     if (kind == NameKind::kNode) place.part = StepPart::kBackward;
     if (place.part == StepPart::kBackward && place.operation < 0) place.operation = track.current;
     if (kind == NameKind::kNode) place.operation = track.current;
-    const bool differentiable = track.is_main && event.category == KinetoCategory::kOperation &&
-                                event.sequence() >= 0 && !event.backward;
-    if (differentiable && place.part == StepPart::kForward)
-      creators[event.sequence()] = {step, place.operation};
     if (place.part != StepPart::kRest || place.owner != Owner::kModel) return place;
     if (!track.is_main) {
       if (!track.frames.empty() || track.current < 0) return place;
@@ -409,13 +403,11 @@ struct HostSweep {
       place.operation = track.current;
       return place;
     }
-    const bool replica = inside(track, NameKind::kReplica) && event.sequence() < 0 && has_sequences &&
-                         steps[step].operations.empty() && event.category != KinetoCategory::kAnnotation;
+    const bool replica = std::ranges::count(track.frames, NameKind::kReplica, &Frame::kind) > 0 &&
+                         event.sequence() < 0 && has_sequences && steps[step].operations.empty() &&
+                         event.category != KinetoCategory::kAnnotation;
     if (replica) return {.step = step, .owner = Owner::kCopies};  // buffers that DDP broadcasts
-    place = main_place(event, index, kind, step, track.current);
-    if (differentiable && place.part == StepPart::kForward)
-      creators[event.sequence()] = {step, place.operation};
-    return place;
+    return main_place(event, index, kind, step, track.current);
   }
 
   HostLaunches launches{};

@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ranges>
+#include <regex>
 
 #include "core/file.hpp"
 #include "core/importer.hpp"
@@ -32,10 +33,9 @@ bool is_kineto(const std::string& head) {
 std::string milliseconds(double seconds) { return fmt::format("{:.2f} ms", 1e3 * seconds); }
 
 /// `5 all_reduce of 102.2 MB fp32 over 2 ranks, 22.6 ms`, one line per kind.
-std::vector<std::string> collective_lines(const ProfiledRun& run) {
+void report_collectives(const ProfiledRun& run, Imported& imported) {
   struct Sum {
     double calls = 0.0, bytes = 0.0, time = 0.0;
-    bool known = true;
     std::map<std::string, double> sizes{};
   };
   std::map<std::pair<std::string, int>, Sum> sums;
@@ -44,23 +44,21 @@ std::vector<std::string> collective_lines(const ProfiledRun& run) {
     sum.calls += call.per_step;
     sum.bytes += call.per_step * call.bytes;
     sum.time += call.per_step * median(call.time_s);
-    sum.known = sum.known && call.bytes > 0.0;
-    const std::string dtype = precision_dtype(call.dtype);
-    sum.sizes[fmt::format("{} {}", to_text(Bytes(call.bytes)), dtype.empty() ? call.dtype : dtype)] +=
-        call.per_step;
+    const std::string dtype = precision_dtype(call.dtype), size = to_text(Bytes(call.bytes));
+    sum.sizes[call.bytes > 0.0 ? fmt::format("{} {}", size, dtype.empty() ? call.dtype : dtype)
+                               : "unknown size"] += call.per_step;
   }
-  std::vector<std::string> lines;
   for (const auto& [key, sum] : sums) {
     constexpr std::ptrdiff_t kMostSizes = 8;
     auto sizes = transformed(sum.sizes | std::views::take(kMostSizes),
                              [](const auto& one) { return fmt::format("{:g} x {}", one.second, one.first); });
     if (std::ssize(sum.sizes) > kMostSizes) sizes.emplace_back("...");
-    lines.push_back(fmt::format(
-        "collectives in a step: {:g} {} of {} over {} ranks, {}", sum.calls, key.first,
-        sum.known ? fmt::format("{:.0f} B ({})", sum.bytes, joined(sizes)) : "sizes that were not recorded",
-        key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time)));
+    imported.understood.push_back(
+        fmt::format("collectives in a step: {:g} {} of {} over {} ranks, {}", sum.calls, key.first,
+                    sum.bytes > 0.0 ? fmt::format("{:.0f} B ({})", sum.bytes, joined(sizes))
+                                    : "sizes that were not recorded",
+                    key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time)));
   }
-  return lines;
 }
 
 std::string parts_line(const std::map<std::string, double>& summary, const std::string& prefix) {
@@ -75,21 +73,20 @@ std::string parts_line(const std::map<std::string, double>& summary, const std::
 void report_step(const ProfiledRun& run, const std::map<std::string, double>& summary, Imported& imported) {
   const RankProfile& any = run.ranks.front();
   std::vector<double> times;
-  std::size_t steps = 0, events = 0;
-  for (const RankProfile& rank : run.ranks) {
-    steps += rank.steps.size();
-    for (const ProfiledStep& step : rank.steps) {
-      times.push_back(step.duration() * 1e-6);
-      events += step.events;
-    }
-  }
+  double events = 0.0;
+  for (const RankProfile& rank : run.ranks)
+    for (const auto* steps : {&rank.steps, &rank.unlike})
+      for (const ProfiledStep& step : *steps) {
+        times.push_back(step.duration() * 1e-6);
+        events += static_cast<double>(step.events);
+      }
   imported.understood.push_back(
       fmt::format("profile of {} of {}, {}{}: {}",
                   run.ranks.size() == 1 && any.metadata.rank >= 0 ? fmt::format("rank {}", any.metadata.rank)
                                                                   : counted(run.ranks.size(), "rank"),
                   std::max<int>(any.metadata.world_size, static_cast<int>(run.ranks.size())),
                   any.on_device ? any.device.empty() ? "a GPU that is not named" : any.device : "CPU",
-                  any.strategy.empty() ? "" : ", " + any.strategy, counted(steps, "training step")));
+                  any.strategy.empty() ? "" : ", " + any.strategy, counted(times.size(), "training step")));
   imported.understood.push_back(fmt::format(
       "step time {}{}; host's loop {} to {}", milliseconds(summary.at("step")),
       any.pace.is_device_step ? ", of the device, which runs behind the host" : "",
@@ -110,8 +107,8 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
         fmt::format("launch thread: {} ahead of the device when a step begins, for which it does not wait",
                     milliseconds(any.pace.lead_us / kSecond)));
   imported.understood.push_back("launch thread by part: " + parts_line(summary, "host_"));
-  for (const std::string& line : collective_lines(run)) imported.understood.push_back(line);
-  const double events_per_step = static_cast<double>(events) / static_cast<double>(steps);
+  report_collectives(run, imported);
+  const double events_per_step = events / static_cast<double>(times.size());
   // Seconds per event, as measured for torch 1.13 to 2.15 on CPUs, and for 2.11 on an H100.
   const double least = 0.5e-6, most = any.on_device ? 4.2e-6 : 1.4e-6;
   if (const double plain = any.metadata.plain_step_s; plain > 0.0)
@@ -137,20 +134,17 @@ void report_model(const ProfiledRun& run, Imported& imported) {
   const RankProfile& any = run.ranks.front();
   const auto blocks =
       static_cast<std::size_t>(std::ranges::count_if(run.segments, &ProfiledSegment::repeated));
-  std::vector<std::string> known = models_with(run.parameters);
-  const bool by_gradients = !known.empty();
-  if (known.empty()) known = models_with(reduced_elements(run));
-  imported.understood.push_back(
-      (run.parameters > 0.0 ? fmt::format("{:.0f} parameters in {} in {}, {}", run.parameters,
-                                          counted(run.gradients, "tensor"),
-                                          counted(run.segments.size(), "segment"), run.precision)
-                            : fmt::format("{} in {}; their shapes were not recorded",
-                                          counted(any.steps.front().gradients, "gradient"),
-                                          counted(run.segments.size(), "segment"))) +
-      (known.empty()
-           ? ""
-           : fmt::format("{} as {} has", by_gradients ? ": as many" : "; all-reduces move as many elements",
-                         joined(known, " or "))));
+  const std::vector<std::string> known = models_with(run.parameters),
+                                 moved = models_with(reduced_elements(run));
+  imported.understood.push_back(fmt::format(
+      "{} in {}, {}{}",
+      run.parameters > 0.0
+          ? fmt::format("{:.0f} parameters in {}", run.parameters, counted(run.gradients, "tensor"))
+          : counted(any.steps.front().gradients, "gradient") + ", whose shapes were not recorded,",
+      counted(run.segments.size(), "segment"), run.precision,
+      !known.empty()  ? ": as many as " + joined(known, " or ") + " has"
+      : moved.empty() ? ""
+                      : "; all-reduces move as many elements as " + joined(moved, " or ") + " has"));
   if (run.shared_buckets && run.parameters > 0.0)
     imported.assumed.push_back(
         "gradients of a bucket are equally large: the profile has no shapes (record_shapes=True), only the "
@@ -215,14 +209,13 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
   std::map<int, std::size_t> gradients;  // by micro-batch
   for (const ProfiledOperation& each : any.steps.front().operations)
     gradients[each.micro_batch] += each.gradients.size();
-  for (const std::size_t count : gradients | std::views::values)
-    if (const std::size_t first = gradients.begin()->second; count != first) {
-      imported.assumed.push_back(
-          fmt::format("{} in the first forward of a step, {} in another, as of several models: layers and "
-                      "parameters are those of the first; the rest counts as host time",
-                      counted(first, "gradient"), count));
-      break;
-    }
+  const auto unlike = std::ranges::find_if(
+      gradients, [&](const auto& each) { return each.second != gradients.begin()->second; });
+  if (unlike != gradients.end())
+    imported.assumed.push_back(
+        fmt::format("{} in the first forward of a step, {} in another, as of several models: layers and "
+                    "parameters are those of the first; the rest counts as host time",
+                    counted(gradients.begin()->second, "gradient"), unlike->second));
 }
 
 int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& imported) {
@@ -242,13 +235,9 @@ int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& impor
 }
 
 std::string name_of(const std::string& path) {
-  std::string name = std::filesystem::path(path).filename().string();
-  for (const char* end : {".gz", ".json", ".pt.trace", ".trace"})
-    if (name.ends_with(end)) name.resize(name.size() - std::string(end).size());
-  std::ranges::replace_if(
-      name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '-'; },
-      '_');
-  return name;
+  static const std::regex kEnds(R"(((\.pt)?\.trace)?(\.json)?(\.gz)?$)"), kOthers("[^A-Za-z0-9.-]");
+  const std::string name = std::filesystem::path(path).filename().string();
+  return std::regex_replace(std::regex_replace(name, kEnds, ""), kOthers, "_");
 }
 
 Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts& options) {

@@ -18,9 +18,8 @@ namespace {
 
 /// Operations of one micro-batch.
 std::vector<ProfiledOperation> operations_of(const ProfiledStep& step, int micro_batch) {
-  std::vector<ProfiledOperation> result;
-  std::ranges::copy_if(step.operations, std::back_inserter(result),
-                       [&](const ProfiledOperation& each) { return each.micro_batch == micro_batch; });
+  std::vector<ProfiledOperation> result = step.operations;
+  std::erase_if(result, [&](const ProfiledOperation& each) { return each.micro_batch != micro_batch; });
   return result;
 }
 
@@ -375,14 +374,11 @@ TraceEntry traced_entry(const ProfiledRun& run, int batch) {
       entry.segments.back().grad_ready_fraction.push_back(all.empty() ? 1.0 : median(all));
     }
   }
-  int launch = 0;
-  for (const RankProfile& rank : run.ranks) {
+  for (const RankProfile& rank : run.ranks)
     for (const ProfiledStep& step : rank.steps) {
-      entry.launch.push_back(launch);
+      entry.launch.push_back(static_cast<int>(&rank - run.ranks.data()));
       StepTimes{run, rank, step, entry}.add();
     }
-    ++launch;
-  }
   return entry;
 }
 

@@ -162,12 +162,6 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
       file.cut.empty() ? "" : fmt::format(", up to {}, where the file ends early or is damaged", file.cut));
 }
 
-const char* why_no_backward(const KinetoFile& file, const std::vector<NameKind>& kinds) {
-  return begins_of(file, kinds)[NameKind::kOptimizer].empty()
-             ? "as in inference"
-             : "although optimizers run: CUDA graphs and compiled backwards hide its operations";
-}
-
 /// Leaves out steps that lack events of the device, as the file was cut: those with 5 % fewer than another or
 /// with fewer calls of NCCL that ended, and those whose calls, forward or update have none.
 void drop_cut_steps(const KinetoFile& file, const DeviceReport& device, std::vector<ProfiledStep>& steps,
@@ -320,9 +314,7 @@ void choose_step(const DeviceReport& device, RankProfile& profile) {
 RankProfile read_rank_profile(const std::string& path) {
   const KinetoFile file = read_kineto(path);
   const std::vector<NameKind> kinds = transformed(file.names, name_kind);
-  RankProfile profile;
-  profile.path = path;
-  profile.metadata = file.metadata;
+  RankProfile profile{.path = path, .metadata = file.metadata};
   if (!file.cut.empty())
     profile.notes.push_back("the file ends early or is damaged at " + file.cut +
                             "; events before it are used");
@@ -337,8 +329,6 @@ RankProfile read_rank_profile(const std::string& path) {
         contents_of(file, kinds));
   const HostLaunches launches = sweep_host(file, kinds, track, steps);
   const DeviceReport device = add_device_times(file, launches, steps);
-  const std::size_t all = steps.size();
-  const std::string longest = to_text(Seconds(kMicro * median(transformed(steps, &ProfiledStep::duration))));
   profile.on_device = device.any;
   profile.unlinked = device.unlinked;
   profile.device = device.name;
@@ -347,18 +337,22 @@ RankProfile read_rank_profile(const std::string& path) {
         fmt::format("kernels ran on {} GPUs of one process; their times are added up", device.gpus));
   if (!file.cut.empty() && (device.any || !file.metadata.devices.empty() || file.metadata.backend == "nccl"))
     drop_cut_steps(file, device, steps, profile.notes);
-  const auto unlinked = static_cast<std::size_t>(std::ranges::count_if(file.events, &KinetoEvent::on_device));
-  if (!profile.on_device && (unlinked > 0 || file.metadata.backend == "nccl"))
-    throw InputError("{}: {}; profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]", path,
-                     unlinked > 0
-                         ? "has " + counted(unlinked, "event") + " of the device, but no launch in a step"
-                         : "has no kernels, although its ranks use NCCL");
+  const auto kernels = std::ranges::count(file.events, KinetoCategory::kKernel, &KinetoEvent::category);
+  if (!profile.on_device && (kernels > 0 || file.metadata.backend == "nccl"))
+    throw InputError("{}: has {}; profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+                     path,
+                     kernels > 0 ? fmt::format("{} kernels, but no launch of one in a step", kernels)
+                                 : "no kernels, although its ranks use NCCL");
   add_rests(steps);
   profile.steps = std::move(steps);
   drop_steps(profile.steps, device, profile.notes);
   if (profile.steps.empty())
-    throw InputError("{}: has no training step: none of {} of {} has a backward pass, {}; found {}", path,
-                     counted(all, "step"), longest, why_no_backward(file, kinds), contents_of(file, kinds));
+    throw InputError("{}: has no training step: none of {} has a backward pass, {}; found {}", path,
+                     counted(device.events.size(), "step"),
+                     begins_of(file, kinds)[NameKind::kOptimizer].empty()
+                         ? "as in inference"
+                         : "although optimizers run: CUDA graphs and compiled backwards hide its operations",
+                     contents_of(file, kinds));
   choose_step(device, profile);
   note_updates(begins_of(file, kinds), profile.steps.front(), profile.notes);
   if (file.metadata.world_size == 0)  // the file does not state it

@@ -175,6 +175,21 @@ TEST_CASE("collectives of Gloo are exposed if the GPU does nothing else", "[kine
   CHECK(trace.collectives.front().bytes == 4.0 * 768);
 }
 
+TEST_CASE("a collective of unknown size does not hide the bytes of the others", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers(80.0, 2).json();
+  std::vector<nlohmann::json> more;
+  for (nlohmann::json* event : events_named(json, "record_param_comms")) {
+    (*event)["dur"] = 0.3;
+    more.push_back(*event);
+    more.back()["ts"] = (*event)["ts"].get<double>() + 0.5;
+    more.back()["args"].erase("In msg nelems");
+  }
+  add_events(json, more);
+  CHECK_THAT(joined(import_files({folder.write("unsized.json", json.dump())}).understood),
+             Catch::Contains("2 all_reduce of 3072 B (") && Catch::Contains("1 x unknown size"));
+}
+
 TEST_CASE("counts of elements that overflowed, and the dtypes of AMD's eight bits, give bytes", "[kineto]") {
   const TemporaryFolder folder;
   nlohmann::json json = two_layers(80.0, 2).json();

@@ -156,7 +156,7 @@ TEST_CASE("kernels without a launch belong where the kernel before on their stre
   std::erase_if(untraced["traceEvents"].get_ref<nlohmann::json::array_t&>(),
                 [](const nlohmann::json& event) { return event["cat"] == "cuda_runtime"; });
   CHECK_THROWS_WITH(import_files({folder.write("untraced.json", untraced.dump())}),
-                    Catch::Contains("has 15 events of the device, but no launch in a step"));
+                    Catch::Contains("has 15 kernels, but no launch of one in a step"));
 }
 
 TEST_CASE("a process and a thread may have the numbers of a GPU and a stream", "[kineto]") {
