@@ -88,11 +88,9 @@ double number_at(const json& object, const char* key, double otherwise = 0.0) {
 
 /// Lower 31 bits of a whole number, since long trainings count further; -1: none, a negative one or 2^64 - 1.
 int whole_at(const json& object, const char* key) {
-  constexpr double kUncounted = 9e15;
   const double number = number_at(object, key, -1.0);
-  return number >= 0.0 && number < kUncounted
-             ? static_cast<int>(static_cast<std::int64_t>(number) & 0x7fffffff)
-             : -1;
+  const bool counts = number >= 0.0 && number < 9e15;
+  return counts ? static_cast<int>(static_cast<std::int64_t>(number) & 0x7fffffff) : -1;
 }
 
 /// True if arrays and objects are in each other at most `depth` times.
@@ -233,8 +231,10 @@ KinetoFile read_kineto(const std::string& path) {
   } catch (const json::out_of_range&) {
     file.cut = "a number that is too large";
   }
-  if (!reader.has_events)
-    throw InputError("{}: has no key 'traceEvents'; it is no profile of torch.profiler", path);
+  if (!reader.has_events || (file.events.empty() && file.cut.empty()))
+    throw InputError(
+        "{}: has no {}; it is no profile of torch.profiler, or an empty one", path,
+        reader.has_events ? "event of a category such as cpu_op or kernel" : "key 'traceEvents'");
   file.metadata = metadata_of(reader.about, path);
   std::ranges::sort(file.events, [](const KinetoEvent& a, const KinetoEvent& b) {
     return std::tuple(a.track, a.begin, -a.end) < std::tuple(b.track, b.begin, -b.end);

@@ -316,17 +316,16 @@ RankProfile read_rank_profile(const std::string& path) {
   const std::vector<NameKind> kinds = transformed(file.names, name_kind);
   RankProfile profile{.path = path, .metadata = file.metadata};
   if (!file.cut.empty())
-    profile.notes.push_back("the file ends early or is damaged at " + file.cut +
-                            "; events before it are used");
+    profile.notes.push_back("ends early or is damaged at " + file.cut + "; events before it are used");
   auto [track, steps] = steps_of(file, kinds, profile.notes);
+  const bool is_inference =
+      std::ranges::find(kinds, NameKind::kNode) == kinds.end() &&
+      std::ranges::count(file.events, KinetoCategory::kOperation, &KinetoEvent::category) > 0;
   if (track < 0)
     throw InputError(
         "{}: has no training step: no ProfilerStep#, and no Optimizer.step# outside of a backward{}; found "
         "{}. Pass schedule=torch.profiler.schedule(...) and call step() after every training step",
-        path,
-        std::ranges::find(kinds, NameKind::kNode) == kinds.end() ? ", and no backward pass: it is inference"
-                                                                 : "",
-        contents_of(file, kinds));
+        path, is_inference ? ", and no backward pass: it is inference" : "", contents_of(file, kinds));
   const HostLaunches launches = sweep_host(file, kinds, track, steps);
   const DeviceReport device = add_device_times(file, launches, steps);
   profile.on_device = device.any;

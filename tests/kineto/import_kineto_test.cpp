@@ -254,6 +254,12 @@ TEST_CASE("what is no profile of a training is refused with what was found") {
   std::erase_if(inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
                 [](const nlohmann::json& event) { return event["cat"] == "user_annotation"; });
   refused({folder.write("loose.json", inference.dump())}, "no ProfilerStep#");
+  std::erase_if(inference["traceEvents"].get_ref<nlohmann::json::array_t&>(),
+                [](const nlohmann::json& event) { return event["cat"] == "cpu_op"; });
+  CHECK_THROWS_WITH(import_files({folder.write("kernels.json", inference.dump())}),
+                    Catch::Contains("no ProfilerStep#") && !Catch::Contains("inference"));
+  for (nlohmann::json& event : inference["traceEvents"]) event.erase("cat");
+  refused({folder.write("jax.json", inference.dump())}, "has no event of a category such as cpu_op");
   const std::string rank0 = fixture("cnn-ddp-2.7.1-rank0");
   refused({rank0, rank0}, "give each rank once");
   refused({rank0, fixture("cnn-2.4.1")}, "import runs one by one");
