@@ -162,6 +162,7 @@ struct DeviceTimes {
       }
       add(placed, duration);
     }
+    std::ranges::stable_sort(coalesced, {}, &Placed::launched);
     for (const Placed* placed : coalesced) add_coalesced(*placed);
   }
 
