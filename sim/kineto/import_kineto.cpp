@@ -254,7 +254,6 @@ Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts&
   trace.device = any.on_device ? any.device : "CPU";
   trace.dtype = device_dtype(run.compute_dtype);
   trace.precision = run.precision;
-  const int batch = batch_of(run, options, imported);
   if (run.model) {
     trace.model = run.model->specification;
   } else {
@@ -262,7 +261,7 @@ Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts&
     trace.model = known.empty() ? name_of(paths.front()) : known.front();
     trace.described = split(described_model(any, run.segments, "from a profile of PyTorch"));
   }
-  trace.entries.push_back(traced_entry(run, batch));
+  trace.entries.push_back(traced_entry(run, batch_of(run, options, imported)));
   for (const RankProfile& rank : run.ranks)
     trace.lineage.push_back(
         {"profile", std::filesystem::path(rank.path).filename().string(), sha1(read_file(rank.path)), {}});

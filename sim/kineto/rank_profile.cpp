@@ -346,11 +346,12 @@ RankProfile read_rank_profile(const std::string& path) {
   profile.steps = std::move(steps);
   drop_steps(profile.steps, device, profile.notes);
   if (profile.steps.empty())
-    throw InputError("{}: has no training step: none of {} has a backward pass, {}; found {}", path,
+    throw InputError("{}: has no training step: none of {} has a backward pass{}; found {}", path,
                      counted(device.events.size(), "step"),
-                     begins_of(file, kinds)[NameKind::kOptimizer].empty()
-                         ? "as in inference"
-                         : "although optimizers run: CUDA graphs and compiled backwards hide its operations",
+                     !begins_of(file, kinds)[NameKind::kOptimizer].empty()
+                         ? ", although optimizers run: CUDA graphs and compiled backwards hide its operations"
+                     : is_inference ? ", as in inference"
+                                    : "",
                      contents_of(file, kinds));
   choose_step(device, profile);
   note_updates(begins_of(file, kinds), profile.steps.front(), profile.notes);

@@ -260,6 +260,11 @@ TEST_CASE("what is no profile of a training is refused with what was found") {
                     Catch::Contains("no ProfilerStep#") && !Catch::Contains("inference"));
   for (nlohmann::json& event : inference["traceEvents"]) event.erase("cat");
   refused({folder.write("jax.json", inference.dump())}, "has no event of a category such as cpu_op");
+  nlohmann::json timeline = json;  // of the device alone
+  std::erase_if(timeline["traceEvents"].get_ref<nlohmann::json::array_t&>(), [](const nlohmann::json& event) {
+    return event["cat"] == "cpu_op" || event["name"].get<std::string>().starts_with("Optimizer");
+  });
+  refused({folder.write("timeline.json", timeline.dump())}, "none of 3 steps has a backward pass; found");
   const std::string rank0 = fixture("cnn-ddp-2.7.1-rank0");
   refused({rank0, rank0}, "give each rank once");
   refused({rank0, fixture("cnn-2.4.1")}, "import runs one by one");
