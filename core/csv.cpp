@@ -30,6 +30,9 @@ std::vector<std::string> cells_of(const std::string& record) {
   return cells;
 }
 
+/// True if a line begins or ends a cell of several lines.
+bool opens(const std::string& line) { return std::ranges::count(line, '"') % 2 != 0; }
+
 }  // namespace
 
 CsvTable read_csv(const std::string& path) {
@@ -40,8 +43,9 @@ CsvTable read_csv(const std::string& path) {
     const int from = ++line;
     const auto fail = [&](const std::string& message) { throw InputError("{}:{}: {}", path, from, message); };
     if (record.empty() || record.starts_with('\r')) continue;
-    for (; std::ranges::count(record, '"') % 2 != 0; ++line) {  // a quoted cell goes on in the next line
+    for (bool open = opens(record); open; ++line) {  // a quoted cell goes on in the next line
       if (!std::getline(text, more)) fail("a quoted cell is not closed");
+      open = open != opens(more);
       record += "\n" + more;
     }
     std::vector<std::string> cells = cells_of(record);

@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <thread>
+#include <ctime>
 
 namespace stepcast {
 
@@ -65,7 +66,7 @@ class PreciseWait {
     const bool sleeps = Clock::now() < timer;
     if (sleeps) {
       if (has_priority_) schedule_this_thread(SCHED_FIFO, kWaiting);
-      std::this_thread::sleep_until(timer);
+      sleep_until(timer);
       timer_late_ += Clock::now() - timer > timer_late_ ? kStep : -kStep;
       timer_late_ = std::clamp(timer_late_, nanoseconds::zero(), kLatestTimer);
     }
@@ -84,6 +85,18 @@ class PreciseWait {
 
   /// Margin for reading the clock and leaving the loop.
   static constexpr nanoseconds kMargin{3'000};
+
+  /// Unlike the standard library's it does not read the clock first, so that a thread that loses its core
+  /// then is not late. The steady clock is CLOCK_MONOTONIC.
+  static void sleep_until(Clock::time_point instant) {
+    const auto since_boot = std::chrono::duration_cast<nanoseconds>(instant.time_since_epoch());
+    const auto whole = std::chrono::duration_cast<std::chrono::seconds>(since_boot);
+    timespec when{};
+    when.tv_sec = whole.count();
+    when.tv_nsec = (since_boot - whole).count();
+    while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, nullptr) == EINTR) {
+    }
+  }
 
   static bool schedule_this_thread(int policy, int priority) {
     sched_param parameters{};

@@ -16,8 +16,8 @@
 #include "records/trace.hpp"
 #include "runner/backend/work_queue.hpp"
 #include "runner/execute/memory_account.hpp"
+#include "runner/execute/step_timestamps.hpp"
 #include "runner/torch/measured_part.hpp"
-#include "runner/torch/step_timestamps.hpp"
 
 namespace stepcast {
 

@@ -122,8 +122,9 @@ Result profiled_result(const std::vector<std::string>& paths, const Result& fore
   for (const RankProfile& rank : run.ranks) {
     const int number = std::max(0, rank.metadata.rank);
     std::vector<double>& times = result.step_time_s.emplace_back();
-    for (const ProfiledStep& step : rank.steps)
-      times.push_back((rank.pace.is_device_step ? rank.pace.step_us : step.duration()) / kSecond);
+    for (const auto* steps : {&rank.steps, &rank.unlike})
+      for (const ProfiledStep& step : *steps)
+        times.push_back((rank.pace.is_device_step ? rank.pace.step_us : step.duration()) / kSecond);
     const ProfiledStep& shown = median_step(rank);
     std::ranges::move(spans_of(run, rank, shown, number), std::back_inserter(result.spans));
     result.breakdown.push_back(breakdown_of(rank, shown));

@@ -149,14 +149,19 @@ void share_buckets(ProfiledStep& step, const char* reduction) {
     for (std::size_t i = 0; i < std::min(own.size(), last.size()); ++i) own[i]->elements = last[i]->elements;
 }
 
-/// Leaves out steps that another rank lacks: collectives of several ranks are compared within a step.
+/// Leaves out steps that another rank lacks, or has with other gradients: collectives of several ranks are
+/// compared within a step.
 void keep_common_steps(std::vector<RankProfile>& ranks) {
-  std::map<std::string, std::size_t> counts;
-  for (const RankProfile& rank : ranks)
+  std::map<std::string, std::size_t> counts, unlike;
+  for (const RankProfile& rank : ranks) {
     for (const ProfiledStep& step : rank.steps) ++counts[step.name];
+    for (const ProfiledStep& step : rank.unlike) ++unlike[step.name];
+  }
   for (RankProfile& rank : ranks) {
-    const auto dropped =
-        std::erase_if(rank.steps, [&](const ProfiledStep& step) { return counts[step.name] < ranks.size(); });
+    const auto without = [&](std::vector<ProfiledStep>& steps, std::map<std::string, std::size_t>& had) {
+      return std::erase_if(steps, [&](const ProfiledStep& step) { return had[step.name] < ranks.size(); });
+    };
+    const auto dropped = without(rank.steps, counts) + without(rank.unlike, unlike);
     if (rank.steps.empty())
       throw InputError("{}: has no step that all other ranks have, too; import ranks one by one", rank.path);
     if (dropped > 0) rank.notes.push_back(counted(dropped, "step") + " that another rank lacks: left out");

@@ -141,16 +141,16 @@ bool is_default(const std::string& strategy, const Mesh& resolved) {
 }
 
 const std::vector<StrategyOption>& options_of(const std::string& strategy) {
-  static const YamlNode kAll = YamlNode::shipped("commands/strategies.yaml");
-  static std::map<std::string, std::vector<StrategyOption>> known;
-  return cached(known, strategy, [&] {
-    std::vector<StrategyOption> options = strategies().find(strategy).options;
-    for (const auto& [name, node] : entries_of(kAll))
-      if (const auto owners = transformed(node.at("strategies").items(), &YamlNode::text);
-          std::ranges::find(owners, strategy) != owners.end())
-        options.push_back(read_option(name, node));
-    return options;
-  });
+  static const auto kAll = [] {
+    std::map<std::string, std::vector<StrategyOption>> all;
+    for (const auto& entry : strategies().entries()) all[entry.name] = entry.value.options;
+    for (const auto& [name, node] : entries_of(YamlNode::shipped("commands/strategies.yaml")))
+      for (const YamlNode& owner : node.at("strategies").items())
+        all[owner.text()].push_back(read_option(name, node));
+    return all;
+  }();
+  static_cast<void>(strategies().find(strategy));  // or its error
+  return kAll.at(strategy);
 }
 
 std::vector<KnownOption> known_options() {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "runner/execute/step_timestamps.hpp"
 #include "tests/nccl/stand_in.hpp"
 
 namespace stepcast::device_stream_test {

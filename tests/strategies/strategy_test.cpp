@@ -342,7 +342,8 @@ TEST_CASE("loops over tensors send gradients, in the dtype of gradients, of two 
   CHECK(messages(build_schedule("gather_scatter", model, training(4, 8)).program(0))
             .at(CollectiveKind::kGather) == 4 * all);
   double copied = 0.0;
-  for (const Op& op : build_schedule("ddp", model, training(4, 8)).program(0).ops)
+  const Schedule ddp = build_schedule("ddp", model, training(4, 8));
+  for (const Op& op : ddp.program(0).ops)
     if (std::holds_alternative<CopyIn>(op.action)) copied += op.memory_traffic.count();
   CHECK(copied == 2.0 * all);  // read and written in fp32
 }

@@ -23,7 +23,7 @@ TEST_CASE("every file is recognised by one importer and becomes one host whose G
   for (const std::string& name : reference_names()) {
     INFO(name);
     CHECK(is_nccl_xml(reference_text(name)) != is_nvidia_smi(reference_text(name)));
-    CHECK(recognised_importer(reference_text(name))->value.makes == "cluster");
+    CHECK(import_kind(recognised_importer(reference_text(name))->name).at("makes").text() == "cluster");
     const Cluster cluster = import_reference(name).cluster;
     CHECK(cluster.hosts.size() == 1);
     const Paths paths(cluster);
