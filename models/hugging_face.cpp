@@ -104,12 +104,12 @@ struct ConfigurationReader {
     }
     constexpr const char* kDense = "first_k_dense_replace";
     if (const Json kinds = list("mlp_layer_types"); !kinds.empty() && rules.known_fields().contains(kDense)) {
-      const auto first = std::ranges::find(kinds, Json("sparse"));
-      const auto dense = std::distance(kinds.begin(), first);
-      if (std::ranges::find(first, kinds.end(), Json("dense")) != kinds.end() ||
-          flat.value(kDense, Json(dense)) != dense)
-        fail("field 'mlp_layer_types': dense layers behind experts, or others than '" + std::string(kDense) +
-             "' says, are not computed yet");
+      const auto dense = static_cast<std::size_t>(std::ranges::count(kinds, Json("dense")));
+      Json sorted(dense, Json("dense"));
+      sorted.insert(sorted.end(), kinds.size() - dense, Json("sparse"));
+      if (kinds != sorted || flat.value(kDense, Json(dense)) != dense)
+        fail("field 'mlp_layer_types': computed are dense layers before sparse ones, as many as '" +
+             std::string(kDense) + "'");
       flat.emplace(kDense, dense);
       flat.erase("mlp_layer_types");
     }

@@ -73,11 +73,20 @@ double kept_by_collectives(const Schedule& schedule, const Model& model, double 
 }
 
 /// Logits freed before the backward of an eager loss: its arrays in fp32 do not fit into their place.
-double left_by_logits(const Model& model, double samples, const MemoryUse& use) {
+double left_by_logits(const Schedule& schedule, const Model& model, double samples, const MemoryUse& use) {
   const bool is_peak = std::ranges::any_of(
       use.terms, [](const auto& term) { return term.first.starts_with("activations: workspace of loss"); });
-  const bool frees = model.execution.logits == "freed" && model.has_eager_loss() && is_peak;
-  return frees ? samples * model.segments.back().output_size.count() : 0.0;
+  const auto frees = [](const Op& op) {
+    const auto* compute = std::get_if<Compute>(&op.action);
+    return compute != nullptr && compute->phase == Phase::kLoss &&
+           std::ranges::any_of(op.memory, [](const MemoryChange& change) {
+             return change.size < Bytes(0) && !change.at_end;
+           });
+  };
+  const bool freed = is_peak && std::ranges::any_of(schedule.programs, [&](const Program& program) {
+                       return std::ranges::any_of(program.ops, frees);
+                     });
+  return freed ? samples * model.segments.back().output_size.count() : 0.0;
 }
 
 }  // namespace
@@ -147,7 +156,8 @@ void add_process_totals(const Schedule& schedule, const Model& model, double sam
     }
     const double process = value_or(use.at_peak_bytes, std::string("process"), 0.0);
     use.reserved_bytes = reserved * (use.peak_bytes - process) + process +
-                         kept_by_collectives(schedule, model, samples) + left_by_logits(model, samples, use);
+                         kept_by_collectives(schedule, model, samples) +
+                         left_by_logits(schedule, model, samples, use);
     use.process_bytes = use.reserved_bytes;
     if (!is_stated)
       use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);

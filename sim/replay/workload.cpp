@@ -270,9 +270,10 @@ void check_execution(const CostRequest& request, const std::string& strategy,
         "--dispatch-overlap micro-batches needs --mesh expert=N, several --micro-batches, a backward, no "
         "recomputed blocks or moe (--recompute, --checkpoint) and, in a pipeline, --schedule interleaved");
   // megatron/core/transformer/transformer_config.py
-  if (request.execution.graph == "layer" && recomputed.blocks > 0)
-    throw UsageError("--graph layer: takes no recomputed blocks (--recompute {}); set full or none",
-                     to_text(recomputed));
+  if (request.execution.graph == "layer" && (recomputed.blocks > 0 || given("checkpoint", "never")))
+    throw UsageError(
+        "--graph layer: takes no recomputed blocks (--recompute {}, --checkpoint); set full or none",
+        to_text(recomputed));
   if (request.execution.gathered != Execution().gathered && strategy != "fsdp")
     throw UsageError("--gathered {} has no effect with strategy '{}'; fsdp takes it",
                      request.execution.gathered, strategy);

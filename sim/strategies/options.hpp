@@ -10,7 +10,8 @@
 
 #include "core/units.hpp"
 
-/// Options of strategies. Each is declared once, in commands/strategies.yaml. The command line and its help,
+/// Options of strategies. Each is declared once, in commands/strategies.yaml or
+/// the file of its strategy. The command line and its help,
 /// the Schedule, Results, comparisons, tables and figures read it from there; none of them names an option.
 namespace stepcast {
 

@@ -35,7 +35,7 @@ TEST_CASE("transformers 5 lists the kinds of blocks", "[models]") {
   const json lite = reference("glm4_moe_lite");
   CHECK(configured.refusal(lite).empty());
   CHECK_THAT(configured.refusal(with(lite, {{"mlp_layer_types", {"dense", "sparse", "dense"}}})),
-             Catch::Contains("'mlp_layer_types'") && Catch::Contains("behind experts"));
+             Catch::Contains("'mlp_layer_types'") && Catch::Contains("before sparse ones"));
   CHECK_THAT(configured.refusal(with(lite, {{"first_k_dense_replace", 1}})),
              Catch::Contains("'mlp_layer_types'") && Catch::Contains("'first_k_dense_replace'"));
 
