@@ -110,13 +110,13 @@ void Convention::read(const std::string& name) {
     read(parent);
   }
   const std::vector<std::string> names = condition_names();
-  const std::set<std::string> question{"like", "strategy", "mesh", "model", "world-size", "batch"};
   for (const char* key : {"options", "model"})
     for (const YamlNode& entry : file.items(key))
       for (const std::string& option : entry.keys()) {
         if (option == "if") continue;
-        if (question.contains(option))
-          entry.fail("'{}' is a part of the question, which a convention does not set", option);
+        for (const char* question : {"like", "strategy", "mesh", "model", "world-size", "batch"})
+          if (option == question)
+            entry.fail("'{}' is a part of the question, which a convention does not set", option);
         entries_.push_back({.name = option,
                             .value = entry.at(option),
                             .condition = {},
@@ -134,7 +134,6 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
   const Assignment values = conditions_of(options);
   const Specification given = given_model(options);
   const auto model = result.options.find("model");
-  std::map<std::string, std::int64_t> settings;  // of the model, once they are needed
   for (const Entry& entry : entries_) {
     const bool holds = entry.value.placed([&] { return !entry.condition || entry.condition->holds(values); });
     if (!holds) continue;
@@ -145,6 +144,7 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
       result.options[entry.name] = value.text;
       added[entry.name] = entry.name + " " + value.text;
     } else if (model != result.options.end() && given.find(entry.name) == nullptr) {
+      auto& settings = settings_[options.at("model")];
       if (settings.empty()) settings = load_model(options.at("model")).settings;
       const bool without = value_or(settings, "experts", 1) == 0 && entry.name == "expert_tensor";
       if (!settings.contains(entry.name) || without) continue;

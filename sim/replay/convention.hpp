@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -50,6 +52,7 @@ class Convention {
   std::string name_;
   std::vector<Entry> entries_;
   std::set<std::string> names_;
+  mutable std::map<std::string, std::map<std::string, std::int64_t>> settings_{};  ///< of loaded models
 };
 
 }  // namespace stepcast
