@@ -127,7 +127,7 @@ TEST_CASE("experts beside all-to-alls make a step no longer, and no shorter than
   CHECK_THROWS_WITH(step("micro-batches", {{"recompute", "moe"}}),
                     Catch::Contains("no recomputed blocks or moe"));
   CHECK_THROWS_WITH(step("none", {{"graph", "layer"}, {"recompute", "full"}}),
-                    Catch::Contains("no recomputed blocks (--recompute full)"));
+                    Catch::Contains("no recomputed blocks (--recompute full, --checkpoint)"));
   CHECK_THROWS_WITH(step("shared", {{"dispatch", "flex8"}}), Catch::Contains("--dispatch alltoall"));
   CHECK_THROWS_WITH(step("shared", {{"model", kMoe}}), Catch::Contains("has no shared expert"));
 }
