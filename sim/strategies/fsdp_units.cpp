@@ -101,10 +101,8 @@ std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& uni
   if (part > 0.0)
     held.push_back({.category = MemoryCategory::kParameters, .size = Bytes(part * unit.parameter * own)});
   if (!unit.trains()) return held;
-  // PyTorch converts the reduced shard to the dtype of the sharded parameter (_fsdp_collectives.py).
-  const double converted = gathers && !engine ? bytes_of(model.precision.master) : 0.0;
   held.push_back({.category = MemoryCategory::kGradients,
-                  .size = unit.alone() ? unit.gradients() : Bytes(std::max(unit.reduced, converted) * own)});
+                  .size = unit.alone() ? unit.gradients() : unit.gradient_shard()});
   held.push_back({.category = MemoryCategory::kOptimizerState,
                   .size = (1.0 - offload.optimizer) * model.optimizer_bytes(own)});
   return held;
