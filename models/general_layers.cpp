@@ -121,7 +121,7 @@ std::vector<LayerKind> general_kinds() {
            .parameters = [](const Layer& l) { return weight_and_bias(true, l.input[0]); },
            .buffers = running_statistics},
           {.name = "max_pool",
-           .output = [](const Layer& l) { return windows(l, l.input[0], 0); },
+           .output = [](const Layer& l) { return windows(l, l.input[0], size(l, "padding")); },
            .adjust = add_indices},
           {.name = "adaptive_avg_pool",
            .output =

@@ -18,7 +18,7 @@
 /// |                        | `bias` = true                                          |                   |
 /// | `batch_norm`           | -                                                      | BatchNorm2d       |
 /// | `relu`                 | -                                                      | ReLU              |
-/// | `max_pool`             | `kernel`, `stride` = kernel                            | MaxPool2d         |
+/// | `max_pool`             | `kernel`, `stride` = kernel, `padding` = 0             | MaxPool2d         |
 /// | `adaptive_avg_pool`    | `out` = 1                                              | AdaptiveAvgPool2d |
 /// | `flatten`              | -                                                      | a view            |
 /// | `linear`               | `out`, `bias` = true, `lora` = 0 (rank of an adapter); | Linear            |

@@ -208,15 +208,15 @@ void set_gpu_defaults(const YamlNode& node, DeviceModel& device) {
                    .collective = Seconds(25e-6),
                    .queued = 1000};
   device.estimate.rate_spread = 0.0175;
-  if (node.has("compute_capability")) {
+  if (node.has("compute_capability"))
     device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
+  if (node.has("kernels"))
+    device.kernels = kernels_named(node.at("kernels"));
+  else if (device.compute_capability > 0)
     device.kernels =
         last_up_to(kernel_parameters(), device.compute_capability, &KernelParameters::compute_capability);
-  } else if (node.has("kernels")) {
-    device.kernels = kernels_named(node.at("kernels"));
-  } else {
+  else
     return;
-  }
   device.estimate.process = 2.0 * device.kernels.cublas_workspace;
   device.estimate.compute_efficiency = device.kernels.reached * device.kernels.sustained;
 }

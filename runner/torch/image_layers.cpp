@@ -33,8 +33,9 @@ LayerFunction build_batch_norm(LayerBuilder& builder, const Layer& layer) {
 }
 
 LayerFunction build_max_pool(LayerBuilder& /*builder*/, const Layer& layer) {
-  return [kernel = layer.sizes.at("kernel"), stride = layer.sizes.at("stride")](const torch::Tensor& x) {
-    return torch::max_pool2d(x, kernel, stride);
+  return [kernel = layer.sizes.at("kernel"), stride = layer.sizes.at("stride"),
+          padding = layer.sizes.at("padding")](const torch::Tensor& x) {
+    return torch::max_pool2d(x, kernel, stride, padding);
   };
 }
 

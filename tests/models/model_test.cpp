@@ -124,7 +124,8 @@ TEST_CASE("totals of the shipped models are those of PyTorch's modules") {
     double buffer_bytes;
   };
   const auto total = GENERATE(Total{"simple-cnn", 315'722, 0}, Total{"vgg11-bn-cifar", 9'231'114, 22'080},
-                              Total{"resnet18-cifar", 11'173'962, 38'560}, Total{"netflix-mlp", 4'097, 0},
+                              Total{"resnet18-cifar", 11'173'962, 38'560},
+                              Total{"resnet50", 25'557'032, 212'904}, Total{"netflix-mlp", 4'097, 0},
                               Total{"bert-base", 109'482'240, 0}, Total{"gpt2-small", 124'439'808, 0});
   CAPTURE(total.name);
   const Model model = load_model(total.name);
@@ -271,6 +272,7 @@ TEST_CASE("attributes of layers have a unit, a default and a least value that fi
   for (const Row& row : {Row{"conv", "out", Unit::kCount, {}, 1, "", ""},
                          {"conv", "padding", Unit::kCount, 0, 0, "", ""},
                          {"max_pool", "stride", Unit::kCount, {}, 1, "kernel", ""},
+                         {"max_pool", "padding", Unit::kCount, 0, 0, "", ""},
                          {"fixed", "forward", Unit::kNanoseconds, {}, 0, "", ""},
                          {"fixed", "parameter", Unit::kBytes, {}, 4, "", ""},
                          {"embedding", "word", Unit::kName, {}, 0, "", "word_embeddings"},

@@ -20,6 +20,7 @@ const std::vector<std::string> kModels{
     "simple-cnn",
     "vgg11-bn-cifar",
     "resnet18-cifar",
+    "resnet50:image=64,classes=10,blocks2=2,blocks3=2,blocks4=2",
     "netflix-mlp",
     "bert-base:dropout=0,heads=4,hidden=64,layers=2,sequence=16,vocabulary=500",
     "gpt2-small:dropout=0,heads=4,hidden=64,layers=2,sequence=16,vocabulary=500",
