@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "calibration/fit.hpp"
@@ -10,6 +11,8 @@
 
 namespace stepcast {
 namespace {
+
+constexpr double kEnds = 2.0;  // of a message
 
 /// Kind of sample: a probe, and for messages the path class.
 struct Probe {
@@ -98,13 +101,12 @@ const SampleSet* only_set(const Calibration& calibration, const std::string& pro
   return sets.empty() ? nullptr : sets.front();
 }
 
-/// Cost of one end of a message if `probe` contains `ends` of them.
-FittedCost fit_probe(const Calibration& calibration, const Probe& probe, bool processor_time = false,
-                     double ends = 1.0) {
+/// Cost of a probe, of which `time_of(size)` counts. Sizes without it are left out.
+FittedCost fit_probe(const Calibration& calibration, const Probe& probe, const auto& time_of) {
   std::vector<CostPoint> points;
   for (const SizeCost& cost : cost_by_size(calibration, probe))
-    if (const double time = processor_time ? cost.cpu_s : cost.time_s; time > 0.0)
-      points.push_back({cost.bytes, time / ends, cost.samples});
+    if (const double time = std::invoke(time_of, cost); time > 0.0)
+      points.push_back({cost.bytes, time, cost.samples});
   return fit_cost(points);
 }
 
@@ -168,23 +170,20 @@ FittedCost fit_latency(const Calibration& calibration, const std::string& path_c
 /// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. If
 /// the wire takes most of the exchange, endpoints wait for it, and their CPU time counts instead.
 FittedCost fit_gap(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
-  constexpr double kEnds = 2.0;
-  std::vector<CostPoint> points;
-  for (const auto& [bytes, time, cpu, samples] : cost_by_size(calibration, {"exchange", path_class})) {
-    const bool waits = 2.0 * wire.s_per_byte * bytes > time;
-    if (time > 0.0) points.push_back({bytes, (waits ? cpu : time) / kEnds, samples});
-  }
-  return fit_cost(points);
+  return fit_probe(calibration, {"exchange", path_class}, [&](const SizeCost& one) {
+    const bool waits = 2.0 * wire.s_per_byte * one.bytes > one.time_s;
+    return (waits ? one.cpu_s : one.time_s) / kEnds;
+  });
 }
 
 /// \param bandwidth of the wire; 0: unknown, or none
 PathCost fit_path(const Calibration& calibration, const std::string& path_class, BytesPerSecond bandwidth) {
   const std::vector<const SampleSet*> sets = sets_of(calibration, {"ping_pong", path_class});
-  constexpr double kEnds = 2.0;
   const Wire wire = wire_of(calibration, bandwidth);
   const FittedCost latency = fit_latency(calibration, path_class, wire);
   const FittedCost gap = fit_gap(calibration, path_class, wire);
-  const FittedCost cpu = fit_probe(calibration, {"exchange", path_class}, true, kEnds);
+  const FittedCost cpu =
+      fit_probe(calibration, {"exchange", path_class}, [](const SizeCost& one) { return one.cpu_s / kEnds; });
   return {.path_class = path_class,
           .latency = latency.cost,
           .notice_s = difference(calibration, {"rendezvous", path_class}, {"ping_pong", path_class}).count(),
@@ -363,8 +362,8 @@ void reject_interference(Calibration& calibration) {
 
 void fit_calibration(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires) {
   fit_messages(calibration, wires);
-  calibration.reduce = fit_probe(calibration, {"reduce"});
-  calibration.copy = fit_probe(calibration, {"copy"});
+  calibration.reduce = fit_probe(calibration, {"reduce"}, &SizeCost::time_s);
+  calibration.copy = fit_probe(calibration, {"copy"}, &SizeCost::time_s);
   calibration.call_overhead_s = call_overhead(calibration).count();
   fit_sharing(calibration);
   count_sets(calibration);

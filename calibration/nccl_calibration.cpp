@@ -26,34 +26,19 @@ std::pair<std::string, const char*> host_of(const DeviceModel& device) {
   return {"l40s-pcie" + settings, "PCIe switches in pairs"};
 }
 
-/// Samples with their groups.
-class Question {
- public:
-  Question(const std::string& device, const std::vector<NcclSample>& samples) : samples_(samples) {
-    for (const NcclSample& sample : samples) graphs_.push_back(forecasts_.graph(device, sample));
-  }
-
-  /// ln(forecast / measured).
-  [[nodiscard]] std::vector<double> logarithms(const NcclParameters& parameters) {
+/// ln(forecast / measured) of each sample, as a function of the parameters.
+auto logarithms_of(const std::string& device, const std::vector<NcclSample>& samples) {
+  CollectiveForecasts forecasts;
+  auto graphs = transformed(samples, [&](const NcclSample& one) { return forecasts.graph(device, one); });
+  return [&samples, forecasts = std::move(forecasts),
+          graphs = std::move(graphs)](const NcclParameters& parameters) mutable {
     std::vector<double> result;
-    result.reserve(samples_.size());
-    for (std::size_t i = 0; i < samples_.size(); ++i) {
-      graphs_[i].gpu.parameters = &parameters;
-      result.push_back(std::log(nccl_time(graphs_[i], samples_[i]) / samples_[i].time));
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      graphs[i].gpu.parameters = &parameters;
+      result.push_back(std::log(nccl_time(graphs[i], samples[i]) / samples[i].time));
     }
     return result;
-  }
-
- private:
-  const std::vector<NcclSample>& samples_;
-  CollectiveForecasts forecasts_;
-  std::vector<NcclGraph> graphs_;
-};
-
-NcclParameters fitted_parameters(const NcclCosts& costs) {
-  NcclParameters parameters = nccl_parameters(device_model(costs.device).collectives_as());
-  parameters.set(costs.parameters);
-  return parameters;
+  };
 }
 
 /// Soft L1: as a square near 0, linear from one standard deviation on.
@@ -108,11 +93,11 @@ NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& sam
     parameters.set(values);
     return parameters;
   };
-  Question question(device, samples);
+  auto logarithms = logarithms_of(device, samples);
   const Fit found = fit(
       [&](const std::vector<double>& deviations) {
         const NcclParameters parameters = parameters_at(deviations);
-        std::vector<double> residuals = question.logarithms(parameters);
+        std::vector<double> residuals = logarithms(parameters);
         for (double& residual : residuals) residual = softened(residual / kMissedBy);
         return residuals;
       },
@@ -123,8 +108,8 @@ NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& sam
   costs.parameters = parameters.values();
   for (std::size_t i = 0; i < names.size(); ++i)
     if (found.left[i] <= kDetermined) costs.determined.push_back(names[i]);
-  const auto errors = transformed(question.logarithms(parameters),
-                                  [](double logarithm) { return std::expm1(std::abs(logarithm)); });
+  const auto errors =
+      transformed(logarithms(parameters), [](double logarithm) { return std::expm1(std::abs(logarithm)); });
   const auto worst = std::ranges::max_element(errors);
   costs.fit = {median(errors), *worst, samples[worst - errors.begin()].message.count(),
                static_cast<int>(samples.size())};
@@ -151,8 +136,9 @@ Calibration nccl_calibration(const std::string& device, const std::vector<NcclSa
 }
 
 double nccl_error(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
-  const NcclParameters parameters = fitted_parameters(costs);
-  const double sum = sum_of(Question(costs.device, samples).logarithms(parameters),
+  NcclParameters parameters = nccl_parameters(device_model(costs.device).collectives_as());
+  parameters.set(costs.parameters);
+  const double sum = sum_of(logarithms_of(costs.device, samples)(parameters),
                             [](double logarithm) { return std::abs(logarithm); });
   return std::expm1(sum / static_cast<double>(samples.size()));
 }

@@ -65,7 +65,7 @@ auto parsed_option(const std::string& option, const auto& parse) {
 }
 
 /// Result of `read`, whose InputErrors name the file, or another place.
-auto of_file(const std::string& path, const auto& read) {
+decltype(auto) of_file(const std::string& path, const auto& read) {
   try {
     return read();
   } catch (const InputError& error) {

@@ -67,10 +67,11 @@ bool is_whole(const NumberWithUnit& value) {
   return value.unit.empty() && std::abs(value.number) < kMaxWhole && value.number == std::floor(value.number);
 }
 
-class Evaluator {
- public:
-  Evaluator(const std::string& text, const Assignment& values, bool remainders)
-      : text_(text), values_(values), remainders_(remainders) {}
+struct Evaluator {
+  const std::string& whole;  ///< for errors
+  const Assignment& values;
+  bool remainders;
+  std::string problem{};
 
   std::string expanded(const std::string& text, int depth = 0) {
     if (depth > kMaxNesting) fail("a value refers to itself");
@@ -91,9 +92,6 @@ class Evaluator {
     return result;
   }
 
-  [[nodiscard]] const std::string& problem() const { return problem_; }
-
- private:
   NumberWithUnit product(const std::string& text, int depth) {
     NumberWithUnit result{1.0, ""};
     std::string before;
@@ -101,9 +99,9 @@ class Evaluator {
       const NumberWithUnit value = number(term.text, depth);
       if (!result.unit.empty() && !value.unit.empty()) fail("'" + text + "' has two units");
       if (term.sign == '/' && !value.unit.empty()) fail("'" + text + "' divides by a unit");
-      if (term.sign == '/' && !remainders_ && is_whole(result) && is_whole(value) &&
-          (value.number == 0.0 || std::fmod(result.number, value.number) != 0.0) && problem_.empty())
-        problem_ = before + " " + to_text(result) + " is not a multiple of " + to_text(value);
+      if (term.sign == '/' && !remainders && is_whole(result) && is_whole(value) &&
+          (value.number == 0.0 || std::fmod(result.number, value.number) != 0.0) && problem.empty())
+        problem = before + " " + to_text(result) + " is not a multiple of " + to_text(value);
       result.number = term.sign == '*' ? result.number * value.number : result.number / value.number;
       result.unit += value.unit;
       before += (before.empty() ? "" : std::string(1, term.sign)) + term.text;
@@ -119,19 +117,14 @@ class Evaluator {
   }
 
   std::string value_of(const std::string& term, int depth) {
-    if (const std::string* value = values_.find(term)) return expanded(*value, depth + 1);
+    if (const std::string* value = values.find(term)) return expanded(*value, depth + 1);
     if (number_with_unit(term)) return term;
-    fail(unknown_name("name", term, values_.names()));
+    fail(unknown_name("name", term, values.names()));
   }
 
   [[noreturn]] void fail(const std::string& message) const {
-    throw InputError("'" + text_ + "': " + message);
+    throw InputError("'" + whole + "': " + message);
   }
-
-  const std::string& text_;
-  const Assignment& values_;
-  bool remainders_;
-  std::string problem_;
 };
 
 template <typename Parse>
@@ -212,9 +205,9 @@ std::string to_text(const NumberWithUnit& value) {
 }
 
 Expansion expand(const std::string& text, const Assignment& values) {
-  Evaluator evaluator(text, values, false);
+  Evaluator evaluator{text, values, false};
   std::string result = evaluator.expanded(text);
-  return {std::move(result), evaluator.problem()};
+  return {std::move(result), evaluator.problem};
 }
 
 std::optional<double> evaluate(const std::string& text, const Assignment& values) {
@@ -222,7 +215,7 @@ std::optional<double> evaluate(const std::string& text, const Assignment& values
   const std::string inner = braces ? text.substr(1, text.size() - 2) : text;
   for (const std::string& name : names_in("{" + inner + "}"))
     if (values.find(name) == nullptr) return std::nullopt;
-  const NumberWithUnit result = Evaluator(text, values, true).sum(inner, 0);
+  const NumberWithUnit result = Evaluator{text, values, true}.sum(inner, 0);
   if (!result.unit.empty())
     throw InputError("'" + text + "': expected a number without unit, found " + to_text(result));
   return result.number;

@@ -100,8 +100,4 @@ void check_options(const Registry<Importer>::Entry& kind, const ImportTexts& giv
                        understood.empty() ? "none" : joined(understood));
 }
 
-std::string option_or(const ImportTexts& options, const std::string& name) {
-  return value_or(options, name, "");
-}
-
 }  // namespace stepcast

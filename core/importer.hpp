@@ -58,7 +58,4 @@ void check_options(const Registry<Importer>::Entry& kind, const ImportTexts& giv
 /// Null if none recognises the text.
 const Registry<Importer>::Entry* recognised_importer(const std::string& head);
 
-/// A given option; "" without it.
-std::string option_or(const ImportTexts& options, const std::string& name);
-
 }  // namespace stepcast

@@ -33,17 +33,9 @@ std::vector<int> whole_numbers(int first, std::integral auto end) {
   return numbers;
 }
 
-/// Sum of `of(item)` over the items, in their order. `of` may be a member.
+/// Sum of `of(item)` over the items, in their order and in the type of `of(item)`. `of` may be a member.
 template <class Items, class Of>
-double sum_of(const Items& items, Of of) {
-  double sum = 0.0;
-  for (const auto& item : items) sum += std::invoke(of, item);
-  return sum;
-}
-
-/// The same sum in the type of `of(item)`.
-template <class Items, class Of>
-auto total_of(const Items& items, Of of) {
+auto sum_of(const Items& items, Of of) {
   std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<const Items>>> sum{};
   for (const auto& item : items) sum += std::invoke(of, item);
   return sum;
@@ -133,8 +125,10 @@ std::vector<Value> sorted_unique(std::vector<Value> values) {
 /// The parts of a text that `separator` ends; the last one may lack it.
 inline std::vector<std::string> split(const std::string& text, char separator = '\n') {
   std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
+  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+  }
   return parts;
 }
 

@@ -156,10 +156,7 @@ struct SegmentAccount {
       chooses = chooses || kernel.is_router();
       attends = attends || kernel.attention() != nullptr;
       if (!keeps(layer, gradients)) return;
-      segment.saved.size += kernel.kept.size;
-      segment.saved.masks += kernel.kept.masks;
-      segment.saved.float32 += kernel.kept.float32;
-      segment.saved.gemm_inputs += kernel.kept.gemm_inputs;
+      segment.saved.add(kernel.kept);
     });
     if (layer.given != nullptr)
       add_operators(*layer.given, needed);
@@ -294,9 +291,6 @@ struct SegmentAccount {
     registered_count = before;
   }
 
-  static bool splits_heads(const Layer& layer) {
-    return value_or(layer.sizes, "ulysses", 0) != 0 && size(layer, "context") > 1;
-  }
   static bool shares_experts(const Layer& layer) {
     return layer.kind == "experts" && size(layer, "ranks") * size(layer, "tensor") > 1;
   }
@@ -310,8 +304,9 @@ struct SegmentAccount {
   }
 
   void note_context(const Layer& layer) {
-    const std::int64_t head = layer.output[1] / size(layer, "heads");
-    const std::int64_t width = flag(layer, "repeat_kv") ? layer.output[1] : size(layer, "kv_heads") * head;
+    const std::int64_t head = layer.output[1] / size(layer, "heads"), kv_heads = size(layer, "kv_heads");
+    const std::int64_t sent = splits_heads(layer) ? std::max(kv_heads, size(layer, "context")) : kv_heads;
+    const std::int64_t width = flag(layer, "repeat_kv") ? layer.output[1] : sent * head;
     const Bytes part = float32_bytes(2.0 * static_cast<double>(layer.input[0] * width));
     const std::string name = layer.name + ".context";
     if (splits_heads(layer)) {

@@ -22,8 +22,6 @@ AttentionWidths widths(const Layer& layer) {
 }
 
 bool uses_ring(const Layer& layer) { return flag(layer, "ring") && size(layer, "context") > 1; }
-/// True if an all-to-all gives each context-parallel rank some heads of the whole sequence.
-bool splits_heads(const Layer& layer) { return flag(layer, "ulysses") && size(layer, "context") > 1; }
 
 Shape attention_output(const Layer& layer) {
   expect_percent(layer, "dropout");
@@ -47,7 +45,9 @@ Shape attention_output(const Layer& layer) {
     throw InputError("a window needs causal attention with flash=1, and no ring");
   if (splits_heads(layer)) {
     if (uses_ring(layer)) throw InputError("ring=1 and ulysses=1 exclude each other");
-    expect_divisible("kv_heads", kv_heads, size(layer, "context"));
+    const std::int64_t ranks = size(layer, "context");
+    const bool copies = ranks % kv_heads == 0 && flag(layer, "flash") && !flag(layer, kTransformerEngine);
+    expect_divisible(copies ? "heads" : "kv_heads", copies ? heads : kv_heads, ranks);
   }
   if (flag(layer, "rotary") && width.head % 2 != 0)
     throw InputError("rotary positions need heads of an even size, found " + std::to_string(width.head));
@@ -195,17 +195,19 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
 ///     p v, join heads  2 s q, 2 s q
 ///
 /// Backward twice that, because each product has two, and each element-wise step reads a second tensor.
-/// Copies move as much in the backward as in the forward. Saved: x, q, k, v and p. Softmax's flop are left
-/// out. Copies and the operations on p between its products are separate kernels: three for splitting (none
-/// with `fused_softmax`), one each for scale, softmax, mask, dropout and joining.
+/// Copies move as much in the backward as in the forward. Saved: x, q, k, v and p, and of norms q and k
+/// before them, from which a compiler makes those after them. Softmax's flop are left out. Copies and the
+/// operations on p between its products are separate kernels: three for splitting (none with
+/// `fused_softmax`), one each for scale, softmax, mask, dropout and joining.
 ///
 /// With `context` c, keys and values are those of c s positions; or they rotate through a ring: see
 /// add_ring(). With `ulysses` (Jacobs et al., "DeepSpeed Ulysses", 2023) all-to-alls turn s positions of all
 /// heads into c s positions of 1/c of the heads, and back; q, k, v and the result are copied for that, and
 /// the result is saved before and after (Transformer Engine from 2.8 on). With `repeat_kv` keys and values of
-/// a position are copied for each query before that, 2 s (w + q), and summed in the backward. With `flash`
-/// there are no copies and no p, and a causal kernel computes half of the products (Dao, "FlashAttention-2",
-/// 2023; see add_flash). Dropout's noise is drawn again.
+/// a position are copied for each query before that, 2 s (w + q), and summed in the backward. All-to-alls of
+/// fewer than c of their heads copy these for c ranks (DeepSpeed's UlyssesSPAttentionHF). With `flash` there
+/// are no copies and no p, and a causal kernel computes half of the products (Dao, "FlashAttention-2", 2023;
+/// see add_flash). Dropout's noise is drawn again.
 void add_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const bool by_heads = splits_heads(layer);
@@ -214,10 +216,9 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   const auto h = static_cast<double>(layer.input[1]);
   const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
   const bool flash = flag(layer, "flash"), eager = flag(layer, "eager"), repeats = w < q;
-  const bool causal = flag(layer, "causal"), copies = flag(layer, "repeat_kv") && flash && repeats;
   const double heads = number(layer, "heads"), head = q / heads;
   const std::vector<AttentionPart> parts = projections(layer);
-  const double kv = copies ? q : w;
+  const double kv = flag(layer, "repeat_kv") && flash ? q : by_heads ? std::max(w, parts_of_heads * head) : w;
   cost.kernels.clear();
   for (const AttentionPart& part : parts)
     cost.kernels.push_back(multiplies({.rows = s,
@@ -228,21 +229,21 @@ void add_attention(const Layer& layer, LayerCost& cost) {
        {std::pair{flag(layer, "norms"), kEagerRmsNorm}, {flag(layer, "rotary"), kEagerRotary}}) {
     if (!present) continue;
     if (eager)
-      add_eager(each, s * (q + w), cost);
+      add_eager(each, s * (q + w), layer.frozen, cost);
     else
       cost.kernels.push_back(moves(2.0 * s * (q + w), 4.0 * s * (q + w), 2));
   }
-  if (copies) cost.kernels.push_back(moves(2.0 * s * (w + q), 2.0 * s * (w + q), 2));
-  if (flag(layer, "norms") && flag(layer, kTransformerEngine)) keep(s * (q + w), cost.kernels.back());
+  if (kv > w) cost.kernels.push_back(moves(2.0 * s * (w + kv), 2.0 * s * (w + kv), 2));
+  if (flag(layer, "norms") && !flag(layer, kCompiled)) keep(s * (q + w), cost.kernels.back());
   if (uses_ring(layer)) return add_ring(layer, kv, cost);
   keep(s * q + 2.0 * kept * w, cost.kernels.front());
   if (by_heads) {
-    cost.kernels.push_back(moves(4.0 * s * (q + w), 4.0 * s * (q + w), 2));
+    cost.kernels.push_back(moves(4.0 * s * (q + kv), 4.0 * s * (q + kv), 2));
     keep(s * q, cost.kernels.back());
   }
   FusedAttention form{
-      heads / parts_of_heads, kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
-      flash && causal};
+      heads / parts_of_heads,        kv / head / parts_of_heads, s * parts_of_heads, keys, head, head,
+      flash && flag(layer, "causal")};
   if (flash) form.window = number(layer, "window");
   form.sinks = flag(layer, "sinks") && flag(layer, kTransformerEngine);
   if (flash && flag(layer, "output_copied")) keep(s * q, cost.kernels.back());
@@ -253,7 +254,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
               .joined = 2.0 * s * q,
               .repeated = repeats ? 2.0 * kept * (w + q) : 0.0,
               .vectors = 4.0 * s * q,
-              .causal = causal,
+              .causal = flag(layer, "causal"),
               .padding_mask = flag(layer, "padding_mask")},
              cost);
 }

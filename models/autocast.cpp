@@ -45,6 +45,8 @@ struct Autocast {
         is_wide = stream = true;
         activated = false;
         latest_cast = {};
+      } else if (norm && kernel.moved == Moved::kFloat32) {
+        if (keeps(false)) kept_bytes->float32 += kernel.kept.size;  // its input, which is no copy
       } else if (kernel.forward > Bytes(0) && kernel.moved == Moved::kCompute) {
         is_wide = false;
         activated = activated || kernel.is(KernelRole::kExpertActivation);
@@ -120,7 +122,7 @@ void add_copies(const Segment& segment, Model& model) {
       return gemm != nullptr && gemm->has_weight() && rows <= gemm->columns && count / rows == gemm->depth;
     };
     if (one.shape.size() > 1 && segment.any(reads))
-      one.copies = Bytes(bytes_of(model.precision.compute) * count);
+      one.casts = Bytes(bytes_of(model.precision.compute) * count);
   }
 }
 

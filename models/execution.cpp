@@ -34,10 +34,8 @@ const std::vector<ExecutionOption>& execution_options() {
   return kOptions;
 }
 
-std::vector<std::string> choices_of(const std::string& text) { return split(text, '+'); }
-
 bool has_choice(const std::string& list, const std::string& choice) {
-  return std::ranges::count(choices_of(list), choice) > 0;
+  return ('+' + list + '+').find('+' + choice + '+') != std::string::npos;
 }
 
 namespace {
@@ -48,38 +46,6 @@ bool is_value(const std::string& text, const std::string& known) {
   if (!known.ends_with('N')) return text == known;
   return text.starts_with(known.substr(0, start)) && number_in<int>(text.substr(start)).value_or(0) > 0;
 }
-
-}  // namespace
-
-void set_execution(const ExecutionOption& option, const std::string& text, Execution& execution) {
-  const std::vector<std::string> parts = choices_of(text);
-  for (const std::string& part : parts)
-    if (std::ranges::none_of(option.known, [&](const std::string& known) { return is_value(part, known); }))
-      throw InputError("{}", option.known.front() == "N"
-                                 ? "expected a whole number from 1 on, found '" + part + "'"
-                             : std::ranges::count(option.known, part) > 0
-                                 ? "N of '" + part + "' stands for a number, as in flex8"
-                                 : unknown_name("value", part, option.known));
-  if (parts.size() > 1 && (!option.joins || has_choice(text, "none")))
-    throw InputError("takes one value, found '{}'; known are {}", text, joined(option.known));
-  if (parts.empty()) throw InputError("a value is missing; known are {}", joined(option.known));
-  execution.*option.member = text;
-}
-
-std::optional<int> nvlink_domain(const Execution& execution) {
-  if (!execution.dispatch.starts_with("flex")) return std::nullopt;
-  return std::stoi(execution.dispatch.substr(4));
-}
-
-std::string to_text(const Execution& execution) {
-  std::vector<std::string> changed;
-  for (const ExecutionOption& option : execution_options())
-    if (execution.*option.member != Execution().*option.member)
-      changed.push_back(option.name + " " + execution.*option.member);
-  return joined(changed, ", ");
-}
-
-namespace {
 
 /// Sets what a flexible dispatcher sends in place of an all-to-all, which sends k copies of a token: with e
 /// ranks in one domain a token reaches e (1 - (1 - 1/e)^k) of them, with more domains as many of these; a
@@ -125,6 +91,34 @@ Bytes fuse(std::vector<LayerWork>& works, double written) {
 }
 
 }  // namespace
+
+void set_execution(const ExecutionOption& option, const std::string& text, Execution& execution) {
+  const std::vector<std::string> parts = split(text, '+');
+  for (const std::string& part : parts)
+    if (std::ranges::none_of(option.known, [&](const std::string& known) { return is_value(part, known); }))
+      throw InputError("{}", option.known.front() == "N"
+                                 ? "expected a whole number from 1 on, found '" + part + "'"
+                             : std::ranges::count(option.known, part) > 0
+                                 ? "N of '" + part + "' stands for a number, as in flex8"
+                                 : unknown_name("value", part, option.known));
+  if (parts.size() > 1 && (!option.joins || has_choice(text, "none")))
+    throw InputError("takes one value, found '{}'; known are {}", text, joined(option.known));
+  if (parts.empty()) throw InputError("a value is missing; known are {}", joined(option.known));
+  execution.*option.member = text;
+}
+
+std::optional<int> nvlink_domain(const Execution& execution) {
+  if (!execution.dispatch.starts_with("flex")) return std::nullopt;
+  return std::stoi(execution.dispatch.substr(4));
+}
+
+std::string to_text(const Execution& execution) {
+  std::vector<std::string> changed;
+  for (const ExecutionOption& option : execution_options())
+    if (execution.*option.member != Execution().*option.member)
+      changed.push_back(option.name + " " + execution.*option.member);
+  return joined(changed, ", ");
+}
 
 /// The first kernel of a layer that is captured stands for the launch of its graph.
 void apply(const Execution& execution, Model& model) {

@@ -52,9 +52,6 @@ void set_execution(const ExecutionOption& option, const std::string& text, Execu
 /// True if `choice` is one of the parts of a list.
 bool has_choice(const std::string& list, const std::string& choice);
 
-/// Parts of `a+b`.
-std::vector<std::string> choices_of(const std::string& text);
-
 /// `attention cudnn+flash2`: what differs from the defaults; "" if nothing does.
 std::string to_text(const Execution& execution);
 

@@ -52,12 +52,12 @@ struct ConfigurationReader {
     model.specification.file = rules.model;
     for (const auto& [setting, fields] : rules.settings) add(setting, number(fields, true));
     for (const auto& [setting, fields] : rules.optional) add(setting, number(fields, false));
-    for (const auto& [setting, field] : rules.or_null)
-      add(setting, flat.contains(field) && flat[field].is_null() ? "0" : number({field}, true));
+    for (const auto& [setting, fields] : rules.or_null)
+      add(setting, flat.value(fields.front(), Json(0)).is_null() ? "0" : number(fields, true));
     for (const auto& [setting, fields] : rules.percent) add(setting, percent(fields));
-    for (const auto& [setting, value] : rules.fixed) add(setting, evaluated(value));
+    for (const auto& [setting, value] : rules.fixed) add(setting, evaluated(value.front()));
     for (const auto& [setting, value] : rules.defaults)
-      if (is_missing(setting)) add(setting, evaluated(value));
+      if (is_missing(setting)) add(setting, evaluated(value.front()));
     auto& overrides = model.specification.overrides;
     overrides.insert(overrides.end(), given_settings.overrides.begin(), given_settings.overrides.end());
     add_sparse_blocks();
@@ -89,14 +89,12 @@ struct ConfigurationReader {
       return flat.contains(field) && flat[field].is_array() ? flat[field] : Json::array();
     };
     if (const Json kinds = list("layers_block_type"); !kinds.empty() && !rules.pattern.empty()) {
-      static const std::map<Json, char> kLetters{{"linear_attention", 'M'}, {"mamba", 'M'},     {"moe", 'E'},
-                                                 {"full_attention", '*'},   {"attention", '*'}, {"mlp", '-'}};
+      const YamlNode known = YamlNode::shipped("models/operators/blocks.yaml").at("names");
       std::string letters;
       for (const Json& kind : kinds) {
-        const auto letter = kLetters.find(kind);
-        if (letter == kLetters.end())
+        if (!known.has(text_of(kind)))
           fail("field 'layers_block_type': layers of " + kind.dump() + " are not computed yet");
-        letters += letter->second;
+        letters += known.at(text_of(kind)).text();
       }
       flat.emplace(rules.pattern, letters);
       flat.emplace("num_hidden_layers", kinds.size());

@@ -3,6 +3,8 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "core/file.hpp"
 #include "core/ranges.hpp"
@@ -30,6 +32,12 @@ const std::map<std::string, YamlNode>& tables() {
   return kTables;
 }
 
+/// Tables of settings' rules. A setting has one rule among them.
+constexpr std::array kSettingTables{
+    std::pair("settings", &ConfigurationRules::settings),
+    std::pair("optional", &ConfigurationRules::optional), std::pair("percent", &ConfigurationRules::percent),
+    std::pair("or_null", &ConfigurationRules::or_null), std::pair("fixed", &ConfigurationRules::fixed)};
+
 /// Adds the rules of one map; a setting's earlier rule of another kind goes.
 void add_rules(const YamlNode& node, ConfigurationRules& rules) {
   rules.model = node.text_or("model", rules.model);
@@ -37,25 +45,17 @@ void add_rules(const YamlNode& node, ConfigurationRules& rules) {
   rules.block_configs = node.text_or("block_configs", rules.block_configs);
   rules.pattern = node.text_or("pattern", rules.pattern);
   const auto forget = [&](const std::string& setting) {
-    for (const auto* table : {&rules.settings, &rules.optional, &rules.percent})
-      if (const auto found = table->find(setting); found != table->end())
-        for (const std::string& field : found->second)
+    for (const auto& [key, table] : kSettingTables)
+      if (const auto earlier = (rules.*table).extract(setting))
+        for (const std::string& field : earlier.mapped())
           if (field.find('{') == std::string::npos) rules.ignored.insert(field);
-    rules.settings.erase(setting), rules.optional.erase(setting), rules.percent.erase(setting);
-    rules.or_null.erase(setting), rules.fixed.erase(setting);
   };
-  for (auto [key, table] :
-       {std::pair("settings", &rules.settings), {"optional", &rules.optional}, {"percent", &rules.percent}})
+  for (const auto& [key, table] : kSettingTables)
     for (const auto& [setting, fields] : entries_of(node, key)) {
       forget(setting);
-      (*table)[setting] = texts(fields);
+      (rules.*table)[setting] = texts(fields);
     }
-  for (auto [key, table] : {std::pair("or_null", &rules.or_null), {"fixed", &rules.fixed}})
-    for (const auto& [setting, value] : entries_of(node, key)) {
-      forget(setting);
-      (*table)[setting] = value.text();
-    }
-  for (const auto& [setting, value] : entries_of(node, "defaults")) rules.defaults[setting] = value.text();
+  for (const auto& [setting, value] : entries_of(node, "defaults")) rules.defaults[setting] = texts(value);
   for (const auto& [field, values] : entries_of(node, "only")) rules.only[field] = texts(values);
   if (node.has("full_every")) rules.full_every = texts(node.at("full_every"));
   if (node.has("windows"))
@@ -109,10 +109,8 @@ std::set<std::string> ConfigurationRules::known_fields() const {
     else
       known.merge(names_in(field));
   };
-  for (const auto* table : {&settings, &optional, &percent, &sparse.dense})
+  for (const auto* table : {&settings, &optional, &percent, &or_null, &fixed, &defaults, &sparse.dense})
     for (const auto& [setting, fields] : *table) std::ranges::for_each(fields, add);
-  for (const auto* table : {&or_null, &fixed, &defaults})
-    for (const auto& [setting, field] : *table) add(field);
   for (const auto& [field, values] : only) known.insert(field);
   known.insert(windows.begin(), windows.end());
   known.insert(full_every.begin(), full_every.end());

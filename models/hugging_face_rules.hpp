@@ -44,8 +44,7 @@ struct SparseRules {
 /// earlier one.
 struct ConfigurationRules {
   std::string model, refused, block_configs, pattern;
-  std::map<std::string, std::vector<std::string>> settings, optional, percent, only;
-  std::map<std::string, std::string> or_null, fixed, defaults;
+  std::map<std::string, std::vector<std::string>> settings, optional, percent, or_null, fixed, defaults, only;
   std::vector<std::string> windows, full_every;
   std::set<std::string> ignored;
   SparseRules sparse;

@@ -1,5 +1,6 @@
 #include "core/file.hpp"
 #include "core/importer.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/chakra.hpp"
 
@@ -22,9 +23,8 @@ Imported import_chakra(const std::vector<std::string>& paths, const ImportTexts&
   double time = 0.0, bytes = 0.0;
   for (const ChakraNode& node : in_order(read_chakra(read_file(path), path), path)) {
     if (computes(node)) ++computing, time += node.duration_s;
-    const auto size = node.numbers.find("comm_size");
-    messages += size == node.numbers.end() ? 0 : 1;
-    bytes += size == node.numbers.end() ? 0.0 : static_cast<double>(size->second);
+    messages += node.numbers.count("comm_size");
+    bytes += static_cast<double>(value_or(node.numbers, "comm_size", 0));
   }
   return {.understood = {fmt::format("one rank: {} of {}, {} of {}", counted(computing, "computing node"),
                                      to_text(Seconds(time)), counted(messages, "message"),

@@ -63,7 +63,7 @@ std::string file_text(const HuggingFaceModel& configured, const std::string& des
 
 Imported import_configuration(const std::vector<std::string>& paths, const ImportTexts& options) {
   Specification given{.file = paths.front()};
-  const std::string sequence = option_or(options, "sequence");
+  const std::string sequence = value_or(options, "sequence", "");
   if (!sequence.empty() && number_in<int>(sequence).value_or(0) < 1)
     throw UsageError("--sequence: found '{}', expected a whole number above 0", sequence);
   const HuggingFaceModel first = read_configuration(paths.front(), given);

@@ -10,7 +10,7 @@ namespace {
 /// Sum of `part(kernel)` over the kernels; 0 for a backward without gradients.
 auto sum_over(const LayerWork& work, bool forward, const auto& part) {
   const bool runs = forward || work.gradients != 0.0;
-  return runs ? total_of(work.kernels, part) : decltype(part(Kernel())){};
+  return runs ? sum_of(work.kernels, part) : decltype(part(Kernel())){};
 }
 
 /// Sum over the GEMMs with weights whose gradients are computed.
@@ -34,10 +34,10 @@ Flop Kernel::backward_flop(double gradients) const {
   return std::max(0.0, gradients - (frozen ? 1.0 : 0.0)) * flop;
 }
 
-Flop LayerWork::forward() const { return total_of(kernels, &Kernel::flop); }
+Flop LayerWork::forward() const { return sum_of(kernels, &Kernel::flop); }
 
 Flop LayerWork::backward() const {
-  return total_of(kernels, [&](const Kernel& kernel) { return kernel.backward_flop(gradients); });
+  return sum_of(kernels, [&](const Kernel& kernel) { return kernel.backward_flop(gradients); });
 }
 
 Flop LayerWork::recomputed() const {

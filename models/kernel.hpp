@@ -65,6 +65,12 @@ struct KeptBytes {
   Bytes masks{};        ///< part of `size`: dropout's noise, of which a GPU keeps one byte per element
   Bytes float32{};      ///< part of `size`: fp32 in every precision
   Bytes gemm_inputs{};  ///< part of `size`: inputs that only GEMMs with weights save
+
+  void add(const KeptBytes& more, double factor = 1.0) {
+    for (const auto part :
+         {&KeptBytes::size, &KeptBytes::masks, &KeptBytes::float32, &KeptBytes::gemm_inputs})
+      this->*part += factor * (more.*part);
+  }
 };
 
 /// What a kernel does for its layer, where that matters to a recomputation, a recipe or a framework.

@@ -1,7 +1,6 @@
 #include "models/layer.hpp"
 
 #include <algorithm>
-#include <cassert>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -69,61 +68,6 @@ void read_kind(const YamlNode& node, LayerKind& kind) {
   }
 }
 
-}  // namespace
-
-const std::vector<LayerKind>& layer_kinds() {
-  static const std::vector<LayerKind> kKinds = [] {
-    std::map<std::string, LayerKind> coded;
-    for (auto part : {general_kinds, transformer_kinds, attention_kinds, expert_kinds, state_space_kinds,
-                      parallel_kinds, given_kinds})
-      for (LayerKind& kind : part()) coded[kind.name] = std::move(kind);
-    std::vector<LayerKind> kinds;
-    for (const YamlNode& node : YamlNode::shipped("models/operators/layers.yaml").items()) {
-      auto own = coded.extract(node.at("kind").text());
-      read_kind(node, kinds.emplace_back(own ? std::move(own.mapped()) : LayerKind{}));
-    }
-    if (!coded.empty()) throw std::logic_error("layers.yaml has no kind " + coded.begin()->first);
-    return kinds;
-  }();
-  return kKinds;
-}
-
-std::vector<std::string> layer_kind_names() { return transformed(layer_kinds(), &LayerKind::name); }
-
-const LayerKind& layer_kind(const std::string& name) {
-  const auto& kinds = layer_kinds();
-  const auto found = std::ranges::find(kinds, name, &LayerKind::name);
-  assert(found != kinds.end());
-  return *found;
-}
-
-Shape output_of(const Layer& layer) {
-  const LayerKind& kind = layer_kind(layer.kind);
-  if (std::ssize(layer.input) < kind.input.least || std::ssize(layer.input) > kind.input.most)
-    throw InputError(layer.kind + " needs " + kind.input.words + ", its input is " + shape_text(layer.input) +
-                     kind.input.remedy);
-  return kind.output ? kind.output(layer) : layer.input;
-}
-
-std::int64_t adapter_rank(const Layer& layer) { return value_or(layer.sizes, "lora", 0); }
-
-std::vector<LayerTensor> parameters_of(const Layer& layer) {
-  const std::int64_t rank = adapter_rank(layer);
-  std::vector<LayerTensor> all = layer_kind(layer.kind).parameters(layer);
-  std::vector<LayerTensor> adapters;
-  for (LayerTensor& one : all) {
-    one.frozen = layer.frozen;
-    if (rank == 0 || one.shape.size() != 2) continue;
-    const std::string stem = one.suffix.substr(0, one.suffix.size() - std::string("weight").size());
-    adapters.push_back({stem + "lora_A.weight", {rank, one.shape[1]}});
-    adapters.push_back({stem + "lora_B.weight", {one.shape[0], rank}});
-  }
-  all.insert(all.end(), adapters.begin(), adapters.end());
-  return all;
-}
-
-namespace {
-
 /// Adds an adapter beside each GEMM with a weight: x A^T, z B^T, and two passes over y, scaled and added. The
 /// backward scales dy, and adds the gradients of x. It keeps x and z. PyTorch computes them one by one, in
 /// the dtype of activations.
@@ -157,6 +101,52 @@ void freeze(LayerCost& cost) {
 }
 
 }  // namespace
+
+const std::vector<LayerKind>& layer_kinds() {
+  static const std::vector<LayerKind> kKinds = [] {
+    std::map<std::string, LayerKind> coded;
+    for (auto part : {general_kinds, transformer_kinds, attention_kinds, expert_kinds, state_space_kinds,
+                      parallel_kinds, given_kinds})
+      for (LayerKind& kind : part()) coded[kind.name] = std::move(kind);
+    std::vector<LayerKind> kinds;
+    for (const YamlNode& node : YamlNode::shipped("models/operators/layers.yaml").items()) {
+      auto own = coded.extract(node.at("kind").text());
+      read_kind(node, kinds.emplace_back(own ? std::move(own.mapped()) : LayerKind{}));
+    }
+    if (!coded.empty()) throw std::logic_error("layers.yaml has no kind " + coded.begin()->first);
+    return kinds;
+  }();
+  return kKinds;
+}
+
+const LayerKind& layer_kind(const std::string& name) {
+  return named(layer_kinds(), &LayerKind::name, "layer kind", name);
+}
+
+Shape output_of(const Layer& layer) {
+  const LayerKind& kind = layer_kind(layer.kind);
+  if (std::ssize(layer.input) < kind.input.least || std::ssize(layer.input) > kind.input.most)
+    throw InputError(layer.kind + " needs " + kind.input.words + ", its input is " + shape_text(layer.input) +
+                     kind.input.remedy);
+  return kind.output ? kind.output(layer) : layer.input;
+}
+
+std::int64_t adapter_rank(const Layer& layer) { return value_or(layer.sizes, "lora", 0); }
+
+std::vector<LayerTensor> parameters_of(const Layer& layer) {
+  const std::int64_t rank = adapter_rank(layer);
+  std::vector<LayerTensor> all = layer_kind(layer.kind).parameters(layer);
+  std::vector<LayerTensor> adapters;
+  for (LayerTensor& one : all) {
+    one.frozen = layer.frozen;
+    if (rank == 0 || one.shape.size() != 2) continue;
+    const std::string stem = one.suffix.substr(0, one.suffix.size() - std::string("weight").size());
+    adapters.push_back({stem + "lora_A.weight", {rank, one.shape[1]}});
+    adapters.push_back({stem + "lora_B.weight", {one.shape[0], rank}});
+  }
+  all.insert(all.end(), adapters.begin(), adapters.end());
+  return all;
+}
 
 LayerCost cost_of(const Layer& layer) {
   const LayerKind& kind = layer_kind(layer.kind);

@@ -241,7 +241,6 @@ LayerCost cost_of(const Layer& layer);
 std::string full_name(const Layer& layer, const std::string& suffix);
 
 const std::vector<LayerKind>& layer_kinds();
-std::vector<std::string> layer_kind_names();
 
 /// \pre `name` is in the table
 const LayerKind& layer_kind(const std::string& name);

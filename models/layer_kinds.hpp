@@ -45,6 +45,10 @@ inline double out(const Layer& layer) { return static_cast<double>(numel(layer.o
 inline std::int64_t size(const Layer& layer, const char* key) { return layer.sizes.at(key); }
 inline double number(const Layer& layer, const char* key) { return static_cast<double>(size(layer, key)); }
 inline bool flag(const Layer& layer, const char* key) { return size(layer, key) != 0; }
+/// True if an all-to-all gives each context-parallel rank some heads of the whole sequence.
+inline bool splits_heads(const Layer& layer) {
+  return layer.sizes.contains("ulysses") && flag(layer, "ulysses") && size(layer, "context") > 1;
+}
 
 inline std::string shape_text(const Shape& shape) { return shape.empty() ? "nothing" : joined(shape, "x"); }
 
@@ -120,17 +124,19 @@ inline void add_dropout(std::int64_t percent, double elements, std::vector<Kerne
 ///                                   mean 1, of the square 2 + 2 + 3, their sum 3
 ///     rotary positions              one complex product each way, 2
 ///
-/// A norm saves x and x/rms.
+/// A norm saves x in fp32, and for the gradient of its weight x/rms in the dtype of x, in which transformers
+/// and PyTorch until 2.6 multiply it. Besides x itself, which the caller counts, that is one element in fp32.
 struct EagerCost {
   double forward, backward, kept;
   int kernels;
 };
-inline constexpr EagerCost kEagerRmsNorm{7.0, 23.0, 2.0, 8}, kEagerRotary{2.0, 2.0, 0.0, 3};
+inline constexpr EagerCost kEagerRmsNorm{7.0, 23.0, 1.0, 8}, kEagerRotary{2.0, 2.0, 0.0, 3};
 
-inline void add_eager(const EagerCost& each, double elements, LayerCost& cost) {
+inline void add_eager(const EagerCost& each, double elements, bool frozen, LayerCost& cost) {
   Kernel& kernel = cost.kernels.emplace_back(
       moves(each.forward * elements, each.backward * elements, each.kernels, Moved::kFloat32));
   keep_in_float32(each.kept * elements, kernel);
+  if (frozen) kernel.kept.size = Bytes(0);  // x alone: its copy, less x
   cost.kernels.push_back(moves(2.0 * elements, 2.0 * elements, 0, Moved::kCast));
 }
 

@@ -28,9 +28,9 @@ std::vector<int> Segment::all_parameters() const {
 double Segment::weight_part() const {
   if (!passes_gradient()) return 1.0;
   if (fixed || layers.front().kind == "traced") return trains() ? 0.5 : 0.0;
-  const Flop all = total_of(work, [](const LayerWork& one) { return one.backward() + one.recomputed(); }) +
-                   total_of(recomputed.work, &LayerWork::forward);
-  return all > Flop(0) ? total_of(work, &LayerWork::weight_gradients) / all : 0.0;
+  const Flop all = sum_of(work, [](const LayerWork& one) { return one.backward() + one.recomputed(); }) +
+                   sum_of(recomputed.work, &LayerWork::forward);
+  return all > Flop(0) ? sum_of(work, &LayerWork::weight_gradients) / all : 0.0;
 }
 
 std::size_t Segment::needed_works() const {
@@ -48,24 +48,24 @@ std::size_t Segment::needed_works() const {
 }
 
 double Segment::needed_part() const {
-  const Flop all = total_of(work, &LayerWork::forward);
-  return all > Flop(0) ? total_of(std::span(work).first(needed_works()), &LayerWork::forward) / all : 1.0;
+  const Flop all = sum_of(work, &LayerWork::forward);
+  return all > Flop(0) ? sum_of(std::span(work).first(needed_works()), &LayerWork::forward) / all : 1.0;
 }
 
 bool Segment::needs(const LayerCollective& one) const { return one.work <= static_cast<int>(needed_works()); }
 
-Bytes Model::parameter_bytes() const { return total_of(parameters, &Parameter::size); }
+Bytes Model::parameter_bytes() const { return sum_of(parameters, &Parameter::size); }
 
 Bytes Model::parameter_bytes(const Segment& segment) const {
-  return total_of(segment.all_parameters(), [&](int i) { return parameters[i].size; });
+  return sum_of(segment.all_parameters(), [&](int i) { return parameters[i].size; });
 }
 
 Bytes Model::trained_bytes(const Segment& segment) const {
-  return total_of(segment.parameters, [&](int i) { return parameters[i].size; });
+  return sum_of(segment.parameters, [&](int i) { return parameters[i].size; });
 }
 
 Bytes Model::gradient_bytes(const Segment& segment) const {
-  return total_of(segment.parameters, [&](int i) { return parameters[i].gradient; });
+  return sum_of(segment.parameters, [&](int i) { return parameters[i].gradient; });
 }
 
 Bytes Model::update_traffic(double count) const {
@@ -82,6 +82,15 @@ double Model::read_gradient() const {
   const double passes = 1.0 + (has_choice(execution.gradient_passes, "norm") ? 1.0 : 0.0) +
                         (has_choice(execution.gradient_passes, "scale") ? 2.0 : 0.0);
   return passes * element_of_gradient();
+}
+
+double Model::host_gradient() const { return std::max(element_of_gradient(), bytes_of(precision.master)); }
+
+Bytes Model::host_update_traffic(double count, bool reads_norm, bool writes) const {
+  const bool norm_on_gpu = !reads_norm && has_choice(execution.gradient_passes, "norm");
+  const double reads = read_gradient() / element_of_gradient() - (norm_on_gpu ? 1.0 : 0.0);
+  const double written = writes ? 0.0 : bytes_of(precision.parameters);
+  return update_traffic(count) + Bytes(count * (reads * host_gradient() - read_gradient() - written));
 }
 
 double Model::shard_update(bool gathers) const {
@@ -110,10 +119,10 @@ Bytes Model::update_traffic(const Segment& segment) const {
   return traffic + update_traffic(others);
 }
 
-std::int64_t Model::parameter_count() const { return total_of(parameters, &Parameter::numel); }
+std::int64_t Model::parameter_count() const { return sum_of(parameters, &Parameter::numel); }
 
 std::int64_t Model::trained_count(const Segment& segment) const {
-  return total_of(segment.parameters, [&](int i) { return parameters[i].numel(); });
+  return sum_of(segment.parameters, [&](int i) { return parameters[i].numel(); });
 }
 
 std::vector<int> Model::trained() const {
@@ -124,7 +133,7 @@ std::vector<int> Model::trained() const {
 }
 
 std::int64_t Model::trained_count() const {
-  return total_of(parameters, [](const Parameter& one) { return one.frozen ? 0 : one.numel(); });
+  return sum_of(parameters, [](const Parameter& one) { return one.frozen ? 0 : one.numel(); });
 }
 
 std::vector<int> Model::ready_order() const {
@@ -135,7 +144,7 @@ std::vector<int> Model::ready_order() const {
 }
 
 Flop Model::forward_flop() const {
-  return total_of(segments, [](const Segment& one) { return one.flop.forward; });
+  return sum_of(segments, [](const Segment& one) { return one.flop.forward; });
 }
 
 std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
@@ -165,7 +174,7 @@ Bytes Model::input_bytes() const {
 
 Bytes Model::buffer_bytes(int dtype_group) const {
   const bool integers = dtype_group == 1;
-  return total_of(buffers, [&](const Buffer& b) { return b.is_integer == integers ? b.size : Bytes(0); });
+  return sum_of(buffers, [&](const Buffer& b) { return b.is_integer == integers ? b.size : Bytes(0); });
 }
 
 bool Model::transformer_engine() const { return value_or(settings, kTransformerEngine, 0) != 0; }

@@ -56,6 +56,7 @@ struct Parameter {
   bool quantized = false;  ///< true for a weight whose GEMMs run in 8 or 4 bit
   Bytes not_gathered{};    ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
   Bytes copies{};          ///< cast copies that GEMMs read, on a rank that has the whole parameter
+  Bytes casts{};           ///< the same of autocast, which makes them in every forward
   /// Size in an all-gather of shards.
   [[nodiscard]] Bytes gathered() const { return size - not_gathered; }
   [[nodiscard]] std::int64_t numel() const;
@@ -118,12 +119,8 @@ struct Workspace {
 };
 
 /// Bytes per sample that a forward allocates and leaves for the backward; estimated, `measure` observes them.
-struct SavedBytes {
-  Bytes size{};
-  Bytes masks{};          ///< part of `size`: dropout's noise
-  Bytes float32{};        ///< part of `size`: fp32 in every precision
-  Bytes gemm_inputs{};    ///< part of `size`: inputs that only GEMMs with weights save
-  Bytes attended{};       ///< part of `size`: inputs of such GEMMs that the attention before them saves
+struct SavedBytes : KeptBytes {
+  Bytes attended{};  ///< part of `size`: inputs of GEMMs with weights that the attention before them saves
   Workspace workspace{};  ///< not part of `size`: of the layer that needs most
 };
 
@@ -308,6 +305,10 @@ struct Model {
   [[nodiscard]] Bytes update_traffic(double count) const;
   /// The same for the parameters of a segment, with those that Muon updates.
   [[nodiscard]] Bytes update_traffic(const Segment& segment) const;
+  /// Bytes of an element of gradients on the host: in the dtype of what they update.
+  [[nodiscard]] double host_gradient() const;
+  /// Bytes that the host moves to update parameters. \param writes parameters beside the master copy
+  [[nodiscard]] Bytes host_update_traffic(double count, bool reads_norm, bool writes) const;
   /// Bytes of an element of the gradients that the optimizer reads: accumulators alone.
   [[nodiscard]] double element_of_gradient() const {
     return std::min(bytes_of(precision.gradients), bytes_of("fp32"));

@@ -49,6 +49,15 @@ void check_ends(const Model& model, const YamlNode& node) {
     node.fail("binary_cross_entropy needs one output");
 }
 
+/// The description of a TorchScript file, which `measure` writes beside it.
+std::filesystem::path description_of(const std::string& program) {
+  if (!std::filesystem::exists(program)) throw InputError("{}: no such file", program);
+  if (!std::filesystem::exists(program + ".yaml"))
+    throw InputError("{}: {}.yaml is missing; 'stepcast measure --model {} --input 32x3x224x224' writes it",
+                     program, program, program);
+  return program + ".yaml";
+}
+
 }  // namespace
 
 Model model_from(const YamlNode& own, const Specification& given) {
@@ -75,19 +84,6 @@ Model model_from(const YamlNode& own, const Specification& given) {
   model.specification = given.file + (differences.empty() ? "" : ":" + differences);
   return model;
 }
-
-namespace {
-
-/// The description of a TorchScript file, which `measure` writes beside it.
-std::filesystem::path description_of(const std::string& program) {
-  if (!std::filesystem::exists(program)) throw InputError("{}: no such file", program);
-  if (!std::filesystem::exists(program + ".yaml"))
-    throw InputError("{}: {}.yaml is missing; 'stepcast measure --model {} --input 32x3x224x224' writes it",
-                     program, program, program);
-  return program + ".yaml";
-}
-
-}  // namespace
 
 bool is_torch_script(const std::string& specification) { return specification.ends_with(".pt"); }
 

@@ -253,7 +253,7 @@ struct ModelReader {
     const std::vector<std::string> keys = node.is_scalar() ? std::vector{node.text()} : node.keys();
     if (keys.size() != 1) node.fail("a layer is one `kind: {{attributes}}`, found {} keys", keys.size());
     Layer layer{.kind = keys[0], .input = input};
-    std::vector<std::string> known = layer_kind_names();
+    std::vector<std::string> known = transformed(layer_kinds(), &LayerKind::name);
     std::erase_if(known, [](const std::string& kind) { return kind.starts_with("tensor_"); });
     known.emplace_back(kTensorParallel);
     if (layer.kind == kTensorParallel || std::ranges::find(known, layer.kind) == known.end())

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <map>
 #include <regex>
-#include <set>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -48,13 +47,10 @@ std::vector<Values> varying_values(const HuggingFaceModel& model, const std::str
     settings.apply(all);
     groups.push_back(settings.values());
   }
-  std::set<std::string> same;
-  for (const auto& [name, value] : groups.front())
-    if (std::ranges::all_of(
-            groups, [&, name = name, value = value](const Values& one) { return one.at(name) == value; }))
-      same.insert(name);
-  for (Values& group : groups)
-    std::erase_if(group, [&](const auto& one) { return same.contains(one.first); });
+  const auto is_equal = [all = groups](const auto& one) {
+    return std::ranges::all_of(all, [&](const Values& other) { return other.at(one.first) == one.second; });
+  };
+  for (Values& group : groups) std::erase_if(group, is_equal);
   return groups;
 }
 
@@ -91,12 +87,10 @@ std::vector<ModelBlocks> grouped_blocks(int layers, const std::function<BlockSet
 }
 
 BlockSettings settings_of_letter(char letter, const std::string& where) {
-  static const std::map<char, BlockSettings> kLetters{
-      {'M', {{"attention", "0"}, {"dense", "0"}, {"mamba", "1"}}},
-      {'*', {{"attention", "1"}, {"dense", "0"}, {"mamba", "0"}}},
-      {'-', {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}, {"experts", "0"}}},
-      {'E', {{"attention", "0"}, {"dense", "1"}, {"mamba", "0"}}}};
-  if (const auto found = kLetters.find(letter); found != kLetters.end()) return found->second;
+  static const YamlNode kLetters = YamlNode::shipped("models/operators/blocks.yaml").at("letters");
+  if (const std::string name(1, letter); kLetters.has(name))
+    return transformed(entries_of(kLetters, name),
+                       [](const auto& one) { return std::pair(one.first, one.second.text()); });
   throw InputError(
       "{}: block '{}' is not known; M is a state-space layer (Mamba 2), * attention, "
       "- a feed-forward layer, E experts",

@@ -46,6 +46,50 @@ std::vector<LayerTensor> leave_parameters(const Layer& layer) {
   return {{"bias", {layer.input[1]}}};
 }
 
+/// Moves the gather before latent attention behind the projections that make latents. The layer's own input
+/// stays that of the whole sequence.
+void gather_latents(Layer enter, Layer& attention) {
+  const std::int64_t queries = size(attention, "q_rank");
+  enter.input[1] =
+      (queries > 0 ? queries : enter.input[1]) + size(attention, "kv_rank") + size(attention, "rope");
+  enter.output[1] = enter.input[1];
+  attention.body = {std::move(enter)};
+}
+
+/// Divides a shared expert among tensor-parallel ranks.
+void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Layer& experts) {
+  const std::int64_t ranks = parallel.tensor;
+  expect_divisible(experts.name + ": shared", size(experts, "shared"), ranks);
+  experts.sizes.at("shared") /= ranks;
+  const std::string prefix = full_name(experts, "shared_experts.");
+  Layer enter = border_of("tensor_enter", parallel, gathers_again, experts.input);
+  Layer leave = border_of("tensor_leave", parallel, gathers_again, enter.output);
+  enter.name = prefix + experts.texts.at(expert_parts(experts).front());
+  leave.name = prefix + experts.texts.at("down");
+  experts.body = {std::move(enter), std::move(leave)};
+}
+
+/// Megatron's vocabulary-parallel cross entropy: of every position the largest output, that of the target,
+/// and the sum of the exponentials.
+void add_loss_collectives(Model& model) {
+  const Bytes each = float32_bytes(static_cast<double>(model.segments.back().output.front()));
+  model.collectives.push_back({"loss.maximum", LayerCollectiveKind::kMaximum, -1, false, each});
+  for (const char* name : {"loss.target", "loss.sum"})
+    model.collectives.push_back({name, LayerCollectiveKind::kAllReduce, -1, false, each});
+}
+
+/// While the backward of the head runs, the whole gradient of its input is there, and of a sequence in parts
+/// also the own part of its sum.
+void add_head_workspace(Model& model) {
+  Segment& head = model.segments.back();
+  for (const LayerWork& work : head.work)
+    work.for_each_gemm([&](const Gemm& gemm) {
+      const double whole = gemm.rows * gemm.depth;
+      const double part = model.parallel.sequence_parallel ? whole / model.parallel.tensor : 0.0;
+      head.saved.workspace.backward = std::max(head.saved.workspace.backward, float32_bytes(whole + part));
+    });
+}
+
 }  // namespace
 
 Layer border_of(const char* kind, const ModelParallel& parallel, bool regathers, const Shape& input,
@@ -98,54 +142,6 @@ void share_layer(const YamlNode& node, int ranks, bool is_last, Layer& layer) {
   }
   if (!kind.shared_by.empty()) layer.texts[kShared] = kind.shared_by;
 }
-
-namespace {
-
-/// Moves the gather before latent attention behind the projections that make latents. The layer's own input
-/// stays that of the whole sequence.
-void gather_latents(Layer enter, Layer& attention) {
-  const std::int64_t queries = size(attention, "q_rank");
-  enter.input[1] =
-      (queries > 0 ? queries : enter.input[1]) + size(attention, "kv_rank") + size(attention, "rope");
-  enter.output[1] = enter.input[1];
-  attention.body = {std::move(enter)};
-}
-
-/// Divides a shared expert among tensor-parallel ranks.
-void divide_shared_expert(const ModelParallel& parallel, bool gathers_again, Layer& experts) {
-  const std::int64_t ranks = parallel.tensor;
-  expect_divisible(experts.name + ": shared", size(experts, "shared"), ranks);
-  experts.sizes.at("shared") /= ranks;
-  const std::string prefix = full_name(experts, "shared_experts.");
-  Layer enter = border_of("tensor_enter", parallel, gathers_again, experts.input);
-  Layer leave = border_of("tensor_leave", parallel, gathers_again, enter.output);
-  enter.name = prefix + experts.texts.at(expert_parts(experts).front());
-  leave.name = prefix + experts.texts.at("down");
-  experts.body = {std::move(enter), std::move(leave)};
-}
-
-/// Megatron's vocabulary-parallel cross entropy: of every position the largest output, that of the target,
-/// and the sum of the exponentials.
-void add_loss_collectives(Model& model) {
-  const Bytes each = float32_bytes(static_cast<double>(model.segments.back().output.front()));
-  model.collectives.push_back({"loss.maximum", LayerCollectiveKind::kMaximum, -1, false, each});
-  for (const char* name : {"loss.target", "loss.sum"})
-    model.collectives.push_back({name, LayerCollectiveKind::kAllReduce, -1, false, each});
-}
-
-/// While the backward of the head runs, the whole gradient of its input is there, and of a sequence in parts
-/// also the own part of its sum.
-void add_head_workspace(Model& model) {
-  Segment& head = model.segments.back();
-  for (const LayerWork& work : head.work)
-    work.for_each_gemm([&](const Gemm& gemm) {
-      const double whole = gemm.rows * gemm.depth;
-      const double part = model.parallel.sequence_parallel ? whole / model.parallel.tensor : 0.0;
-      head.saved.workspace.backward = std::max(head.saved.workspace.backward, float32_bytes(whole + part));
-    });
-}
-
-}  // namespace
 
 void add_loss_costs(Model& model) {
   if (model.shares_classes()) add_loss_collectives(model);

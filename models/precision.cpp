@@ -113,10 +113,9 @@ double bytes_of(const std::string& dtype) { return dtype == "none" ? 0.0 : dtype
 
 std::string device_dtype(const std::string& dtype) { return dtypes().at(dtype).of_device; }
 
-std::set<std::string> device_dtypes() {
-  std::set<std::string> names;
-  for (const auto& [name, dtype] : dtypes()) names.insert(dtype.of_device);
-  return names;
+std::vector<std::string> device_dtypes() {
+  return sorted_unique(
+      transformed(dtypes(), [](const auto& one) { return std::string(one.second.of_device); }));
 }
 
 }  // namespace stepcast

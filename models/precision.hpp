@@ -1,6 +1,5 @@
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -82,6 +81,6 @@ double bytes_of(const std::string& dtype);
 /// Name in device files: `float32`, `tf32`, `bfloat16`, `float16`, `float8`.
 std::string device_dtype(const std::string& dtype);
 /// The names of all dtypes in device files.
-std::set<std::string> device_dtypes();
+std::vector<std::string> device_dtypes();
 
 }  // namespace stepcast

@@ -154,6 +154,7 @@ void quantize(Model& model, bool transposes) {
       const auto count = static_cast<double>(parameter.numel());
       if (!gathered) {
         parameter.copies = Bytes(copies * count);
+        parameter.casts = Bytes(0);
         continue;
       }
       const Bytes sent = recipe.gathers_half ? parameter.size : Bytes(recipe.bytes * count);

@@ -30,16 +30,9 @@ constexpr std::array<Module, 6> kModules{
      {"shared_experts", "has no shared expert", RecomputedPart::kSharedExpert, KernelRole::kSharedExpert},
      {"moe", "has no experts", RecomputedPart::kExperts, KernelRole::kOther}}};
 
-void move_bytes(Bytes bytes, Bytes& from, Bytes& to) {
-  from -= bytes;
-  to += bytes;
-}
-
 void move_kept(const Kernel& kernel, Segment& segment) {
-  move_bytes(kernel.kept.size, segment.saved.size, segment.recomputed.saved.size);
-  move_bytes(kernel.kept.masks, segment.saved.masks, segment.recomputed.saved.masks);
-  move_bytes(kernel.kept.float32, segment.saved.float32, segment.recomputed.saved.float32);
-  move_bytes(kernel.kept.gemm_inputs, segment.saved.gemm_inputs, segment.recomputed.saved.gemm_inputs);
+  segment.saved.add(kernel.kept, -1.0);
+  segment.recomputed.saved.add(kernel.kept);
 }
 
 /// Moves the bytes that kernels of this role save to the recomputed ones. Returns true if there are any.
@@ -75,7 +68,8 @@ bool recompute_norms(const std::vector<Layer>& layers, Segment& segment) {
     const Layer& norm = layers[i - before];
     if (norm.kind != "rms_norm" && norm.kind != "layer_norm") continue;
     const Bytes output = float32_bytes(norm.output);
-    move_bytes(output, segment.saved.size, segment.recomputed.saved.size);
+    segment.saved.size -= output;
+    segment.recomputed.saved.size += output;
     if (layers[i].kind == "latent_attention" && adapter_rank(layers[i]) == 0)
       segment.saved.gemm_inputs -= output;
     add_recomputed(cost_of(norm).kernels, Bytes(0), segment);
@@ -190,7 +184,7 @@ std::optional<RecomputedPart> recomputed_part(const std::string& text) {
        {RecomputedPart::kNothing, RecomputedPart::kOperations, RecomputedPart::kCoreAttention})
     if (text == to_text(one)) return one;
   unsigned sum = 0;
-  for (const std::string& name : choices_of(text)) {
+  for (const std::string& name : split(text, '+')) {
     const auto* const found = std::ranges::find(kModules, name, [](const Module& one) { return one.name; });
     if (found == kModules.end()) return {};
     sum |= static_cast<unsigned>(found->part);

@@ -78,8 +78,7 @@ void add_rms_norm(const Layer& layer, LayerCost& cost) {
   if (!flag(layer, "eager")) return;
   cost.kernels.front().forward = cost.kernels.front().backward = Bytes(0);
   cost.kernels.front().launches = 0;
-  cost.saves_input = false;
-  add_eager(kEagerRmsNorm, out(layer), cost);
+  add_eager(kEagerRmsNorm, out(layer), layer.frozen, cost);
 }
 
 /// One kernel, or with `eager` the formula with tanh by single kernels: eight of 18 accesses, eleven of 28 in

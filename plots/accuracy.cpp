@@ -39,13 +39,12 @@ style::Panel panel_of(const std::string& title, const std::vector<const Case*>& 
 }
 
 Drawing draw(const FigureInput& input) {
-  const std::vector<Case> cases = complete_cases(input);
-  style::Sheet sheet{.title = "Step time, measured and predicted",
-                     .legend = {{kMeasuredBar, "measured, median over launches"},
-                                {kPredictedBar, "predicted"},
-                                {std::string("with lines ") + kWhisker, "fastest to slowest launch"}},
-                     .setup = "set ylabel 'step time (ms)' offset 1,0\n"};
-  return draw_by_model(sheet, cases, panel_of);
+  return draw_by_model({.title = "Step time, measured and predicted",
+                        .legend = {{kMeasuredBar, "measured, median over launches"},
+                                   {kPredictedBar, "predicted"},
+                                   {std::string("with lines ") + kWhisker, "fastest to slowest launch"}},
+                        .setup = "set ylabel 'step time (ms)' offset 1,0\n"},
+                       input, panel_of);
 }
 
 const Registration<Figure> kAccuracy{figures(), {.name = "accuracy", .value = draw, .order = 10}};

@@ -34,12 +34,10 @@ std::string size_tics(const std::vector<Bench>& benches) {
 
 /// Decades from 1 kB/s to 10 TB/s with their units.
 std::string bandwidth_tics() {
-  std::vector<style::Tic> tics;
-  for (int exponent = 3; exponent <= 13; ++exponent) {
+  return style::tics(transformed(whole_numbers(3, 14), [](int exponent) -> style::Tic {
     const double rate = std::pow(10.0, exponent);
-    tics.push_back({rate, short_text(to_text(BytesPerSecond(rate)))});
-  }
-  return style::tics(tics);
+    return {rate, short_text(to_text(BytesPerSecond(rate)))};
+  }));
 }
 
 /// Rows of all files of one origin, with busbw at the 90th and 10th percentile of the time as whiskers.

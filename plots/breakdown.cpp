@@ -52,13 +52,12 @@ style::Panel panel_of(const std::string& title, const std::vector<const Case*>& 
 }
 
 Drawing draw(const FigureInput& input) {
-  const std::vector<Case> cases = complete_cases(input);
   style::Sheet sheet{.title = "Where the step goes, measured (left) and predicted (right)",
                      .legend = style::stack_legend(kStackParts),
                      .setup = "set ylabel 'time per step (ms)' offset 1,0\n"};
   sheet.legend.push_back(
       {"with boxes fs pattern 4 noborder lc rgb '#4477AA'", "communication hidden by compute"});
-  return draw_by_model(sheet, cases, panel_of);
+  return draw_by_model(sheet, input, panel_of);
 }
 
 const Registration<Figure> kBreakdown{figures(), {.name = "breakdown", .value = draw, .order = 11}};

@@ -8,14 +8,6 @@
 
 namespace stepcast {
 
-std::vector<Case> complete_cases(const FigureInput& input) {
-  std::vector<Case> cases = group_cases(input.results);
-  std::erase_if(cases, [](const Case& one) { return !one.has_error(); });
-  if (cases.empty())
-    throw InputError("nothing to draw: give predicted and measured result files of the same configuration");
-  return cases;
-}
-
 std::string model_title(const Configuration& c, const std::string& batch_of) {
   return fmt::format("{}, batch {} {}, {}", c.model, c.batch, batch_of, counted(c.threads, "thread"));
 }
@@ -25,8 +17,12 @@ std::string case_label(const Case& one) {
          counted(one.configuration.world_size, "rank");
 }
 
-Drawing draw_by_model(style::Sheet& sheet, const std::vector<Case>& cases,
+Drawing draw_by_model(style::Sheet sheet, const FigureInput& input,
                       style::Panel (*panel_of)(const std::string&, const std::vector<const Case*>&)) {
+  std::vector<Case> cases = group_cases(input.results);
+  std::erase_if(cases, [](const Case& one) { return !one.has_error(); });
+  if (cases.empty())
+    throw InputError("nothing to draw: give predicted and measured result files of the same configuration");
   constexpr int kLine = 14;   // points
   std::ptrdiff_t breaks = 1;  // of the longest label; panels have room for one
   for (const Case& one : cases) breaks = std::max(breaks, std::ranges::count(case_label(one), '\n'));

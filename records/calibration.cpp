@@ -108,10 +108,9 @@ MachineSpeed Calibration::machine_speed() const {
 }
 
 const PathCost& Calibration::path(const std::string& path_class) const {
-  const auto found = std::ranges::find(paths, path_class, &PathCost::path_class);
-  if (found != paths.end()) return *found;
-  throw InputError("calibration: {}",
-                   unknown_name("path class", path_class, transformed(paths, &PathCost::path_class)));
+  return of_file("calibration", [&]() -> const PathCost& {
+    return named(paths, &PathCost::path_class, "path class", path_class);
+  });
 }
 
 Calibration load_calibration(const std::string& path) {

@@ -24,57 +24,51 @@ std::string group_name(const Schedule& schedule, int group) {
 
 /// The nodes of one rank. What computes on the rank's main thread is a chain. An operation with hooks is
 /// divided where they begin; time that no dependency explains, such as a launch, is a node of its own.
-class RankNodes {
- public:
-  RankNodes(const Schedule& schedule, const Result& result, int rank)
-      : schedule_(schedule),
-        program_(schedule.program(rank)),
-        rank_(rank),
-        done_(program_.ops.size()),
-        last_hook_(program_.ops.size(), -1) {
-    for (const Span& span : result.spans)
-      if (span.rank == rank) spans_[span.name] = &span;
-    for (std::size_t i = 0; i < program_.ops.size(); ++i)
-      if (program_.ops[i].within >= 0) last_hook_[program_.ops[i].within] = static_cast<int>(i);
-    if (rank >= static_cast<int>(result.breakdown.size())) return;
-    step_s_ = result.breakdown[rank].step_s();
-  }
+struct RankNodes {
+  const Schedule& schedule;
+  const Result& result;
+  int rank;
 
   std::vector<ChakraNode> take() {
-    for (std::size_t i = 0; i < program_.ops.size(); ++i) {
-      const Op& op = program_.ops[i];
-      const bool divides = open_ >= 0 && static_cast<int>(i) < last_hook_[open_];  // starts between hooks
+    for (const Span& one : result.spans)
+      if (one.rank == rank) spans[one.name] = &one;
+    std::vector<int> last_hook(program.ops.size(), -1);  // by parent
+    for (std::size_t i = 0; i < program.ops.size(); ++i)
+      if (program.ops[i].within >= 0) last_hook[program.ops[i].within] = static_cast<int>(i);
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+      const Op& op = program.ops[i];
+      const bool divides = open >= 0 && static_cast<int>(i) < last_hook[open];  // starts between hooks
       if (op.within < 0 && !divides) close();
-      if (op.within >= 0 && open_ == op.within) advance(span(op).start_s);
+      if (op.within >= 0 && open == op.within) advance(span(op).start_s);
       add(static_cast<int>(i), op);
-      if (op.within >= 0 && open_ == op.within && op.stream == Stream::kCompute) open_from_ = span(op).end_s;
+      if (op.within >= 0 && open == op.within && op.stream == Stream::kCompute) open_from = span(op).end_s;
       const bool suspends =
           op.exchange >= 0 && std::holds_alternative<Collective>(op.action) && !is_shift(op);
-      if (open_ < 0 || op.within != open_ || !suspends) continue;
-      wait_for(static_cast<int>(i), chained_);
-      ready_s_ = open_from_ = span(op).end_s;
+      if (open < 0 || op.within != open || !suspends) continue;
+      wait_for(static_cast<int>(i), chained);
+      ready_s = open_from = span(op).end_s;
     }
     close();
-    if (step_s_ - ready_s_ > kNanosecond) link("host", step_s_ - ready_s_);
-    return std::move(nodes_);
+    const double step_s = rank < std::ssize(result.breakdown) ? result.breakdown[rank].step_s() : 0.0;
+    if (step_s - ready_s > kNanosecond) link("host", step_s - ready_s);
+    return std::move(nodes);
   }
 
- private:
   struct Done {
     std::vector<std::uint64_t> nodes;  ///< to wait for
     double end_s = 0.0;
   };
 
   /// Adds the nodes of an operation to those that another one waits for.
-  void wait_for(int index, std::vector<std::uint64_t>& nodes) const {
-    nodes.insert(nodes.end(), done_[index].nodes.begin(), done_[index].nodes.end());
+  void wait_for(int index, std::vector<std::uint64_t>& into) const {
+    into.insert(into.end(), done[index].nodes.begin(), done[index].nodes.end());
   }
 
   const Span& span(const Op& op) const {
-    const auto found = spans_.find(op.name);
-    if (found == spans_.end())
+    const auto found = spans.find(op.name);
+    if (found == spans.end())
       throw InputError("no execution trace: the step of rank {} was not recorded ({}); predict with --exact",
-                       rank_, op.name);
+                       rank, op.name);
     return *found->second;
   }
 
@@ -86,27 +80,27 @@ class RankNodes {
     if (op.stream == Stream::kComm) return add_message(index, op);
     join_chain(op);
     if (op.within < 0) {
-      open_ = index;
-      open_from_ = span(op).start_s;
+      open = index;
+      open_from = span(op).start_s;
       return;  // its pieces follow
     }
     compute(op.name, span(op).start_s, span(op).end_s);
-    done_[index] = {{chain_}, span(op).end_s};
+    done[index] = {{chain}, span(op).end_s};
   }
 
   /// An operation without duration: who waits for it waits for what it waits for.
   void pass(int index, const Op& op) {
-    Done& done = done_[index];
+    Done& own = done[index];
     for (const int before : op.after) {
-      wait_for(before, done.nodes);
-      done.end_s = std::max(done.end_s, done_[before].end_s);
+      wait_for(before, own.nodes);
+      own.end_s = std::max(own.end_s, done[before].end_s);
     }
     if (op.stream == Stream::kCompute) join_chain(op);
   }
 
   void add_message(int index, const Op& op) {
-    ChakraNode node{.id = next_++, .name = op.name, .type = ChakraType::kCollective};
-    if (const auto later = ends_.upper_bound(span(op).start_s + kNanosecond); later != ends_.begin())
+    ChakraNode node{.id = next++, .name = op.name, .type = ChakraType::kCollective};
+    if (const auto later = ends.upper_bound(span(op).start_s + kNanosecond); later != ends.begin())
       node.after.push_back(std::prev(later)->second);
     for (const int before : op.after) wait_for(before, node.after);
     node.after = sorted_unique(std::move(node.after));
@@ -120,71 +114,68 @@ class RankNodes {
         throw InputError(
             "no execution trace: {} rotates arrays in a ring, which Chakra has no collective for", op.name);
       node.numbers = {{"comm_type", traits(call->kind).chakra}, {"comm_size", size_of(call->message)}};
-      node.group = group_name(schedule_, schedule_.group_index(call->group, rank_));
+      node.group = group_name(schedule, schedule.group_index(call->group, rank));
     } else if (const auto* send = std::get_if<Send>(&op.action)) {
-      message(*send, ChakraType::kSend, rank_, rank_ + send->offset);
+      message(*send, ChakraType::kSend, rank, rank + send->offset);
     } else if (const auto* receive = std::get_if<Recv>(&op.action)) {
-      message(*receive, ChakraType::kReceive, rank_ + receive->offset, rank_);
+      message(*receive, ChakraType::kReceive, rank + receive->offset, rank);
     }
-    done_[index] = {{node.id}, span(op).end_s};
-    auto place = nodes_.end();  // before what computes meanwhile
+    done[index] = {{node.id}, span(op).end_s};
+    auto place = nodes.end();  // before what computes meanwhile
     const auto meanwhile = [&](const ChakraNode& one) {
       return one.type <= ChakraType::kCompute && std::ranges::find(node.after, one.id) == node.after.end();
     };
-    while (place != nodes_.begin() && meanwhile(*std::prev(place))) --place;
-    nodes_.insert(place, std::move(node));
+    while (place != nodes.begin() && meanwhile(*std::prev(place))) --place;
+    nodes.insert(place, std::move(node));
   }
   static std::int64_t size_of(Bytes bytes) { return std::llround(bytes.count()); }
 
   /// The next computing node waits for these, too.
   void join_chain(const Op& op) {
     for (const int before : op.after) {
-      wait_for(before, chained_);
-      ready_s_ = std::max(ready_s_, done_[before].end_s);
+      wait_for(before, chained);
+      ready_s = std::max(ready_s, done[before].end_s);
     }
   }
   void advance(double until_s) {
-    if (open_ >= 0 && until_s > open_from_) compute(program_.ops[open_].name, open_from_, until_s);
-    open_from_ = std::max(open_from_, until_s);
+    if (open >= 0 && until_s > open_from) compute(program.ops[open].name, open_from, until_s);
+    open_from = std::max(open_from, until_s);
   }
   void close() {
-    if (open_ < 0) return;
-    const Op& op = program_.ops[open_];
+    if (open < 0) return;
+    const Op& op = program.ops[open];
     advance(span(op).end_s);
-    if (nodes_.empty() || !chained_.empty()) compute(op.name, open_from_, open_from_);
-    done_[open_] = {{chain_}, std::max(open_from_, ready_s_)};
-    open_ = -1;
+    if (nodes.empty() || !chained.empty()) compute(op.name, open_from, open_from);
+    done[open] = {{chain}, std::max(open_from, ready_s)};
+    open = -1;
   }
 
   void compute(const std::string& name, double start_s, double end_s) {
-    if (start_s - ready_s_ > kNanosecond / 2.0) link(name + "/launch", start_s - ready_s_);
+    if (start_s - ready_s > kNanosecond / 2.0) link(name + "/launch", start_s - ready_s);
     link(name, end_s - start_s);
-    ready_s_ = end_s;
-    ends_[end_s] = chain_;
+    ready_s = end_s;
+    ends[end_s] = chain;
   }
   void link(const std::string& name, double duration_s) {
     ChakraNode node{
-        .id = next_++, .name = name, .after = std::move(chained_), .duration_s = std::max(duration_s, 0.0)};
-    if (chain_ > 0) node.after.push_back(chain_);
+        .id = next++, .name = name, .after = std::move(chained), .duration_s = std::max(duration_s, 0.0)};
+    if (chain > 0) node.after.push_back(chain);
     node.after = sorted_unique(std::move(node.after));
-    chained_.clear();
-    chain_ = node.id;
-    nodes_.push_back(std::move(node));
+    chained.clear();
+    chain = node.id;
+    nodes.push_back(std::move(node));
   }
-  const Schedule& schedule_;
-  const Program& program_;
-  int rank_;
-  std::vector<Done> done_;      ///< by operation
-  std::vector<int> last_hook_;  ///< by parent
-  std::map<std::string, const Span*> spans_;
-  std::vector<ChakraNode> nodes_;
-  std::map<double, std::uint64_t> ends_;  ///< computing nodes by their ends; a message waits for the last
-  std::vector<std::uint64_t> chained_;    ///< nodes that the next computing one waits for
-  std::uint64_t next_ = 1, chain_ = 0;    ///< the last computing node; 0: none
-  double ready_s_ = 0.0;                  ///< when all that the next one waits for is done
-  int open_ = -1;                         ///< operation whose pieces are written
-  double open_from_ = 0.0;
-  double step_s_ = 0.0;
+
+  const Program& program = schedule.program(rank);
+  std::vector<Done> done = std::vector<Done>(program.ops.size());  ///< by operation
+  std::map<std::string, const Span*> spans{};
+  std::vector<ChakraNode> nodes{};
+  std::map<double, std::uint64_t> ends{};  ///< computing nodes by their ends; a message waits for the last
+  std::vector<std::uint64_t> chained{};    ///< nodes that the next computing one waits for
+  std::uint64_t next = 1, chain = 0;       ///< the last computing node; 0: none
+  double ready_s = 0.0;                    ///< when all that the next one waits for is done
+  int open = -1;                           ///< operation whose pieces are written
+  double open_from = 0.0;
 };
 
 }  // namespace
@@ -194,7 +185,7 @@ std::vector<std::string> chakra_traces(const Result& result) {
   const Schedule& schedule = *result.forecast.schedule;
   std::vector<std::string> traces;
   for (int rank = 0; rank < schedule.world_size; ++rank)
-    traces.push_back(chakra_text(RankNodes(schedule, result, rank).take()));
+    traces.push_back(chakra_text(RankNodes{schedule, result, rank}.take()));
   return traces;
 }
 

@@ -204,8 +204,8 @@ std::vector<double> TraceEntry::sum(std::vector<double> SegmentTrace::*phase) co
 
 std::string Trace::problem() const {
   if (entries.empty()) return "key 'entries' is empty";
-  if (const auto known = device_dtypes(); !known.contains(dtype))
-    return "key 'dtype': " + unknown_name("dtype", dtype, {known.begin(), known.end()});
+  if (const auto known = device_dtypes(); std::ranges::count(known, dtype) == 0)
+    return "key 'dtype': " + unknown_name("dtype", dtype, known);
   std::string found;
   const auto check = [&](bool good, const std::string& key, const std::string& wanted) {
     if (!good && found.empty()) found = "key '" + key + "': expected " + wanted;

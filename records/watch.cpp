@@ -45,10 +45,9 @@ double RunQueueDelay::seconds() const {
   return sum_s;
 }
 
-CpuCounters parse_core_times(const std::string& stat, const std::vector<int>& cores, double ticks_per_s) {
+CpuCounters parse_core_times(std::istream&& stat, const std::vector<int>& cores, double ticks_per_s) {
   CpuCounters times;
-  std::istringstream in(stat);
-  for (std::string line; std::getline(in, line) && line.starts_with("cpu");) {
+  for (std::string line; std::getline(stat, line) && line.starts_with("cpu");) {
     std::istringstream words(line.substr(3));
     int core = 0;
     double user = 0.0, nice = 0.0, system = 0.0, idle = 0.0, disk = 0.0, irq = 0.0, soft_irq = 0.0,
@@ -97,10 +96,7 @@ MachineState Watch::end(bool probe) {
 }
 
 CpuCounters Watch::counters() const {
-  std::ifstream in("/proc/stat");
-  std::string text;
-  for (std::string line; std::getline(in, line) && line.starts_with("cpu");) text.append(line).append("\n");
-  CpuCounters now = parse_core_times(text, cores_, 1.0 / watched_.tick_s);
+  CpuCounters now = parse_core_times(std::ifstream("/proc/stat"), cores_, 1.0 / watched_.tick_s);
   now.own_s = process_cpu_s();
   for (const int process : processes_)
     if (clockid_t clock{}; ::clock_getcpuclockid(process, &clock) == 0) now.own_s += clock_s(clock);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <string>
+#include <istream>
 #include <vector>
 
 #include "records/machine_state.hpp"
@@ -38,8 +38,8 @@ struct CpuCounters {
   double interrupts_s = 0.0;
   double stolen_s = 0.0;  ///< by the hypervisor
 };
-/// Reads the counters of cores from the text of /proc/stat. Source: proc(5)
-CpuCounters parse_core_times(const std::string& stat, const std::vector<int>& cores, double ticks_per_s);
+/// Reads the counters of cores from /proc/stat. Source: proc(5)
+CpuCounters parse_core_times(std::istream&& stat, const std::vector<int>& cores, double ticks_per_s);
 
 /// The watched cores, and the number of threads that this program runs on them at once.
 struct WatchedCores {

@@ -247,10 +247,6 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   return device;
 }
 
-const DeviceModel& named_device(const std::string& name) {
-  return named(device_models(), &DeviceModel::name, "device", name);
-}
-
 std::deque<DeviceModel>& devices() {  // references stay
   static std::deque<DeviceModel> known = [] {
     std::deque<DeviceModel> result;
@@ -290,13 +286,15 @@ const DeviceModel& add_device(const std::string& path) {
 
 const DeviceModel& device_model(const std::string& specification) {
   const Specification given = Specification::parse("device", specification);
-  if (given.overrides.empty()) return named_device(given.file);
+  const DeviceModel& base = named(device_models(), &DeviceModel::name, "device", given.file);
+  if (given.overrides.empty()) return base;
   static std::map<std::string, DeviceModel> known;  // references stay
-  if (const auto found = known.find(specification); found != known.end()) return found->second;
-  DeviceModel device = named_device(given.file);
-  device.specification = specification;
-  for (const auto& [key, text] : given.overrides) set(device, key, text);
-  return known.emplace(specification, std::move(device)).first->second;
+  return cached(known, specification, [&] {
+    DeviceModel device = base;
+    device.specification = specification;
+    for (const auto& [key, text] : given.overrides) set(device, key, text);
+    return device;
+  });
 }
 
 const DeviceModel* reported_device(const std::string& text) {

@@ -279,7 +279,8 @@ bool is_nvidia_smi(const std::string& text) { return std::ranges::any_of(lines_o
 
 ImportedCluster read_nvidia_smi(const std::string& text, const std::string& file,
                                 const ImportOptions& options) {
-  return host_of_matrix(MatrixReader{file, lines_of(text)}.read(), file, options);
+  const TopologyMatrix matrix = MatrixReader{file, lines_of(text)}.read();
+  return MatrixHost{matrix, file, options}.build();
 }
 
 }  // namespace stepcast

@@ -16,8 +16,9 @@ namespace {
 
 ImportOptions import_options(const ImportTexts& texts) {
   ImportOptions options;
-  options.device = option_or(texts, "device");
-  const std::string smp = option_or(texts, "smp-bandwidth"), generation = option_or(texts, "pcie-generation");
+  options.device = value_or(texts, "device", "");
+  const std::string smp = value_or(texts, "smp-bandwidth", ""),
+                    generation = value_or(texts, "pcie-generation", "");
   if (!smp.empty())
     options.smp_bandwidth = parsed_option("", [&] { return parse_bytes_per_second(smp, "--smp-bandwidth"); });
   if (options.smp_bandwidth && !(options.smp_bandwidth->count() > 0.0))

@@ -17,18 +17,15 @@ struct Protocol {
   Seconds latency;
 };
 
-const std::map<std::string, Protocol>& protocols() {
-  static const std::map<std::string, Protocol> kKnown{
-      {"ethernet", {LinkKind::kEthernet, 0.941, Seconds(2e-6)}},
-      {"infiniband", {LinkKind::kInfiniband, 0.96, Seconds(500e-9)}},
-      {"roce", {LinkKind::kRoce, 0.96, Seconds(700e-9)}}};
-  return kKnown;
-}
+const std::map<std::string, Protocol> kProtocols{
+    {"ethernet", {LinkKind::kEthernet, 0.941, Seconds(2e-6)}},
+    {"infiniband", {LinkKind::kInfiniband, 0.96, Seconds(500e-9)}},
+    {"roce", {LinkKind::kRoce, 0.96, Seconds(700e-9)}}};
 
 /// `protocol` and `rate`. \throws InputError
 NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings) {
   const Protocol& protocol =
-      protocols().at(settings.one_of(node.at("protocol"), "protocol", names_of(protocols())));
+      kProtocols.at(settings.one_of(node.at("protocol"), "protocol", names_of(kProtocols)));
   double efficiency = protocol.efficiency;
   if (node.has("efficiency")) efficiency = settings.value(node.at("efficiency")).number();
   if (!(efficiency > 0.0 && efficiency <= 1.0))
@@ -100,7 +97,7 @@ NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, c
 }
 
 BytesPerSecond nominal_rate(const Link& link) {
-  for (const auto& [name, protocol] : protocols())
+  for (const auto& [name, protocol] : kProtocols)
     if (link.kind == protocol.kind) return link.bandwidth / protocol.efficiency;
   return link.bandwidth;
 }

@@ -101,20 +101,24 @@ Length Paths::step(const Way& way, int to) const {
   return length;
 }
 
-/// Dijkstra's algorithm from the destination until the start is reached.
+void Paths::visit_nearest(int until, const auto& visit) const {
+  while (!open_.empty() && (until < 0 || left(until) == kUnreached || open_.top().length < left(until))) {
+    const Arrival here = open_.top();
+    open_.pop();
+    if (!(left(here.node) < here.length)) visit(here.node);
+  }
+}
+
 bool Paths::search(int from, int to) const {
   forget();
   come_from(to, {});
-  while (!open_.empty() && (left(from) == kUnreached || open_.top().length < left(from))) {
-    const Arrival here = open_.top();
-    open_.pop();
-    if (left(here.node) < here.length) continue;
-    each_way(here.node, from, to, [&](const Way& way) {
-      const bool comes_in = way.host < 0 && host(here.node) >= 0 && host(here.node) == host(to);
+  visit_nearest(from, [&](int here) {
+    each_way(here, from, to, [&](const Way& way) {
+      const bool comes_in = way.host < 0 && host(here) >= 0 && host(here) == host(to);
       if (comes_in && entry_ == nullptr) entry_ = &entry_of(to);
-      come_from(way.to, left_by({way.link, here.node, host(here.node), way.length}, to));
+      come_from(way.to, left_by({way.link, here, host(here), way.length}, to));
     });
-  }
+  });
   return left(from) != kUnreached;
 }
 
@@ -207,13 +211,10 @@ void Paths::come_from(int node, const Length& length) const {
 }
 
 void Paths::search_inside(int inside, int to, int until) const {
-  while (!open_.empty() && (until < 0 || left(until) == kUnreached || open_.top().length < left(until))) {
-    const Arrival here = open_.top();
-    open_.pop();
-    if (left(here.node) < here.length) continue;
-    for (const Way& way : ways_[here.node])
-      if (way.host == inside) come_from(way.to, left_by({way.link, here.node, inside, way.length}, to));
-  }
+  visit_nearest(until, [&](int here) {
+    for (const Way& way : ways_[here])
+      if (way.host == inside) come_from(way.to, left_by({way.link, here, inside, way.length}, to));
+  });
 }
 
 /// All that are equally near have been reached when the search leaves the host by the first of them.
@@ -258,7 +259,7 @@ int switches_crossed(const Cluster& cluster, const Path& path) {
 }
 
 Seconds latency(const Cluster& cluster, const Path& path) {
-  return total_of(path, [&](const Hop& hop) { return cluster.links[hop.link].latency; });
+  return sum_of(path, [&](const Hop& hop) { return cluster.links[hop.link].latency; });
 }
 
 BytesPerSecond bandwidth(const Cluster& cluster, const Path& path) {

@@ -89,6 +89,9 @@ class Paths {
     int at = 0;     ///< the switch
     Length length;  ///< of the link
   };
+  /// Dijkstra's algorithm: visits reached nodes, the nearest first, until `until` is reached.
+  /// \param until -1: everywhere
+  void visit_nearest(int until, const auto& visit) const;
   [[nodiscard]] bool search(int from, int to) const;
   [[nodiscard]] bool search_by_distances(int from, int to) const;
   /// Goes on inside one host, until the node is reached that a path is from. \param until -1: everywhere

@@ -94,8 +94,8 @@ ExitCode run_copies(const po::variables_map& options) {
   BenchSettings settings = settings_of(options, "256MiB");
   settings.collectives = list_option(options, "copies");
   check_output(options);
-  const auto& factory = find_device_copies("--copies");
-  const auto copies = factory.value.make();
+  const auto& factory = find_device_library("--copies");
+  const auto copies = factory.value.make_copies();
   CopyBench copy_bench(*copies, options["gpu"].as<int>(), *std::ranges::max_element(settings.sizes));
   Bench bench;
   bench.context = make_run_context(kBenchSchema, command_line());

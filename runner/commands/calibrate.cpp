@@ -7,11 +7,11 @@
 #include "calibration/fit.hpp"
 #include "core/environment.hpp"
 #include "core/file.hpp"
+#include "core/program.hpp"
 #include "core/table.hpp"
 #include "runner/commands/rank_options.hpp"
 #include "runner/engine/compute_environment.hpp"
 #include "runner/engine/torch_engine.hpp"
-#include "runner/launch/slurm_script.hpp"
 #include "runner/measure/bench_collectives.hpp"
 #include "runner/measure/host_survey.hpp"
 #include "runner/measure/nccl_calibrate.hpp"
@@ -140,16 +140,16 @@ std::map<std::string, BytesPerSecond> wires(const std::optional<Cluster>& cluste
 
 /// Prints this command as a Slurm job, which starts the ranks.
 ExitCode print_job_script(const po::variables_map& options) {
-  SlurmJob job;
-  job.name = "stepcast-calibrate";
-  job.nodes = int_option(options, "nodes", 1);
-  job.tasks_per_node = options.count("ntasks-per-node") != 0 ? int_option(options, "ntasks-per-node", 1)
-                                                             : int_option(options, "nproc", 1);
-  job.words =
+  std::vector<std::string> words =
       without_options(command_line(), {"--nodes", "--ntasks-per-node", "--nproc"}, {"--print-sbatch"});
-  job.words.front() = "stepcast";
-  if (options.count("output") == 0) job.words.insert(job.words.end(), {"-o", "cluster.calibration.json"});
-  std::cout << slurm_script(job);
+  words.front() = "stepcast";
+  if (options.count("output") == 0) words.insert(words.end(), {"-o", "cluster.calibration.json"});
+  const char* const tasks = options.count("ntasks-per-node") != 0 ? "ntasks-per-node" : "nproc";
+  const auto lines = transformed(command_page("calibrate").items("job_script"), &YamlNode::text);
+  std::cout << fmt::format(fmt::runtime(joined(lines, "\n") + "\n"),
+                           fmt::arg("nodes", int_option(options, "nodes", 1)),
+                           fmt::arg("tasks", int_option(options, tasks, 1)),
+                           fmt::arg("command", joined(transformed(words, shell_word), " ")));
   return ExitCode::kDone;
 }
 

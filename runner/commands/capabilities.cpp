@@ -3,7 +3,7 @@
 
 #include "runner/backend/backend.hpp"
 #include "runner/engine/compute_environment.hpp"
-#include "runner/execute/device_stream.hpp"
+#include "runner/execute/device_library.hpp"
 #include "sim/cli/command.hpp"
 
 namespace stepcast {

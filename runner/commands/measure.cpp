@@ -14,7 +14,6 @@
 #include "runner/commands/rank_options.hpp"
 #include "runner/engine/compute_environment.hpp"
 #include "runner/engine/torch_engine.hpp"
-#include "runner/launch/slurm_script.hpp"
 #include "runner/measure/gpu_watch.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
@@ -234,11 +233,9 @@ std::vector<std::string> doubts(const Trace& trace) {
 }
 
 void print_machine(const Trace& trace) {
-  std::size_t kept = 0, aside = 0;
-  for (const TraceEntry& entry : trace.entries) kept += entry.steps();
-  for (const TraceEntry& entry : trace.rejected) aside += entry.steps();
   std::cout << fmt::format("\n{}; {} kept, {} rejected\n", describe(trace.machine_speed()),
-                           counted(kept, "step"), aside);
+                           counted(sum_of(trace.entries, &TraceEntry::steps), "step"),
+                           sum_of(trace.rejected, &TraceEntry::steps));
   for (const std::string& doubt : doubts(trace)) std::cout << "! " << doubt << '\n';
 }
 

@@ -95,6 +95,24 @@ void reject_options(const po::variables_map& options, const std::vector<const ch
       throw UsageError(std::string("--") + name + " has no effect with " + with);
 }
 
+std::vector<std::string> without_options(const std::vector<std::string>& words,
+                                         const std::vector<std::string>& with_value,
+                                         const std::vector<std::string>& without_value) {
+  const auto in = [](const std::vector<std::string>& names, const std::string& word) {
+    return std::ranges::find(names, word) != names.end();
+  };
+  std::vector<std::string> result;
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    const std::string name = word->substr(0, word->find('='));
+    if (in(without_value, *word) || (name != *word && in(with_value, name))) continue;
+    if (!in(with_value, *word))
+      result.push_back(*word);
+    else if (++word == words.end())
+      break;
+  }
+  return result;
+}
+
 OnSample rank_progress(const RankSession& session, const std::string& what, int total) {
   if (session.ranks.rank != 0) return [](const std::string&) {};
   return [progress = std::make_shared<Progress>(what, total)](const std::string& now) {

@@ -5,7 +5,7 @@
 
 #include "records/run_context.hpp"
 #include "runner/backend/session.hpp"
-#include "runner/execute/device_stream.hpp"
+#include "runner/execute/device_library.hpp"
 #include "runner/measure/sampler.hpp"
 #include "sim/cli/command.hpp"
 
@@ -31,6 +31,11 @@ void add_library(RunContext& context, const std::string& library);
 /// replayed`
 void reject_options(const po::variables_map& options, const std::vector<const char*>& names,
                     const std::string& with);
+
+/// `words` without the options named, which take a value (`--nodes 4`, `--nodes=4`) or none.
+std::vector<std::string> without_options(const std::vector<std::string>& words,
+                                         const std::vector<std::string>& with_value,
+                                         const std::vector<std::string>& without_value);
 
 /// Shows progress at rank 0, as long as the result lives. \param total number of calls; 0: unknown
 OnSample rank_progress(const RankSession& session, const std::string& what, int total);

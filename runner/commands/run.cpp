@@ -304,8 +304,8 @@ ExitCode run_copies(const po::variables_map& values, const std::string& strategy
   check_output(values);
   check_timeline(values, training.world_size);
   return run_in_one_process(values, "strategy '" + strategy + "'", [&](RankSession& session) {
-    const auto& factory = find_device_copies("--device cuda");
-    const auto copies = factory.value.make();
+    const auto& factory = find_device_library("--device cuda");
+    const auto copies = factory.value.make_copies();
     StepLoop loop;
     read_steps(values, "step {}\n", loop);
     loop.shown_steps.clear();

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "core/registry.hpp"
 #include "runner/backend/backend.hpp"
 
 /// Copies between the memories of this host and of its devices, all driven by one process. Includes no CUDA.
@@ -46,17 +44,11 @@ class DeviceCopies {
 };
 
 /// Data by which copies are checked. Data of other seeds, up to 250, differs in every byte.
-std::vector<unsigned char> copied_pattern(std::size_t bytes, unsigned seed = 0);
-
-struct DeviceCopiesFactory {
-  /// \throws CapabilityError if this machine has no device
-  std::function<std::unique_ptr<DeviceCopies>()> make;
-  std::string library;  ///< with its version: `CUDA 13.0`
-};
-/// Libraries that this program was built with: none, or `cuda`.
-Registry<DeviceCopiesFactory>& device_copies();
-/// The only entry. \param requested_by begins the error \throws CapabilityError if this program was built
-/// without CUDA
-const Registry<DeviceCopiesFactory>::Entry& find_device_copies(const std::string& requested_by);
+inline std::vector<unsigned char> copied_pattern(std::size_t bytes, unsigned seed = 0) {
+  constexpr std::size_t kPeriod = 251;  // a prime
+  std::vector<unsigned char> result(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) result[i] = static_cast<unsigned char>(1 + (i + seed) % kPeriod);
+  return result;
+}
 
 }  // namespace stepcast

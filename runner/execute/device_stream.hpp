@@ -2,11 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
-#include <functional>
-#include <memory>
 #include <string>
-
-#include "core/registry.hpp"
 
 /// Device that a rank computes on, if it is not the CPU. Includes no CUDA.
 namespace stepcast {
@@ -46,19 +42,5 @@ class DeviceStream {
   virtual void hold(std::chrono::milliseconds at_most) = 0;
   virtual void release() = 0;
 };
-
-/// Opens the device of that number, from 0, for the calling thread. \throws CapabilityError if this machine
-/// has none; UsageError if it has fewer
-using DeviceStreamFactory = std::function<std::unique_ptr<DeviceStream>(int)>;
-/// Libraries that this program was built with: none, or `cuda`.
-Registry<DeviceStreamFactory>& device_streams();
-
-/// True for `cuda`, false for `cpu`. Does not look for a device. \throws UsageError for another name;
-/// CapabilityError if this program was built without CUDA
-bool names_device(const std::string& name);
-
-/// Stream of `cuda`; null for `cpu`. \param number of the device among those that CUDA_VISIBLE_DEVICES
-/// leaves: the rank among those of its host \throws as names_device() and DeviceStreamFactory
-std::unique_ptr<DeviceStream> open_device(const std::string& name, int number = 0);
 
 }  // namespace stepcast

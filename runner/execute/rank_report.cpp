@@ -19,11 +19,8 @@ namespace {
 /// The step whose slowest rank is the median one (the lower of the two middle ones).
 std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
   std::vector<std::pair<double, std::size_t>> slowest;
-  for (std::size_t step = 0; step < step_time_s.front().size(); ++step) {
-    double worst = 0.0;
-    for (const std::vector<double>& rank : step_time_s) worst = std::max(worst, rank[step]);
-    slowest.emplace_back(worst, step);
-  }
+  for (std::size_t step = 0; step < step_time_s.front().size(); ++step)
+    slowest.emplace_back(largest_of(step_time_s, [&](const auto& rank) { return rank[step]; }), step);
   std::ranges::sort(slowest);
   return slowest[(slowest.size() - 1) / 2].second;
 }
@@ -73,13 +70,10 @@ class RankLog {
 
     Result result;
     result.origin = Origin::kMeasured;
-    double error_s = 0.0;
-    for (const std::vector<double>& theirs : all) {
-      const auto end = theirs.begin() + steps;
-      result.step_time_s.emplace_back(theirs.begin(), end);
-      result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, end[0]);
-      error_s = std::max(error_s, end[1]);
-    }
+    for (const std::vector<double>& theirs : all)
+      result.step_time_s.emplace_back(theirs.begin(), theirs.begin() + steps);
+    result.bytes_sent_per_rank = largest_of(all, [&](const auto& theirs) { return theirs[steps]; });
+    const double error_s = largest_of(all, [&](const auto& theirs) { return theirs[steps + 1]; });
     const std::size_t step = median_step(result.step_time_s);
     const double start_of_rank_0 = all.front()[steps + 2 + step];
     if (error_s > 0.0)
@@ -123,16 +117,13 @@ class RankLog {
     // this.
     constexpr double kMostOwn = 0.04;
     double own_queued_s = std::numeric_limits<double>::infinity();
+    if (std::ranges::any_of(all, [&](const auto& theirs) { return theirs.size() != mine.size(); })) return {};
     for (std::size_t i = 0; i < mine.size(); i += 4) {
-      double queued_s = 0.0;
-      step_s.emplace_back();
-      computing.emplace_back();
-      for (const std::vector<double>& theirs : all) {
-        if (theirs.size() != mine.size()) return {};
-        step_s.back().push_back(theirs[i]);
-        computing.back().push_back({theirs[i + 1], theirs[i + 2], theirs[i + 3]});
-        queued_s += theirs[i + 3];
-      }
+      step_s.push_back(transformed(all, [&](const auto& theirs) { return theirs[i]; }));
+      computing.push_back(transformed(all, [&](const auto& theirs) {
+        return ComputingTime{theirs[i + 1], theirs[i + 2], theirs[i + 3]};
+      }));
+      const double queued_s = sum_of(computing.back(), &ComputingTime::queued_s);
       const double longest_s = *std::ranges::max_element(step_s.back());
       own_queued_s = std::min({own_queued_s, queued_s, kMostOwn * longest_s});
     }
@@ -232,15 +223,9 @@ class StepWatch {
   [[nodiscard]] RunMachine report() const {
     RunMachine machine{block_, {}};
     const auto all = session_.control->all_gather_numbers("machine", own_);
-    for (std::size_t i = 0; i < own_.size(); i += 2) {
-      std::vector<double> probes;
-      double lost = 0.0;
-      for (const std::vector<double>& theirs : all) {
-        probes.push_back(theirs[i]);
-        lost = std::max(lost, theirs[i + 1]);
-      }
-      machine.log.add(slowest_probe(probes), lost);
-    }
+    for (std::size_t i = 0; i < own_.size(); i += 2)
+      machine.log.add(slowest_probe(transformed(all, [&](const auto& theirs) { return theirs[i]; })),
+                      largest_of(all, [&](const auto& theirs) { return theirs[i + 1]; }));
     return machine;
   }
 
@@ -257,12 +242,10 @@ class StepWatch {
 
 double step_without_interference_s(const std::vector<double>& step_s,
                                    const std::vector<ComputingTime>& computing, double own_queued_s) {
-  double ran_s = 0.0, computing_s = 0.0, queued_s = 0.0;
-  for (const ComputingTime& own : computing) {
-    ran_s = std::max(ran_s, own.wall_s - own.lost_s);
-    computing_s = std::max(computing_s, own.wall_s);
-    queued_s += own.queued_s;
-  }
+  const double ran_s =
+      largest_of(computing, [](const ComputingTime& own) { return own.wall_s - own.lost_s; });
+  const double computing_s = largest_of(computing, &ComputingTime::wall_s);
+  const double queued_s = sum_of(computing, &ComputingTime::queued_s);
   const double waiting_s = *std::ranges::max_element(step_s) - computing_s;
   return ran_s + std::max(0.0, waiting_s - std::max(0.0, queued_s - own_queued_s));
 }

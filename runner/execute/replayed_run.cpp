@@ -1,11 +1,9 @@
 #include "runner/execute/replayed_run.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include "core/error.hpp"
 #include "records/trace.hpp"
-#include "runner/execute/replayed_program.hpp"
 
 namespace stepcast {
 
@@ -29,8 +27,7 @@ PhaseCosts step_times_of(const Model& model, const Schedule& schedule, const std
 
 Result run_replayed(const Model& model, const Schedule& schedule, RankSession& session,
                     const PhaseCosts& times, const ReplayedRunOptions& options) {
-  ReplayedProgram program(schedule, model, *session.backend, times, options.speed,
-                          options.resample ? std::optional(options.seed) : std::nullopt, options.samples);
+  ReplayedProgram program(schedule, model, *session.backend, times, options);
   StepLoop loop = options;
   loop.watches_machine = false;
   Result result = run_steps(program, schedule, session, loop);

@@ -1,8 +1,7 @@
 #include "runner/lab/plan.hpp"
 
-#include <algorithm>
-#include <cctype>
 #include <map>
+#include <regex>
 
 #include "core/error.hpp"
 #include "topologies/disjoint_groups.hpp"
@@ -16,18 +15,12 @@ constexpr std::size_t kMostHosts = 250;
   throw InputError(cluster.path + ": the lab cannot build cluster '" + cluster.specification + "': " + why);
 }
 
-bool names_a_space(const std::string& name) {
-  constexpr std::size_t kLongest = 100;
-  return !name.empty() && name.size() <= kLongest && name.front() != '-' &&
-         std::ranges::all_of(
-             name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-'; });
-}
-
 void check_hosts(const Cluster& cluster) {
+  static const std::regex kSpaceName("[[:alnum:]._][[:alnum:]._-]{0,99}");
   if (cluster.hosts.size() > kMostHosts)
     refuse(cluster, std::to_string(cluster.hosts.size()) + " hosts, at most " + std::to_string(kMostHosts));
   for (const Host& host : cluster.hosts)
-    if (!names_a_space(host.name))
+    if (!std::regex_match(host.name, kSpaceName))
       refuse(cluster,
              "host name '" + host.name + "' has other characters than letters, digits, '.', '_', '-'");
   for (const Node& node : cluster.nodes)
@@ -54,9 +47,8 @@ void check_tree(const Cluster& cluster) {
 }  // namespace
 
 std::string lab_prefix(const std::string& lab) {
-  constexpr std::size_t kLongest = 16;
-  const bool plain = std::ranges::all_of(lab, [](unsigned char c) { return std::isalnum(c) != 0; });
-  if (lab.empty() || lab.size() > kLongest || !plain)
+  static const std::regex kName("[[:alnum:]]{1,16}");
+  if (!std::regex_match(lab, kName))
     throw UsageError("the name of a lab has 1 to 16 letters and digits, got '" + lab + "'");
   return "stepcast-" + lab + "-";
 }

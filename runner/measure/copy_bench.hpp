@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -8,8 +9,10 @@
 
 #include "core/error.hpp"
 #include "core/table.hpp"
+#include "core/units.hpp"
 #include "runner/execute/device_copies.hpp"
 #include "runner/measure/bench_collectives.hpp"
+#include "runner/measure/sampler.hpp"
 
 /// Times of copies between the memories of this host and of its devices.
 namespace stepcast {
@@ -88,7 +91,27 @@ class CopyBench {
 /// Rows by kind and size. A sample is the time per copy of `iterations` back to back (0: 3 to 100, about 2
 /// GiB); that of a small copy is mostly the host's time to issue it. `collectives` are the kinds.
 /// One rank calls it. \throws UsageError for an unknown kind
-std::vector<BenchRow> bench_copies(RankSession& session, CopyBench& bench, const BenchSettings& settings,
-                                   const OnSample& on_sample);
+inline std::vector<BenchRow> bench_copies(RankSession& session, CopyBench& bench,
+                                          const BenchSettings& settings, const OnSample& on_sample) {
+  constexpr double kFew = 3.0, kMany = 100.0;
+  check_names("copy", settings.collectives, bench.kinds());
+  std::vector<SampledCase> cases;
+  std::vector<BenchRow> rows;
+  for (const std::string& kind : settings.collectives)
+    for (const std::size_t size : settings.sizes) {
+      const auto bytes = static_cast<double>(size);
+      const int times = settings.iterations > 0
+                            ? settings.iterations
+                            : static_cast<int>(std::clamp(2.0 * kGibi / bytes, kFew, kMany));
+      rows.push_back({.collective = kind, .message_bytes = bytes});
+      rows.back().wrong = static_cast<long long>(bench.check(kind, size));
+      const auto copy = [&bench, kind, size](int count) { bench.copy(kind, size, count); };
+      cases.push_back({.name = kind + " " + to_text(Bytes(bytes)),
+                       .work = [copy, times] { return cost_of(times, process_cpu_s, [&] { copy(times); }); },
+                       .prepare = [copy] { copy(1); }});
+    }
+  sample_rows(session, std::move(cases), settings.rounds, on_sample, rows);
+  return rows;
+}
 
 }  // namespace stepcast

@@ -121,11 +121,9 @@ GpuState GpuWatch::report() {
   if (readings_.empty()) return state;
   const std::vector<double> sm = transformed(readings_, &GpuReading::sm_clock_mhz);
   unsigned long long reasons = 0;
-  for (const GpuReading& reading : readings_) {
-    state.power_w = std::max(state.power_w, reading.power_w);
-    state.temperature_c = std::max(state.temperature_c, reading.temperature_c);
-    reasons |= reading.throttle_reasons;
-  }
+  for (const GpuReading& reading : readings_) reasons |= reading.throttle_reasons;
+  state.power_w = largest_of(readings_, &GpuReading::power_w);
+  state.temperature_c = largest_of(readings_, &GpuReading::temperature_c);
   state.readings = static_cast<int>(readings_.size());
   state.sm_clock_mhz = median(sm);
   state.lowest_clock_mhz = *std::ranges::min_element(sm);

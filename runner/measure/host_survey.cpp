@@ -34,7 +34,7 @@ double one_way_s(Backend& backend, const RankPair& ranks, void* out, void* in, s
 ///     latency = t(8 B)        bandwidth = 1 MiB / (t(1 MiB) - t(8 B))
 ///
 /// with t half of the shortest of 20 and of 8 round trips. All ranks call it and receive all samples.
-std::vector<HostPair> probe_pairs(RankSession& session, const std::vector<JobHost>& hosts) {
+void probe_pairs(RankSession& session, const std::vector<JobHost>& hosts, std::vector<HostPair>& pairs) {
   Backend& backend = *session.backend;
   constexpr int kTournaments = 3, kSmallTrips = 20, kLargeTrips = 8;
   const BenchArrays memory = bench_arrays(backend, kLarge);
@@ -54,21 +54,16 @@ std::vector<HostPair> probe_pairs(RankSession& session, const std::vector<JobHos
                      }});
   Sampler sampler(session, std::move(cases), {.rounds = kTournaments});
   sampler.run_rounds(nullptr);
-  std::vector<HostPair> pairs;
-  for (const RankPair& met : all_pairs(static_cast<int>(hosts.size()))) {
-    HostPair pair{met.first, met.second, {}, {}};
+  for (HostPair& pair : pairs)
     for (std::size_t i = 0; i < rounds.size(); ++i) {
-      if (std::ranges::find(rounds[i], met) == rounds[i].end()) continue;
+      if (std::ranges::find(rounds[i], RankPair{pair.a, pair.b}) == rounds[i].end()) continue;
       for (const auto& sample : sampler.values(i)) {
-        const std::vector<double>& values = sample[first_rank(met.first)];
+        const std::vector<double>& values = sample[first_rank(pair.a)];
         pair.latency_s.push_back(values[0]);
         pair.bandwidth_bytes_per_s.push_back(static_cast<double>(kLarge) /
                                              std::max(values[1] - values[0], values[0]));
       }
     }
-    pairs.push_back(std::move(pair));
-  }
-  return pairs;
 }
 
 /// Speed probe of the first rank of every host without interference. Finds slower processors, not hosts that
@@ -125,14 +120,14 @@ HostSurvey survey_hosts(RankSession& session, const std::optional<Cluster>& clus
   survey.slow_compute.assign(survey.hosts.size(), false);
   survey.processors.assign(survey.hosts.size(), 1.0);
   // Before anything is measured: a cluster that does not fit the job is an error.
-  for (const RankPair& met : all_pairs(hosts)) survey.pairs.push_back({met.first, met.second, {}, {}});
-  if (cluster) survey.classes = cluster_classes(*cluster, survey.hosts, survey.pairs);
+  for (const RankPair& met : all_pairs(hosts)) survey.pairs.push_back({met.first, met.second});
+  if (cluster) classify_by_cluster(*cluster, survey.hosts, survey.pairs);
   if (hosts == 1) return survey;
   survey.processors = probe_processors(session, survey.hosts);
   survey.slow_compute = slow_processors(survey.processors);
-  survey.pairs = probe_pairs(session, survey.hosts);
-  survey.slow_network = slow_networks(hosts, survey.pairs, survey.classes);
-  if (!cluster) survey.classes = measured_classes(hosts, survey.pairs, survey.slow_network);
+  probe_pairs(session, survey.hosts, survey.pairs);
+  survey.slow_network = slow_networks(hosts, survey.pairs);
+  if (!cluster) classify_by_messages(hosts, survey.pairs, survey.slow_network);
   return survey;
 }
 
@@ -148,10 +143,10 @@ void choose_ranks(const HostSurvey& survey, const std::vector<HostIdentity>& hos
   const std::vector<bool> avoid = hosts_to_avoid(survey);
   const auto first_rank = [&](int host) { return survey.hosts[host].ranks.front(); };
   for (const char* path_class : {kSameSwitch, kAcrossSwitches})
-    if (const auto pair = representative(survey.pairs, survey.classes, path_class, avoid))
+    if (const auto pair = representative(survey.pairs, path_class, avoid))
       settings.pairs.push_back({path_class, {first_rank(pair->a), first_rank(pair->b)}});
   const auto hosts = static_cast<int>(survey.hosts.size());
-  settings.ring = transformed(ring_order(hosts, survey.pairs, survey.classes, avoid), first_rank);
+  settings.ring = transformed(ring_order(hosts, survey.pairs, avoid), first_rank);
 }
 
 std::vector<HostCost> host_costs(RankSession& session, const HostSurvey& survey, const ClockLine& clock) {

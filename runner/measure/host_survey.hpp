@@ -16,7 +16,6 @@ namespace stepcast {
 struct HostSurvey {
   std::vector<JobHost> hosts;
   std::vector<HostPair> pairs;                   ///< empty for one host
-  std::vector<std::string> classes;              ///< by pair
   std::vector<double> processors;                ///< by host: passes of the speed probe per second
   std::vector<bool> slow_network, slow_compute;  ///< by host
 };

@@ -8,6 +8,7 @@
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "records/calibration.hpp"
+#include "topologies/disjoint_groups.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast {
@@ -52,42 +53,38 @@ std::vector<bool> below_first_cut(const std::vector<std::vector<double>>& sample
   return result;
 }
 
-/// Group number by host. Every near pair merges two groups.
-std::vector<int> groups_of(int hosts, const std::vector<HostPair>& pairs, const std::vector<bool>& near) {
-  std::vector<int> group = whole_numbers(0, hosts);
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    if (!near[i]) continue;
-    const int from = group[pairs[i].b];
-    const int to = group[pairs[i].a];
-    std::ranges::replace(group, from, to);
-  }
-  return group;
+/// Groups of hosts that near pairs join.
+DisjointGroups groups_of(int hosts, const std::vector<HostPair>& pairs, const std::vector<bool>& near) {
+  DisjointGroups groups(hosts);
+  for (std::size_t i = 0; i < pairs.size(); ++i)
+    if (near[i]) groups.join(pairs[i].a, pairs[i].b);
+  return groups;
 }
 
 bool is_transitive(int hosts, const std::vector<HostPair>& pairs, const std::vector<bool>& near,
                    const std::vector<bool>& slow) {
-  const std::vector<int> group = groups_of(hosts, pairs, near);
+  const DisjointGroups groups = groups_of(hosts, pairs, near);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const bool together = group[pairs[i].a] == group[pairs[i].b];
+    const bool together = groups.of(pairs[i].a) == groups.of(pairs[i].b);
     if (together && !near[i] && !has(pairs[i], slow)) return false;
   }
   return true;
 }
 
+double latency_of(const HostPair& pair) { return median(pair.latency_s); }
+double bandwidth_of(const HostPair& pair) { return median(pair.bandwidth_bytes_per_s); }
+
 }  // namespace
 
-std::vector<bool> slow_networks(int hosts, const std::vector<HostPair>& pairs,
-                                const std::vector<std::string>& classes) {
+std::vector<bool> slow_networks(int hosts, const std::vector<HostPair>& pairs) {
   constexpr double kSlow = 0.8;
-  const auto class_of = [&](std::size_t pair) { return pair < classes.size() ? classes[pair] : ""; };
   std::map<std::string, std::vector<double>> of_class;
-  for (std::size_t i = 0; i < pairs.size(); ++i)
-    of_class[class_of(i)].push_back(median(pairs[i].bandwidth_bytes_per_s));
+  for (const HostPair& pair : pairs) of_class[pair.path_class].push_back(bandwidth_of(pair));
   std::vector<std::vector<double>> of_host(hosts);
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const double relative = median(pairs[i].bandwidth_bytes_per_s) / median(of_class[class_of(i)]);
-    of_host[pairs[i].a].push_back(relative);
-    of_host[pairs[i].b].push_back(relative);
+  for (const HostPair& pair : pairs) {
+    const double relative = bandwidth_of(pair) / median(of_class[pair.path_class]);
+    of_host[pair.a].push_back(relative);
+    of_host[pair.b].push_back(relative);
   }
   const auto median_or_0 = [](const auto& values) { return values.empty() ? 0.0 : median(values); };
   return far_below(transformed(of_host, median_or_0), kSlow);
@@ -98,9 +95,7 @@ std::vector<bool> slow_processors(const std::vector<double>& rates) {
   return far_below(rates, kSlow);
 }
 
-std::vector<std::string> measured_classes(int hosts, const std::vector<HostPair>& pairs,
-                                          const std::vector<bool>& slow) {
-  std::vector<std::string> classes(pairs.size());
+void classify_by_messages(int hosts, std::vector<HostPair>& pairs, const std::vector<bool>& slow) {
   std::vector<std::size_t> clear;
   std::vector<std::vector<double>> latencies;
   std::vector<std::vector<double>> times;  // per byte: small is near
@@ -110,21 +105,19 @@ std::vector<std::string> measured_classes(int hosts, const std::vector<HostPair>
     latencies.push_back(pairs[i].latency_s);
     times.push_back(transformed(pairs[i].bandwidth_bytes_per_s, [](double one) { return 1.0 / one; }));
   }
-  if (clear.empty()) return classes;
+  if (clear.empty()) return;
   const std::vector<bool> by_latency = below_first_cut(latencies), by_bandwidth = below_first_cut(times);
   std::vector<bool> near(pairs.size(), false);
   for (std::size_t i = 0; i < clear.size(); ++i) near[clear[i]] = by_latency[i] && by_bandwidth[i];
   const bool believed =
       is_transitive(hosts, pairs, near, slow) && std::ranges::find(near, true) != near.end();
   for (const std::size_t pair : clear)
-    classes[pair] = near[pair] || !believed ? kSameSwitch : kAcrossSwitches;
-  return classes;
+    pairs[pair].path_class = near[pair] || !believed ? kSameSwitch : kAcrossSwitches;
 }
 
-std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vector<JobHost>& hosts,
-                                         const std::vector<HostPair>& pairs) {
-  std::size_t world = 0;
-  for (const JobHost& host : hosts) world += host.ranks.size();
+void classify_by_cluster(const Cluster& cluster, const std::vector<JobHost>& hosts,
+                         std::vector<HostPair>& pairs) {
+  const std::size_t world = sum_of(hosts, [](const JobHost& host) { return host.ranks.size(); });
   const std::vector<int> nodes = place_ranks(cluster, static_cast<int>(world));
   const auto host_of = [&](int rank) { return cluster.node(nodes[rank]).host; };
   std::map<int, std::string> used;  // host of the cluster → host of the job
@@ -141,53 +134,37 @@ std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vect
                        other->second, host.name, cluster.host_of(nodes[first]).name);
   }
   const Paths paths(cluster);
-  std::vector<std::string> classes;
-  for (const HostPair& pair : pairs) {
-    const auto first_node = [&](int host) { return nodes[hosts[host].ranks.front()]; };
+  const auto first_node = [&](int host) { return nodes[hosts[host].ranks.front()]; };
+  for (HostPair& pair : pairs) {
     const Path path = paths.between(first_node(pair.a), first_node(pair.b));
-    classes.emplace_back(switches_crossed(cluster, path) <= 1 ? kSameSwitch : kAcrossSwitches);
+    pair.path_class = switches_crossed(cluster, path) <= 1 ? kSameSwitch : kAcrossSwitches;
   }
-  return classes;
 }
 
-std::optional<HostPair> representative(const std::vector<HostPair>& pairs,
-                                       const std::vector<std::string>& classes, const std::string& path_class,
+std::optional<HostPair> representative(const std::vector<HostPair>& pairs, const std::string& path_class,
                                        const std::vector<bool>& slow) {
   std::vector<HostPair> members;
-  std::vector<double> latencies, bandwidths;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    if (classes[i] != path_class || has(pairs[i], slow)) continue;
-    members.push_back(pairs[i]);
-    latencies.push_back(median(pairs[i].latency_s));
-    bandwidths.push_back(median(pairs[i].bandwidth_bytes_per_s));
-  }
+  for (const HostPair& pair : pairs)
+    if (pair.path_class == path_class && !has(pair, slow)) members.push_back(pair);
   if (members.empty()) return std::nullopt;
-  const double latency = median(latencies), bandwidth = median(bandwidths);
+  const double latency = median(transformed(members, latency_of));
+  const double bandwidth = median(transformed(members, bandwidth_of));
   const auto distance = [&](const HostPair& pair) {
-    return std::abs(std::log(median(pair.latency_s) / latency)) +
-           std::abs(std::log(median(pair.bandwidth_bytes_per_s) / bandwidth));
+    return std::abs(std::log(latency_of(pair) / latency)) +
+           std::abs(std::log(bandwidth_of(pair) / bandwidth));
   };
   return *std::ranges::min_element(members, {}, distance);
 }
 
-std::vector<int> ring_order(int hosts, const std::vector<HostPair>& pairs,
-                            const std::vector<std::string>& classes, const std::vector<bool>& slow) {
+std::vector<int> ring_order(int hosts, const std::vector<HostPair>& pairs, const std::vector<bool>& slow) {
   std::vector<bool> near;
-  for (std::size_t i = 0; i < pairs.size(); ++i)
-    near.push_back(classes[i] == kSameSwitch && !has(pairs[i], slow));
-  const std::vector<int> group = groups_of(hosts, pairs, near);
-  std::map<int, std::vector<int>> members;
-  std::size_t largest = 0;
-  for (int host = 0; host < hosts; ++host) {
-    if (slow[host]) continue;
-    std::vector<int>& own = members[group[host]];
-    own.push_back(host);
-    largest = std::max(largest, own.size());
-  }
+  for (const HostPair& pair : pairs) near.push_back(pair.path_class == kSameSwitch && !has(pair, slow));
+  const DisjointGroups groups = groups_of(hosts, pairs, near);
   std::vector<int> order;
-  for (std::size_t turn = 0; turn < largest; ++turn)
-    for (const auto& [number, own] : members)
-      if (turn < own.size()) order.push_back(own[turn]);
+  for (int turn = 0; turn < hosts; ++turn)
+    for (const int group : groups.all())
+      if (const std::vector<int> members = groups.members(group); !slow[group] && turn < std::ssize(members))
+        order.push_back(members[turn]);
   return order;
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <tuple>
 
+#include "core/ranges.hpp"
 #include "runner/measure/sampler.hpp"
 
 namespace stepcast {
@@ -22,10 +23,6 @@ constexpr std::size_t kStreamMessage = std::size_t{1} << 20U;  ///< gloo's large
 int repetitions(std::size_t bytes, double bytes_per_sample, int most, int least = 2) {
   return static_cast<int>(std::clamp(bytes_per_sample / static_cast<double>(bytes),
                                      static_cast<double>(least), static_cast<double>(most)));
-}
-
-std::size_t largest_of(const std::vector<std::size_t>& sizes) {
-  return sizes.empty() ? 0 : *std::ranges::max_element(sizes);
 }
 
 /// A matrix multiplication of fixed size as a plain loop, bound by arithmetic, with all data in the core's
@@ -81,9 +78,9 @@ class Prober {
  public:
   Prober(RankSession& session, const BackendFactory& factory, const ProbeSettings& settings)
       : session_(session), backend_(*session.backend), factory_(factory), settings_(settings) {
-    const std::size_t bytes =
-        std::max({32 * kStreamMessage, MessageWalk::region_bytes(largest_of(settings.message_sizes)),
-                  largest_of(settings.array_sizes)});
+    const std::size_t bytes = std::max(
+        {32 * kStreamMessage, MessageWalk::region_bytes(largest_of(settings.message_sizes, std::identity())),
+         largest_of(settings.array_sizes, std::identity())});
     out_ = backend_.memory(bytes);
     in_ = backend_.memory(bytes);
     std::fill_n(static_cast<float*>(out_.get()), bytes / sizeof(float), 1.0F);

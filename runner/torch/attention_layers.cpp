@@ -131,7 +131,8 @@ AttentionFunction split_heads(LayerBuilder& builder, const Layer& layer, Attenti
     std::vector<torch::Tensor> parts;
     std::vector<std::int64_t> heads;
     for (const torch::Tensor* one : {&q, &k, &v}) {
-      parts.push_back(one->unflatten(1, {ranks, -1}));
+      const std::int64_t copies = ranks / one->size(1);
+      parts.push_back((copies > 1 ? one->repeat_interleave(copies, 1) : *one).unflatten(1, {ranks, -1}));
       heads.push_back(parts.back().size(2));
     }
     // From [batch, ranks, heads, positions, head]: part r goes to rank r, and that of rank r arrives.
@@ -191,7 +192,6 @@ LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
     projections.push_back(builder.projection(full_name(layer, part), flag("bias")));
   const std::int64_t sequence = layer.input.at(0);
   const std::int64_t heads = layer.sizes.at("heads"), head = layer.output.at(1) / heads;
-  const std::int64_t sharing = heads / layer.sizes.at("kv_heads");
   const LayerFunction same = [](const torch::Tensor& x) { return x; };
   const LayerFunction q_norm = flag("norms") ? builder.rms_norm(full_name(layer, "q_norm")) : same;
   const LayerFunction k_norm = flag("norms") ? builder.rms_norm(full_name(layer, "k_norm")) : same;
@@ -199,6 +199,7 @@ LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
   const std::vector<std::int64_t> positions = builder.model().positions(builder.part().context, sequence);
   const LayerFunction rotate = flag("rotary") ? rotation(positions, head, builder.options()) : same;
   const bool ring = builder.model().parallel.ring, by_heads = builder.model().parallel.ulysses;
+  const std::int64_t sharing = heads / std::max(layer.sizes.at("kv_heads"), by_heads ? ranks : 0);
   const LayerFunction gather =
       ranks > 1 && !ring && !by_heads ? gather_parts(builder, layer, head) : LayerFunction();
   const std::int64_t dropped = layer.sizes.at("dropout");

@@ -168,8 +168,7 @@ class CompiledProgram final : public ProgramRunner {
       buckets_.emplace_back();
       bucket_views_.emplace_back();
       if (!used.contains(index)) continue;
-      std::int64_t elements = 0;
-      for (const int tensor : bucket.tensors) elements += gradient(tensor).numel();
+      const std::int64_t elements = sum_of(bucket.tensors, [this](int t) { return gradient(t).numel(); });
       buckets_.back() =
           torch::zeros({elements}, on_device(bucket.half ? torch::kFloat16 : model_.dtypes().reduced));
       std::int64_t offset = 0;

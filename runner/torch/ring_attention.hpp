@@ -62,13 +62,6 @@ struct AttentionRing {
     scores = scores.div_(std::sqrt(static_cast<double>(q.size(-1))));
     return window.masked ? scores.masked_fill_(future, -std::numeric_limits<double>::infinity()) : scores;
   }
-
-  [[nodiscard]] torch::Tensor begin(const Shift& shift, const torch::Tensor& sent) const {
-    return model->collective(shift.begin, sent);
-  }
-  [[nodiscard]] torch::Tensor end(const Shift& shift, const torch::Tensor& arriving) const {
-    return model->collective(shift.end, arriving);
-  }
 };
 
 /// Partial result of a step: its output, and the logarithm of the sum of its exponentials.
@@ -103,14 +96,14 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     AttendedPart whole;
     for (int i = 0; i < ring->ranks(); ++i) {
       const bool goes_on = i + 1 < ring->ranks();
-      torch::Tensor next = goes_on ? ring->begin(ring->forward[i], both) : torch::Tensor();
+      torch::Tensor next = goes_on ? ring->model->collective(ring->forward[i].begin, both) : torch::Tensor();
       const Window window = ring->window(ring->owner(i), q.size(2));
       AttendedPart part = part_of(*ring, queries, both, window);
       if (i == 0)
         whole = std::move(part);
       else
         add(part, window, whole);
-      if (goes_on) both = ring->end(ring->forward[i], next);
+      if (goes_on) both = ring->model->collective(ring->forward[i].end, next);
       if (i == 0) kept = both;
     }
     torch::Tensor output = whole.output.to(q.scalar_type()).flatten(1, 2).transpose(1, 2).flatten(2);
@@ -141,11 +134,11 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
         travelling = of_both;
       else if (i == 1)
         travelling = torch::cat({both, of_both});
-      const torch::Tensor arriving = ring->begin(shift, travelling);
+      const torch::Tensor arriving = ring->model->collective(shift.begin, travelling);
       const Window window = ring->window(ring->owner(i + 1), queries.size(-2));
       torch::Tensor own = torch::zeros_like(both);
       add_gradients(*ring, window, {queries, given, inner, saved[3]}, both, of_queries, own);
-      travelling = ring->end(shift, arriving);
+      travelling = ring->model->collective(shift.end, arriving);
       if (goes_on) both = travelling.narrow(0, 0, 2);
       of_both = i == 0 ? own : travelling.narrow(0, goes_on ? 2 : 0, 2).add_(own);
     }

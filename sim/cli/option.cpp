@@ -12,7 +12,6 @@
 #include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
-
 namespace {
 
 /// Result of a parser of units; its errors become UsageErrors.
@@ -33,6 +32,8 @@ po::value_semantic* value_of(const StrategyOption& option) {
   auto* value = po::value<std::string>();
   return option.standard.empty() ? value : value->default_value("", option.standard);
 }
+
+bool is_folder(const std::string& place) { return place.ends_with('/'); }
 
 }  // namespace
 
@@ -126,12 +127,6 @@ TrainingConfig training_config(const po::variables_map& values) {
   return training_config(given_options(values));
 }
 
-namespace {
-
-bool is_folder(const std::string& place) { return place.ends_with('/'); }
-
-}  // namespace
-
 void check_timeline(const po::variables_map& values, int world_size) {
   const std::set<int> ranks = numbers_option(values, "timeline-ranks");
   if (world_size > 0 && !ranks.empty() && *ranks.rbegin() >= world_size)
@@ -195,6 +190,14 @@ void write_or_print(const po::variables_map& values, const std::string& text) {
 std::string written_line() {
   return fmt::format("# Written by stepcast {}: {}\n", make_run_context("", command_line()).stepcast.text(),
                      printable(joined(command_line(), " ")));
+}
+
+ImportTexts import_texts(const po::variables_map& values) {
+  static const YamlNode kOptions = YamlNode::shipped("commands/importers.yaml").at("options");
+  ImportTexts given;
+  for (const auto& [name, text] : given_options(values))
+    if (kOptions.has(name)) given[name] = text;
+  return given;
 }
 
 std::string import_report(const Imported& imported) {

@@ -95,6 +95,9 @@ void write_or_print(const po::variables_map& values, const std::string& text);
 /// First line of a YAML file: a comment with the version and the command line.
 std::string written_line();
 
+/// Given options of commands/importers.yaml.
+ImportTexts import_texts(const po::variables_map& values);
+
 /// What an importer understood, assumed and ignored, a line each.
 std::string import_report(const Imported& imported);
 

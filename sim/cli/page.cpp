@@ -62,7 +62,7 @@ const YamlNode& command_page(const std::string& name) {
   return cached(pages, name, [&] {
     return YamlNode::shipped("commands/" + name + ".yaml")
         .allow_only({"description", "usage", "group", "positional", "options", "more", "costs", "kernels",
-                     "free", "json", "yaml", "kinds"});
+                     "free", "json", "yaml", "kinds", "job_script"});
   });
 }
 

@@ -1,5 +1,3 @@
-#include "sim/commands/import.hpp"
-
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -62,13 +60,4 @@ const Registration<Command> kImport{
     commands(), {.name = "import", .value = {.run = run, .ending = kinds_text}, .order = 24}};
 
 }  // namespace
-
-ImportTexts import_texts(const po::variables_map& values) {
-  static const YamlNode kOptions = YamlNode::shipped("commands/importers.yaml").at("options");
-  ImportTexts given;
-  for (const auto& [name, text] : given_options(values))
-    if (kOptions.has(name)) given[name] = text;
-  return given;
-}
-
 }  // namespace stepcast

@@ -1,9 +1,9 @@
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <set>
 
+#include "core/clocks.hpp"
 #include "core/expression.hpp"
 #include "core/file.hpp"
 #include "core/table.hpp"
@@ -178,8 +178,7 @@ void write_files(const po::variables_map& values, PlanModels& models, const Plan
 }
 
 ExitCode run(const po::variables_map& values) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
+  const double start_s = wall_clock_s();
   const PlanProblem problem = problem_of(values);
   PlanModels models(problem);
   const std::string only = text_option(values, "only");
@@ -209,7 +208,7 @@ ExitCode run(const po::variables_map& values) {
                               : winner_text(models, outcome.plans.front().plan, launches);
   std::cout << text;
   write_files(values, models, outcome, launches, text);
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double seconds = wall_clock_s() - start_s;
   const auto rate = [](std::size_t plans, double time_s) {
     return short_number(static_cast<double>(plans) / std::max(time_s, 1e-9));
   };

@@ -6,7 +6,6 @@
 #include "core/yaml.hpp"
 #include "models/model.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/commands/import.hpp"
 #include "topologies/cluster_text.hpp"
 
 namespace stepcast {

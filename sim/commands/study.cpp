@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -9,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/clocks.hpp"
 #include "core/file.hpp"
 #include "core/processes.hpp"
 #include "core/program.hpp"
@@ -182,10 +182,7 @@ void print_rows(const Study& study, const StudyRows& rows) {
   Table table(header);
   for (const StudyPoint* point : shown) {
     std::vector<std::string> line = name_cells(study, *point, "-");
-    for (const auto& [column, title] : columns) {
-      const auto value = rows.at(point->key).value(column);
-      line.push_back(value ? column_text(column, *value) : "-");
-    }
+    for (const auto& [column, title] : columns) line.push_back(column_text(rows.at(point->key), column, "-"));
     table.add(line);
   }
   std::cout << '\n' << table.text();
@@ -221,9 +218,9 @@ StudyRows answers_of(const Study& study, const StudyRun& run, const std::string&
       const std::vector<std::string> more = experiment->measured_words(point);
       words.insert(words.end(), more.begin(), more.end());
     }
-    const auto start = std::chrono::steady_clock::now();
+    const double start_s = wall_clock_s();
     Result result = answer(words);
-    const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - start;
+    const double answered_s = wall_clock_s() - start_s;
     if (experiment != nullptr) {
       result.context = make_run_context(kResultSchema, command_line());
       result.context.threads = result.configuration.threads;
@@ -231,7 +228,7 @@ StudyRows answers_of(const Study& study, const StudyRun& run, const std::string&
       write_file(experiment->predicted_path(point), to_file_text(result), true);
     }
     StudyRow row = row_of(point, result, point_facts(point, result));
-    if (study.clock) row.set("answer_s", answered.count());
+    if (study.clock) row.set("answer_s", answered_s);
     add_training(row, words, result);
     return row;
   });

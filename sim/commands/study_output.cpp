@@ -17,7 +17,6 @@
 #include "plots/heatmap.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/evidence/errors.hpp"
-#include "sim/study/amdahl.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -279,10 +278,10 @@ void print_groups(const StudyExperiment& experiment, const std::vector<std::stri
 /// 0 for models whose samples are not sequences.
 double tokens_per_sample(const std::string& model) {
   static std::map<std::string, double> known;
-  const auto [entry, is_new] = known.try_emplace(model, 0.0);
-  if (!is_new) return entry->second;
-  const Model loaded = load_model(model);
-  return entry->second = loaded.tokens_per_sample() * loaded.parallel.context;
+  return cached(known, model, [&] {
+    const Model loaded = load_model(model);
+    return loaded.tokens_per_sample() * loaded.parallel.context;
+  });
 }
 
 }  // namespace

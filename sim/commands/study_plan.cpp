@@ -1,10 +1,10 @@
 #include "sim/commands/study_plan.hpp"
 
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
 
+#include "core/clocks.hpp"
 #include "core/error.hpp"
 #include "core/program.hpp"
 #include "core/table.hpp"
@@ -21,12 +21,11 @@ struct AskedSome {
 };
 
 AskedSome ask_some(const Study& study, const AskPoint& ask) {
-  using Clock = std::chrono::steady_clock;
   constexpr std::size_t kSamples = 16;
-  constexpr auto kBudget = std::chrono::seconds(4);
-  const auto start = Clock::now();
+  constexpr double kBudget_s = 4.0;
+  const double start_s = wall_clock_s();
   AskedSome some;
-  for (; some.asked < std::min(kSamples, study.points.size()) && Clock::now() - start < kBudget;
+  for (; some.asked < std::min(kSamples, study.points.size()) && wall_clock_s() - start_s < kBudget_s;
        ++some.asked) {
     // A golden-ratio sequence covers the list evenly.
     const double part = std::fmod(0.5 + 0.6180339887 * static_cast<double>(some.asked), 1.0);
@@ -39,7 +38,7 @@ AskedSome ask_some(const Study& study, const AskPoint& ask) {
       some.failure = "for example '" + point.key + "': " + error.what();
     }
   }
-  some.each_s = std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(some.asked);
+  some.each_s = (wall_clock_s() - start_s) / static_cast<double>(some.asked);
   return some;
 }
 

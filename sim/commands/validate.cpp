@@ -112,21 +112,16 @@ std::string evidence_file(const std::string& name) {
   return (home_folder() / "studies" / "measured" / (name + ".yaml")).string();
 }
 
-struct MeasuredOptions {
-  std::string rows;  ///< path of another table; empty: the set's own
-  bool one = false;  ///< a single set was requested: print its rows
-  bool every_row = false;
-  int jobs = 1;
-  unsigned seed = 1;
-};
+/// Whether a single set was requested, whose rows are printed.
+bool is_single(const po::variables_map& values) { return text_option(values, "measured") != "all"; }
 
 /// Everything that is printed and written of one set, as JSON with keys `text`, `accuracy` and `set` or
 /// `collectives`.
-nlohmann::json validated_set(const std::string& id, const MeasuredOptions& options) {
+nlohmann::json validated_set(const std::string& id, const po::variables_map& values, int jobs) {
+  const std::string table = text_option(values, "rows");
   if (id == kCollectives) {
     const auto rows = measured_collectives(
-        options.rows.empty() ? find_resource("studies/measured", kCollectives, ".csv").string()
-                             : options.rows);
+        table.empty() ? find_resource("studies/measured", kCollectives, ".csv").string() : table);
     nlohmann::json json{{"text", id + "\n" + measured_collectives_text(rows) + "\n"},
                         {"accuracy", accuracy_of(id, rows)}};
     for (const CollectiveErrors& one : collective_errors(rows))
@@ -138,24 +133,25 @@ nlohmann::json validated_set(const std::string& id, const MeasuredOptions& optio
                                      {"data_sheet", one.sheet.geometric_mean()}});
     return json;
   }
-  SetResult result{read_rows(measured_path(id), options.rows), {}};
-  result.forecast = forecast(result.set, asked_here(), {.jobs = options.jobs, .seed = options.seed});
-  return {{"text", set_text(result, options.one, options.every_row)},
+  SetResult result{read_rows(measured_path(id), table), {}};
+  result.forecast = forecast(result.set, asked_here(), {.jobs = jobs, .seed = values["seed"].as<unsigned>()});
+  return {{"text", set_text(result, is_single(values), flag_option(values, "every-row"))},
           {"accuracy", accuracy_of(result.set, result.forecast)},
           {"set", json_of(result.set, result.forecast)}};
 }
 
 /// Validates sets concurrently in child processes, those with the most rows first: they take the longest.
-std::vector<nlohmann::json> validated_sets(std::vector<std::string> ids, const MeasuredOptions& options) {
-  if (ids.size() == 1) return {validated_set(ids.front(), options)};
+std::vector<nlohmann::json> validated_sets(std::vector<std::string> ids, const po::variables_map& values,
+                                           int jobs) {
+  if (ids.size() == 1) return {validated_set(ids.front(), values, jobs)};
   std::map<std::string, std::size_t> rows;
   for (const std::string& id : ids)
     rows[id] = id == kCollectives ? 0 : read_rows(measured_path(id)).rows.size();
   std::ranges::stable_sort(ids, std::greater<>(), [&](const std::string& id) { return rows[id]; });
-  MeasuredOptions each = options;
-  each.jobs = std::max(1, options.jobs / static_cast<int>(ids.size()));
-  const auto texts = parallel_map(ids.size(), std::min<int>(options.jobs, static_cast<int>(ids.size())),
-                                  [&](std::size_t i) { return validated_set(ids[i], each).dump(); });
+  const auto count = static_cast<int>(ids.size());
+  const auto texts = parallel_map(ids.size(), std::min(jobs, count), [&](std::size_t i) {
+    return validated_set(ids[i], values, std::max(1, jobs / count)).dump();
+  });
   auto results = transformed(texts, [](const std::string& text) { return nlohmann::json::parse(text); });
   std::ranges::sort(results, {},
                     [](const nlohmann::json& one) { return one["accuracy"]["set"].get<std::string>(); });
@@ -166,7 +162,7 @@ std::vector<nlohmann::json> validated_sets(std::vector<std::string> ids, const M
 ExitCode check_accuracy(const std::vector<SetAccuracy>& sets, const po::variables_map& values) {
   const std::string path = evidence_file("accuracy");
   if (flag_option(values, "accept")) {
-    if (text_option(values, "measured") != "all")
+    if (is_single(values))
       throw UsageError("--accept requires --measured with all sets, because the file contains all");
     write_file(path, accuracy_yaml(sets), true);
     std::cerr << "wrote " << path << '\n';
@@ -182,21 +178,18 @@ ExitCode check_accuracy(const std::vector<SetAccuracy>& sets, const po::variable
 
 ExitCode run_measured(const po::variables_map& values) {
   const std::string requested = text_option(values, "measured");
-  const bool json = flag_option(values, "json");
-  MeasuredOptions options{.rows = text_option(values, "rows"),
-                          .one = requested != "all",
-                          .every_row = flag_option(values, "every-row"),
-                          .jobs = jobs_option(values),
-                          .seed = values["seed"].as<unsigned>()};
-  if (!options.one && !options.rows.empty()) throw UsageError("--rows requires --measured ID, one set");
+  const bool json = flag_option(values, "json"), single = is_single(values);
+  const int jobs = jobs_option(values);
+  if (!single && !text_option(values, "rows").empty())
+    throw UsageError("--rows requires --measured ID, one set");
   std::vector<std::string> ids = measured_ids();
   ids.emplace_back(kCollectives);
-  if (options.one && std::ranges::find(ids, requested) == ids.end())
+  if (single && std::ranges::find(ids, requested) == ids.end())
     throw UsageError("--measured: {}", unknown_name("set", requested, ids));
-  if (options.one) ids = {requested};
+  if (single) ids = {requested};
   nlohmann::json all{{"sets", nlohmann::json::array()}, {"lineage", nlohmann::json::array()}};
   std::vector<SetAccuracy> accuracy;
-  for (nlohmann::json& one : validated_sets(ids, options)) {
+  for (nlohmann::json& one : validated_sets(ids, values, jobs)) {
     if (!json) std::cout << one["text"].get<std::string>();
     accuracy.push_back(one["accuracy"]);
     all["accuracy"].push_back(std::move(one["accuracy"]));
@@ -207,7 +200,7 @@ ExitCode run_measured(const po::variables_map& values) {
     all["sets"].push_back(std::move(one["set"]));
     all["lineage"].push_back(make_ancestor("measured rows", measured_path(accuracy.back().set)));
   }
-  if (!json && !options.one) std::cout << accuracy_text(accuracy);
+  if (!json && !single) std::cout << accuracy_text(accuracy);
   write_json_output(values, kMeasuredSchema, std::move(all));
   return check_accuracy(accuracy, values);
 }

@@ -9,6 +9,65 @@
 #include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
+namespace {
+
+/// `7 % while measuring, 40 % while running`, medians over the cases; "" where others took next to nothing.
+std::string taken_in_words(const std::vector<Case>& cases) {
+  constexpr double kNothing = 0.02;
+  std::vector<std::string> words;
+  for (const char* when : {"measuring", "calibrating", "running"}) {
+    std::vector<double> parts;
+    for (const Case& one : cases)
+      if (const auto found = one.machines.find(when);
+          found != one.machines.end() && one.error_at_equal_speed())
+        parts.push_back(found->second.lost_fraction);
+    if (!parts.empty() && median(parts) >= kNothing)
+      words.push_back(percent_text(median(parts), 0) + " while " + when);
+  }
+  return joined(words);
+}
+
+Speedup speedup_over(const Case& scaled, const Case& single, bool strong) {
+  Speedup speedup{&scaled, single.configuration, strong};
+  const double batches = strong ? 1.0 : scaled.configuration.data_parallel;
+  if (const auto& time = scaled.measured; time && single.measured && single.measured->value > 0.0) {
+    const double work = batches * single.measured->value;
+    speedup.measured = {work / time->value, work / time->high, work / time->low};
+  }
+  if (scaled.predicted && single.predicted && single.predicted->value > 0.0)
+    speedup.predicted = batches * single.predicted->value / scaled.predicted->value;
+  return speedup;
+}
+
+/// The training of one rank: with the same batch, or with all batches of the step, and the same number of
+/// micro-batches. It keeps options of every training: precision, recomputation, execution.
+Configuration single_of(const Configuration& c, bool strong) {
+  Configuration single = c;
+  single.strategy = "single";
+  single.world_size = 1;
+  single.batch = strong ? c.batch * c.data_parallel : c.batch;
+  single.options.erase("algorithm");
+  for (const KnownOption& known : known_options()) single.options.erase(known.option.name);
+  single.label = single.strategy;
+  return single;
+}
+
+/// The baseline of `scaled`, which may have another backend but no other device; null if there is none.
+const Case* baseline_of(const Case& scaled, const std::vector<Case>& cases, bool strong) {
+  const Case* found = nullptr;
+  Configuration wanted = single_of(scaled.configuration, strong);
+  for (const Case& one : cases) {
+    const bool same_backend = one.configuration.backend == scaled.configuration.backend;
+    const bool same_device =
+        !one.prediction || !scaled.prediction ||
+        one.prediction->result.configuration.device == scaled.prediction->result.configuration.device;
+    wanted.backend = one.configuration.backend;
+    if (same_case(one.configuration, wanted) && same_device && (!found || same_backend)) found = &one;
+  }
+  return found;
+}
+
+}  // namespace
 
 Estimate estimate_of(const std::vector<double>& values) {
   return {median(values), quantile(values, 0.0), quantile(values, 1.0)};
@@ -77,26 +136,6 @@ Errors errors_by(const std::vector<Case>& cases, std::optional<double> (Case::*e
   return summary_of(errors);
 }
 
-namespace {
-
-/// `7 % while measuring, 40 % while running`, medians over the cases; "" where others took next to nothing.
-std::string taken_in_words(const std::vector<Case>& cases) {
-  constexpr double kNothing = 0.02;
-  std::vector<std::string> words;
-  for (const char* when : {"measuring", "calibrating", "running"}) {
-    std::vector<double> parts;
-    for (const Case& one : cases)
-      if (const auto found = one.machines.find(when);
-          found != one.machines.end() && one.error_at_equal_speed())
-        parts.push_back(found->second.lost_fraction);
-    if (!parts.empty() && median(parts) >= kNothing)
-      words.push_back(percent_text(median(parts), 0) + " while " + when);
-  }
-  return joined(words);
-}
-
-}  // namespace
-
 std::string machine_verdict(const std::vector<Case>& cases) {
   constexpr double kAsFast = 0.02;
   std::vector<double> raw, slower;
@@ -121,48 +160,6 @@ std::string machine_verdict(const std::vector<Case>& cases) {
   return "the machine was " + speed + " while measuring; " + share +
          (taken.empty() ? "" : "; others took of the processor time " + taken);
 }
-
-namespace {
-
-Speedup speedup_over(const Case& scaled, const Case& single, bool strong) {
-  Speedup speedup{&scaled, single.configuration, strong};
-  const double batches = strong ? 1.0 : scaled.configuration.data_parallel;
-  if (const auto& time = scaled.measured; time && single.measured && single.measured->value > 0.0) {
-    const double work = batches * single.measured->value;
-    speedup.measured = {work / time->value, work / time->high, work / time->low};
-  }
-  if (scaled.predicted && single.predicted && single.predicted->value > 0.0)
-    speedup.predicted = batches * single.predicted->value / scaled.predicted->value;
-  return speedup;
-}
-
-/// The training of one rank: with the same batch, or with all batches of the step, and the same number of
-/// micro-batches. It keeps options of every training: precision, recomputation, execution.
-Configuration single_of(const Configuration& c, bool strong) {
-  Configuration single = c;
-  single.strategy = "single";
-  single.world_size = 1;
-  single.batch = strong ? c.batch * c.data_parallel : c.batch;
-  single.options.erase("algorithm");
-  for (const KnownOption& known : known_options()) single.options.erase(known.option.name);
-  single.label = single.strategy;
-  return single;
-}
-
-/// The baseline of `scaled`, which may have another backend but no other device; null if there is none.
-const Case* baseline_of(const Case& scaled, const std::vector<Case>& cases, bool strong) {
-  const Case* found = nullptr;
-  Configuration wanted = single_of(scaled.configuration, strong);
-  for (const Case& one : cases) {
-    const bool same_backend = one.configuration.backend == scaled.configuration.backend;
-    const bool same_device = !one.prediction || !scaled.prediction || one.device() == scaled.device();
-    wanted.backend = one.configuration.backend;
-    if (same_case(one.configuration, wanted) && same_device && (!found || same_backend)) found = &one;
-  }
-  return found;
-}
-
-}  // namespace
 
 std::vector<Speedup> speedups(const std::vector<Case>& cases) {
   std::vector<Speedup> result;

@@ -77,10 +77,6 @@ struct Case {
   /// Machine speed while `measuring`, `calibrating` and `running`, if known.
   std::map<std::string, MachineSpeed> machines{};
 
-  /// Device of the prediction; "": the measured one.
-  [[nodiscard]] std::string device() const {
-    return prediction != nullptr ? prediction->result.configuration.device : "";
-  }
   /// True if it is measured and predicted.
   [[nodiscard]] bool has_error() const { return measured && predicted && measured->value > 0.0; }
   /// predicted / measured - 1. \pre has_error()

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 #include "sim/evidence/compare.hpp"
@@ -27,10 +28,9 @@ std::string blind_text(const Case& one) {
 }
 
 std::string better_text(const Case& one) {
-  std::vector<std::string> words;
-  for (const auto& [name, error] : better_trivial_predictors(one))
-    words.push_back(name + " " + signed_percent_text(error));
-  return joined(words);
+  return joined(transformed(better_trivial_predictors(one), [](const auto& better) {
+    return better.first + " " + signed_percent_text(better.second);
+  }));
 }
 
 /// `1.745 (+15.9 %)`

@@ -22,22 +22,18 @@ double Errors::geometric_mean() const { return std::expm1(log.mean); }
 
 Errors summary_of(const std::vector<ForecastError>& rows) {
   if (rows.empty()) return {};
-  std::vector<double> with_sign, relative, logarithmic;
-  for (const ForecastError& row : rows) {
-    with_sign.push_back(row.relative);
-    relative.push_back(std::abs(row.relative));
-    logarithmic.push_back(std::abs(std::log1p(row.relative)));
-  }
+  const auto with_sign = transformed(rows, &ForecastError::relative);
+  const auto relative = transformed(with_sign, [](double error) { return std::abs(error); });
+  const auto logarithmic = transformed(with_sign, [](double error) { return std::abs(std::log1p(error)); });
   const auto worst = std::ranges::max_element(relative) - relative.begin();
   return {rows.size(), mean_of(with_sign), statistics_of(relative), statistics_of(logarithmic), rows[worst]};
 }
 
 std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<ForecastError>& rows) {
-  const auto summary = [](const auto& group) {
-    return summary_of(transformed(group.second, [](const ForecastError* row) { return *row; }));
-  };
-  return transformed(grouped(rows, &ForecastError::group),
-                     [&](const auto& group) { return std::pair(group.first, summary(group)); });
+  return transformed(grouped(rows, &ForecastError::group), [](const auto& group) {
+    return std::pair(group.first,
+                     summary_of(transformed(group.second, [](const auto* row) { return *row; })));
+  });
 }
 
 std::string errors_table(const std::string& groups, const std::vector<ForecastError>& rows) {

@@ -32,8 +32,8 @@ bool is_measured_collectives(const std::string& head) {
 }
 
 NcclHints hints_of(const ImportTexts& options) {
-  NcclHints hints{.kind = option_or(options, "collective")};
-  if (const std::string gpus = option_or(options, "gpus"); !gpus.empty()) {
+  NcclHints hints{.kind = value_or(options, "collective", "")};
+  if (const std::string gpus = value_or(options, "gpus", ""); !gpus.empty()) {
     hints.gpus = number_in<int>(gpus).value_or(0);
     if (hints.gpus < 2) throw UsageError("--gpus: found '{}', expected a whole number of at least 2", gpus);
   }
@@ -152,7 +152,7 @@ void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSam
 Imported import_collectives(const std::vector<std::string>& paths, const ImportTexts& options) {
   Imported imported;
   std::vector<NcclSample> samples = read_all(paths, options, imported);
-  const std::string device = keep_device(option_or(options, "device"), samples, imported);
+  const std::string device = keep_device(value_or(options, "device", ""), samples, imported);
   refuse_contradictions(samples);
   imported.understood.push_back(sizes_text(samples) + ", on " + device);
   const auto between = [&](const NcclSample& sample) {

@@ -216,19 +216,17 @@ struct NcclTextReader {
                                              run.rows.front().line, run.test));
       return kind;
     }
-    std::vector<CollectiveKind> fitting;
     std::vector<std::string> names;
     for (const auto& [name, kind] : kNcclKinds) {
       const GpuRange range = gpus_of(kind, ratio);
       if (!ratio.known() || !allows_kind(run.rows.front(), kind) || range.first > range.last) continue;
       if (stated > 0 && !range.contains(stated)) continue;
-      fitting.push_back(kind);
-      names.push_back(name);
+      names.emplace_back(name);
     }
-    if (fitting.size() == 1) {
+    if (names.size() == 1) {
       result.assumed.push_back(fmt::format("line {}: busbw / algbw = {:.4g} is that of {}",
                                            run.rows.front().line, ratio.middle(), names[0]));
-      return fitting.front();
+      return nccl_kind(names.front());
     }
     throw InputError("{}: the file does not name its test; --collective does: {}",
                      where(run.rows.front().line), joined(names.empty() ? nccl_kind_names() : names));
@@ -310,7 +308,7 @@ int count_hosts(const RanksOfGpus& ranks) {
   std::map<std::string, int> most;  // ranks at one GPU, by host name
   for (const auto& [gpu, at_gpu] : ranks)
     most[gpu.first] = std::max(most[gpu.first], static_cast<int>(at_gpu.size()));
-  return std::max(1, total_of(most, [](const auto& host) { return host.second; }));
+  return std::max(1, sum_of(most, [](const auto& host) { return host.second; }));
 }
 
 void set_device(std::string& device, const std::string& name, const std::string& where) {

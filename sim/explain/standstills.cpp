@@ -5,6 +5,7 @@
 #include <functional>
 #include <tuple>
 
+#include "records/result.hpp"
 #include "schedule/operations.hpp"
 #include "sim/explain/recorded_step.hpp"
 

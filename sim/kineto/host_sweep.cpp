@@ -7,8 +7,6 @@
 #include <set>
 #include <utility>
 
-#include "sim/kineto/micro_batches.hpp"
-
 namespace stepcast {
 namespace {
 

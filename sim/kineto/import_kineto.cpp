@@ -219,7 +219,7 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
 }
 
 int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& imported) {
-  if (const std::string given = option_or(options, "batch"); !given.empty()) {
+  if (const std::string given = value_or(options, "batch", ""); !given.empty()) {
     const auto batch = number_in<int>(given);
     if (!batch || *batch < 1 || *batch % run.micro_batches != 0)
       throw UsageError("--batch: found '{}', expected a multiple of {}, the number of micro-batches", given,
@@ -242,7 +242,7 @@ std::string name_of(const std::string& path) {
 
 Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts& options) {
   Imported imported{.schema = kTraceSchema};
-  const ProfiledRun run = read_profiled_run(paths, option_or(options, "model"));
+  const ProfiledRun run = read_profiled_run(paths, value_or(options, "model", ""));
   const RankProfile& any = run.ranks.front();
   const std::map<std::string, double> summary = step_summary(run);
   report_step(run, summary, imported);

@@ -4,6 +4,7 @@
 #include <map>
 #include <ranges>
 #include <set>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
@@ -13,7 +14,6 @@
 #include "core/units.hpp"
 #include "sim/kineto/device_times.hpp"
 #include "sim/kineto/host_sweep.hpp"
-#include "sim/kineto/micro_batches.hpp"
 
 namespace stepcast {
 namespace {
@@ -278,6 +278,30 @@ void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfil
         std::ranges::max_element(types, {}, [](const auto& each) { return each.second; })->first;
 }
 
+/// Leaves out gradients of a forward's input, which is no parameter: of one that was received, as by a stage
+/// of a pipeline, or whose first extent is the batch. Parameters of the same size stay.
+void drop_input_gradients(const KinetoFile& file, int batch, ProfiledStep& step) {
+  if (step.operations.empty()) return;
+  const double begin = file.events[step.operations.front().event].begin;
+  const bool receives = std::ranges::any_of(
+      step.collectives, [&](const auto& call) { return call.kind == "recv" && call.called < begin; });
+  int micro_batch = -1;
+  for (ProfiledOperation& each : step.operations) {
+    if (std::exchange(micro_batch, each.micro_batch) == each.micro_batch) continue;
+    const auto dims = dims_of(file, file.events[each.event]);
+    const auto input = std::ranges::find_if_not(dims, [](const auto& extents) { return extents.empty(); });
+    if (input == dims.end() || (!receives && input->front() != batch)) continue;
+    const double size = elements_of(*input);
+    const auto found = std::ranges::find(each.gradients, size, &ReadyGradient::elements);
+    if (found == each.gradients.end() ||
+        std::ranges::count(dims, size, elements_of) >
+            std::ranges::count(each.gradients, size, &ReadyGradient::elements))
+      continue;
+    each.gradients.erase(found);
+    --step.gradients;
+  }
+}
+
 void find_strategy(const KinetoFile& file, RankProfile& profile) {
   bool ddp = false, fsdp = false;
   for (const std::string& name : file.names) {
@@ -310,6 +334,27 @@ void choose_step(const DeviceReport& device, RankProfile& profile) {
 }
 
 }  // namespace
+
+void split_forwards(ProfiledStep& step) {
+  std::vector<std::pair<double, int>> begun;
+  for (int i = 0; i < static_cast<int>(step.operations.size()); ++i)
+    if (step.operations[i].node_begin < 1e300) begun.emplace_back(step.operations[i].node_begin, i);
+  std::ranges::sort(begun);
+  std::vector<int> lasts;
+  for (const auto& [time, operation] : begun)
+    if (lasts.empty() || operation > lasts.back()) lasts.push_back(operation);
+  if (std::ssize(lasts) <= step.micro_batches) return;
+  std::vector<std::size_t> gradients(lasts.size());
+  std::vector<int> numbers;
+  for (const ProfiledOperation& each : step.operations) {
+    const auto last = std::ranges::lower_bound(lasts, static_cast<int>(numbers.size()));
+    numbers.push_back(static_cast<int>(std::min(last, lasts.end() - 1) - lasts.begin()));
+    gradients[numbers.back()] += each.gradients.size();
+  }
+  if (gradients[0] == 0 || std::ranges::count(gradients, gradients[0]) != std::ssize(lasts)) return;
+  for (std::size_t i = 0; i < numbers.size(); ++i) step.operations[i].micro_batch = numbers[i];
+  step.micro_batches = static_cast<int>(lasts.size());
+}
 
 RankProfile read_rank_profile(const std::string& path) {
   const KinetoFile file = read_kineto(path);

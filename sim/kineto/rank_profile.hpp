@@ -114,6 +114,10 @@ struct RankProfile {
   std::vector<std::string> notes{};       ///< steps that were left out, cut files
 };
 
+/// Numbers the micro-batches whose forwards follow each other, as in pipelines. A backward begins where nodes
+/// go on to a later operation, the last of its forward. All have equally many gradients.
+void split_forwards(ProfiledStep& step);
+
 /// Reads a profile's steps. \throws InputError with what was found if there is no training step
 RankProfile read_rank_profile(const std::string& path);
 

@@ -7,7 +7,7 @@
 #include "core/ranges.hpp"
 #include "sim/replay/dispatch.hpp"
 #include "sim/replay/memory.hpp"
-#include "sim/strategies/fsdp_units.hpp"
+#include "sim/strategies/layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/devices.hpp"
 
@@ -16,7 +16,7 @@ namespace {
 
 /// Replicas of the pipeline stage of `rank`, or the ranks that share one.
 StridedRanks replicas_of(const PlanView& view, int rank) {
-  return {rank * view.stage_stride, view.zero > 0 ? view.sharers() : view.replicas(), view.batch_stride};
+  return {rank * view.stage_stride, view.layout.shards, view.batch_stride};
 }
 
 /// Those of the replicas of a stage, or of the ranks that share one, that have the same experts: one if they
@@ -138,7 +138,7 @@ PlanBounds::PlanBounds(PlanModels& models, bool links)
 
 double PlanBounds::step_s(const Plan& plan) {
   const PlanView view = view_of(models_, plan);
-  return view.is_sharded() ? sharded_s(view) : pipelined_s(view);
+  return view.layout.fsdp ? sharded_s(view) : pipelined_s(view);
 }
 
 double PlanBounds::ordered_step_s(const Plan& plan, double unordered) {
@@ -291,14 +291,15 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
   const SegmentRange range = view.chunks[rank];
   const auto first = static_cast<std::size_t>(range.first);
   const SegmentBytes& held = memory_.segment_bytes(view.model);
-  const CollectiveKind kind = view.zero > 0 ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
+  const Layout::Gather gathered = view.layout.gather;
+  const CollectiveKind kind =
+      gathered == Layout::Gather::kNever ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter;
   const double reduced = std::max(links_.pieces_s(kind, Bytes(held.dense.reduced.of(range)), replicas),
                                   links_.pieces_s(kind, Bytes(held.experts.reduced.of(range)), others));
   // A segment that reduces nothing ends its backward after the gradients of the others.
   const double tail =
       std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas), reduced - backward_s);
-  if (view.zero == 0 || view.zero == 3 || view.plan.text("gather-parameters") == "forward")
-    return tail + updates_s;  // gathered before the forward, or not
+  if (gathered != Layout::Gather::kAfterUpdate) return tail + updates_s;
   // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
   // not.
   const double last_gather =
@@ -324,9 +325,9 @@ double PlanBounds::pipelined_s(const PlanView& view) {
     const SegmentTimes& own = times(view, static_cast<int>(rank) * view.stage_stride);
     double busy = 0.0, updates = 0.0, issued = 0.0;
     for (std::size_t chunk = rank; chunk < chunks.size(); chunk += count) {
-      issued += issue_s(view, chunks[chunk], view.sharers());
+      issued += issue_s(view, chunks[chunk], view.layout.sharers());
       busy += parts * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
-      updates += optimizer_s(view, own, chunks[chunk], view.sharers());
+      updates += optimizer_s(view, own, chunks[chunk], view.layout.sharers());
     }
     const double forward = forward_s(view, own, chunks[rank]), backward = backward_s(view, own, chunks[rank]);
     const double deferred = view.splits_backward() ? own.weights_s.of(chunks[rank]) : 0.0;
@@ -354,7 +355,7 @@ double PlanBounds::ordered_s(const PlanView& view) {
   const SegmentTimes& first = times(view, 0);
   double updates = 0.0;
   for (std::size_t chunk = 0; chunk < view.chunks.size(); chunk += static_cast<std::size_t>(view.shape.ranks))
-    updates += optimizer_s(view, first, view.chunks[chunk], view.sharers());
+    updates += optimizer_s(view, first, view.chunks[chunk], view.layout.sharers());
   const double backward = costs.front().backward_s;
   return OrderedPipeline{view.shape, std::move(costs)}.end_of_first_rank() +
          after_backward_s(view, 0, backward, updates);
@@ -364,8 +365,8 @@ double PlanBounds::sharded_s(const PlanView& view) {
   const SegmentRange all = view.chunks.front();
   const SegmentTimes& own = times(view, 0);
   const std::vector<FsdpUnit>& units = memory_.units(view);
-  const int parts = view.shape.micro_batches, shards = view.replicas() / view.plan.copies();
-  const StridedRanks copy{0, shards, view.tensor}, replicas{0, view.plan.copies(), view.tensor * shards};
+  const int parts = view.shape.micro_batches, shards = view.layout.shards;
+  const StridedRanks copy{0, shards, view.tensor}, replicas{0, view.layout.replicas, view.tensor * shards};
   const int apart = view.expert * view.expert_tensor;
   const StridedRanks same_experts{0, shards * view.tensor / apart, apart};
   const double computed = parts * (forward_s(view, own, all) + backward_s(view, own, all));
@@ -386,9 +387,8 @@ double PlanBounds::sharded_s(const PlanView& view) {
                     computed + links_.collective_s(CollectiveKind::kAllReduce, first.message(), copy) +
                         optimizer_s(view, own, all, 1));
   // Groups have streams of their own: transfers of units, experts and replicas may overlap.
-  const bool keeps = view.keeps_gathered();
-  const double reductions = view.reduces_each() ? parts : 1.0;
-  const bool averages_each = view.plan.text("accumulate") == "every";
+  const bool keeps = view.layout.gather == Layout::Gather::kBackward;
+  const double reductions = view.layout.reduces_each ? parts : 1.0;
   const double gathers = keeps ? reductions : 2.0 * parts;
   const DeviceModel& device = models_.device();
   const BytesPerSecond memory = device.estimate.memory_efficiency * device.memory_bandwidth;
@@ -404,7 +404,7 @@ double PlanBounds::sharded_s(const PlanView& view) {
         unit.segments, [&](int segment) { return view.model.segments[segment].has_backward(); });
     (experts ? experts_s : units_s) += (again ? gathers : std::min<double>(gathers, parts)) * gather +
                                        reductions * reduce_s(unit, experts ? same_experts : copy);
-    if (!experts) averaged_s += (averages_each ? reductions : 1.0) * average_s(unit);
+    if (!experts) averaged_s += (view.layout.averages_each ? reductions : 1.0) * average_s(unit);
     const auto segment = static_cast<std::size_t>(unit.segments.front());
     if (segment > 0)
       waits[segment] = std::max(waits[segment], gather - after_collectives_s(view, segment - 1));

@@ -1,5 +1,6 @@
 #include "core/file.hpp"
 #include "core/importer.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/plan/launch_reader.hpp"
 
@@ -10,7 +11,7 @@ namespace {
 Imported import_launch(const std::vector<std::string>& paths, const ImportTexts& options) {
   OptionTexts given;
   for (const char* option : {"model", "world-size"})
-    if (const std::string value = option_or(options, option); !value.empty()) given[option] = value;
+    if (const std::string value = value_or(options, option, ""); !value.empty()) given[option] = value;
   const LaunchReading reading = read_launch_text(read_file(paths.front()), paths.front(), "", given);
   Imported imported{.text = "launch: " + reading.program + "\noptions:\n",
                     .understood = reading.understood,

@@ -203,10 +203,8 @@ std::vector<std::string> Launcher::obstacles(PlanModels& models, const Plan& pla
 }
 
 std::vector<Launcher> launchers(PlanModels& models, const std::string& only) {
-  std::vector<Launcher> all;
-  for (const std::string& name : only.empty() ? launcher_names() : std::vector{only})
-    all.emplace_back(name, models);
-  return all;
+  return transformed(only.empty() ? launcher_names() : std::vector{only},
+                     [&](const std::string& name) { return Launcher(name, models); });
 }
 
 }  // namespace stepcast

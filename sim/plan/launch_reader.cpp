@@ -331,14 +331,12 @@ struct TableReader {
                                    "context",  "tensor", "expert", "expert_tensor"};
     if (named_values.value_or("stages-inside", "") == "yes")
       order = {"copies", "shard", "data", "context", "pipeline", "tensor", "expert", "expert_tensor"};
+    const bool shards = named_values.value_or("shards", "no") == "yes";
     std::string text;
     for (const std::string& name : order) {
+      if (shards ? name == "data" : name == "copies" || name == "shard") continue;
       const std::string size = named_values.value_or(name, "1");
-      const bool shards = named_values.value_or("shards", "no") == "yes";
-      const bool one = size == "1" && name != "shard";
-      if (one || size.empty() || size == "0" || (name == "data" && shards) ||
-          ((name == "copies" || name == "shard") && !shards))
-        continue;
+      if (size.empty() || size == "0" || (size == "1" && name != "shard")) continue;
       text += (text.empty() ? "" : ",") + (name == "copies" ? std::string("data") : name) + "=" + size;
     }
     const bool in_one = text.find(',') == std::string::npos && !text.starts_with("tensor") &&

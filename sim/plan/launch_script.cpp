@@ -62,6 +62,9 @@ std::vector<ShellWord> commands_in(const std::string& text) {
   return commands;
 }
 
+/// Whether names of variables contain a character.
+bool is_in_name(unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }
+
 struct ScriptReader {
   const std::string& file_name;
 
@@ -107,8 +110,7 @@ struct ScriptReader {
     std::string variable = text.substr(start, equals - start);
     const bool appends = variable.ends_with('+');
     if (appends) variable.pop_back();
-    if (variable.empty() ||
-        !std::ranges::all_of(variable, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }) ||
+    if (variable.empty() || !std::ranges::all_of(variable, is_in_name) ||
         std::isdigit(static_cast<unsigned char>(variable.front())) != 0)
       return false;
     const bool list = text.substr(equals + 1, 1) == "(";
@@ -123,38 +125,37 @@ struct ScriptReader {
     return true;
   }
 
-  /// Words with variables replaced, without redirections. A value that is not literal is `\x01`.
+  /// Words with variables replaced, without redirections. A value that is not literal is kNotLiteral.
   /// \param end if not null, the first word alone is read, and this becomes its end
   std::vector<ShellWord> words_of(const std::string& text, int line, std::size_t* end = nullptr) const {
     std::vector<ShellWord> words;
-    std::string word;
-    bool has_word = false, redirects = false;
+    std::optional<std::string> word;
+    bool redirects = false;
     char quote = 0;
+    const auto add = [&](const std::string& more) { (word ? *word : word.emplace()) += more; };
     const auto finish = [&] {
-      if (has_word && !std::exchange(redirects, false)) words.push_back({word, line});
-      word.clear();
-      has_word = false;
+      if (word && !std::exchange(redirects, false)) words.push_back({*word, line});
+      word.reset();
     };
     for (std::size_t at = 0; at < text.size() && (end == nullptr || *end > at); ++at) {
       const char c = text[at];
       if (quote == 0 && (c == ' ' || c == '\t')) {
         if (end != nullptr) *end = at;
         finish();
-      } else if (quote == 0 && c == '#' && !has_word) {
+      } else if (quote == 0 && c == '#' && !word) {
         break;
       } else if (quote == 0 && (c == '<' || c == '>')) {
-        if (word.find_first_not_of("0123456789&") != std::string::npos) finish();
-        word.clear();  // `2` of `2>`
-        has_word = false;
+        if (word && word->find_first_not_of("0123456789&") != std::string::npos) finish();
+        word.reset();  // `2` of `2>`
         redirects = text.compare(at + 1, 1, "(") != 0;
         if (!redirects) at = std::min(text.find(')', at), text.size());
       } else if (c == quote) {
         quote = 0;
       } else if (quote == 0 && (c == '"' || c == '\'')) {
         quote = c;
-        has_word = true;
+        add("");
       } else if (c == '$' && quote != '\'') {
-        has_word = true;
+        add("");
         const bool all =
             text.compare(at, 2, "${") == 0 && text.substr(at, text.find('}', at) - at).ends_with("[@]");
         std::vector<std::string> parts;
@@ -164,18 +165,15 @@ struct ScriptReader {
         }
         for (std::size_t i = 0; i < parts.size(); ++i) {
           if (i > 0 && (quote == 0 || all)) finish();
-          word += (i > 0 && quote != 0 && !all ? " " : "") + parts[i];
-          has_word = true;
+          add((i > 0 && quote != 0 && !all ? " " : "") + parts[i]);
         }
-        if (parts.empty() && word.empty() && quote == 0) has_word = false;
+        if (parts.empty() && word->empty() && quote == 0) word.reset();
       } else if (c == '`') {
-        word += '\x01';
-        has_word = true;
+        add(kNotLiteral);
         break;
       } else {
         const bool escapes = c == '\\' && quote != '\'' && at + 1 < text.size();
-        word += escapes ? text[++at] : c;
-        has_word = true;
+        add({escapes ? text[++at] : c});
       }
     }
     if (quote != 0) fail(line, "a quotation is not closed");
@@ -186,7 +184,7 @@ struct ScriptReader {
   /// Value of the `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}` or `$((...))` at `at`, which moves to its
   /// last character.
   std::vector<ShellWord> expanded(const std::string& text, std::size_t& at) const {
-    const ShellWord unknown{"\x01", 0};
+    const ShellWord unknown{kNotLiteral, 0};
     if (text.compare(at, 3, "$((") == 0) {
       const auto end = text.find("))", at);
       if (end == std::string::npos) return {unknown};
@@ -199,42 +197,33 @@ struct ScriptReader {
       at = end == std::string::npos ? text.size() - 1 : end;
       return {unknown};
     }
-    std::string name;
-    std::size_t end = at + 1;
-    const bool braces = end < text.size() && text[end] == '{';
-    if (braces) ++end;
-    while (end < text.size() &&
-           (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_'))
-      name += text[end++];
-    std::string otherwise;
-    bool has_default = false;
-    if (braces) {
-      const auto close = text.find('}', end);
-      const std::string more = text.substr(end, close == std::string::npos ? close : close - end);
-      has_default = more.starts_with(":-") || more.starts_with(":=");
-      if (has_default) otherwise = more.substr(2);
-      std::erase(otherwise, '"');
-      if (!has_default && !more.empty() && more != "[@]" && more != "[*]") name.clear();
-      end = close == std::string::npos ? text.size() : close + 1;
-    }
-    at = end - 1;
-    const auto found = variables.find(name);
-    if (found != variables.end()) return found->second;
-    return {has_default ? ShellWord{otherwise, 0} : unknown};
+    const bool braces = text.compare(at, 2, "${") == 0;
+    const auto begin = text.begin() + static_cast<std::ptrdiff_t>(at) + (braces ? 2 : 1);
+    const auto end = std::find_if_not(begin, text.end(), is_in_name);
+    const auto close = braces ? std::find(end, text.end(), '}') : end;
+    const std::string name(begin, end), more(end, close);
+    at = static_cast<std::size_t>(close - text.begin()) - (braces && close != text.end() ? 0 : 1);
+    const bool has_default = more.starts_with(":-") || more.starts_with(":=");
+    const bool is_value = has_default || more.empty() || more == "[@]" || more == "[*]";
+    if (const auto found = variables.find(name); is_value && found != variables.end()) return found->second;
+    if (!has_default) return {unknown};
+    std::string otherwise = more.substr(2);
+    std::erase(otherwise, '"');
+    return {{otherwise, 0}};
   }
 
-  /// Integers with + - * / %, from left to right as in bash; `\x01` for anything else.
+  /// Integers with + - * / %, from left to right as in bash; kNotLiteral for anything else.
   std::string computed(std::string rest) const {
     static const std::regex kTerm(R"(^\s*([-+*/%]?)\s*\$?\{?(\w+)\}?\s*)");
     double sum = 0.0, product = 0.0;
     std::smatch found;
     for (bool first = true; !rest.empty(); rest = found.suffix().str(), first = false) {
-      if (rest.size() > 1'000 || !std::regex_search(rest, found, kTerm)) return "\x01";
+      if (rest.size() > 1'000 || !std::regex_search(rest, found, kTerm)) return kNotLiteral;
       const auto variable = variables.find(found[2]);
       const bool one = variable != variables.end() && variable->second.size() == 1;
       const auto value = number_in<int>(one ? variable->second.front().text : found[2].str());
       const char sign = found[1].length() > 0 ? *found[1].first : first ? '+' : '\0';
-      if (!value || sign == '\0' || (*value == 0 && (sign == '/' || sign == '%'))) return "\x01";
+      if (!value || sign == '\0' || (*value == 0 && (sign == '/' || sign == '%'))) return kNotLiteral;
       if (sign == '+' || sign == '-') sum += std::exchange(product, sign == '+' ? *value : -1.0 * *value);
       if (sign == '*') product *= *value;
       if (sign == '/') product = std::trunc(product / *value);
@@ -265,21 +254,18 @@ struct ScriptReader {
   }
 
   void add_arguments(const std::vector<ShellWord>& words, std::size_t first) {
-    static const std::regex kOverride(R"(^\+{0,2}[A-Za-z_][\w.]*=.*)");
+    static const std::regex kOverride(R"(^\+{0,2}([A-Za-z_][\w.]*)=(.*))");
+    std::smatch found;
     bool started = false;  // the program, which overrides follow
     for (std::size_t i = first; i < words.size(); ++i) {
       const std::string& word = words[i].text;
       if (!word.starts_with("--") || word == "--") {
         started |= word.ends_with(".py") || (i > 0 && words[i - 1].text == "-m");
         if (word.size() < 1'000 && (started || word.find('.') != std::string::npos) &&
-            std::regex_match(word, kOverride)) {
-          const auto equals = word.find('=');
-          file.entries.push_back(
-              {word.substr(word.find_first_not_of('+'), equals - word.find_first_not_of('+')),
-               word.substr(equals + 1), words[i].line});
-        } else if (word == "\x01") {
+            std::regex_match(word, found, kOverride))
+          file.entries.push_back({found[1], found[2], words[i].line});
+        else if (word == kNotLiteral)
           file.ignored.push_back(fmt::format("line {}: a word that is not literal", words[i].line));
-        }
         continue;
       }
       std::string key = word.substr(2), value;
@@ -287,13 +273,14 @@ struct ScriptReader {
         value = key.substr(equals + 1);
         key.erase(equals);
       }
-      while (value.empty() && i + 1 < words.size() && !words[i + 1].text.starts_with("--") &&
-             key.find('\x01') == std::string::npos) {
+      const auto option_follows = [&] {
+        return i + 1 == words.size() || words[i + 1].text.starts_with("--");
+      };
+      if (value.empty() && !option_follows() && key.find(kNotLiteral) == std::string::npos) {
         value = words[++i].text;
-        while (i + 1 < words.size() && !words[i + 1].text.starts_with("--") && words[i + 1].text != "-m" &&
-               !words[i + 1].text.ends_with(".py") && words[i + 1].text.find('=') == std::string::npos)
+        while (!option_follows() && words[i + 1].text != "-m" && !words[i + 1].text.ends_with(".py") &&
+               words[i + 1].text.find('=') == std::string::npos)
           value += " " + words[++i].text;
-        break;
       }
       file.entries.push_back({key, value, words[i].line});
     }

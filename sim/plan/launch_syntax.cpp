@@ -39,11 +39,10 @@ std::optional<std::string> literal(const std::string& text,
   if (value.size() > kLongestLine) return {};
   std::smatch found;
   if (std::regex_match(value, kPlain)) {
-    std::string plain = value;
+    static const std::map<std::string, std::string> kPython{
+        {"True", "true"}, {"False", "false"}, {"None", "null"}};
+    std::string plain = value_or(kPython, value, value);
     if (std::isdigit(static_cast<unsigned char>(plain.back())) != 0) std::erase(plain, '_');
-    if (plain == "True") return "true";
-    if (plain == "False") return "false";
-    if (plain == "None") return "null";
     return plain;
   }
   if (std::regex_match(value, found, kNamed)) return found[1].str() + found[2].str();
@@ -228,9 +227,8 @@ LaunchFile read_toml(const std::string& text, const std::string& name) {
     if (plain.front() == '[' && plain.find('=') == std::string::npos) {
       const auto end = plain.find(']');
       if (end == std::string::npos) throw InputError("{}:{}: the section is not closed", name, number);
-      section =
-          trimmed(plain.substr(plain.starts_with("[[") ? 2 : 1, end - (plain.starts_with("[[") ? 2 : 1))) +
-          ".";
+      const auto start = plain.find_first_not_of('[');
+      section = trimmed(plain.substr(start, end - start)) + ".";
       continue;
     }
     const auto equals = plain.find('=');

@@ -6,7 +6,7 @@
 
 #include "core/ranges.hpp"
 #include "sim/replay/costs.hpp"
-#include "sim/strategies/fsdp_units.hpp"
+#include "sim/strategies/unit_step.hpp"
 
 namespace stepcast {
 namespace {
@@ -16,10 +16,10 @@ struct MemoryWalk {
   const PhaseCosts& costs;
   double live = 0.0, peak = 0.0;
 
-  /// \param other bytes that are held while the operation runs
-  void run(const Op& op, double other = 0.0) {
+  /// Transfers may take place later than in this order, where other memory is less.
+  void run(const Op& op) {
     change(op, false);
-    peak = std::max(peak, live + costs.workspace_bytes({}, op) + other);
+    if (op.stream == Stream::kCompute) peak = std::max(peak, live + costs.workspace_bytes({}, op));
     change(op, true);
   }
 
@@ -76,7 +76,7 @@ bool runs_after_forward(const Op& op) {
 MemoryBounds::MemoryBounds(PlanModels& models) : models_(models) {}
 
 double MemoryBounds::peak_bytes(const PlanView& view) {
-  return view.is_sharded() ? sharded_bytes(view) : pipelined_bytes(view);
+  return view.layout.fsdp ? sharded_bytes(view) : pipelined_bytes(view);
 }
 
 const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
@@ -120,31 +120,29 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
 }
 
 const std::vector<FsdpUnit>& MemoryBounds::units(const PlanView& view) {
-  const bool sharded = view.plan.text("sharding") != "no_shard";
-  const int shards = view.replicas() / view.plan.copies();
   const std::string wrap = view.plan.text("wrap") == "ends" ? "ends" : "block";  // more is gathered at once
-  return cached(units_, {&view.model, shards, sharded, wrap},
-                [&] { return make_fsdp_units(view.model, wrap_of(view.model, wrap), shards, 0, sharded); });
+  return cached(units_, {&view.model, view.layout.shards, view.layout.shards_parameters(), wrap},
+                [&] { return fsdp_units(view.model, wrap_of(view.model, wrap), view.layout); });
 }
 
 double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   const Model& model = view.model;
   const SegmentBytes& held = segment_bytes(model);
-  const int sharers = view.sharers();
-  double bytes = view.zero == 3 ? 0.0 : held.size.of(range);
+  const Layout& layout = view.layout;
+  double bytes = layout.shards_parameters() ? 0.0 : held.size.of(range);
   const bool in_place = model.transformer_engine();  // no array for reduced gradients
   const auto add_shared = [&](const SegmentBytes::Shared& shared, int shards) {
     if (shards > 1) {
       const double copy = model.precision.master == "none" && !in_place ? shared.gathered.of(range) : 0.0;
       bytes += (copy + (in_place ? 0.0 : reduced_gradients(held, shared, range))) / shards;
-    } else if (view.zero == 0 && view.replicas() > 1 && !view.is_sharded() && !in_place) {
+    } else if (layout.gather == Layout::Gather::kNever && layout.shards > 1 && !layout.fsdp && !in_place) {
       bytes += shared.reduced.of(range);
     }
     if (model.optimizer.kind != "none") bytes += shared.states.of(range) / shards;
   };
-  add_shared(held.dense, sharers);
-  add_shared(held.experts, view.expert_shards(sharers));
-  if (model.optimizer.kind != "none" && view.zero <= 1) bytes += held.gradient.of(range);
+  add_shared(held.dense, layout.sharers());
+  add_shared(held.experts, view.expert_shards(layout.sharers()));
+  if (model.optimizer.kind != "none" && layout.keeps_gradients) bytes += held.gradient.of(range);
   const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
   if (has_ends) bytes += input_bytes(view);
   return bytes;
@@ -152,7 +150,8 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
 
 double MemoryBounds::passing_gradients(const PlanView& view, SegmentRange range) {
   double most = 0.0;
-  for (int segment = range.first; view.zero == 2 && segment <= range.second; ++segment)
+  const bool passing = !view.layout.keeps_gradients && !view.layout.shards_parameters();
+  for (int segment = range.first; passing && segment <= range.second; ++segment)
     most = std::max(most, segment_bytes(view.model).gradient.of({segment, segment}));
   return most;
 }
@@ -192,7 +191,7 @@ double MemoryBounds::pipelined_bytes(const PlanView& view) {
     for (auto chunk = static_cast<std::size_t>(rank); chunk < chunks.size();
          chunk += static_cast<std::size_t>(shape.ranks)) {
       resident += resident_bytes(view, chunks[chunk]);
-      if (view.zero != 3) continue;
+      if (!view.layout.shards_parameters()) continue;
       const SegmentBytes& held = segment_bytes(view.model);
       for (const SegmentBytes::Shared* shared : {&held.dense, &held.experts}) {
         live += shared->gathered.of(chunks[chunk]);
@@ -244,49 +243,25 @@ double MemoryBounds::sharded_bytes(const PlanView& view) {
   double bytes = process_bytes() + input_bytes(view);
   const bool freed = view.plan.text("gradients") == "freed";  // while the forward fills the memory
   for (const FsdpUnit& unit : all)
-    for (const MemoryChange& held : resident_shard(view.model, unit))
+    for (const MemoryChange& held : resident(view.model, view.layout, unit))
       if (!freed || held.category != MemoryCategory::kGradients) bytes += held.size.count();
-  return bytes + cached(sharded_peaks_,
-                        {&view.model, view.samples, view.recompute, all.data(), view.keeps_gathered(),
-                         view.accumulates()},
-                        [&] { return sharded_peak(view); });
+  const bool accumulates = view.shape.micro_batches > 1 && !view.layout.reduces_each;
+  const int micro_batches = accumulates ? 2 : 1;  // the last one, behind gradients of another
+  return bytes +
+         cached(sharded_peaks_,
+                {&view.model, view.samples, view.recompute, all.data(), view.layout.gather, micro_batches},
+                [&] { return sharded_peak(view, micro_batches); });
 }
 
-double MemoryBounds::sharded_peak(const PlanView& view) {
-  struct Held {
-    double parameters = 0.0, gradients = 0.0;  ///< of one unit with its experts
-    double parameters_before = 0.0;            ///< of the units before it, without the root
-  };
-  const bool keeps = view.keeps_gathered(), accumulates = view.accumulates();
-  std::vector<Held> held(view.model.segments.size());
-  Held root, sum;
-  const bool copies = view.model.execution.gathered == "copied";  // the root has gradients one by one
-  for (const FsdpUnit& unit : units(view)) {
-    if (unit.alone()) continue;
-    const bool is_root = (unit.name == "root" || unit.name.starts_with("root ")) &&
-                         unit.segments.front() == 0;  // else after the blocks, and freed in the backward
-    Held& own = is_root ? root : held[unit.segments.front()];
-    own.parameters += unit.size().count();
-    if (!is_root || !copies) own.gradients += unit.gradients().count();
-  }
-  for (std::size_t i = 0; i < held.size(); ++i) {
-    Held& own = held[i];
-    own.parameters_before = sum.parameters;
-    if (view.model.segments[i].has_backward()) sum.parameters += own.parameters;  // others are freed
-    sum.gradients += own.gradients;
-  }
+double MemoryBounds::sharded_peak(const PlanView& view, int micro_batches) {
+  const TrainingConfig config{.batch = micro_batches * view.samples,
+                              .micro_batches = micro_batches,
+                              .recompute = {.blocks = view.recompute.blocks}};
+  LocalStep step(view.model, config);
+  Schedule schedule;
+  UnitStep(step, schedule, view.layout, units(view)).train();
   MemoryWalk walk{.costs = view.costs};
-  for (const Op& op : local_program(view, whole_range(view.model)).program.ops) {
-    const auto& compute = std::get<Compute>(op.action);
-    const bool backward = compute.phase == Phase::kBackward || compute.phase == Phase::kRecompute;
-    const Held& own = compute.segment < 0 ? held.back() : held[compute.segment];
-    const double gathered = root.parameters + (keeps ? own.parameters_before : own.parameters);
-    const double graded = accumulates ? sum.gradients + root.gradients
-                          : backward && (!copies || compute.phase == Phase::kBackward)
-                              ? root.gradients + own.gradients
-                              : 0.0;
-    walk.run(op, gathered + graded);
-  }
+  for (const Op& op : step.take().ops) walk.run(op);
   return walk.peak;
 }
 

@@ -48,7 +48,7 @@ class MemoryBounds {
   double pipelined_bytes(const PlanView& view);
   double sharded_bytes(const PlanView& view);
   /// Peak of activations, gathered units and whole gradients of FSDP.
-  double sharded_peak(const PlanView& view);
+  double sharded_peak(const PlanView& view, int micro_batches);
   const Activations& activations(const PlanView& view, SegmentRange range);
   Activations walked(const PlanView& view, SegmentRange range);
   /// Parameters, gradients, optimizer states and buckets of segments on one rank.
@@ -61,7 +61,8 @@ class MemoryBounds {
 
   PlanModels& models_;
   std::map<std::tuple<const Model*, int, Recomputation, SegmentRange, bool>, Activations> activations_;
-  std::map<std::tuple<const Model*, int, Recomputation, const FsdpUnit*, bool, bool>, double> sharded_peaks_;
+  std::map<std::tuple<const Model*, int, Recomputation, const FsdpUnit*, Layout::Gather, int>, double>
+      sharded_peaks_;
   std::map<const Model*, SegmentBytes> segment_bytes_;
   std::map<std::tuple<const Model*, int, bool, std::string>, std::vector<FsdpUnit>> units_;
   std::map<std::tuple<std::string, int, int, int, int>, std::vector<PipelineAction>> actions_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/plan/problem.hpp"
+#include "sim/strategies/layout.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 
 /// A plan as its bounds read it.
@@ -31,27 +32,16 @@ struct PlanView {
   const PhaseCosts& costs;  ///< of one micro-batch
   int samples;              ///< per micro-batch
   Recomputation recompute;
-  int zero;                   ///< ZeRO stage; 3: the stages of a pipeline are in shards
   int tensor, context;        ///< ranks
   int expert, expert_tensor;  ///< ranks with different experts, and with parts of each
   int batches;                ///< data-parallel degree
   int stage_stride;           ///< ranks from one pipeline stage to the next
   int batch_stride;           ///< ranks from one replica or sequence shard to the next
+  Layout layout;              ///< without groups and prefetching
   PipelineShape shape;        ///< one rank if the plan has no pipeline
   const std::vector<SegmentRange>& chunks;
 
   [[nodiscard]] int replicas() const { return batches * context; }
-  /// Ranks that share one optimizer; 1 without ZeRO.
-  [[nodiscard]] int sharers() const { return zero > 0 ? replicas() / plan.copies() : 1; }
-  [[nodiscard]] bool is_sharded() const { return plan.text("strategy") == "fsdp"; }
-  /// True if FSDP reduces the gradients of every micro-batch.
-  [[nodiscard]] bool reduces_each() const {
-    return plan.text("accumulate") == "every" || plan.text("accumulate") == "shard-then-replicas";
-  }
-  /// True if FSDP gathers parameters once for forward and backward.
-  [[nodiscard]] bool keeps_gathered() const { return plan.text("sharding") == "shard_grad_op"; }
-  /// True if FSDP adds whole gradients of several micro-batches.
-  [[nodiscard]] bool accumulates() const { return shape.micro_batches > 1 && !reduces_each(); }
   /// Shards of experts where `shards` ranks share the other parameters; 1 if nothing is shared.
   [[nodiscard]] int expert_shards(int shards) const {
     return shards > 1 ? shards * tensor / (expert * expert_tensor) : 1;

@@ -186,7 +186,7 @@ void set_fractions(const Model& model, const LayerTime& layer_time, PhaseCosts& 
     std::vector<Seconds>& parts = times[{exchange.segment, exchange.backward}];
     if (parts.empty()) {  // collectives of a backward follow its recomputation
       const auto again = [&](const LayerWork& work) { return layer_time(work, Phase::kForward); };
-      parts = {exchange.backward ? total_of(segment.recomputed.work, again) : Seconds(0)};
+      parts = {exchange.backward ? sum_of(segment.recomputed.work, again) : Seconds(0)};
       for (const LayerWork& work : segment.work)
         parts.push_back(layer_time(work, exchange.backward ? Phase::kBackward : Phase::kForward));
     }

@@ -116,10 +116,10 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
 }
 
 Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
-  Seconds total = total_of(segment.work, [&](const LayerWork& work) { return time(work, phase); });
+  Seconds total = sum_of(segment.work, [&](const LayerWork& work) { return time(work, phase); });
   if (phase == Phase::kBackward)
     total +=
-        total_of(segment.recomputed.work, [&](const LayerWork& work) { return time(work, Phase::kForward); });
+        sum_of(segment.recomputed.work, [&](const LayerWork& work) { return time(work, Phase::kForward); });
   return total;
 }
 

@@ -66,7 +66,7 @@ void add_other_micro_batch(const Model& model, const Segment& segment, const Lay
   for (const bool backward : {false, true}) {
     Bytes all;
     const Phase beside = backward ? Phase::kForward : Phase::kBackward;
-    const Seconds other = total_of(segment.work, [&](const LayerWork& work) { return time(work, beside); });
+    const Seconds other = sum_of(segment.work, [&](const LayerWork& work) { return time(work, beside); });
     const auto visit = [&](const auto& each) {
       for (const int index : segment.collectives)
         if (const LayerCollective& one = model.collectives[index];

@@ -144,10 +144,6 @@ std::string backend_for(const std::string& requested, const Calibration* calibra
   return calibration->job.backend;
 }
 
-const Model& KnownInputs::model(const std::string& specification) {
-  return cached(models, specification, [&] { return load_model(specification); });
-}
-
 std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequest& request,
                                                            const ClusterHints& hints,
                                                            const ResourceScales& scales, bool scaled_device,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/ranges.hpp"
 #include "records/trace.hpp"
 #include "sim/collectives/nccl_graph.hpp"
 #include "sim/replay/replay.hpp"
@@ -81,7 +82,9 @@ std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequ
 /// Inputs that earlier forecasts loaded, for many forecasts from files that do not change meanwhile.
 struct KnownInputs {
   /// Loads the model if no earlier forecast did.
-  const Model& model(const std::string& specification);
+  const Model& model(const std::string& specification) {
+    return cached(models, specification, [&] { return load_model(specification); });
+  }
 
   std::map<std::string, Model> models{};                               ///< by specification
   std::map<std::string, std::shared_ptr<const Schedule>> schedules{};  ///< by plan; costs do not matter

@@ -82,7 +82,7 @@ std::string attention_kind(const DeviceModel& device, const std::string& prefere
       model != nullptr && bytes_of(model->precision.compute) > 2.0 && device.peak.contains("tf32");
   if (wide && device.kernels.attention.contains("efficient")) return "efficient";
   std::string problem;
-  for (const std::string& kind : choices_of(preference)) {
+  for (const std::string& kind : split(preference, '+')) {
     const auto table = device.kernels.attention.find(kind);
     if (table == device.kernels.attention.end()) continue;
     const std::string own = model == nullptr ? "" : attention_problem(*model, kind, table->second);

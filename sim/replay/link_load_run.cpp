@@ -208,10 +208,6 @@ double latency_before_s(const CollectivePlan& plan, const Load& load) {
   return std::max(0.0, plan.cost.latency.count() - steps * load.latency_s);
 }
 
-double latency_after_s(const CollectivePlan& plan, const Load& load) {
-  return std::max(0.0, plan.cost.latency.count() - latency_before_s(plan, load) - load.latency_s);
-}
-
 /// Collective of NCCL: one load of all its bytes, which occupies multiprocessors of every GPU until it ends.
 ///
 /// The least time is NCCL's, latency + S / algbw. Chunks of a collective keep in step, so that all its flows
@@ -236,8 +232,9 @@ class NcclRun : public LinkLoadRun {
     part_begins();
     world_.clock.at(world_.clock.now() + plan_.cost.latency.count() + seconds, [this] { part_over(); });
     part_begins();
-    const double after = latency_after_s(plan_, load_);
-    world_.clock.at(world_.clock.now() + latency_before_s(plan_, load_), [this, after] {
+    const double before = latency_before_s(plan_, load_);
+    const double after = std::max(0.0, plan_.cost.latency.count() - before - load_.latency_s);
+    world_.clock.at(world_.clock.now() + before, [this, after] {
       world_.loads->move(load_, call_.message.count(), [this, after] {
         world_.clock.at(world_.clock.now() + after, [this] { part_over(); });
       });

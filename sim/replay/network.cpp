@@ -121,7 +121,7 @@ class SimGridNetwork : public Network {
     return shaped_ ? buckets_.at_rest(routes_.between(from, to)) : 0.0;
   }
 
-  void run() override { Platform::run(); }
+  void run() override { s4u::Engine::get_instance()->run(); }
 
  private:
   Platform& platform_;

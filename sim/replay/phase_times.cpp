@@ -1,6 +1,8 @@
 #include "sim/replay/phase_times.hpp"
 
+#include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 #include <variant>
@@ -31,6 +33,21 @@ void scale(PhaseCosts& costs, PhaseCost SegmentCosts::*phase, const std::optiona
       sum_of(costs.segments, [&](const SegmentCosts& segment) { return (segment.*phase).device_s; });
   const double factor = sum > 0.0 ? known.value_or(Seconds(0)).count() / sum : 0.0;
   for (SegmentCosts& each : costs.segments) each.*phase = {.device_s = factor * (each.*phase).device_s};
+}
+
+/// Gradient of a parameter that two segments of a program use: of the later segment, and negative of its
+/// owner. Autograd holds the first one until the second one, and both beside their sum
+/// (torch/csrc/autograd/input_buffer.cpp).
+std::map<int, Bytes> tied_gradients(const Program& program, const Model& model) {
+  std::map<int, Bytes> sizes;
+  for (const int user : std::ranges::reverse_view(program.segments))
+    for (const int tensor : model.segments[user].tied) {
+      const Parameter& one = model.parameters[tensor];
+      if (std::ranges::count(program.segments, one.segment) == 0 || sizes.contains(one.segment)) continue;
+      sizes[user] = one.gradient;
+      sizes[one.segment] = -1.0 * one.gradient;
+    }
+  return sizes;
 }
 
 }  // namespace
@@ -113,15 +130,24 @@ void free_gradients(Schedule& schedule, const Model& model) {
     double whole = 0.0;  // sharded gradients are a part of it
     for (const int segment : program.segments) whole += model.gradient_bytes(model.segments[segment]).count();
     if (whole <= 0.0 || held <= Bytes(0)) continue;
+    std::map<int, Bytes> tied;
+    if (held.count() > (1.0 - 1e-9) * whole) tied = tied_gradients(program, model);
     std::set<int> made;
     Bytes taken;
     for (Op& op : program.ops) {
       const auto* compute = std::get_if<Compute>(&op.action);
-      if (compute == nullptr || !accumulates(compute->phase) || !made.insert(compute->segment).second)
-        continue;
+      if (compute == nullptr || !accumulates(compute->phase)) continue;
+      const auto change = [&op](Bytes size, bool at_end = false) {
+        op.memory.push_back({.category = MemoryCategory::kGradients, .size = size, .at_end = at_end});
+      };
+      const bool first = made.insert(compute->segment).second;  // its sum becomes the gradient
+      const Bytes shared = value_or(tied, compute->segment, Bytes(0));
+      if (shared < Bytes(0)) change((first ? 2.0 : 3.0) * shared, true);
+      if (shared != Bytes(0)) change(shared > Bytes(0) ? shared : (first ? -1.0 : -2.0) * shared);
+      if (!first) continue;
       const Segment& segment = model.segments[compute->segment];
       const Bytes part = (model.gradient_bytes(segment).count() / whole) * held;
-      op.memory.push_back({.category = MemoryCategory::kGradients, .size = part});
+      change(part);
       taken += part;
     }
     program.ops.back().memory.push_back(

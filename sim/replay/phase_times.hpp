@@ -18,9 +18,8 @@ struct PhaseTimes {
   std::optional<Seconds> host;   ///< that no operation accounts for, on one core
   Seconds stage{0};  ///< additional time of a pipeline's stage per micro-batch, whatever its layers
 
-  [[nodiscard]] bool empty() const {
-    return !forward && !backward && !optimizer && !input && !host && stage == Seconds(0);
-  }
+  bool operator==(const PhaseTimes&) const = default;
+  [[nodiscard]] bool empty() const { return *this == PhaseTimes{}; }
 };
 
 /// Parses `forward=120ms,backward=130ms,host=2ms`. `compute` is forward plus backward: a third is forward,
@@ -42,7 +41,7 @@ void add_stage_times(Seconds stage, const Schedule& schedule, PhaseCosts& costs)
 
 /// Moves gradients from what programs hold all the time to what operations allocate: zero_grad() frees them
 /// (set_to_none, the default since PyTorch 2.0), the first backward of a segment allocates its part, the end
-/// of the program frees all.
+/// of the program frees all. Of a tied parameter without shards every backward makes two, and their sum.
 void free_gradients(Schedule& schedule, const Model& model);
 
 }  // namespace stepcast

@@ -136,7 +136,7 @@ void Platform::make_star() {
   for (std::size_t i = 0; i < cluster_.links.size(); ++i)
     link_of[std::min(cluster_.links[i].a, cluster_.links[i].b)] = i;
   for (const int node : nodes_) {
-    make_host(node);
+    hosts_[node] = zone_->create_host(cluster_.node_name(node), kUnusedSpeed);
     const std::size_t index = link_of[node];
     const Link& link = cluster_.links[index];
     bound_by(link);
@@ -150,7 +150,7 @@ void Platform::make_star() {
 /// Any graph; its routes are added when they are needed.
 void Platform::make_graph() {
   zone_ = s4u::create_full_zone("cluster");
-  for (const int node : nodes_) make_host(node);
+  for (const int node : nodes_) hosts_[node] = zone_->create_host(cluster_.node_name(node), kUnusedSpeed);
   if (nodes_.size() > 1)
     for (const Link& link : cluster_.links) links_.push_back(make_link(zone_, link));
   zone_->seal();
@@ -160,12 +160,6 @@ void Platform::bound_by(const Link& spoke) {
   least_bandwidth_ = std::min(least_bandwidth_, spoke.bandwidth.count());
   longest_latency_ = std::max(longest_latency_, 2.0 * spoke.latency.count());  // a way has two
 }
-
-void Platform::make_host(int node) {
-  hosts_[node] = zone_->create_host(cluster_.node_name(node), kUnusedSpeed);
-}
-
-void Platform::run() { s4u::Engine::get_instance()->run(); }
 
 /// 1,024 ranks have a million pairs, of which a ring uses 1,024.
 void Platform::need_route(int from, int to) {

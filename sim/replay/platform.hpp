@@ -44,8 +44,6 @@ class Platform {
   /// Starts an engine without a platform and ends the present engine. SimGrid takes `updates` of the first
   /// engine of a process; later engines keep it.
   static void start_engine(Updates updates);
-  /// Runs until no flow is in flight and no timer is set.
-  static void run();
 
   [[nodiscard]] simgrid::s4u::Host* host(int node) const { return hosts_[node]; }
   /// Adds the route between two different nodes at the first call. \pre called before the first flow between
@@ -68,7 +66,6 @@ class Platform {
   bool adapt(const Cluster& cluster, const std::vector<int>& nodes);
   void make_star();
   void make_graph();
-  void make_host(int node);
   void bound_by(const Link& spoke);
 
   Cluster cluster_;

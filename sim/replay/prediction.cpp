@@ -264,9 +264,7 @@ void add_offload(const Offload& offload, const EnvironmentRequest& asked, const 
       if (const auto* copy = std::get_if<Copy>(&op.action); copy != nullptr && copy->from != copy->to)
         (copy->to.is_host() ? out : back) += copy->message;
     held = std::max(held, program.host_memory);
-    if (out + back <= most) continue;
-    most = out + back;
-    sent = out;
+    if (out + back > most) most = out + back, sent = out;
   }
   result.notes["offload"] = fmt::format("{} to the host and {} back per step; {} of its memory per rank",
                                         to_text(sent), to_text(most - sent), to_text(held));
@@ -351,11 +349,9 @@ std::string plan_key(const PredictionRequest& request, const DeviceModel* device
 
 /// The Schedule of a request: built once per plan if `request.known` is set.
 std::shared_ptr<const Schedule> planned_schedule(const PredictionRequest& request, const Workload& workload) {
+  const auto made = [&] { return std::make_shared<const Schedule>(resolve_schedule(request, workload)); };
   const std::string key = request.known == nullptr ? "" : plan_key(request, workload.device);
-  if (key.empty()) return std::make_shared<const Schedule>(resolve_schedule(request, workload));
-  std::shared_ptr<const Schedule>& known = request.known->schedules[key];
-  if (known == nullptr) known = std::make_shared<const Schedule>(resolve_schedule(request, workload));
-  return known;
+  return key.empty() ? made() : cached(request.known->schedules, key, made);
 }
 
 }  // namespace

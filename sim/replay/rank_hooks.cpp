@@ -5,11 +5,6 @@
 
 namespace stepcast {
 
-void RankRun::spend(double seconds, double now) {
-  launches_.busy_until =
-      std::max(launches_.busy_until, now - world_.input.compute.launch->ahead.count()) + seconds;
-}
-
 /// With per-phase synchronisation the launch thread cannot run ahead into the next phase.
 void RankRun::begin_phase(const Op& op) {
   const auto* compute = std::get_if<Compute>(&op.action);
@@ -59,22 +54,6 @@ void RankRun::begin_parent(int index) {
   call_ahead();
 }
 
-void RankRun::begin_credit(int index) {
-  const int pair = index_.pairs.empty() ? -1 : index_.pairs[index];
-  if (pair < 0 || pair != parent_.pair) parent_.credit = 0.0;
-  parent_.pair = pair;
-}
-
-void RankRun::add_credit(int hook, double waited) {
-  parent_.credit += world_.costs.phases().credit_s(op(hook), waited, parent_.pair >= 0);
-}
-
-double RankRun::left_of(double seconds) {
-  const double computed = std::min(seconds, parent_.credit);
-  parent_.credit -= computed;
-  return seconds - computed;
-}
-
 /// One move of the parent operation: up to the next hook, the hook, or the rest.
 void RankRun::advance_parent() {
   const bool behind_hook = main_.next - 1 > parent_.op;
@@ -97,8 +76,9 @@ void RankRun::advance_parent() {
   begin(hook);
   const double reached = *std::exchange(parent_.hook_reached, std::nullopt);
   if (const auto* wait = std::get_if<Synchronize>(&op(hook).action)) {
-    if (wait->exposed) now_.times[hook].waited = world_.clock.now() - reached;
-    add_credit(hook, world_.clock.now() - reached);
+    const double waited = world_.clock.now() - reached;
+    if (wait->exposed) now_.times[hook].waited = waited;
+    parent_.credit += world_.costs.phases().credit_s(op(hook), waited, parent_.pair >= 0);
   }
   main_.busy = true;
   perform(hook);

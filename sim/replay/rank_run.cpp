@@ -68,46 +68,6 @@ RankRun::RankRun(const ReplayWorld& world, const ProgramIndex& index, int rank)
   step_ends_.reserve(total_steps());
 }
 
-RankRun::Queue& RankRun::queue_of(const Op& op) {
-  const auto* collective = std::get_if<Collective>(&op.action);
-  const bool by_group = collective != nullptr && world_.collectives.stream_per_group();
-  const auto [found, is_new] = queues_.try_emplace({op.stream, by_group ? collective->group : -1});
-  if (is_new && !by_group && op.stream == Stream::kComm && world_.input.calibration != nullptr)
-    found->second.limit = std::max(1, world_.input.calibration->job.collectives_in_flight);
-  return found->second;
-}
-
-void RankRun::start() {
-  begin_step();
-  wake();
-}
-
-bool RankRun::ready(int index) const {
-  const Op& which = op(index);
-  return std::ranges::all_of(
-      which.after, [&](int before) { return before == which.within || now_.states[before] == State::kDone; });
-}
-
-double RankRun::sample_quantile(int micro_batch) const {
-  const auto step = static_cast<std::size_t>(step_);
-  const auto micro_batches = static_cast<std::size_t>(world_.input.schedule->micro_batches);
-  return quantiles_[step * micro_batches + static_cast<std::size_t>(micro_batch)];
-}
-
-Job RankRun::job(int index) const {
-  return world_.costs.job(op(index), rank_, sample_quantile(micro_batch_of(op(index))),
-                          index_.follows[index] != 0);
-}
-
-/// True if hooks follow the operation, with nothing but operations of other streams between.
-bool RankRun::has_hooks(int index) const {
-  for (std::size_t i = static_cast<std::size_t>(index) + 1; i < index_.program.ops.size(); ++i) {
-    if (index_.program.ops[i].within == index) return true;
-    if (index_.program.ops[i].stream == Stream::kCompute) return false;
-  }
-  return false;
-}
-
 void RankRun::begin_step() {
   const std::optional<LaunchThread>& launch = world_.input.compute.launch;
   if (!launch || launch->waits != HostWaits::kNever)
@@ -187,11 +147,6 @@ void RankRun::advance_main() {
   }
 }
 
-bool RankRun::is_launched_ahead(int index) const {
-  const auto* copy = std::get_if<Copy>(&op(index).action);
-  return copy != nullptr && !copy->staged() && world_.input.compute.launch.has_value();
-}
-
 void RankRun::issue(int index) {
   if (now_.called_early[index] != 0) return;
   if (is_launched_ahead(index)) spend(world_.copies.launch_s(rank_), world_.clock.now());
@@ -222,16 +177,6 @@ bool RankRun::launch_copy(int index) {
   return true;
 }
 
-void RankRun::advance_queue(Queue& one) {
-  while (!one.issued.empty() && one.in_progress < one.limit && ready(one.issued.front())) {
-    const int index = one.issued.front();
-    one.issued.pop_front();
-    ++one.in_progress;
-    begin(index);
-    perform(index);
-  }
-}
-
 /// Starts the messages and copies that became ready, in program order.
 void RankRun::start_due() {
   std::vector<int> due = std::exchange(now_.due, {});
@@ -250,12 +195,6 @@ void RankRun::begin(int index) {
   for (const int before : op(index).after)  // the launch thread has waited for these
     if (std::holds_alternative<Recv>(op(before).action))
       launches_.busy_until = std::max(launches_.busy_until, now_.times[before].end);
-}
-
-bool RankRun::run_job(const Job& job, Callback ended) {
-  if (job.seconds <= 0.0) return false;
-  world_.processors.run(world_.input.node_of_rank[rank_], job, std::move(ended));
-  return true;
 }
 
 void RankRun::perform(int index) {

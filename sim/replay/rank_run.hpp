@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "schedule/operations.hpp"
@@ -65,7 +67,10 @@ class RankRun {
   RankRun(const ReplayWorld& world, const ProgramIndex& index, int rank);
 
   /// Begins the first step.
-  void start();
+  void start() {
+    begin_step();
+    wake();
+  }
 
   [[nodiscard]] bool finished() const { return step_ == total_steps(); }
   /// Times at which the steps ended, warm-up included.
@@ -124,42 +129,93 @@ class RankRun {
   [[nodiscard]] const Op& op(int index) const { return index_.program.ops[index]; }
   [[nodiscard]] Start starts(int index) const { return index_.starts[index]; }
   [[nodiscard]] std::string partner(const Op& which) const;
-  [[nodiscard]] Queue& queue_of(const Op& op);
-  [[nodiscard]] bool ready(int index) const;
+  [[nodiscard]] Queue& queue_of(const Op& op) {
+    const auto* collective = std::get_if<Collective>(&op.action);
+    const bool by_group = collective != nullptr && world_.collectives.stream_per_group();
+    const auto [found, is_new] = queues_.try_emplace({op.stream, by_group ? collective->group : -1});
+    if (is_new && !by_group && op.stream == Stream::kComm && world_.input.calibration != nullptr)
+      found->second.limit = std::max(1, world_.input.calibration->job.collectives_in_flight);
+    return found->second;
+  }
+  [[nodiscard]] bool ready(int index) const {
+    const Op& which = op(index);
+    return std::ranges::all_of(which.after, [&](int before) {
+      return before == which.within || now_.states[before] == State::kDone;
+    });
+  }
   /// Quantile of the measured steps that this step takes its times from.
-  [[nodiscard]] double sample_quantile(int micro_batch) const;
-  [[nodiscard]] Job job(int index) const;
-  [[nodiscard]] bool has_hooks(int index) const;
+  [[nodiscard]] double sample_quantile(int micro_batch) const {
+    const auto step = static_cast<std::size_t>(step_);
+    const auto micro_batches = static_cast<std::size_t>(world_.input.schedule->micro_batches);
+    return quantiles_[step * micro_batches + static_cast<std::size_t>(micro_batch)];
+  }
+  [[nodiscard]] Job job(int index) const {
+    return world_.costs.job(op(index), rank_, sample_quantile(micro_batch_of(op(index))),
+                            index_.follows[index] != 0);
+  }
+  /// True if hooks follow the operation, with nothing but operations of other streams between.
+  [[nodiscard]] bool has_hooks(int index) const {
+    for (std::size_t i = static_cast<std::size_t>(index) + 1; i < index_.program.ops.size(); ++i) {
+      if (index_.program.ops[i].within == index) return true;
+      if (index_.program.ops[i].stream == Stream::kCompute) return false;
+    }
+    return false;
+  }
 
   void begin_step();
   void end_step();
   void wake();
   void advance_main();
-  void advance_queue(Queue& queue);
+  void advance_queue(Queue& one) {
+    while (!one.issued.empty() && one.in_progress < one.limit && ready(one.issued.front())) {
+      const int index = one.issued.front();
+      one.issued.pop_front();
+      ++one.in_progress;
+      begin(index);
+      perform(index);
+    }
+  }
   void start_due();
   bool launch_copy(int index);
   /// True for a pinned copy of a launch thread that runs ahead of the device.
-  [[nodiscard]] bool is_launched_ahead(int index) const;
+  [[nodiscard]] bool is_launched_ahead(int index) const {
+    const auto* copy = std::get_if<Copy>(&op(index).action);
+    return copy != nullptr && !copy->staged() && world_.input.compute.launch.has_value();
+  }
   void issue(int index);
   void begin(int index);
   void perform(int index);
   void perform_collective(int index, const Collective& collective);
   void finish(int index);
-  bool run_job(const Job& job, Callback ended);
+  bool run_job(const Job& job, Callback ended) {
+    if (job.seconds <= 0.0) return false;
+    world_.processors.run(world_.input.node_of_rank[rank_], job, std::move(ended));
+    return true;
+  }
 
   // Hooks: rank_hooks.cpp.
   void begin_parent(int index);
   void advance_parent();
   bool run_piece(double until);
   /// Keeps what was computed beside collectives for operations of the same pair of micro-batches.
-  void begin_credit(int index);
-  void add_credit(int hook, double waited);
+  void begin_credit(int index) {
+    const int pair = index_.pairs.empty() ? -1 : index_.pairs[index];
+    if (pair < 0 || pair != parent_.pair) parent_.credit = 0.0;
+    parent_.pair = pair;
+  }
   /// Rest of the parent's next `seconds`, of which it may have computed a part beside a collective.
-  double left_of(double seconds);
+  double left_of(double seconds) {
+    const double computed = std::min(seconds, parent_.credit);
+    parent_.credit -= computed;
+    return seconds - computed;
+  }
 
   // Asynchronous kernel launch: rank_hooks.cpp.
   /// The launch thread is busy for `seconds`, at most `ahead` before `now`.
-  void spend(double seconds, double now);
+  void spend(double seconds, double now) {
+    launches_.busy_until =
+        std::max(launches_.busy_until, now - world_.input.compute.launch->ahead.count()) + seconds;
+  }
   /// Runs a job with `launch` seconds of overhead: it ends no earlier than its launch. Other jobs may slow it
   /// on the device, but not while it waits for its launch. False if it takes no time.
   bool run_paced(const Job& job, double launch, int index, const Callback& ended);

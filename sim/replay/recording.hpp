@@ -1,14 +1,11 @@
 #pragma once
 
 #include <compare>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "schedule/schedule.hpp"
-#include "sim/replay/collective_plan.hpp"
-#include "sim/replay/copies.hpp"
 
 /// One step of a replay, operation by operation, with the cause of each delay: input of `stepcast explain`.
 namespace stepcast {
@@ -40,21 +37,14 @@ struct FullestLinks {
 /// Times count from the start of the step on the slowest rank.
 struct Recording {
   Schedule schedule;
-  std::vector<int> stands_for;        ///< by rank: the one that represents it
-  std::map<int, RecordedRank> ranks;  ///< replayed ones
+  std::vector<int> stands_for{};        ///< by rank: the one that represents it
+  std::map<int, RecordedRank> ranks{};  ///< replayed ones
   int slowest = 0;
   bool stream_per_group = false;  ///< collectives of different groups do not queue for each other
-  std::vector<FullestLinks> links;
-  std::vector<std::string> tiers;  ///< of the cluster
-  std::vector<std::string> segments;
-  std::vector<int> segment_of_tensor;
+  std::vector<FullestLinks> links{};
+  std::vector<std::string> tiers{};  ///< of the cluster
+  std::vector<std::string> segments{};
+  std::vector<int> segment_of_tensor{};
 };
-
-/// Returns the index of the bottleneck links of a rank's operation in a list; -1 if it crosses none.
-using LinkSearch = std::function<int(const Op& op, int rank)>;
-/// Searches once for each group, kind and size. \param found list to which it adds what it finds. All outlive
-/// the search.
-LinkSearch make_link_search(const ReplayInput& input, CollectivePlans& plans, Routes& routes,
-                            const CopyEnds& ends, std::vector<FullestLinks>& found);
 
 }  // namespace stepcast

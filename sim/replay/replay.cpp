@@ -13,11 +13,11 @@
 #include "core/ranges.hpp"
 #include "schedule/operations.hpp"
 #include "sim/collectives/nccl_graph.hpp"
+#include "sim/replay/link_search.hpp"
 #include "sim/replay/load_network.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/replay/platform.hpp"
 #include "sim/replay/rank_run.hpp"
-#include "sim/replay/recording.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/link_tiers.hpp"
@@ -322,27 +322,25 @@ class Replay {
   }
 
   [[nodiscard]] std::vector<RecordedOp> recorded(int number, int step, double origin,
-                                                 const LinkSearch& links) const {
+                                                 LinkSearch& links) const {
     const std::vector<OpTimes>& times = rank(number).times(step);
     std::vector<RecordedOp> ops;
     for (std::size_t i = 0; i < times.size(); ++i)
       ops.push_back({times[i].start - origin, times[i].end - origin, times[i].issued - origin, times[i].host,
-                     links(rank(number).program().ops[i], number)});
+                     links.of(rank(number).program().ops[i], number)});
     return ops;
   }
 
   void record(int step) {
     Recording& recording = *input_.run.recording;
-    recording.schedule = *input_.schedule;
-    recording.slowest = symmetry_.rank(slowest_rank(step));
-    recording.stream_per_group = collectives_.stream_per_group();
-    recording.stands_for.clear();
-    for (int number = 0; number < input_.schedule->world_size; ++number)
-      recording.stands_for.push_back(symmetry_.rank(number));
-    recording.ranks.clear();
-    recording.links.clear();
-    const LinkSearch links =
-        make_link_search(input_, setup_.plans, setup_.routes(), copies_.ends(), recording.links);
+    recording = {.schedule = *input_.schedule,
+                 .stands_for = transformed(whole_numbers(0, input_.schedule->world_size),
+                                           [&](int number) { return symmetry_.rank(number); }),
+                 .slowest = symmetry_.rank(slowest_rank(step)),
+                 .stream_per_group = collectives_.stream_per_group(),
+                 .tiers = sorted_unique(link_tiers(*input_.cluster)),
+                 .segment_of_tensor = std::vector<int>(input_.model->parameters.size(), -1)};
+    LinkSearch links{input_, setup_.plans, setup_.routes(), copies_.ends(), recording.links};
     const double origin = step_start(rank(recording.slowest), step);
     for (const int number : symmetry_.replayed()) {
       RecordedRank& one = recording.ranks[number];
@@ -353,9 +351,6 @@ class Replay {
       one.before_s = step_start(rank(number), step - 1) - origin;
       one.before = recorded(number, step - 1, origin, links);
     }
-    recording.tiers = sorted_unique(link_tiers(*input_.cluster));
-    recording.segments.clear();
-    recording.segment_of_tensor.assign(input_.model->parameters.size(), -1);
     for (const Segment& segment : input_.model->segments) {
       for (const int tensor : segment.parameters)
         recording.segment_of_tensor[tensor] = static_cast<int>(recording.segments.size());

@@ -111,7 +111,7 @@ class SimGridLoads : public LoadNetwork {
               });
   }
 
-  void run() override { Platform::run(); }
+  void run() override { s4u::Engine::get_instance()->run(); }
 
  private:
   /// Hosts, route and units of one load.

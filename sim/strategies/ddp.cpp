@@ -6,8 +6,8 @@
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "sim/strategies/unit_step.hpp"
 #include "sim/strategies/whole_parameters.hpp"
-#include "sim/strategies/zero_reduction.hpp"
 
 namespace stepcast {
 namespace {
@@ -40,31 +40,12 @@ bool reduces_each_micro_batch(StrategyOptions& options, const TrainingConfig& co
   return config.micro_batches > 1 && accumulate == "every";
 }
 
-/// Backward and optimizer with `--zero`.
-Program share_optimizer(LocalStep& step, ZeroReduction& zero, bool reduces_each) {
-  step.load_input();
-  zero.gather();
-  zero.zero_grad();
-  std::vector<int> ready = broadcast_buffers(step);
-  const int last = step.last_micro_batch();
-  for (int i = 0; i <= last; ++i) {
-    for (const int segment : step.segments()) zero.forward(segment, i, std::exchange(ready, {}));
-    step.loss(i);
-    for (std::size_t segment = step.segments().size(); segment-- > 0;)
-      if (step.has(Phase::kBackward, step.segments()[segment]))
-        zero.backward(step.segments()[segment], i, i == last);
-    if (reduces_each && i < last) zero.finish_reduction();
-  }
-  zero.update(zero.end_reduction());
-  return step.take();
-}
-
 /// PyTorch's DistributedDataParallel from the second step on (the first uses one bucket for everything).
 ///
 /// Before the forward, rank 0's buffers are broadcast and waited for. With several micro-batches all but the
 /// last run as under no_sync(). In the last backward the gradients are averaged bucket by bucket
 /// (bucketed_reduction.hpp), and then the optimizer runs. `--zero 1|2`: replicas share optimizer and
-/// gradients (zero_reduction.hpp). `--zero whole`: they share the optimizer by parameter
+/// gradients (unit_step.hpp). `--zero whole`: they share the optimizer by parameter
 /// (whole_parameters.hpp).
 ///
 /// At world size 1 the copies remain, and PyTorch's call of an all-reduce over one rank is left out: it moves
@@ -76,12 +57,15 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   const BucketLimits limits = bucket_limits(options);
   const bool reduces_each = reduces_each_micro_batch(options, config, stage);
   if (stage > 0) {
-    ZeroReduction zero(step, schedule, limits, stage,
-                       {.group = 0,
-                        .shards = config.world_size,
-                        .gathers_in_forward = options.text("gather-parameters") == "forward",
-                        .reduces_each = reduces_each});
-    schedule.programs.push_back(share_optimizer(step, zero, reduces_each));
+    Layout layout = zero_layout(stage, options.text("gather-parameters") == "forward");
+    layout.reduces_each = reduces_each;
+    layout.shards = config.world_size;
+    UnitStep units(step, schedule, layout, zero_units(step, layout, limits));
+    step.load_input();
+    units.begin();
+    units.train(broadcast_buffers(step));
+    units.update(units.end_reduction());
+    schedule.programs.push_back(step.take());
     return schedule;
   }
   BucketedReduction reduction(step, schedule, limits, 0, config.world_size);

@@ -7,6 +7,9 @@
 #include "schedule/operations.hpp"
 
 namespace stepcast {
+constexpr MemoryLocation kSocket{.kind = MemoryLocation::Kind::kSocket};
+constexpr MemoryLocation kDevice{.kind = MemoryLocation::Kind::kDevice};
+
 LocalStep::LocalStep(const Model& model, const TrainingConfig& config)
     : LocalStep(model, config, whole_numbers(0, model.segments.size())) {}
 
@@ -149,12 +152,16 @@ std::vector<int> LocalStep::borrowed(int index,
   return found;
 }
 
-Bytes LocalStep::output_bytes(int index) const { return samples() * segment(index).output_size; }
-
-Bytes LocalStep::product_output_bytes(int index) const {
-  const double elements = sum_of(segment(index).work, &LayerWork::gemm_outputs);
-  return Bytes(samples() * elements * bytes_of(model_.precision.compute));
+void LocalStep::cast_weights(int index, double sign, std::vector<MemoryChange>& memory) const {
+  const Segment& one = segment(index);
+  Bytes size;
+  for (const std::vector<int>* read : {&one.parameters, &one.tied, &one.frozen.own, &one.frozen.tied})
+    for (const int tensor : *read) size += sign * model_.parameters[tensor].casts;
+  if (size != Bytes(0) && one.any(&Kernel::has_weight))
+    memory.push_back({MemoryCategory::kParameters, size, sign < 0.0, -1, 0.0, "weights cast by autocast"});
 }
+
+Bytes LocalStep::output_bytes(int index) const { return samples() * segment(index).output_size; }
 
 void LocalStep::load_input() {
   if (model_.input.kind == "none") return;
@@ -177,20 +184,16 @@ void LocalStep::update(Phase phase, std::vector<int> after) {
                                            static_cast<double>(model_.trained_count(segment(copy.segment))));
   }
   if (host > 0.0) {
-    Bytes gradients, parameters;
-    double count = 0.0;
+    HostUpdate away;
     for (const auto& [index, part] : updated) {
-      gradients += part * model_.gradient_bytes(segment(index));
-      parameters += part * model_.trained_bytes(segment(index));
-      count += part * static_cast<double>(model_.trained_count(segment(index)));
+      away.parameters += host * part * model_.trained_bytes(segment(index));
+      away.count += host * part * static_cast<double>(model_.trained_count(segment(index)));
     }
-    update_on_host("", {host * count, host * gradients, host * parameters}, after);
+    update_on_host("", away, after);
     if (host == 1.0) return;
   }
   if (segments().size() == model_.segments.size()) {
-    Bytes all;
-    for (const Segment& one : model_.segments) all += traffic(one);
-    add_compute({.phase = phase, .part = 1.0 - host}, all, std::move(after));
+    add_compute({.phase = phase, .part = 1.0 - host}, sum_of(model_.segments, traffic), std::move(after));
     return;
   }
   for (const auto& [index, part] : updated)
@@ -201,35 +204,35 @@ void LocalStep::update(Phase phase, std::vector<int> after) {
 
 int LocalStep::add_copy(const std::string& name, bool to_host, Bytes message, std::vector<int> after,
                         std::vector<MemoryChange> memory) {
-  const MemoryLocation socket{.kind = MemoryLocation::Kind::kSocket};
-  const MemoryLocation device{.kind = MemoryLocation::Kind::kDevice};
   return add({.name = name,
-              .action = Copy{.from = to_host ? device : socket,
-                             .to = to_host ? socket : device,
-                             .message = message,
-                             .pinned = true},
+              .action = Copy{to_host ? kDevice : kSocket, to_host ? kSocket : kDevice, message, true},
               .after = std::move(after),
               .memory = std::move(memory)});
 }
 
 int LocalStep::work_on_host(const std::string& name, Bytes traffic, std::vector<int> after) {
-  const MemoryLocation socket{.kind = MemoryLocation::Kind::kSocket};
-  return add({.name = name,
-              .action = Copy{.from = socket, .to = socket, .message = traffic, .pinned = true},
-              .after = std::move(after)});
+  return add({.name = name, .action = Copy{kSocket, kSocket, traffic, true}, .after = std::move(after)});
 }
 
 int LocalStep::update_on_host(const std::string& name, const HostUpdate& update, std::vector<int> after) {
-  // Of FSDP the shard on the host is the master copy, if there is one.
-  const bool held = update.copies || offload().computed || model_.precision.master == "none";
-  program_.host_memory += model_.optimizer_bytes(update.count) + update.gradients;
+  const Bytes master(update.count * bytes_of(model_.precision.master));
+  const Bytes gradients(update.count * model_.host_gradient());
+  // FSDP's shard on the host is the master copy, and Megatron's master copy returns, so that GPUs convert.
+  const bool stays = update.sent && offload().parameters;
+  const bool converts = stays ? offload().computed : !model_.transformer_engine();
+  const bool held = converts || master == Bytes(0);
+  program_.host_memory += model_.optimizer_bytes(update.count) + gradients;
   if (held) program_.host_memory += update.parameters;
-  if (update.copies) after = {add_copy("offload_gradients" + name, true, update.gradients, std::move(after))};
+  // DeepSpeed's sum of gradients so far.
+  if (update.sent && converts && config_.micro_batches > 1) program_.host_memory += update.parameters;
   if (updated_on_host_ >= 0) after.push_back(updated_on_host_);
-  updated_on_host_ =
-      work_on_host("host_optimizer" + name, model_.update_traffic(update.count), std::move(after));
-  if (!update.copies) return updated_on_host_;
-  return add_copy("fetch_parameters" + name, false, update.parameters, {updated_on_host_});
+  if (!update.sent) after = {add_copy("offload_gradients" + name, true, gradients, std::move(after))};
+  updated_on_host_ = work_on_host(
+      "host_optimizer" + name, model_.host_update_traffic(update.count, stays && !offload().computed, held),
+      std::move(after));
+  if (stays) return updated_on_host_;
+  const Bytes returned = held ? update.parameters : master;
+  return updated_on_host_ = add_copy("fetch_parameters" + name, false, returned, {updated_on_host_});
 }
 
 MemoryChange LocalStep::moved(int first, int last, double sign) const {
@@ -286,6 +289,7 @@ int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool 
       memory.push_back({.size = -1.0 * output_bytes(index - 1), .at_end = true});
   } else {
     memory.push_back({.segment = index, .saved = 1.0});
+    cast_weights(index, 1.0, memory);
   }
   const bool leaves = leaving_.contains(index) && !checkpointed;
   if (const std::size_t sent = sent_away_.size(); leaves && sent >= 2) after.push_back(sent_away_[sent - 2]);
@@ -320,7 +324,9 @@ int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
   const Bytes traffic = samples() * segment(index).traffic.forward + moved_parameters(segment(index));
   Compute compute{Phase::kRecompute, index, micro_batch};
   compute.needed = model_.execution.recomputed == "needed" && ends_unit(index) && segment(index).repeated;
-  return add_compute(compute, traffic, std::move(after), {{.segment = index, .saved = 1.0}});
+  std::vector<MemoryChange> memory{{.segment = index, .saved = 1.0}};
+  cast_weights(index, 1.0, memory);
+  return add_compute(compute, traffic, std::move(after), std::move(memory));
 }
 
 bool LocalStep::has(Phase phase, int index) const {
@@ -344,6 +350,7 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
   const auto change = [&](Bytes size) { memory.push_back({.size = size, .at_end = true}); };
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
   if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -1.0});
+  if (ends) cast_weights(index, -1.0, memory);
   if (ends && last && freed_logits_.erase(micro_batch) > 0) change(output_bytes(index));
   if (const Segment& one = segment(index);
       model_.recomputed_part == RecomputedPart::kOperations && one.recomputed.saved.size > Bytes(0)) {
@@ -357,7 +364,9 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
   if (begins != ends) {
     const double part = segment(index).weight_part();
     traffic = (begins ? 1.0 - part : part) * traffic;
-    change((begins ? 1.0 : -1.0) * product_output_bytes(index));
+    // Gradients of the outputs of GEMMs with weights.
+    const double outputs = samples() * sum_of(segment(index).work, &LayerWork::gemm_outputs);
+    change((begins ? 1.0 : -1.0) * Bytes(outputs * bytes_of(model_.precision.compute)));
   }
   if (begins && segment(index).passes_gradient()) change(output_bytes(index - 1));
   // The unit's input, or the output of the last block of a unit, input of a segment without recomputation.

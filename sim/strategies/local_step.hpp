@@ -18,8 +18,8 @@ namespace stepcast {
 /// Update of `count` parameters on the host: gradients go there and parameters return.
 struct HostUpdate {
   double count = 0.0;
-  Bytes gradients{}, parameters{};
-  bool copies = true;  ///< false: both stay on the host
+  Bytes parameters{};
+  bool sent = false;  ///< gradients are there; FSDP's shard of parameters is, too, and stays
 };
 
 /// Builds the program of one rank, operation by operation, in program order. With one micro-batch:
@@ -46,13 +46,14 @@ struct HostUpdate {
 ///
 /// Memory held: parameters, gradients and optimizer state of the rank's segments (Adam two moments, SGD with
 /// momentum one) all the time. A forward saves what autograd keeps, its output included; the backward of the
-/// segment frees it, of the logits the loss (`--logits freed`). The gradient of a segment's output lives from
-/// the backward (or loss) that makes it to
-/// the end of the backward that reads it. Of a split backward the input half frees the gradient of the
-/// output; the weight half frees the saved tensors and, per GEMM of activations with weights, the gradient of
-/// its output. Gradients of parameters without GEMMs (norms) are made in the input half. Recomputation inside
-/// a block (recomputing()) is part of the time of the backward; with `per-op` the recomputed tensors are held
-/// from its begin to its end, halves and the time between them included.
+/// segment frees it, of the logits the loss (`--logits freed`). What autocast makes of weights lives as long,
+/// of recomputed segments from the recomputation on. The gradient of a segment's output lives from the
+/// backward (or loss) that makes it to the end of the backward that reads it. Of a split backward the input
+/// half frees the gradient of the output; the weight half frees the saved tensors and, per GEMM of
+/// activations with weights, the gradient of its output. Gradients of parameters without GEMMs (norms) are
+/// made in the input half. Recomputation inside a block (recomputing()) is part of the time of the backward;
+/// with `per-op` the recomputed tensors are held from its begin to its end, halves and the time between them
+/// included.
 class LocalStep {
  public:
   /// All segments on one rank.
@@ -92,7 +93,7 @@ class LocalStep {
   [[nodiscard]] int last_micro_batch() const { return config_.micro_batches - 1; }
   /// Adds the optimizer after `after`; segment by segment if the rank holds a part of the model.
   void optimizer(std::vector<int> after = {});
-  /// Adds an update on the host after the one before. Returns the last operation.
+  /// Adds an update on the host after the one before, copies included. Returns the last operation.
   int update_on_host(const std::string& name, const HostUpdate& update, std::vector<int> after);
   /// Adds work that moves so many bytes in the host's memory.
   int work_on_host(const std::string& name, Bytes traffic, std::vector<int> after);
@@ -145,8 +146,8 @@ class LocalStep {
   /// Of the tied parameters of a segment those that other ranks own and no earlier segment of this one uses.
   [[nodiscard]] std::vector<int> borrowed(
       int segment, const std::function<std::vector<int>(const Segment&)>& tied_of) const;
-  /// Bytes of the outputs of GEMMs with weights in one micro-batch, and so of their gradients.
-  [[nodiscard]] Bytes product_output_bytes(int segment) const;
+  /// Adds (1) or frees (-1) what autocast makes of a segment's weights, which the segment's graph holds.
+  void cast_weights(int index, double sign, std::vector<MemoryChange>& memory) const;
   void hold_model();
   /// Runs of `size` adjacent blocks on the rank; of all segments if the model repeats no block. \param first
   /// blocks of adjacent ones that count; 0: all \param each every this many-th

@@ -11,14 +11,12 @@
 namespace stepcast {
 
 int Offload::units(int count) const {
-  if (blocks > count)
-    throw UsageError("--offload activations={}: a rank has {} of blocks or recomputed units; take fewer",
-                     blocks, count);
-  const int share = static_cast<int>(std::lround(activations * count));
-  if (activations > 0.0 && share == 0)
-    throw UsageError("--offload activations={}: is no whole one of a rank's {} blocks or recomputed units",
-                     activations, count);
-  return blocks > 0 ? blocks : share;
+  const int leaving = blocks > 0 ? blocks : static_cast<int>(std::lround(activations * count));
+  if (leaving < 1 || leaving > count)
+    throw UsageError(
+        "--offload {}: a rank has {} blocks or recomputed units; take 1 to {} of them, or a share",
+        to_text(*this), count, count);
+  return leaving;
 }
 
 Offload parse_offload(const std::string& text) {
@@ -62,10 +60,8 @@ std::string to_text(const Offload& offload) {
   };
   if (offload.blocks > 0) text = "activations=" + std::to_string(offload.blocks);
   add("activations", offload.activations);
-  if (offload.parameters)
-    add(offload.computed ? "parameters=compute" : "parameters", 1.0);
-  else
-    add("optimizer", offload.optimizer);
+  add("optimizer", offload.parameters ? 0.0 : offload.optimizer);
+  add(offload.computed ? "parameters=compute" : "parameters", offload.parameters ? 1.0 : 0.0);
   return text.empty() ? "none" : text;
 }
 

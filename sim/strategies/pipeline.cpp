@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "sim/strategies/layout.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/pipeline_stage.hpp"
 #include "sim/strategies/whole_parameters.hpp"
-#include "sim/strategies/zero_reduction.hpp"
 
 namespace stepcast {
 namespace {
@@ -107,7 +107,7 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
 /// order of its work, `split_model` the cut. `--mesh pipeline=p,data=d` makes d pipelines. Replicas of a
 /// stage average their gradients as `ddp` does, during the last backward of each chunk, also with `--zero`.
 /// `shard=s` shards the parameters of a stage over s ranks too and gathers them once per step (stage 3 of
-/// zero_reduction.hpp); with `data=d` there are d replicas of these shards, which average them (HSDP). Per
+/// unit_step.hpp); with `data=d` there are d replicas of these shards, which average them (HSDP). Per
 /// boundary and micro-batch the output of one segment is sent forward and as many bytes backward. Gradients
 /// of micro-batches add up to the mean over the batch. A tensor of two stages (embedding and head of GPT-2)
 /// has a copy on both; its gradients are summed over the two of each replica before the optimizer. Batch norm

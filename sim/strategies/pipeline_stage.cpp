@@ -6,7 +6,7 @@
 
 #include "core/ranges.hpp"
 #include "sim/strategies/local_step.hpp"
-#include "sim/strategies/zero_reduction.hpp"
+#include "sim/strategies/unit_step.hpp"
 
 namespace stepcast {
 namespace {
@@ -19,10 +19,14 @@ class StageProgram {
         stage_(stage),
         step_(pipeline.model, pipeline.config, segments_of_stage(pipeline, stage), pipeline.forward_only),
         order_(pipeline_order(pipeline.shape, stage, pipeline.forward_only)) {
-    if (pipeline.zero > 0)
-      zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, sharing(pipeline, schedule, stage),
-                    transformed(std::views::keys(pipeline.ties), std::identity()));
-    else if (pipeline.buckets)
+    if (pipeline.zero > 0) {
+      const Layout layout = layout_of(pipeline, schedule, stage);
+      zero_.emplace(
+          step_, schedule, layout,
+          zero_units(step_, layout, *pipeline.buckets,
+                     transformed(std::views::keys(pipeline.ties), std::identity()), schedule.units.size()));
+    }
+    if (pipeline.zero <= 0 && pipeline.buckets)
       reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.peers());
     for (const PipelineAction& action : order_)
       if (accumulates(action.phase)) last_backward_[action.chunk] = action.micro_batch;
@@ -32,8 +36,7 @@ class StageProgram {
     const bool has_ends = stage_ == 0 || stage_ + 1 == pipeline_.shape.ranks;
     if (has_ends) step_.load_input();
     if (zero_) {
-      zero_->gather();
-      zero_->zero_grad();
+      zero_->begin();
     } else if (!pipeline_.forward_only) {
       step_.zero_grad();
     }
@@ -55,13 +58,16 @@ class StageProgram {
   }
 
  private:
-  static Sharing sharing(const Pipeline& pipeline, const Schedule& schedule, int stage) {
-    if (!pipeline.hybrid())
-      return {
-          .group = 1 + stage, .shards = pipeline.peers(), .gathers_in_forward = pipeline.gathers_in_forward};
-    const int family = static_cast<int>(schedule.groups.size()) + pipeline.first_shard_family + 2 * stage;
-    return {
-        .group = family, .shards = pipeline.shards, .replica_group = family + 1, .replicas = pipeline.copies};
+  static Layout layout_of(const Pipeline& pipeline, const Schedule& schedule, int stage) {
+    Layout layout = zero_layout(pipeline.zero, pipeline.gathers_in_forward);
+    layout.group = 1 + stage;
+    layout.shards = pipeline.peers();
+    if (!pipeline.hybrid()) return layout;
+    layout.group = static_cast<int>(schedule.groups.size()) + pipeline.first_shard_family + 2 * stage;
+    layout.shards = pipeline.shards;
+    layout.replica_group = layout.group + 1;
+    layout.replicas = pipeline.copies;
+    return layout;
   }
 
   static std::vector<int> segments_of_stage(const Pipeline& pipeline, int stage) {
@@ -260,7 +266,7 @@ class StageProgram {
   LocalStep step_;
   std::vector<PipelineAction> order_;
   std::optional<BucketedReduction> reduction_;
-  std::optional<ZeroReduction> zero_;
+  std::optional<UnitStep> zero_;
   std::map<int, int> last_backward_;  ///< by chunk: micro-batch of the last backward
   std::map<int, int> received_;       ///< operation by tag
   std::vector<int> sent_;             ///< sends that the next action waits for

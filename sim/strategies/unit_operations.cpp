@@ -41,11 +41,20 @@ void UnitOperations::zero_gradients(std::size_t index, bool allocates, std::vect
       std::move(after), std::move(memory));
 }
 
-void UnitOperations::free_gradients(std::size_t index, int after) {
+void UnitOperations::finish(const Reduction& one, double factor, bool sends) {
   std::vector<MemoryChange> memory;
-  if (!copies()) memory = {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(index).gradients()}};
-  add("free_grad", index, UnitMemory{static_cast<int>(index), UnitMemory::What::kFreeGradients}, {after},
-      std::move(memory));
+  if (!copies())
+    memory = {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(one.unit).gradients()}};
+  add("free_grad", one.unit, UnitMemory{static_cast<int>(one.unit), UnitMemory::What::kFreeGradients},
+      {one.call}, std::move(memory));
+  const Bytes shard = unit(one.unit).gradient_shard();
+  if (one.adds && !sends)  // shard += factor * incoming shard, which is freed
+    add("add_shard", one.unit,
+        ScaleUnit{.unit = static_cast<int>(one.unit), .scale = factor, .shard = true, .adds = true}, {},
+        {{.category = MemoryCategory::kGradients, .size = -1.0 * shard, .at_end = true}}, 5.0 * shard);
+  else
+    scale(one.unit, factor, true);
+  if (sends) send_shard(one);
 }
 
 void UnitOperations::scale(std::size_t index, double factor, bool shard) {
@@ -53,13 +62,6 @@ void UnitOperations::scale(std::size_t index, double factor, bool shard) {
   add(shard ? "divide_shard" : "divide", index,
       ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard}, {}, {},
       2.0 * (shard ? unit(index).gradient_shard() : unit(index).accumulated()));
-}
-
-void UnitOperations::add_incoming(std::size_t index, double factor) {
-  const Bytes shard = unit(index).gradient_shard();
-  add("add_shard", index,
-      ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = true, .adds = true}, {},
-      {{.category = MemoryCategory::kGradients, .size = -1.0 * shard, .at_end = true}}, 5.0 * shard);
 }
 
 int UnitOperations::reduce(std::size_t index, const std::vector<int>& after, bool incoming) {
@@ -108,15 +110,22 @@ int UnitOperations::fetch_shard(std::size_t index) {
   return call;
 }
 
-void UnitOperations::send_shard(std::size_t index, bool adds) {
-  const Bytes shard = unit(index).gradient_shard();
-  const int sent =
-      step_.add_copy(numbered("offload_shard/" + unit(index).name), true, shard, step_.latest(),
-                     {{.category = MemoryCategory::kGradients, .size = -1.0 * shard, .at_end = true}});
-  // Two shards are read and their sum is written.
-  sent_[index] = !adds ? sent
-                       : step_.work_on_host(numbered("host_add/" + unit(index).name), 3.0 * shard,
-                                            {sent, sent_.at(index)});
+void UnitOperations::send_shard(const Reduction& one) {
+  const FsdpUnit& own = unit(one.unit);
+  const bool on_host = step_.offload().parameters && !step_.offload().computed;
+  const Bytes shard = on_host || one.last ? (1.0 / own.shards) * own.whole(step_.model().host_gradient())
+                                          : own.gradient_shard();
+  std::vector<int> after = step_.latest();
+  if (one.adds && !on_host) {
+    after.push_back(sent_.at(one.unit));
+    after = {step_.add_copy(numbered("fetch_gradients/" + own.name), false, own.gradient_shard(), after)};
+  }
+  int sent = step_.add_copy(
+      numbered("offload_shard/" + own.name), true, shard, std::move(after),
+      {{.category = MemoryCategory::kGradients, .size = -1.0 * own.gradient_shard(), .at_end = true}});
+  if (one.adds && on_host)  // two shards are read and their sum is written
+    sent = step_.work_on_host(numbered("host_add/" + own.name), 3.0 * shard, {sent, sent_.at(one.unit)});
+  sent_[one.unit] = sent;
 }
 
 std::vector<int> UnitOperations::update(std::size_t index, std::vector<int> after) {
@@ -127,12 +136,8 @@ std::vector<int> UnitOperations::update(std::size_t index, std::vector<int> afte
     const double count = host * static_cast<double>(own.elements) / own.shards;
     const auto sent = sent_.find(index);
     if (sent != sent_.end()) after.push_back(sent->second);
-    ends = {step_.update_on_host("/" + own.name,
-                                 {.count = count,
-                                  .gradients = host * (own.alone() ? own.gradients() : own.gradient_shard()),
-                                  .parameters = Bytes(own.parameter * count),
-                                  .copies = sent == sent_.end()},
-                                 after)};
+    const HostUpdate update{count, Bytes(own.parameter * count), sent != sent_.end()};
+    ends = {step_.update_on_host("/" + own.name, update, after)};
   }
   if (host < 1.0)
     ends.push_back(

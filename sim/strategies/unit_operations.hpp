@@ -6,12 +6,16 @@
 #include <vector>
 
 #include "sim/strategies/local_step.hpp"
-#include "sim/strategies/options.hpp"
 
 namespace stepcast {
 
-/// `--accumulate` of FSDP and of ZeRO 2.
-inline constexpr const char* kShardThenReplicas = "shard-then-replicas";
+/// A reduction in flight.
+struct Reduction {
+  std::size_t unit = 0;
+  int call = -1;      ///< to wait for
+  bool adds = false;  ///< to the shard of earlier micro-batches
+  bool last = false;  ///< of the step
+};
 
 /// Operations on units of sharded parameters, the same for FSDP and ZeRO. Each has the name `verb/unit`, with
 /// `/2`, `/3` after it from the second in a step on.
@@ -26,12 +30,8 @@ class UnitOperations {
   void free_parameters(std::size_t index);
   /// Zeroes whole gradients. \param allocates as in gather()
   void zero_gradients(std::size_t index, bool allocates, std::vector<int> after = {});
-  /// Frees whole gradients, unless they were copied and freed before their reduction.
-  void free_gradients(std::size_t index, int after);
   /// Divides whole gradients, or the own shard of them; by 1 not.
   void scale(std::size_t index, double factor, bool shard = false);
-  /// shard += factor * incoming shard, which is freed
-  void add_incoming(std::size_t index, double factor);
   /// Reduce-scatter of gradients, without shards an all-reduce. With copies() its input, in the dtype of the
   /// reduction, takes the place of the gradients. \param incoming the shard gets its own array
   int reduce(std::size_t index, const std::vector<int>& after, bool incoming = false);
@@ -40,15 +40,18 @@ class UnitOperations {
                    bool incoming = false);
   /// Brings the shard from the host and gathers it. Returns the all-gather.
   int fetch_shard(std::size_t index);
-  /// Sends the reduced shard of gradients to the host and frees it. \param adds the host adds it to that of
-  /// earlier micro-batches
-  void send_shard(std::size_t index, bool adds);
+  /// Waits for a reduction and frees the whole gradients, unless they were copied and freed before.
+  /// Multiplies the shard by `factor` and adds it to that of earlier micro-batches, or sends it to the host.
+  void finish(const Reduction& one, double factor, bool sends);
   /// Updates the own shard on the device, the host, or both. Returns the last operations.
   std::vector<int> update(std::size_t index, std::vector<int> after);
   /// True for FSDP2, whose gradients are arrays of their own: `--gathered copied`.
   [[nodiscard]] bool copies() const { return step_.model().execution.gathered == "copied"; }
 
  private:
+  /// Sends the shard to the host and frees it. FSDP2 adds it there to that of earlier micro-batches,
+  /// DeepSpeed on the GPU.
+  void send_shard(const Reduction& one);
   [[nodiscard]] std::string numbered(const std::string& name);
   int add(const char* verb, std::size_t index, Action action, std::vector<int> after,
           std::vector<MemoryChange> memory = {}, Bytes traffic = {});

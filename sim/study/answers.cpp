@@ -1,6 +1,5 @@
 #include "sim/study/answers.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -9,9 +8,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -90,25 +91,19 @@ StudyRows rows_of_folder(const std::string& folder, const std::string& header, b
   return rows;
 }
 
-/// A file descriptor that its owner closes.
-class Descriptor {
- public:
-  Descriptor(const fs::path& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (number_ < 0) throw RunError("{}: {}", path.string(), std::strerror(errno));
-  }
-  ~Descriptor() { ::close(number_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  [[nodiscard]] int number() const { return number_; }
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
- private:
-  int number_;
-};
+/// Opens a file to append to it; child processes do not inherit it over exec.
+File open_file(const fs::path& path) {
+  File file(std::fopen(path.c_str(), "ae"), std::fclose);
+  if (!file) throw RunError("{}: {}", path.string(), std::strerror(errno));
+  return file;
+}
 
 /// Waits up to 2 s, because child processes of a run that was just killed hold its lock for a moment.
-void lock_shard(const Descriptor& file, const fs::path& path) {
+void lock_shard(const File& file, const fs::path& path) {
   constexpr int kTries = 40, kPause_ms = 50;
-  for (int i = 0; ::flock(file.number(), LOCK_EX | LOCK_NB) != 0; ++i) {
+  for (int i = 0; ::flock(::fileno(file.get()), LOCK_EX | LOCK_NB) != 0; ++i) {
     if (i == kTries)
       throw InputError("{}: another run is answering this part of the study; wait for its end",
                        path.string());
@@ -119,15 +114,16 @@ void lock_shard(const Descriptor& file, const fs::path& path) {
 /// Appends rows to a file and syncs it twice per second.
 class RowWriter {
  public:
-  explicit RowWriter(const fs::path& path) : path_(path), file_(path, O_WRONLY | O_APPEND) {}
-  ~RowWriter() { ::fdatasync(file_.number()); }
+  explicit RowWriter(const fs::path& path) : path_(path), file_(open_file(path)) {}
+  ~RowWriter() { ::fdatasync(::fileno(file_.get())); }
 
   void add(const std::string& line) {
     constexpr auto kInterval = std::chrono::milliseconds(500);
-    bool written = ::write(file_.number(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
+    const int file = ::fileno(file_.get());
+    bool written = ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
     const auto now = std::chrono::steady_clock::now();
     if (now - synced_ >= kInterval) {
-      written = ::fdatasync(file_.number()) == 0 && written;
+      written = ::fdatasync(file) == 0 && written;
       synced_ = now;
     }
     if (!written) throw RunError("{}: cannot be written; is the disk full?", path_.string());
@@ -135,7 +131,7 @@ class RowWriter {
 
  private:
   fs::path path_;
-  Descriptor file_;
+  File file_;
   std::chrono::steady_clock::time_point synced_{};
 };
 
@@ -337,7 +333,7 @@ StudyRows answer_study(const Study& study, const StudyRun& run, const std::strin
   if (problem || !fs::is_directory(run.folder))
     throw InputError("-o {}: is not a folder for answers, nor can it be made one{}", run.folder,
                      problem ? ": " + problem.message() : "");
-  const Descriptor lock(lock_path, O_RDWR | O_CREAT);
+  const File lock = open_file(lock_path);
   lock_shard(lock, lock_path);
   if (run.force)
     for (const fs::path& file : rows_files(run.folder)) fs::remove(file);

@@ -1,11 +1,11 @@
 #include "sim/study/experiment.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <set>
 
+#include "core/clocks.hpp"
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
@@ -18,7 +18,6 @@ namespace stepcast {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
 
 std::string value_of(const StudyPoint& point, const std::string& name, const std::string& fallback = "") {
@@ -140,7 +139,7 @@ class ExperimentRun {
   }
 
   StudyRows run() {
-    const Clock::time_point start = Clock::now();
+    const double start_s = wall_clock_s();
     Points first, rest;
     std::set<std::string> traces;
     for (const StudyPoint& point : study_.points) {
@@ -161,8 +160,7 @@ class ExperimentRun {
     measure(rest);
     predict(rest);
     for (int launch = 1; launch <= parts_.run.launches; ++launch) {
-      const double passed_s = std::chrono::duration<double>(Clock::now() - start).count();
-      if (launch > parts_.run.least_launches && passed_s > parts_.run.until_s) break;
+      if (launch > parts_.run.least_launches && wall_clock_s() - start_s > parts_.run.until_s) break;
       run_once(Points(all_.points_run.begin() + (launch == 1 ? run_already : 0), all_.points_run.end()),
                launch);
     }
@@ -208,21 +206,19 @@ class ExperimentRun {
 
   [[nodiscard]] std::vector<Measurement> measurements_of(const Points& points) const {
     std::vector<Measurement> all;
-    const auto find = [&](const StudyPoint& point) {
-      return std::ranges::find(all, trace_path(all_, point), &Measurement::file);
-    };
     for (const StudyPoint* point : points) {
       if (point->model.empty())
         throw InputError("{}: point '{}' has no model to measure", study_.path, point->name);
-      if (find(*point) == all.end()) all.push_back({trace_path(all_, *point), point, {}});
+      const std::string file = trace_path(all_, *point);
+      if (std::ranges::find(all, file, &Measurement::file) == all.end()) all.push_back({file, point, {}});
     }
-    for (const StudyPoint& point : study_.points) {
-      const auto found = find(point);
-      if (found == all.end()) continue;
-      const int batch = batch_of(point), parts = whole_number(point, "micro-batches", "1");
-      found->batches.insert({batch, std::max(1, batch / parts)});
-      found->accumulating = found->accumulating || parts > 1;
-    }
+    for (Measurement& one : all)
+      for (const StudyPoint& point : study_.points) {
+        if (trace_path(all_, point) != one.file) continue;
+        const int batch = batch_of(point), parts = whole_number(point, "micro-batches", "1");
+        one.batches.insert({batch, std::max(1, batch / parts)});
+        one.accumulating = one.accumulating || parts > 1;
+      }
     return all;
   }
 

@@ -1,14 +1,15 @@
-#include "sim/study/points.hpp"
-
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <random>
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "sim/study/study.hpp"
 
+/// The points of a study: assignments of options, from grids, zips, lists, named cases and draws.
 namespace stepcast {
 namespace {
 
@@ -117,10 +118,8 @@ std::vector<Assignment> elements_of(const YamlNode& block, unsigned seed) {
   if (block.has("cases")) return cases_of(block.at("cases"));
   if (block.has("draw")) return draws_of(block.at("draw"), seed);
   std::vector<Assignment> result;
-  for (const YamlNode& one : block.at("list").items()) {
-    const std::vector<Assignment> grid = grid_of(one);
-    result.insert(result.end(), grid.begin(), grid.end());
-  }
+  for (const YamlNode& one : block.at("list").items())
+    std::ranges::copy(grid_of(one), std::back_inserter(result));
   return result;
 }
 

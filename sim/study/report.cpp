@@ -106,10 +106,8 @@ class ReportWriter {
   [[nodiscard]] std::vector<std::string> cells(const StudyPoint& point,
                                                const std::vector<const StudyColumn*>& columns) const {
     std::vector<std::string> result = name_cells(study_, point, "");
-    for (const StudyColumn* column : columns) {
-      const auto value = rows_.at(point.key).value(column->name);
-      result.push_back(value ? column_text(column->name, *value) : "");
-    }
+    for (const StudyColumn* column : columns)
+      result.push_back(column_text(rows_.at(point.key), column->name, ""));
     return result;
   }
 

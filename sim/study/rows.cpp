@@ -90,7 +90,10 @@ const StudyColumn& study_column(const std::string& name) {
   return named(study_columns(), &StudyColumn::name, "column", name);
 }
 
-std::string column_text(const std::string& column, double value) {
+std::string column_text(const StudyRow& row, const std::string& column, const std::string& missing) {
+  const auto found = row.value(column);
+  if (!found) return missing;
+  const double value = *found;
   if (column == "efficiency" || column == "bubble_fraction" || column == "effective_training_time")
     return percent_text(value);
   if (column == "fits") return value > 0.0 ? "yes" : "no";

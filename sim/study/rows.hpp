@@ -48,9 +48,6 @@ const std::vector<StudyColumn>& study_columns();
 std::vector<std::string> study_column_names();
 /// \pre a known name
 const StudyColumn& study_column(const std::string& name);
-/// `29.7 ms`, `95.8 %`, `yes`, ...
-std::string column_text(const std::string& column, double value);
-
 /// An answer, or why there is none.
 struct StudyRow {
   std::string key;  ///< of its point
@@ -61,6 +58,8 @@ struct StudyRow {
   void set(const std::string& column, double value);
 };
 using StudyRows = std::map<std::string, StudyRow>;  ///< by key of a point
+/// `29.7 ms`, `95.8 %`, `yes`, ...; `missing` without a value.
+std::string column_text(const StudyRow& row, const std::string& column, const std::string& missing);
 
 StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts& facts);
 /// Adds the derived columns.

@@ -231,26 +231,23 @@ class PointBuilder {
 
   /// Sets options and key. \returns whether options without effect were dropped
   [[nodiscard]] bool take_options(StudyPoint& point) const {
-    std::vector<std::string> words;
     bool dropped = false;
     const Assignment assigned = point.assigned;
     for (const auto& [name, value] : assigned.values()) {
       if (std::ranges::count(vocabulary_.options, name) == 0 || value.empty()) continue;
-      const std::string option = "--" + name;
       const bool is_switch = std::ranges::count(vocabulary_.switches, name) > 0;
       if (!vocabulary_.matters(name, assigned)) {
         point.assigned.erase(name);
         dropped = true;
-      } else if (!is_switch) {
-        point.options.set(option, value);
-        words.push_back(option + "=" + value);
-      } else if (value == "true" || value == "yes") {
-        point.options.set(option, "");
-        words.push_back(option);
+      } else if (!is_switch || value == "true" || value == "yes") {
+        point.options.set("--" + name, is_switch ? "" : value);
       } else if (value != "false" && value != "no") {
         throw InputError("{}: found '{}', expected yes or no", name, value);
       }
     }
+    auto words = transformed(point.options.values(), [](const auto& option) {
+      return option.first + (option.second.empty() ? "" : "=" + option.second);
+    });
     std::ranges::sort(words);
     point.key = joined(words, " ");
     return dropped;

@@ -95,37 +95,6 @@ std::string obstacle_of(const TrainingCase& training) {
 
 }  // namespace
 
-CheckpointCycle::CheckpointCycle(const TrainingCase& training)
-    : work_s(training.step_s * training.interval),
-      stall_s(training.checkpoint.stall_s),
-      write_s(training.checkpoint.write_s),
-      slowdown(training.checkpoint.slowdown) {
-  if (training.checkpoint.storage_every > 0)
-    stall_s += slowdown * training.checkpoint.storage_write_s / training.checkpoint.storage_every;
-}
-
-double CheckpointCycle::progress(double x) const {
-  if (x <= first_s()) return std::min(x, work_s);
-  const double cycles = std::floor((x - first_s()) / length_s());
-  const double rest = x - first_s() - cycles * length_s();
-  const double done = rest <= write_s ? (1.0 - slowdown) * rest : rest - slowdown * write_s;
-  return work_s * (1.0 + cycles) + std::min(done, work_s);
-}
-
-double CheckpointCycle::time_of(double progress) const {
-  const double cycles = std::max(0.0, std::ceil(progress / work_s - 1e-9) - 1.0);
-  const double rest = progress - cycles * work_s;
-  if (cycles == 0.0) return rest;
-  const bool writes = rest <= (1.0 - slowdown) * write_s;
-  return first_s() + (cycles - 1.0) * length_s() +
-         (writes ? rest / (1.0 - slowdown) : rest + slowdown * write_s);
-}
-
-double CheckpointCycle::written(double x, double each_s) const {
-  const double since = x - first_s() - each_s;
-  return since < 0.0 ? 0.0 : std::floor(since / length_s()) + 1.0;
-}
-
 Renewal renewal_of(const TrainingCase& training) {
   Renewal result{.obstacle = obstacle_of(training), .useful_rate = rate_of(training)};
   const CheckpointCost& last = training.checkpoint;  // async: the training ends with the write of the last

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -86,15 +88,38 @@ struct TrainingCase {
 struct CheckpointCycle {
   double work_s, stall_s, write_s, slowdown;
 
-  explicit CheckpointCycle(const TrainingCase& training);
+  explicit CheckpointCycle(const TrainingCase& training)
+      : work_s(training.step_s * training.interval),
+        stall_s(training.checkpoint.stall_s),
+        write_s(training.checkpoint.write_s),
+        slowdown(training.checkpoint.slowdown) {
+    if (training.checkpoint.storage_every > 0)
+      stall_s += slowdown * training.checkpoint.storage_write_s / training.checkpoint.storage_every;
+  }
   [[nodiscard]] double first_s() const { return work_s + stall_s; }
   [[nodiscard]] double length_s() const { return first_s() + slowdown * write_s; }
   /// Useful seconds after `x` seconds.
-  [[nodiscard]] double progress(double x) const;
+  [[nodiscard]] double progress(double x) const {
+    if (x <= first_s()) return std::min(x, work_s);
+    const double cycles = std::floor((x - first_s()) / length_s());
+    const double rest = x - first_s() - cycles * length_s();
+    const double done = rest <= write_s ? (1.0 - slowdown) * rest : rest - slowdown * write_s;
+    return work_s * (1.0 + cycles) + std::min(done, work_s);
+  }
   /// Seconds until `progress` useful ones.
-  [[nodiscard]] double time_of(double progress) const;
+  [[nodiscard]] double time_of(double progress) const {
+    const double cycles = std::max(0.0, std::ceil(progress / work_s - 1e-9) - 1.0);
+    const double rest = progress - cycles * work_s;
+    if (cycles == 0.0) return rest;
+    const bool writes = rest <= (1.0 - slowdown) * write_s;
+    return first_s() + (cycles - 1.0) * length_s() +
+           (writes ? rest / (1.0 - slowdown) : rest + slowdown * write_s);
+  }
   /// Number of checkpoints that count after `x` seconds. \param each_s of the write of one
-  [[nodiscard]] double written(double x, double each_s) const;
+  [[nodiscard]] double written(double x, double each_s) const {
+    const double since = x - first_s() - each_s;
+    return since < 0.0 ? 0.0 : std::floor(since / length_s()) + 1.0;
+  }
 };
 
 /// Result of renewal theory.

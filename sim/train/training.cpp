@@ -297,21 +297,4 @@ TrainingOutcome train(const TrainingFacts& facts, const TrainingRequest& request
   return outcome;
 }
 
-double TrainingOutcome::wall_s(double q) const {
-  return quantile(transformed(runs, &TrainingRun::wall_s), q);
-}
-
-double TrainingOutcome::mean(const std::function<double(const TrainingRun&)>& value) const {
-  return sum_of(runs, value) / static_cast<double>(runs.size());
-}
-
-double TrainingOutcome::part_s(TrainingPart part) const {
-  return mean([&](const TrainingRun& run) { return run.parts[static_cast<std::size_t>(part)]; });
-}
-
-double TrainingOutcome::failures_per_day() const {
-  return sum_of(plan.training.interruptions,
-                [](const Interruption& one) { return one.planned ? 0.0 : one.rate * kDay; });
-}
-
 }  // namespace stepcast

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/ranges.hpp"
+#include "core/statistics.hpp"
 #include "core/units.hpp"
 #include "records/result.hpp"
 #include "sim/strategies/options.hpp"
@@ -117,10 +119,14 @@ struct TrainingOutcome {
   std::vector<TrainingRun> runs;
   Renewal renewal;
 
-  [[nodiscard]] double wall_s(double q) const;  ///< quantile
-  [[nodiscard]] double mean(const std::function<double(const TrainingRun&)>& value) const;
+  [[nodiscard]] double wall_s(double q) const { return quantile(transformed(runs, &TrainingRun::wall_s), q); }
+  [[nodiscard]] double mean(const std::function<double(const TrainingRun&)>& value) const {
+    return sum_of(runs, value) / static_cast<double>(runs.size());
+  }
   [[nodiscard]] double mean_wall_s() const { return mean(&TrainingRun::wall_s); }
-  [[nodiscard]] double part_s(TrainingPart part) const;  ///< mean
+  [[nodiscard]] double part_s(TrainingPart part) const {
+    return mean([&](const TrainingRun& run) { return run.parts[static_cast<std::size_t>(part)]; });
+  }
   /// Useful over all time.
   [[nodiscard]] double effective() const { return plan.training.useful_s() / mean_wall_s(); }
   /// With spares.
@@ -131,7 +137,10 @@ struct TrainingOutcome {
   [[nodiscard]] double energy_kwh(double wall) const {
     return facts.ranks * facts.power.count() * wall / 3.6e6;
   }
-  [[nodiscard]] double failures_per_day() const;
+  [[nodiscard]] double failures_per_day() const {
+    return sum_of(plan.training.interruptions,
+                  [](const Interruption& one) { return one.planned ? 0.0 : one.rate * kDay; });
+  }
 };
 
 /// Plans and simulates.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "runner/execute/device_library.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/nccl/stand_in.hpp"
 #include "tests/runner/as_ranks.hpp"
@@ -41,7 +42,7 @@ Result run(const Schedule& schedule, DeviceCopies& copies) {
 std::unique_ptr<DeviceCopies> copies_on(int devices, std::chrono::milliseconds each) {
   stand_in::set_devices(devices);
   stand_in::slow_copies(each);
-  return find_device_copies("test").value.make();
+  return find_device_library("test").value.make_copies();
 }
 
 /// Copies that lose the last byte of those of a few bytes.
@@ -170,7 +171,7 @@ TEST_CASE("copies that no GPU does alone are reported, and more ranks than GPUs 
   back.programs.front().ops.front().action = Copy{{MemoryLocation::Kind::kDevice, 0}, {}, Bytes(8), true};
   CHECK_THROWS_WITH(run(back, *two), Catch::Contains("into host memory are predicted, not executed"));
   stand_in::set_devices(0);
-  CHECK_THROWS_WITH(find_device_copies("test").value.make(),
+  CHECK_THROWS_WITH(find_device_library("test").value.make_copies(),
                     Catch::Contains("this machine has no GPU that CUDA finds"));
   stand_in::set_devices(8);
   stand_in::slow_copies(0ms);

@@ -1,10 +1,9 @@
-#include "runner/execute/device_stream.hpp"
-
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
 
 #include "core/error.hpp"
+#include "runner/execute/device_library.hpp"
 #include "runner/execute/step_timestamps.hpp"
 #include "tests/nccl/stand_in.hpp"
 

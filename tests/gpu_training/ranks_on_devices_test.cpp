@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "runner/engine/torch_engine.hpp"
-#include "runner/execute/device_stream.hpp"
+#include "runner/execute/device_library.hpp"
 #include "schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/nccl/stand_in.hpp"

@@ -62,14 +62,29 @@ TEST_CASE("eager RMSNorms and rotary positions move what ATen's kernels do, in f
   }
 }
 
-TEST_CASE("what an eager norm keeps is fp32 in every precision: x and x over its root mean square",
+TEST_CASE("an eager norm keeps x in fp32, and x over its root mean square as wide as x, for its weight alone",
           "[models]") {
-  const auto kept = [](const char* precision) { return block_of(",eager=1", precision).segments.at(1); };
-  CHECK(kept("bf16").saved.float32.count() ==
-        Approx(2.0 * 8.0 * kSequence * kHidden + 4.0 * kSequence * (2.0 + kHeads)));
-  CHECK(kept("fp32").saved.float32 == kept("bf16").saved.float32);
-  CHECK((kept("bf16").saved.size - kept("bf16").saved.float32).count() ==
-        Approx(0.5 * (kept("fp32").saved.size - kept("fp32").saved.float32).count()));
+  const auto kept = [](const std::string& settings, const std::string& precision) {
+    return block_of(settings, precision).segments.at(1).saved.size.count();
+  };
+  const double normed = kSequence * kHidden, heads = kSequence * (kHidden + kKvHeads * kHead);
+  struct Case {
+    const char* precision;
+    double fused, eager, of_heads;  ///< bytes of an element
+  };
+  for (const Case& each : {Case{"bf16", 2.0, 4.0 + 2.0, 4.0 + 2.0}, Case{"fp32", 4.0, 8.0, 8.0},
+                           Case{"fp32,compute=bf16", 4.0, 8.0, 4.0 + 2.0}}) {
+    INFO(each.precision);
+    CHECK(kept(",eager=1", each.precision) - kept("", each.precision) ==
+          Approx(2.0 * (each.eager - each.fused) * normed));
+    CHECK(kept(",norms=1,eager=1", each.precision) - kept(",eager=1", each.precision) ==
+          Approx(each.of_heads * heads));
+  }
+  // Of frozen norms the second one has a gradient to pass on.
+  CHECK(kept(",lora=8,eager=1", "bf16") - kept(",lora=8", "bf16") == Approx((4.0 - 2.0) * normed));
+  CHECK(kept(",lora=8,eager=1", "fp32") == Approx(kept(",lora=8", "fp32")));
+  CHECK(kept(",norms=1", "bf16") - kept("", "bf16") == Approx(2.0 * heads));
+  CHECK(kept(",norms=1,compiled=1", "bf16") == Approx(kept(",compiled=1", "bf16")));
 }
 
 TEST_CASE("a compiled block does not keep what torch.compile's partitioner makes again", "[models]") {

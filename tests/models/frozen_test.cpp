@@ -49,7 +49,7 @@ TEST_CASE("adapters have r (in + out) parameters beside each weight, and all oth
   CHECK(attention.trained_count() == 4 * qkv);
   CHECK(lora.trained_count() == 4 * (qkv + linear));
   CHECK(lora.parameter_count() == whole.parameter_count() + lora.trained_count());
-  CHECK(total_of(lora.parameters, &Parameter::gradient) ==
+  CHECK(sum_of(lora.parameters, &Parameter::gradient) ==
         Bytes(4.0 * static_cast<double>(lora.trained_count())));
   for (const Parameter& one : lora.parameters)
     CHECK(one.frozen == (one.name.find("lora_") == std::string::npos));
@@ -112,7 +112,7 @@ TEST_CASE("nothing is recomputed in front of the first trained block", "[models]
 
 TEST_CASE("frozen parameters are gathered, and neither reduced nor updated", "[strategies]") {
   const Model whole = load_model(kSizes), lora = load_model(kSizes + ",lora=4");
-  const double trained = total_of(lora.parameters, &Parameter::gradient).count();
+  const double trained = sum_of(lora.parameters, &Parameter::gradient).count();
   CHECK(sent(lora, "ddp", CollectiveKind::kAllReduce) == trained);
   CHECK(sent(lora, "fsdp", CollectiveKind::kReduceScatter) == trained);
   const OptionTexts once{{"sharding", "shard_grad_op"}};

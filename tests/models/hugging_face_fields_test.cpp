@@ -77,6 +77,27 @@ TEST_CASE("windows follow the field that the configuration's class reads, or are
       Catch::Contains("full_every=3"));
 }
 
+TEST_CASE("the GELU that Phi and GPT-J write out keeps three arrays more in eager code", "[models]") {
+  const Configured configured;
+  for (const auto& [type, field] : {std::pair("phi", "hidden_act"), {"gptj", "activation_function"}}) {
+    CAPTURE(type);
+    const json usual = reference(type);
+    json missing = usual;
+    missing.erase(field);
+    for (const json& one : {usual, missing, with(usual, {{field, "gelu_new"}})})
+      CHECK_THAT(configured(one).specification, Catch::Contains("gelu_new=1"));
+    CHECK_THAT(configured(with(usual, {{field, "gelu"}})).specification, !Catch::Contains("gelu_new"));
+  }
+  const auto kept = [](const std::string& settings) {
+    return load_model("decoder:layers=1,hidden=64,feed_forward=192,sequence=16,vocabulary=100,gated=0" +
+                      settings)
+        .segments.at(1)
+        .saved.size.count();
+  };
+  CHECK(kept(",eager=1,gelu_new=1") - kept(",eager=1") == Approx(3.0 * 4.0 * 16 * 192));
+  CHECK(kept(",gelu_new=1") == kept(""));
+}
+
 TEST_CASE("dropout of a configuration is where its class has it", "[models]") {
   struct Case {
     const char* type;

@@ -239,7 +239,7 @@ TEST_CASE("the synthetic model is 50 segments of 0 s and 2 ms with one tensor of
 
 TEST_CASE("every layer kind is documented by name once") {
   std::set<std::string> names;
-  for (const std::string& name : layer_kind_names()) CHECK(names.insert(name).second);
+  for (const LayerKind& kind : layer_kinds()) CHECK(names.insert(kind.name).second);
   CHECK(names.contains("residual"));
 }
 

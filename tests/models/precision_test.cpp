@@ -162,7 +162,7 @@ TEST_CASE("autocast casts each weight once in a forward, its gradient back, and 
   CHECK(launches == gemms + 3 + norms);  // weights; inputs of q, k, v, gate and up
   CHECK(cast_bytes == Approx((3 + norms) * 6.0 * 32 * 64));
   double copies = 0.0;
-  for (const int index : after.parameters) copies += mixed.parameters[index].copies.count();
+  for (const int index : after.parameters) copies += mixed.parameters[index].casts.count();
   CHECK(copies == Approx(2 * weights));
   CHECK(after.saved.size.count() > before.saved.size.count());
   CHECK(bytes_of_messages("fp32,compute=bf16", "ddp", CollectiveKind::kAllReduce) ==
@@ -196,7 +196,7 @@ TEST_CASE("autocast: who reads fp32 casts it, sums are as wide as their inputs, 
   CHECK(mixed.segments[3].output_size.count() == half.segments[3].output_size.count());  // logits
   double copies = 0.0, matrices = 0.0;
   for (const Parameter& one : mixed.parameters) {
-    copies += one.copies.count();
+    copies += one.casts.count();
     matrices += one.shape.size() == 2 ? 2.0 * static_cast<double>(one.numel()) : 0.0;
   }
   CHECK(copies == matrices - 2 * 128 * 64);  // none of the embedding's table, which no GEMM reads

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "core/error.hpp"
-#include "runner/execute/device_stream.hpp"
+#include "runner/execute/device_library.hpp"
 #include "tests/nccl/stand_in.hpp"
 #include "tests/runner/as_ranks.hpp"
 

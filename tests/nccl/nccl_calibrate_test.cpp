@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "models/model.hpp"
-#include "runner/execute/device_stream.hpp"
+#include "runner/execute/device_library.hpp"
 #include "sim/replay/prediction.hpp"
 #include "tests/nccl/stand_in.hpp"
 #include "tests/runner/as_ranks.hpp"

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "records/bench.hpp"
 #include "records/calibration.hpp"
@@ -31,7 +32,7 @@ MachineState state_of(double wall_s, std::size_t cores, int threads, double idle
 /// on that core and builds on all others: /proc/stat, CPU time, schedstat of the only thread,
 /// CLOCK_MONOTONIC.
 CpuCounters recorded(const char* stat, double own_s, const char* schedstat, double wall_s) {
-  CpuCounters counters = parse_core_times(stat, {0}, 1.0 / kTick);
+  CpuCounters counters = parse_core_times(std::istringstream(stat), {0}, 1.0 / kTick);
   counters.own_s = own_s;
   counters.queued_s = run_queue_delay_s(schedstat);
   counters.wall_s = wall_s;
@@ -56,11 +57,11 @@ TEST_CASE("idle, interrupt and stolen time of /proc/stat are summed over the nam
   const std::string stat =
       "cpu  900 0 900 900 900 0 0 900 0 0\ncpu0 1 2 3 400 50 6 7 80 0 0\ncpu1 1 1 1 100 0 0 0 20 0 0\n"
       "cpu2 0 0 0 7 0 0 0 0 0 0\nintr 1 2 3\ncpu3 1 1 1 9999 0 0 0 0\n";
-  const CpuCounters times = parse_core_times(stat, {0, 1, 3}, 100.0);
+  const CpuCounters times = parse_core_times(std::istringstream(stat), {0, 1, 3}, 100.0);
   CHECK(times.idle_s == Approx(5.5));
   CHECK(times.interrupts_s == Approx(0.13));
   CHECK(times.stolen_s == Approx(1.0));
-  CHECK(parse_core_times("cpu0 1 2 3 400", {0}, 100.0).idle_s == Approx(4.0));
+  CHECK(parse_core_times(std::istringstream("cpu0 1 2 3 400"), {0}, 100.0).idle_s == Approx(4.0));
 }
 
 TEST_CASE("CPU time that is neither idle nor own is lost, less one tick, as far as the threads wanted it") {

@@ -139,6 +139,9 @@ TEST_CASE("torchtitan reduces every micro-batch of FSDP, DeepSpeed of ZeRO 2, hf
   CHECK(like("deepspeed", shared).options.at("accumulate") == "every");
   shared["zero"] = "1";
   CHECK_FALSE(like("deepspeed", shared).options.contains("accumulate"));
+  CHECK(like("deepspeed", shared).options.at("precision") == "bf16,reduction=bf16");
+  shared["mesh"] = "data=4,context=2";  // seq_parallel_communication_data_type: fp32
+  CHECK(like("deepspeed", shared).options.at("precision") == "bf16");
 }
 
 TEST_CASE("hf and torchtitan recompute a block up to its last GEMM in an estimate, unless it is given") {
@@ -160,6 +163,15 @@ TEST_CASE("hf and torchtitan recompute a block up to its last GEMM in an estimat
     options.erase("device");
     CHECK_FALSE(like(convention, options).options.contains("recomputed"));
   }
+}
+
+TEST_CASE("hf takes PyTorch's fused attention where a model stores probabilities, unless that is given") {
+  OptionTexts options{{"model", "bert-base:sequence=64"}, {"strategy", "single"}, {"device", "h100-sxm"}};
+  CHECK(like("hf", options).options.at("model") == "bert-base:sequence=64,flash=1,padding_mask=0");
+  options["model"] = "gpt2-small";
+  CHECK(like("hf", options).options.at("model") == "gpt2-small:eager=1,flash=1");
+  options["model"] = "gpt2-small:flash=0";
+  CHECK(like("hf", options).options.at("model") == "gpt2-small:flash=0,eager=1");
 }
 
 TEST_CASE("conditions on the device hold for the device of a file, which --device may name") {

@@ -128,8 +128,10 @@ TEST_CASE("a step waits for the slowest of GPUs that are alike but for the sprea
 TEST_CASE("a driver's name of a GPU is not that of another one that begins alike") {
   REQUIRE(reported_device("NVIDIA A10") != nullptr);
   CHECK(reported_device("NVIDIA A10")->name == "a10");
-  CHECK(reported_device("NVIDIA A100 80GB PCIe") == nullptr);
-  CHECK(reported_device("NVIDIA A100-PCIE-40GB") == nullptr);
+  CHECK(reported_device("NVIDIA A100 80GB PCIe")->name == "a100-pcie");
+  CHECK(reported_device("NVIDIA L40")->name == "l40");
+  CHECK(reported_device("NVIDIA A10G") == nullptr);
+  CHECK(reported_device("NVIDIA A100X") == nullptr);
 }
 
 TEST_CASE("eight GPUs wait for the slowest of them, one for none, and CPUs have no spread") {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -164,6 +165,33 @@ TEST_CASE("freed logits are gone in the backward of an eager loss, and reserved;
             Approx(1.05 * (without.peak_bytes - kept) + kept + (compiled ? 0.0 : logits)));
       CHECK(without.live_bytes.back() == Approx(with.live_bytes.back()));
     }
+}
+
+TEST_CASE(
+    "what autocast makes of weights exists from their forward to their backward, not in the optimizer") {
+  const Model model = in_precision(load_model("llama:layers=2,hidden=64,heads=4,sequence=8,vocabulary=512"),
+                                   Precision::parse("fp32,compute=bf16"));
+  const double blocks = 2.0 * 2.0 * (4.0 * 64 * 64 + 3.0 * 64 * 256), head = 2.0 * 64 * 512;  // bytes
+  for (const bool recomputes : {false, true}) {
+    TrainingConfig config;
+    config.batch = 1;
+    config.recompute.blocks = recomputes ? 1 : 0;
+    const Schedule schedule = build_schedule("single", model, config);
+    double held = 0.0;
+    for (const MemoryChange& change : schedule.programs.front().resident)
+      if (change.category == MemoryCategory::kParameters) held += change.size.count();
+    CHECK(held == 4.0 * static_cast<double>(model.parameter_count()));
+    std::map<Phase, double> cast;
+    for (const Op& op : schedule.programs.front().ops)
+      for (const MemoryChange& change : op.memory) {
+        if (change.category != MemoryCategory::kParameters) continue;
+        cast[std::get<Compute>(op.action).phase] += change.size.count();
+        CHECK(change.at_end == (change.size < Bytes(0)));
+      }
+    CHECK(cast[Phase::kForward] == head + (recomputes ? 0.0 : blocks));
+    CHECK(cast[Phase::kRecompute] == (recomputes ? blocks : 0.0));
+    CHECK(cast[Phase::kBackward] == -(head + blocks));
+  }
 }
 
 TEST_CASE("when a step is over, what is held is what was held before it, whatever the strategy") {

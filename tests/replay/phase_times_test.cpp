@@ -140,4 +140,37 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a tied weight has the head's gradient from the head's backward on, the embedding's, and their sum",
+          "[replay]") {
+  const std::string sizes = "llama:layers=2,hidden=64,heads=4,feed_forward=64,vocabulary=2048,sequence=8";
+  const double table = 4.0 * 2048 * 64;
+  TrainingConfig config;
+  config.batch = config.micro_batches = 2;
+  const auto gradients = [&](const std::string& tied) {
+    const Model model = load_model(sizes + tied);
+    Schedule schedule = build_schedule("single", model, config);
+    free_gradients(schedule, model);
+    std::vector<double> held;  // while each backward runs, and after it
+    double live = 0.0;
+    for (const Op& op : schedule.programs.front().ops) {
+      const auto* compute = std::get_if<Compute>(&op.action);
+      for (const bool at_end : {false, true}) {
+        for (const MemoryChange& change : op.memory)
+          if (change.category == MemoryCategory::kGradients && change.at_end == at_end)
+            live += change.size.count();
+        if (compute != nullptr && compute->phase == Phase::kBackward) held.push_back(live);
+      }
+    }
+    return held;
+  };
+  const std::vector<double> own = gradients(""), tied = gradients(",tied=1");
+  REQUIRE(own.size() == 16);  // head, two blocks and embedding of two micro-batches
+  REQUIRE(tied.size() == own.size());
+  const std::vector<double> more{0, 0, 0, 0, 0, 0, 1, -1, 0, 0, 0, 0, 0, 0, 2, -1};
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    INFO(i);
+    CHECK(tied[i] - own[i] == Approx(more[i] * table));
+  }
+}
+
 }  // namespace stepcast::phase_times_test

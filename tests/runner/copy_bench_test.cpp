@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.hpp"
+#include "runner/execute/device_library.hpp"
 #include "tests/runner/as_ranks.hpp"
 
 namespace stepcast::copy_bench_test {
@@ -91,12 +92,12 @@ TEST_CASE("one device has no copies to a peer, and a device beyond the last is a
 }
 
 TEST_CASE("copies of this build find their device or report that there is none", "[bench]") {
-  for (const auto& entry : device_copies().entries()) {
+  for (const auto& entry : device_libraries().entries()) {
     INFO(entry.name);
     CHECK_THAT(entry.value.library, Catch::Contains("."));
     constexpr std::size_t kBytes = 1 << 20;
     try {
-      const auto copies = entry.value.make();
+      const auto copies = entry.value.make_copies();
       CopyBench copy_bench(*copies, 0, kBytes);
       for (const std::string& kind : copy_bench.kinds()) CHECK(copy_bench.check(kind, kBytes) == 0.0);
     } catch (const CapabilityError& error) {

@@ -15,10 +15,8 @@ HostSurvey survey_of(const std::vector<bool>& slow_network, const std::vector<bo
   const auto hosts = static_cast<int>(slow_network.size());
   for (int host = 0; host < hosts; ++host)
     survey.hosts.push_back({"host" + std::to_string(host), {2 * host, 2 * host + 1}});
-  for (const RankPair& met : all_pairs(hosts)) {
-    survey.pairs.push_back({met.first, met.second, {1e-4}, {1e8}});
-    survey.classes.emplace_back(kSameSwitch);
-  }
+  for (const RankPair& met : all_pairs(hosts))
+    survey.pairs.push_back({met.first, met.second, {1e-4}, {1e8}, kSameSwitch});
   survey.slow_network = slow_network;
   survey.slow_compute = slow_compute;
   return survey;

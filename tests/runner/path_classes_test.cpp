@@ -19,7 +19,7 @@ std::vector<HostPair> probed(int hosts, const std::function<double(int, int)>& l
   std::uniform_real_distribution<double> off(1.0 - noise, 1.0 + noise);
   std::vector<HostPair> pairs;
   for (const RankPair& met : all_pairs(hosts)) {
-    HostPair pair{met.first, met.second, {}, {}};
+    HostPair pair{met.first, met.second};
     for (int i = 0; i < 3; ++i) {
       pair.latency_s.push_back(latency_s(met.first, met.second) * off(random));
       pair.bandwidth_bytes_per_s.push_back(bandwidth(met.first, met.second) * off(random));
@@ -36,9 +36,16 @@ bool one_rack(int a, int b) { return a / 3 == b / 3; }
 
 const std::vector<bool> kNoneOf6(6, false);
 
-std::vector<std::string> distinct(const std::vector<std::string>& classes) {
-  const std::set<std::string> set(classes.begin(), classes.end());
-  return {set.begin(), set.end()};
+/// The pairs with the classes that their messages lead to.
+std::vector<HostPair> classified(int hosts, std::vector<HostPair> pairs, const std::vector<bool>& slow) {
+  classify_by_messages(hosts, pairs, slow);
+  return pairs;
+}
+
+std::set<std::string> classes_of(const std::vector<HostPair>& pairs) {
+  std::set<std::string> classes;
+  for (const HostPair& pair : pairs) classes.insert(pair.path_class);
+  return classes;
 }
 
 }  // namespace
@@ -65,8 +72,8 @@ TEST_CASE("in a tournament every two players meet once, and no player plays twic
 TEST_CASE("equal hosts are one class, same_switch, whatever the noise") {
   for (const double noise : {0.0, 0.1, 0.3}) {
     const auto pairs = probed(6, same, gigabyte, noise);
-    CHECK(slow_networks(6, pairs, {}) == kNoneOf6);
-    CHECK(distinct(measured_classes(6, pairs, kNoneOf6)) == std::vector<std::string>{kSameSwitch});
+    CHECK(slow_networks(6, pairs) == kNoneOf6);
+    CHECK(classes_of(classified(6, pairs, kNoneOf6)) == std::set<std::string>{kSameSwitch});
   }
 }
 
@@ -74,50 +81,47 @@ TEST_CASE("two racks are distinguished by latency, or by bandwidth across an ove
   const auto far = [](int a, int b) { return one_rack(a, b) ? 50e-6 : 120e-6; };
   const auto narrow = [](int a, int b) { return one_rack(a, b) ? 1e9 : 4e8; };
   for (const auto& pairs : {probed(6, far, gigabyte), probed(6, same, narrow), probed(6, far, narrow)}) {
-    CHECK(slow_networks(6, pairs, {}) == kNoneOf6);
-    const std::vector<std::string> classes = measured_classes(6, pairs, kNoneOf6);
-    for (std::size_t i = 0; i < pairs.size(); ++i)
-      CHECK(classes[i] == (one_rack(pairs[i].a, pairs[i].b) ? kSameSwitch : kAcrossSwitches));
+    CHECK(slow_networks(6, pairs) == kNoneOf6);
+    for (const HostPair& pair : classified(6, pairs, kNoneOf6))
+      CHECK(pair.path_class == (one_rack(pair.a, pair.b) ? kSameSwitch : kAcrossSwitches));
   }
 }
 
 TEST_CASE("one pair with interference does not make a class: sharing a switch is transitive") {
   const auto pairs = probed(
       6, [](int a, int b) { return a == 1 && b == 4 ? 300e-6 : 50e-6; }, gigabyte);
-  CHECK(distinct(measured_classes(6, pairs, kNoneOf6)) == std::vector<std::string>{kSameSwitch});
+  CHECK(classes_of(classified(6, pairs, kNoneOf6)) == std::set<std::string>{kSameSwitch});
 }
 
 TEST_CASE("a host whose link is slow is found, and its pairs make no class of their own") {
   const int slow = GENERATE(0, 2, 3);
-  const auto pairs = probed(4, same, [&](int a, int b) { return a == slow || b == slow ? 1.2e8 : 2.9e8; });
+  auto pairs = probed(4, same, [&](int a, int b) { return a == slow || b == slow ? 1.2e8 : 2.9e8; });
   std::vector<bool> expected(4, false);
   expected[static_cast<std::size_t>(slow)] = true;
-  const std::vector<bool> found = slow_networks(4, pairs, {});
+  const std::vector<bool> found = slow_networks(4, pairs);
   CHECK(found == expected);
-  const std::vector<std::string> classes = measured_classes(4, pairs, found);
-  for (std::size_t i = 0; i < pairs.size(); ++i)
-    CHECK(classes[i] == (pairs[i].a == slow || pairs[i].b == slow ? "" : kSameSwitch));
-  const auto chosen = representative(pairs, classes, kSameSwitch, found);
+  classify_by_messages(4, pairs, found);
+  for (const HostPair& pair : pairs)
+    CHECK(pair.path_class == (pair.a == slow || pair.b == slow ? "" : kSameSwitch));
+  const auto chosen = representative(pairs, kSameSwitch, found);
   REQUIRE(chosen);
   CHECK(chosen->a != slow);
   CHECK(chosen->b != slow);
-  CHECK_FALSE(representative(pairs, classes, kAcrossSwitches, found));
-  CHECK(ring_order(4, pairs, classes, found).size() == 3);
+  CHECK_FALSE(representative(pairs, kAcrossSwitches, found));
+  CHECK(ring_order(4, pairs, found).size() == 3);
 }
 
 TEST_CASE("of two hosts none is slow; of three one may be") {
-  CHECK(slow_networks(2, probed(2, same, gigabyte), {}) == std::vector<bool>{false, false});
+  CHECK(slow_networks(2, probed(2, same, gigabyte)) == std::vector<bool>{false, false});
   const auto pairs = probed(3, same, [](int /*a*/, int b) { return b == 2 ? 4e8 : 1e9; });
-  CHECK(slow_networks(3, pairs, {}) == std::vector<bool>{false, false, true});
+  CHECK(slow_networks(3, pairs) == std::vector<bool>{false, false, true});
 }
 
 TEST_CASE("a host alone in its rack is far, not slow, if the cluster contains the rack") {
-  const auto pairs = probed(4, same, [](int /*a*/, int b) { return b == 3 ? 4e8 : 1e9; });
-  std::vector<std::string> classes;
-  classes.reserve(pairs.size());
-  for (const HostPair& pair : pairs) classes.emplace_back(pair.b == 3 ? kAcrossSwitches : kSameSwitch);
-  CHECK(slow_networks(4, pairs, classes) == std::vector<bool>(4, false));
-  CHECK(slow_networks(4, pairs, {})[3]);
+  auto pairs = probed(4, same, [](int /*a*/, int b) { return b == 3 ? 4e8 : 1e9; });
+  CHECK(slow_networks(4, pairs)[3]);
+  for (HostPair& pair : pairs) pair.path_class = pair.b == 3 ? kAcrossSwitches : kSameSwitch;
+  CHECK(slow_networks(4, pairs) == std::vector<bool>(4, false));
 }
 
 TEST_CASE("a CPU below 0.9 of the others' median is slow") {
@@ -130,22 +134,19 @@ TEST_CASE("the representative is the pair in the middle of its class") {
   auto pairs = probed(3, same, gigabyte, 0.0);
   for (double& sample : pairs[0].bandwidth_bytes_per_s) sample = 0.9e9;
   for (double& sample : pairs[2].bandwidth_bytes_per_s) sample = 1.1e9;
-  const auto chosen = representative(pairs, std::vector<std::string>(3, kSameSwitch), kSameSwitch,
-                                     std::vector<bool>(3, false));
+  for (HostPair& pair : pairs) pair.path_class = kSameSwitch;
+  const auto chosen = representative(pairs, kSameSwitch, std::vector<bool>(3, false));
   REQUIRE(chosen);
   CHECK(chosen->a == 0);
   CHECK(chosen->b == 2);
 }
 
 TEST_CASE("the ring visits every rack in turn, so that every message crosses switches") {
-  const auto pairs = probed(6, same, gigabyte);
-  std::vector<std::string> classes;
-  classes.reserve(pairs.size());
-  for (const HostPair& pair : pairs)
-    classes.emplace_back(one_rack(pair.a, pair.b) ? kSameSwitch : kAcrossSwitches);
-  CHECK(ring_order(6, pairs, classes, kNoneOf6) == std::vector<int>{0, 3, 1, 4, 2, 5});
-  CHECK(ring_order(6, pairs, std::vector<std::string>(pairs.size(), kSameSwitch), kNoneOf6) ==
-        std::vector<int>{0, 1, 2, 3, 4, 5});
+  auto pairs = probed(6, same, gigabyte);
+  for (HostPair& pair : pairs) pair.path_class = one_rack(pair.a, pair.b) ? kSameSwitch : kAcrossSwitches;
+  CHECK(ring_order(6, pairs, kNoneOf6) == std::vector<int>{0, 3, 1, 4, 2, 5});
+  for (HostPair& pair : pairs) pair.path_class = kSameSwitch;
+  CHECK(ring_order(6, pairs, kNoneOf6) == std::vector<int>{0, 1, 2, 3, 4, 5});
 }
 
 TEST_CASE("a cluster file determines which hosts share a switch, and must have the job's hosts") {
@@ -158,16 +159,16 @@ TEST_CASE("a cluster file determines which hosts share a switch, and must have t
   for (int i = 0; i < 2; ++i)
     cluster.links.push_back({"up" + std::to_string(i), 4 + i, 6, BytesPerSecond(1e9), Seconds(1e-6)});
   std::vector<HostPair> pairs;
-  for (const RankPair& met : all_pairs(4)) pairs.push_back({met.first, met.second, {}, {}});
+  for (const RankPair& met : all_pairs(4)) pairs.push_back({met.first, met.second});
   const std::vector<JobHost> hosts{{"a", {0, 1}}, {"b", {2, 3}}, {"c", {4, 5}}, {"d", {6, 7}}};
-  const std::string far = kAcrossSwitches;
-  CHECK(cluster_classes(cluster, hosts, pairs) ==
-        std::vector<std::string>{kSameSwitch, far, far, far, far, kSameSwitch});
+  classify_by_cluster(cluster, hosts, pairs);
+  for (const HostPair& pair : pairs)
+    CHECK(pair.path_class == (pair.a / 2 == pair.b / 2 ? kSameSwitch : kAcrossSwitches));
   const std::vector<JobHost> strided{{"a", {0, 4}}, {"b", {1, 5}}, {"c", {2, 6}}, {"d", {3, 7}}};
-  CHECK_THROWS_WITH(cluster_classes(cluster, strided, pairs),
+  CHECK_THROWS_WITH(classify_by_cluster(cluster, strided, pairs),
                     Catch::Contains("racks.yaml: ranks 0 and 4 are both on host a"));
   const std::vector<JobHost> many{{"a", {0}}, {"b", {1}}, {"c", {2}}, {"d", {3}}, {"e", {4}}};
-  CHECK_THROWS_WITH(cluster_classes(cluster, many, {}),
+  CHECK_THROWS_WITH(classify_by_cluster(cluster, many, pairs),
                     Catch::Contains("hosts a and b of this job are one host of the cluster, node0"));
 }
 

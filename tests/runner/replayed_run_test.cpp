@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "runner/engine/torch_engine.hpp"
-#include "runner/execute/replayed_program.hpp"
 #include "runner/gloo/gloo_bytes.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
@@ -83,7 +82,9 @@ TEST_CASE("a replayed step of one rank waits for the sum of the trace's medians,
   const PhaseCosts times = traced_costs(model, trace);
   as_ranks(1, [&](Backend& backend) {
     for (const double speed : {1.0, 0.5}) {
-      ReplayedProgram program(schedule, model, backend, times, speed);
+      ReplayedRunOptions options;
+      options.speed = speed;
+      ReplayedProgram program(schedule, model, backend, times, options);
       for (int step = 1; step <= 3; ++step) {
         static_cast<void>(program.step());
         expect(program.waited_s() == Approx(step * step_of(trace) / speed), "another time than the trace's");

@@ -275,6 +275,7 @@ TEST_CASE("ranks that exchange heads for positions train as one process does") {
       check_training(whole, ",context=2,ulysses=1", strategy, 4, kSamples / 2, {}, 2);
     check_training(whole, ",context=2,ulysses=1", "ddp", 2, kSamples, {}, 2, {.blocks = 1});
   }
+  check_training(kLlama, ",context=4,ulysses=1", "ddp", 4, kSamples);  // copies two heads of keys and values
   check_training(kGpt, ",context=2,ulysses=1,tensor=2,sequence_parallel=1", "fsdp", 4, kSamples);
   check_training(kMoe + ",capacity=200", ",context=2,ulysses=1,expert=4", "ddp", 4, kSamples / 2);
 }

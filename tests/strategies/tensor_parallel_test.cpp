@@ -269,11 +269,28 @@ TEST_CASE("the mesh sets what the model's layers are divided by") {
   CHECK(shared_by("hf:config.json", both) == "hf:config.json:context=2,tensor=8");
 }
 
+// deepspeed/runtime/sequence_parallel/ulysses_sp.py: kv_replication_factor
+TEST_CASE("all-to-alls of fewer heads of keys and values than ranks copy them for each rank") {
+  const std::string name = "llama:layers=1,hidden=64,heads=8,sequence=64,context=4,ulysses=1,kv_heads=";
+  const Model few = load_model(name + "2"), enough = load_model(name + "4");
+  for (const Model* model : {&few, &enough}) {
+    const auto sent =
+        std::ranges::find(model->collectives, LayerCollectiveKind::kAllToAll, &LayerCollective::kind);
+    CHECK(sent->per_sample.count() == 4.0 * 16 * (8 + 2 * 4) * 8);  // fp32, 16 positions, heads of 8
+  }
+  CHECK(few.segments[1].saved.size == enough.segments[1].saved.size);
+}
+
 TEST_CASE("what cannot be shared is refused") {
   const auto refused = [](const std::string& model, const std::string& words) {
     CHECK_THROWS_WITH(load_model(model), Catch::Contains(words));
   };
   refused("llama:heads=4,hidden=64,kv_heads=2,tensor=4", "kv_heads 2 cannot be divided among 4 ranks");
+  const std::string ulysses = "llama:heads=8,hidden=64,sequence=48,ulysses=1,";
+  refused(ulysses + "kv_heads=2,context=3", "kv_heads 2 cannot be divided among 3 ranks");
+  refused(ulysses + "kv_heads=4,context=16", "heads 8 cannot be divided among 16 ranks");
+  refused(ulysses + "kv_heads=2,context=4,flash=0", "kv_heads 2 cannot be divided among 4 ranks");
+  refused(ulysses + "kv_heads=2,context=4,transformer_engine=1", "kv_heads 2 cannot be divided among 4");
   refused("gpt:vocabulary=50257,tensor=2", "vocabulary 50257 cannot be divided among 2 ranks");
   refused("gpt:sequence=33,tensor=2,sequence_parallel=1", "sequence 33 cannot be divided among 2 ranks");
   refused("bert-base:tensor=2", "tensor");

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/error.hpp"
-#include "sim/study/amdahl.hpp"
+#include "sim/study/figures.hpp"
 #include "sim/study/rows.hpp"
 
 /// Columns against numbers computed by hand, and Amdahl's law against curves whose serial fraction is known.

@@ -1,29 +1,34 @@
-#include "sim/replay/recording.hpp"
+#pragma once
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/collectives/algorithm.hpp"
+#include "sim/replay/collective_plan.hpp"
+#include "sim/replay/copies.hpp"
+#include "sim/replay/recording.hpp"
 #include "topologies/link_tiers.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast {
-namespace {
 
-constexpr double kNearlyAsFull = 0.99;
+/// Searches the bottleneck links of operations, once for each group, kind and size.
+struct LinkSearch {
+  static constexpr double kNearlyAsFull = 0.99;
 
-struct FullestLinkSearch {
   const ReplayInput& input;
   CollectivePlans& plans;
   Routes& routes;
   const CopyEnds& ends;
   std::vector<FullestLinks>& links;  ///< found so far
-  std::vector<std::string> tiers;    ///< by link
 
+  /// Index of the bottleneck links of a rank's operation in `links`; -1 if it crosses none.
   int of(const Op& op, int rank) {
     if (const auto* collective = std::get_if<Collective>(&op.action)) return of(*collective, rank);
     if (const auto* send = std::get_if<Send>(&op.action))
@@ -76,8 +81,8 @@ struct FullestLinkSearch {
     bool alone = true;
     for (const auto& [link, seconds] : time) {
       if (seconds <= kNearlyAsFull * time[most]) continue;
-      full.insert(tiers[link]);
-      alone = alone && (link == most || tiers[link] != tiers[most]);
+      full.insert(tier(link));
+      alone = alone && (link == most || tier(link) != tier(most));
     }
     alone = alone && full.size() == 1 && !full.contains("pageable");
     FullestLinks here{joined(full, "+"), alone ? routes.cluster().links[most].name : ""};
@@ -86,18 +91,14 @@ struct FullestLinkSearch {
     return static_cast<int>(number);
   }
 
+  /// Links of staging follow those of the cluster.
+  [[nodiscard]] std::string tier(std::size_t link) const {
+    return link < tiers.size() ? tiers[link] : "pageable";
+  }
+
+  const std::vector<std::string> tiers = link_tiers(*input.cluster);
   std::map<std::pair<int, bool>, double> taken{};                ///< bytes, by link and direction
   std::map<std::pair<const CollectivePlan*, int>, int> known{};  ///< by plan and group
 };
-
-}  // namespace
-
-LinkSearch make_link_search(const ReplayInput& input, CollectivePlans& plans, Routes& routes,
-                            const CopyEnds& ends, std::vector<FullestLinks>& found) {
-  std::vector<std::string> tiers = link_tiers(*input.cluster);
-  tiers.resize(routes.cluster().links.size(), "pageable");  // of staging
-  return [search = FullestLinkSearch{input, plans, routes, ends, found, std::move(tiers)}](
-             const Op& op, int rank) mutable { return search.of(op, rank); };
-}
 
 }  // namespace stepcast
