@@ -364,7 +364,7 @@ double PlanBounds::ordered_s(const PlanView& view) {
 double PlanBounds::sharded_s(const PlanView& view) {
   const SegmentRange all = view.chunks.front();
   const SegmentTimes& own = times(view, 0);
-  const std::vector<FsdpUnit>& units = memory_.units(view);
+  const std::vector<FsdpUnit>& units = memory_.units(view, view.layout);
   const int parts = view.shape.micro_batches, shards = view.layout.shards;
   const StridedRanks copy{0, shards, view.tensor}, replicas{0, view.layout.replicas, view.tensor * shards};
   const int apart = view.expert * view.expert_tensor;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/ranges.hpp"
-#include "sim/replay/costs.hpp"
 #include "sim/strategies/unit_step.hpp"
 
 namespace stepcast {
@@ -16,7 +15,7 @@ struct MemoryWalk {
   const PhaseCosts& costs;
   double live = 0.0, peak = 0.0;
 
-  /// Transfers may take place later than in this order, where other memory is less.
+  /// Operations that compute alone set the peak: a transfer may run later than in this order.
   void run(const Op& op) {
     change(op, false);
     if (op.stream == Stream::kCompute) peak = std::max(peak, live + costs.workspace_bytes({}, op));
@@ -64,6 +63,17 @@ LocalProgram local_program(const PlanView& view, SegmentRange range) {
 double reduced_gradients(const SegmentBytes& held, const SegmentBytes::Shared& shared, SegmentRange range) {
   const double reduced = held.dense.reduced.of(range) + held.experts.reduced.of(range);
   return std::min(1.0, held.gradient.of(range) / std::max(1.0, reduced)) * shared.reduced.of(range);
+}
+
+/// Whole units differ with the shards in their padding alone: the fewest that divide these, with experts
+/// shared as by these.
+int fewest_shards(const PlanView& view) {
+  const int shards = view.layout.shards;
+  int few = 2;
+  while (few < shards && (shards % few != 0 || few * view.tensor % (view.expert * view.expert_tensor) != 0 ||
+                          (view.expert_shards(few) == 1) != (view.expert_shards(shards) == 1)))
+    ++few;
+  return few;
 }
 
 bool runs_after_forward(const Op& op) {
@@ -119,10 +129,10 @@ const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
   return all;
 }
 
-const std::vector<FsdpUnit>& MemoryBounds::units(const PlanView& view) {
+const std::vector<FsdpUnit>& MemoryBounds::units(const PlanView& view, const Layout& layout) {
   const std::string wrap = view.plan.text("wrap") == "ends" ? "ends" : "block";  // more is gathered at once
-  return cached(units_, {&view.model, view.layout.shards, view.layout.shards_parameters(), wrap},
-                [&] { return fsdp_units(view.model, wrap_of(view.model, wrap), view.layout); });
+  return cached(units_, {&view.model, layout.shards, layout.shards_parameters(), wrap},
+                [&] { return fsdp_units(view.model, wrap_of(view.model, wrap), layout); });
 }
 
 double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
@@ -142,7 +152,8 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   };
   add_shared(held.dense, layout.sharers());
   add_shared(held.experts, view.expert_shards(layout.sharers()));
-  if (model.optimizer.kind != "none" && layout.keeps_gradients) bytes += held.gradient.of(range);
+  const bool stay = layout.keeps_gradients && view.plan.text("gradients") != "freed";
+  if (model.optimizer.kind != "none" && stay) bytes += held.gradient.of(range);
   const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
   if (has_ends) bytes += input_bytes(view);
   return bytes;
@@ -234,7 +245,7 @@ const std::vector<PipelineAction>& MemoryBounds::first_actions(const PipelineSha
 }
 
 double MemoryBounds::sharded_bytes(const PlanView& view) {
-  const std::vector<FsdpUnit>& all = units(view);
+  const std::vector<FsdpUnit>& all = units(view, view.layout);
   if (!all.front().sharded) {
     const SegmentRange range = view.chunks.front();
     const Activations& held = activations(view, range);
@@ -247,19 +258,23 @@ double MemoryBounds::sharded_bytes(const PlanView& view) {
       if (!freed || held.category != MemoryCategory::kGradients) bytes += held.size.count();
   const bool accumulates = view.shape.micro_batches > 1 && !view.layout.reduces_each;
   const int micro_batches = accumulates ? 2 : 1;  // the last one, behind gradients of another
-  return bytes +
-         cached(sharded_peaks_,
-                {&view.model, view.samples, view.recompute, all.data(), view.layout.gather, micro_batches},
-                [&] { return sharded_peak(view, micro_batches); });
+  Layout layout = view.layout;
+  layout.shards = fewest_shards(view);
+  const std::vector<FsdpUnit>& least_padded = units(view, layout);
+  return bytes + cached(sharded_peaks_,
+                        {&view.model, view.samples, view.recompute, least_padded.data(), layout.gather,
+                         micro_batches},
+                        [&] { return sharded_peak(view, layout, least_padded, micro_batches); });
 }
 
-double MemoryBounds::sharded_peak(const PlanView& view, int micro_batches) {
+double MemoryBounds::sharded_peak(const PlanView& view, const Layout& layout,
+                                  const std::vector<FsdpUnit>& units, int micro_batches) {
   const TrainingConfig config{.batch = micro_batches * view.samples,
                               .micro_batches = micro_batches,
                               .recompute = {.blocks = view.recompute.blocks}};
   LocalStep step(view.model, config);
   Schedule schedule;
-  UnitStep(step, schedule, view.layout, units(view)).train();
+  UnitStep(step, schedule, layout, units).train();
   MemoryWalk walk{.costs = view.costs};
   for (const Op& op : step.take().ops) walk.run(op);
   return walk.peak;

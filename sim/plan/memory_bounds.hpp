@@ -33,8 +33,8 @@ class MemoryBounds {
   /// Peak memory of the rank that holds most.
   double peak_bytes(const PlanView& view);
   const SegmentBytes& segment_bytes(const Model& model);
-  /// Units of FSDP, the root first.
-  const std::vector<FsdpUnit>& units(const PlanView& view);
+  /// Units of FSDP by the plan's layout, or by one with other shards; the root first.
+  const std::vector<FsdpUnit>& units(const PlanView& view, const Layout& layout);
 
  private:
   /// Memory of consecutive segments for one micro-batch, above what they hold all the time.
@@ -48,7 +48,8 @@ class MemoryBounds {
   double pipelined_bytes(const PlanView& view);
   double sharded_bytes(const PlanView& view);
   /// Peak of activations, gathered units and whole gradients of FSDP.
-  double sharded_peak(const PlanView& view, int micro_batches);
+  double sharded_peak(const PlanView& view, const Layout& layout, const std::vector<FsdpUnit>& units,
+                      int micro_batches);
   const Activations& activations(const PlanView& view, SegmentRange range);
   Activations walked(const PlanView& view, SegmentRange range);
   /// Parameters, gradients, optimizer states and buckets of segments on one rank.

@@ -38,7 +38,6 @@ PlanView view_of(PlanModels& models, const Plan& plan) {
                 .context = plan.number("context"),
                 .expert = plan.number("expert"),
                 .expert_tensor = plan.number("expert_tensor"),
-                .batches = plan.number("data"),
                 .stage_stride = plan.number("tensor"),
                 .batch_stride = plan.number("tensor"),
                 .layout = layout_of(plan),
@@ -50,7 +49,7 @@ PlanView view_of(PlanModels& models, const Plan& plan) {
   if (plan.stages_inside())
     view.batch_stride *= stages;
   else
-    view.stage_stride *= view.replicas();
+    view.stage_stride *= view.layout.shards * view.layout.replicas;
   if (!schedule.empty()) view.shape.schedule = schedule;
   return view;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -34,14 +33,12 @@ struct PlanView {
   Recomputation recompute;
   int tensor, context;        ///< ranks
   int expert, expert_tensor;  ///< ranks with different experts, and with parts of each
-  int batches;                ///< data-parallel degree
   int stage_stride;           ///< ranks from one pipeline stage to the next
   int batch_stride;           ///< ranks from one replica or sequence shard to the next
-  Layout layout;              ///< without groups and prefetching
+  Layout layout;              ///< without groups, prefetching, and `reduces_each` of ZeRO 2
   PipelineShape shape;        ///< one rank if the plan has no pipeline
   const std::vector<SegmentRange>& chunks;
 
-  [[nodiscard]] int replicas() const { return batches * context; }
   /// Shards of experts where `shards` ranks share the other parameters; 1 if nothing is shared.
   [[nodiscard]] int expert_shards(int shards) const {
     return shards > 1 ? shards * tensor / (expert * expert_tensor) : 1;

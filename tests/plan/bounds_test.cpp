@@ -75,6 +75,13 @@ std::vector<PlanProblem> problems() {
        .ranks = 8,
        .samples = 16,
        .like = "torchtitan@2025-08"},
+      {.model = llama,
+       .cluster = "h100x4-nvlink",
+       .device = "h100-sxm",
+       .precision = bf16,
+       .ranks = 1,
+       .samples = 4,
+       .like = "hf"},
       {.model = gpt, .cluster = "star:hosts=4", .device = "xeon-platinum-8480", .ranks = 4, .samples = 8},
       {.model = llama,  // whose collectives take longer than its GEMMs, and not all of which are recomputed
        .cluster = "l40s-pcie:gpus=8",
