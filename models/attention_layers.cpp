@@ -35,7 +35,7 @@ Shape attention_output(const Layer& layer) {
   if (flag(layer, "padding_mask") && (flag(layer, "causal") || flag(layer, "flash")))
     throw InputError(
         "a padding mask is added to stored probabilities of attention that is not causal; "
-        "take padding_mask=0");
+        "take padding_mask=0, or flash=0");
   if (uses_ring(layer) && (!flag(layer, "flash") || flag(layer, "dropout")))
     throw InputError("ring attention stores no probabilities: it needs flash=1, and no dropout of them");
   if (uses_ring(layer) && layer.input[0] % 2 != 0)

@@ -48,7 +48,7 @@ void add_rules(const YamlNode& node, ConfigurationRules& rules) {
     for (const auto& [key, table] : kSettingTables)
       if (const auto earlier = (rules.*table).extract(setting))
         for (const std::string& field : earlier.mapped())
-          if (field.find('{') == std::string::npos) rules.ignored.insert(field);
+          if (key != std::string("fixed") && key != std::string("or_null")) rules.ignored.insert(field);
   };
   for (const auto& [key, table] : kSettingTables)
     for (const auto& [setting, fields] : entries_of(node, key)) {
