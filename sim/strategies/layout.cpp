@@ -53,7 +53,7 @@ FsdpUnit make_unit(const Model& model, const UnitPart& part, const Layout& layou
     for (const int other : model.segments[parameter.segment].parameters)
       all += model.parameters[other].numel();
   }
-  if (shards > 1) unit.updated = model.shard_update(layout.shards_parameters() || layout.fsdp);
+  if (shards > 1) unit.updated = model.shard_update(layout.shards_parameters());
   unit.part = first.frozen ? 0.0 : static_cast<double>(unit.elements) / static_cast<double>(all);
   unit.parameter = gathered.count() / static_cast<double>(unit.elements);
   unit.elements = (unit.elements + shards - 1) / shards * shards;
@@ -193,8 +193,8 @@ std::vector<FsdpUnit> zero_units(const LocalStep& step, const Layout& layout, co
 }
 
 bool Layout::sends_gradients(const Model& model, const Offload& offload) const {
-  const bool away = offload.parameters || (offload.optimizer == 1.0 && !model.transformer_engine());
-  return away && averages_each && !keeps_gradients && (fsdp || gather != Gather::kStep);
+  const bool all_on_host = offload.parameters || (offload.optimizer == 1.0 && !model.transformer_engine());
+  return all_on_host && averages_each && !adds_ties && !keeps_gradients && (fsdp || gather != Gather::kStep);
 }
 
 std::vector<MemoryChange> resident(const Model& model, const Layout& layout, const FsdpUnit& unit,

@@ -36,7 +36,7 @@ struct Layout {
     kNever,        ///< nothing is in shards
     kAfterUpdate,  ///< whole ones always stay, and each rank updates its part
     kNextStep,     ///< the same, gathered before the forwards of the next step
-    kStep,         ///< from the begin of a step to the last backward
+    kStep,         ///< from the start of a step to the last backward
     kBackward,     ///< from the forward to the backward that reduces gradients
     kUse,          ///< for each forward and each backward
   };
@@ -44,8 +44,9 @@ struct Layout {
   bool keeps_gradients = true;  ///< whole ones always stay; false: from a backward to their reduction
   bool reduces_each = false;    ///< every micro-batch reduces; false: the last one
   bool averages_each = true;    ///< replicas average after each reduction; false: the sum of all
-  bool fsdp = false;            ///< order, divisions and memory of PyTorch's FSDP; false: of DeepSpeed's ZeRO
-  int shards = 1;               ///< ranks that share one copy
+  bool fsdp = false;            ///< order and divisions of PyTorch's FSDP; false: ZeRO, stages in shards
+  bool adds_ties = false;       ///< gradients of tied weights are added to another stage's before the update
+  int shards = 1;               ///< ranks that share one copy; with kNever those that reduce together
   int group = 0;                ///< of these ranks, as in a Collective
   int replicas = 1;             ///< ranks with the same shard
   int replica_group = -1;
@@ -57,7 +58,8 @@ struct Layout {
   [[nodiscard]] bool shards_parameters() const { return gather >= Gather::kStep; }
   /// True if a unit is gathered when a forward or backward needs it.
   [[nodiscard]] bool gathers_for_use() const { return gather >= Gather::kBackward; }
-  /// True if reduced gradients go to the host at once: with all states there, except Megatron's.
+  /// True if reduced gradients go to the host at once: with all states there, except Megatron's, those of
+  /// stages in shards or with tied weights, and of replicas that average in the last micro-batch.
   [[nodiscard]] bool sends_gradients(const Model& model, const Offload& offload) const;
 };
 

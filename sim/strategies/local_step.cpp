@@ -7,8 +7,8 @@
 #include "schedule/operations.hpp"
 
 namespace stepcast {
-constexpr MemoryLocation kSocket{.kind = MemoryLocation::Kind::kSocket};
-constexpr MemoryLocation kDevice{.kind = MemoryLocation::Kind::kDevice};
+static constexpr MemoryLocation kSocket{.kind = MemoryLocation::Kind::kSocket};
+static constexpr MemoryLocation kDevice{.kind = MemoryLocation::Kind::kDevice};
 
 LocalStep::LocalStep(const Model& model, const TrainingConfig& config)
     : LocalStep(model, config, whole_numbers(0, model.segments.size())) {}
@@ -161,6 +161,10 @@ void LocalStep::cast_weights(int index, double sign, std::vector<MemoryChange>& 
     memory.push_back({MemoryCategory::kParameters, size, sign < 0.0, -1, 0.0, "weights cast by autocast"});
 }
 
+void LocalStep::free_cached_casts(std::vector<MemoryChange>& memory) {
+  for (const int index : std::exchange(cached_casts_, {})) cast_weights(index, -1.0, memory);
+}
+
 Bytes LocalStep::output_bytes(int index) const { return samples() * segment(index).output_size; }
 
 void LocalStep::load_input() {
@@ -223,8 +227,7 @@ int LocalStep::update_on_host(const std::string& name, const HostUpdate& update,
   const bool held = converts || master == Bytes(0);
   program_.host_memory += model_.optimizer_bytes(update.count) + gradients;
   if (held) program_.host_memory += update.parameters;
-  // DeepSpeed's sum of gradients so far.
-  if (update.sent && converts && config_.micro_batches > 1) program_.host_memory += update.parameters;
+  program_.host_memory += update.summed;
   if (updated_on_host_ >= 0) after.push_back(updated_on_host_);
   if (!update.sent) after = {add_copy("offload_gradients" + name, true, gradients, std::move(after))};
   updated_on_host_ = work_on_host(
@@ -289,8 +292,11 @@ int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool 
       memory.push_back({.size = -1.0 * output_bytes(index - 1), .at_end = true});
   } else {
     memory.push_back({.segment = index, .saved = 1.0});
-    cast_weights(index, 1.0, memory);
   }
+  if (!keeps_nothing || segment(index).has_backward()) cast_weights(index, 1.0, memory);
+  if (keeps_nothing && segment(index).has_backward()) cached_casts_.push_back(index);
+  const bool loss_follows = model_.loss.kind != "none" && index + 1 == std::ssize(model_.segments);
+  if (!loss_follows && !holds(index + 1)) free_cached_casts(memory);
   const bool leaves = leaving_.contains(index) && !checkpointed;
   if (const std::size_t sent = sent_away_.size(); leaves && sent >= 2) after.push_back(sent_away_[sent - 2]);
   const int forward = add_compute({Phase::kForward, index, micro_batch, keeps_nothing, keeps_input}, traffic,
@@ -311,6 +317,7 @@ int LocalStep::loss(int micro_batch, bool checkpointed) {
     memory.push_back({.size = -1.0 * output_bytes(last), .at_end = !model_.has_eager_loss()});
     freed_logits_.insert(micro_batch);
   }
+  free_cached_casts(memory);
   return add_compute({.phase = Phase::kLoss, .micro_batch = micro_batch}, 2.0 * output_bytes(last), {},
                      std::move(memory));
 }

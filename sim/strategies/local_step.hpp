@@ -19,7 +19,8 @@ namespace stepcast {
 struct HostUpdate {
   double count = 0.0;
   Bytes parameters{};
-  bool sent = false;  ///< gradients are there; FSDP's shard of parameters is, too, and stays
+  bool sent = false;  ///< gradients are on the host already
+  Bytes summed{};     ///< sum of several micro-batches' gradients, which the host holds beside them
 };
 
 /// Builds the program of one rank, operation by operation, in program order. With one micro-batch:
@@ -46,14 +47,14 @@ struct HostUpdate {
 ///
 /// Memory held: parameters, gradients and optimizer state of the rank's segments (Adam two moments, SGD with
 /// momentum one) all the time. A forward saves what autograd keeps, its output included; the backward of the
-/// segment frees it, of the logits the loss (`--logits freed`). What autocast makes of weights lives as long,
-/// of recomputed segments from the recomputation on. The gradient of a segment's output lives from the
-/// backward (or loss) that makes it to the end of the backward that reads it. Of a split backward the input
-/// half frees the gradient of the output; the weight half frees the saved tensors and, per GEMM of
-/// activations with weights, the gradient of its output. Gradients of parameters without GEMMs (norms) are
-/// made in the input half. Recomputation inside a block (recomputing()) is part of the time of the backward;
-/// with `per-op` the recomputed tensors are held from its begin to its end, halves and the time between them
-/// included.
+/// segment frees it, of the logits the loss (`--logits freed`). Weights that autocast casts live as long;
+/// those of recomputed segments in its cache to the end of the loss (ATen/autocast_mode.cpp, cached_cast),
+/// and again from the recomputation on. The gradient of a segment's output lives from the backward (or loss)
+/// that makes it to the end of the backward that reads it. Of a split backward the input half frees the
+/// gradient of the output; the weight half frees the saved tensors and, per GEMM of activations with weights,
+/// the gradient of its output. Gradients of parameters without GEMMs (norms) are made in the input half.
+/// Recomputation inside a block (recomputing()) is part of the time of the backward; with `per-op` the
+/// recomputed tensors are held from its begin to its end, halves and the time between them included.
 class LocalStep {
  public:
   /// All segments on one rank.
@@ -146,8 +147,10 @@ class LocalStep {
   /// Of the tied parameters of a segment those that other ranks own and no earlier segment of this one uses.
   [[nodiscard]] std::vector<int> borrowed(
       int segment, const std::function<std::vector<int>(const Segment&)>& tied_of) const;
-  /// Adds (1) or frees (-1) what autocast makes of a segment's weights, which the segment's graph holds.
+  /// Adds (1) or frees (-1) the weights of a segment that autocast casts.
   void cast_weights(int index, double sign, std::vector<MemoryChange>& memory) const;
+  /// Frees those that only autocast's cache holds, which is cleared after the forward with its loss.
+  void free_cached_casts(std::vector<MemoryChange>& memory);
   void hold_model();
   /// Runs of `size` adjacent blocks on the rank; of all segments if the model repeats no block. \param first
   /// blocks of adjacent ones that count; 0: all \param each every this many-th
@@ -178,6 +181,7 @@ class LocalStep {
   };
   std::map<int, int> leaving_;                      ///< offloaded units: last segment by first
   std::map<std::pair<int, int>, Away> away_;        ///< by last segment and micro-batch
+  std::vector<int> cached_casts_;                   ///< segments whose cast weights only its cache holds
   std::set<int> freed_logits_;                      ///< micro-batches
   std::vector<int> sent_away_;                      ///< copies of activations to the host
   int fetched_ = -1, updated_on_host_ = -1;         ///< the latest

@@ -10,8 +10,9 @@ namespace stepcast {
 /// unit, and return while the backward before theirs runs. Two blocks are on the device at a time; a third
 /// forward waits for the first copy (as TransformerEngine's and torchao's offloading with streams do).
 ///
-/// `optimizer`: states and master copy. After their reduction gradients go to the host, which updates the
+/// `optimizer`: states and master copy. After the last reduction gradients go to the host, which updates the
 /// parameters and sends them back, as Megatron's HybridDeviceOptimizer and ZeRO-Offload (Ren et al., 2021).
+/// See Layout::sends_gradients() for those that go after each reduction.
 ///
 /// `parameters`: of FSDP the shards, too (CPUOffloadPolicy): every all-gather waits for the shard, reduced
 /// gradients go to the host at once, which updates. `parameters=compute` (DeepSpeed's ZeRO 3): the host also

@@ -62,6 +62,9 @@ class StageProgram {
     Layout layout = zero_layout(pipeline.zero, pipeline.gathers_in_forward);
     layout.group = 1 + stage;
     layout.shards = pipeline.peers();
+    layout.adds_ties = std::ranges::any_of(pipeline.ties, [stage](const auto& tie) {
+      return tie.second.first == stage || tie.second.second == stage;
+    });
     if (!pipeline.hybrid()) return layout;
     layout.group = static_cast<int>(schedule.groups.size()) + pipeline.first_shard_family + 2 * stage;
     layout.shards = pipeline.shards;

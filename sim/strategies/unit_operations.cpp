@@ -118,6 +118,7 @@ void UnitOperations::send_shard(const Reduction& one) {
   std::vector<int> after = step_.latest();
   if (one.adds && !on_host) {
     after.push_back(sent_.at(one.unit));
+    summed_[one.unit] = own.gradient_shard();
     after = {step_.add_copy(numbered("fetch_gradients/" + own.name), false, own.gradient_shard(), after)};
   }
   int sent = step_.add_copy(
@@ -136,7 +137,7 @@ std::vector<int> UnitOperations::update(std::size_t index, std::vector<int> afte
     const double count = host * static_cast<double>(own.elements) / own.shards;
     const auto sent = sent_.find(index);
     if (sent != sent_.end()) after.push_back(sent->second);
-    const HostUpdate update{count, Bytes(own.parameter * count), sent != sent_.end()};
+    const HostUpdate update{count, Bytes(own.parameter * count), sent != sent_.end(), summed_[index]};
     ends = {step_.update_on_host("/" + own.name, update, after)};
   }
   if (host < 1.0)

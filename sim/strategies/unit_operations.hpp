@@ -59,7 +59,8 @@ class UnitOperations {
   LocalStep& step_;
   const Schedule& schedule_;
   std::map<std::string, int> named_;
-  std::map<std::size_t, int> sent_;  ///< copies of send_shard()
+  std::map<std::size_t, int> sent_;      ///< copies of send_shard()
+  std::map<std::size_t, Bytes> summed_;  ///< on the host, which GPUs add to
 };
 
 }  // namespace stepcast

@@ -73,9 +73,15 @@ void UnitStep::gather(std::size_t index, std::vector<int> after) {
 
 /// The same of the units of the same segments, unless they are there or are not gathered now.
 void UnitStep::gather_for_use(std::size_t index) {
-  if (!layout_.gathers_for_use() || states_[index].whole) return;
+  if (!layout_.gathers_for_use() || !is_missing(index)) return;
   for (const std::size_t each : members(index)) gather(each);
   states_[index].in_flight = unit(index).name != "root";
+}
+
+/// True if some unit of the same segments is in shards now.
+bool UnitStep::is_missing(std::size_t index) const {
+  return std::ranges::any_of(
+      members(index), [this](std::size_t each) { return !unit(each).alone() && !states_[each].whole; });
 }
 
 void UnitStep::free_parameters(std::size_t index) {
@@ -91,7 +97,7 @@ void UnitStep::free_parameters(std::size_t index) {
 void UnitStep::prefetch(int from, int direction) {
   std::size_t deep = 0;
   for (int i = from; i >= 0 && i < static_cast<int>(used_.size()); i += direction) {
-    if (used_[i].empty() || states_[used_[i].front()].whole ||
+    if (used_[i].empty() || !is_missing(used_[i].front()) ||
         (direction < 0 && !step_.has(Phase::kBackward, i)))
       continue;
     const auto waiting = static_cast<std::size_t>(std::ranges::count_if(states_, &State::in_flight));
@@ -222,7 +228,7 @@ void UnitStep::reduce(std::size_t index, int micro_batch, bool last) {
     if (unit(each).shards == 1) continue;
     Reduction one{.unit = each, .adds = layout_.reduces_each && micro_batch > 0, .last = last};
     one.call = units_.reduce(each, after, one.adds || sends_);
-    if (layout_.replicas > 1 && layout_.averages_each) one.call = average(each, one.adds, one.call);
+    if (layout_.replicas > 1 && layout_.averages_each) one.call = average(each, one.adds || sends_, one.call);
     reducing_.push_back(one);
   }
 }

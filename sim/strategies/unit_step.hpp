@@ -72,9 +72,9 @@ class UnitStep {
     bool in_flight = false;   ///< gathered, and its turn is not over
     bool gradients = false;   ///< whole gradients are there
     Bytes to_make{};          ///< whole gradients not yet allocated, if each tensor has its own array
-    std::size_t members = 1;  ///< units of the same segments that act with it, itself the first
+    std::size_t members = 1;  ///< adjacent units with the same segments, this one included
     std::size_t users = 0;    ///< segments with a backward that use it
-    std::size_t pending = 0;  ///< those whose backward of the micro-batch is to come
+    std::size_t pending = 0;  ///< those whose backward of this micro-batch has not run
   };
 
   [[nodiscard]] const FsdpUnit& unit(std::size_t index) const { return units_.unit(index); }
@@ -82,6 +82,7 @@ class UnitStep {
   void find_users();
   void gather(std::size_t index, std::vector<int> after = {});
   void gather_for_use(std::size_t index);
+  [[nodiscard]] bool is_missing(std::size_t index) const;
   void free_parameters(std::size_t index);
   void prefetch(int from, int direction);
   std::vector<int> wait_for(int segment, std::vector<int> after);

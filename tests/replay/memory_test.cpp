@@ -188,7 +188,8 @@ TEST_CASE(
         cast[std::get<Compute>(op.action).phase] += change.size.count();
         CHECK(change.at_end == (change.size < Bytes(0)));
       }
-    CHECK(cast[Phase::kForward] == head + (recomputes ? 0.0 : blocks));
+    CHECK(cast[Phase::kForward] == head + blocks);
+    CHECK(cast[Phase::kLoss] == (recomputes ? -blocks : 0.0));  // only autocast's cache held them
     CHECK(cast[Phase::kRecompute] == (recomputes ? blocks : 0.0));
     CHECK(cast[Phase::kBackward] == -(head + blocks));
   }

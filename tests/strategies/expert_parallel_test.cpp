@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/replay/convention.hpp"
+#include "sim/strategies/layout.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
@@ -328,6 +329,24 @@ TEST_CASE("in Megatron's conventions tensor-parallel ranks divide experts, unles
                Catch::Contains("expert_tensor=2"));
     CHECK_THAT(model(name, "", "data=4,tensor=2", {{"trace", "part.trace.json"}}),
                !Catch::Contains("expert_tensor"));
+  }
+}
+
+TEST_CASE("experts in shards are gathered as often as freed beside parameters that one rank has alone") {
+  for (const char* sharding : {"full_shard", "shard_grad_op"}) {
+    TrainingConfig config;
+    config.world_size = 8;
+    config.batch = kBatch;
+    config.mesh = Mesh::parse("data=2,shard=1,tensor=4,expert=2");
+    config.options = {{"sharding", sharding}};
+    const Schedule schedule =
+        build_schedule("fsdp", load_model(moe(",tensor=4,sequence_parallel=1,expert=2")), config);
+    std::map<std::string, int> times;
+    for (const Op& op : schedule.program(0).ops)
+      if (op.name.find(kExpertUnits) != std::string::npos) ++times[op.name.substr(0, op.name.find('/'))];
+    INFO(sharding);
+    CHECK(times.at("all_gather") == kLayers * (sharding == std::string("full_shard") ? 2 : 1));
+    CHECK(times.at("reshard") == times.at("all_gather"));
   }
 }
 

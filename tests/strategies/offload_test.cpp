@@ -203,6 +203,37 @@ TEST_CASE("reduced gradients go to the host at once if all states are there, and
   }
 }
 
+TEST_CASE("the host holds a sum of gradients only where several micro-batches reduce") {
+  const Model model = in_precision(load_model(kGpt), Precision::parse("bf16,reduction=fp32"), true);
+  const double own = static_cast<double>(model.parameter_count()) / 2.0;
+  const auto held_by_host = [&](const char* accumulate, int micro_batches) {
+    OptionTexts options{{"zero", "2"}};
+    if (micro_batches > 1) options["accumulate"] = accumulate;
+    TrainingConfig config = training(2, kBatch, options, micro_batches);
+    config.offload = parse_offload("optimizer");
+    return build_schedule("ddp", model, config).program(0).host_memory.count();
+  };
+  CHECK(held_by_host("last", 2) == held_by_host("last", 1));
+  CHECK(held_by_host("every", 2) - held_by_host("last", 1) == Approx(4.0 * own).epsilon(1e-3));
+}
+
+TEST_CASE("gradients of tied weights are added to those of the other stage before they go to the host") {
+  const Model model = in_precision(load_model(kGpt + ",tied=1"), Precision::parse("bf16"), true);
+  TrainingConfig config = training(4, kBatch, {{"split", "3-3"}, {"zero", "2"}}, 2);
+  config.mesh = Mesh::parse("pipeline=2,data=2");
+  config.offload = parse_offload("optimizer");
+  const Schedule schedule = build_schedule("pipeline", model, config);
+  for (const int rank : {0, 3}) {
+    int sums = 0;
+    for (const Op& op : schedule.program(rank).ops) {
+      const auto* copy = std::get_if<Copy>(&op.action);
+      sums += op.name.starts_with("all_reduce/") ? 1 : 0;
+      if (copy != nullptr && copy->to.is_host() && copy->from != copy->to) CHECK(sums == 1);
+    }
+    CHECK(sums == 1);
+  }
+}
+
 TEST_CASE("copies and updates of buckets follow one another, as without overlap in Megatron and DeepSpeed") {
   const Model model = in_precision(load_model(kGpt), Precision::parse("bf16"), true);
   TrainingConfig config = training(2, kBatch, {{"zero", "1"}, {"bucket-cap", "100000B"}});
