@@ -12,7 +12,7 @@
 namespace stepcast {
 namespace {
 
-constexpr double kEnds = 2.0;  // of a message
+constexpr double kEndsPerMessage = 2.0;
 
 /// Kind of sample: a probe, and for messages the path class.
 struct Probe {
@@ -101,7 +101,7 @@ const SampleSet* only_set(const Calibration& calibration, const std::string& pro
   return sets.empty() ? nullptr : sets.front();
 }
 
-/// Cost of a probe, of which `time_of(size)` counts. Sizes without it are left out.
+/// Fits `time_of(size)` of a probe. Sizes where it is 0 are left out.
 FittedCost fit_probe(const Calibration& calibration, const Probe& probe, const auto& time_of) {
   std::vector<CostPoint> points;
   for (const SizeCost& cost : cost_by_size(calibration, probe))
@@ -172,7 +172,7 @@ FittedCost fit_latency(const Calibration& calibration, const std::string& path_c
 FittedCost fit_gap(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   return fit_probe(calibration, {"exchange", path_class}, [&](const SizeCost& one) {
     const bool waits = 2.0 * wire.s_per_byte * one.bytes > one.time_s;
-    return (waits ? one.cpu_s : one.time_s) / kEnds;
+    return (waits ? one.cpu_s : one.time_s) / kEndsPerMessage;
   });
 }
 
@@ -182,8 +182,8 @@ PathCost fit_path(const Calibration& calibration, const std::string& path_class,
   const Wire wire = wire_of(calibration, bandwidth);
   const FittedCost latency = fit_latency(calibration, path_class, wire);
   const FittedCost gap = fit_gap(calibration, path_class, wire);
-  const FittedCost cpu =
-      fit_probe(calibration, {"exchange", path_class}, [](const SizeCost& one) { return one.cpu_s / kEnds; });
+  const FittedCost cpu = fit_probe(calibration, {"exchange", path_class},
+                                   [](const SizeCost& one) { return one.cpu_s / kEndsPerMessage; });
   return {.path_class = path_class,
           .latency = latency.cost,
           .notice_s = difference(calibration, {"rendezvous", path_class}, {"ping_pong", path_class}).count(),

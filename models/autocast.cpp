@@ -46,7 +46,7 @@ struct Autocast {
         activated = false;
         latest_cast = {};
       } else if (norm && kernel.moved == Moved::kFloat32) {
-        if (keeps(false)) kept_bytes->float32 += kernel.kept.size;  // its input, which is no copy
+        if (keeps(false)) kept_bytes->float32 += kernel.kept.size;  // its input, the residual stream, is fp32
       } else if (kernel.forward > Bytes(0) && kernel.moved == Moved::kCompute) {
         is_wide = false;
         activated = activated || kernel.is(KernelRole::kExpertActivation);

@@ -66,6 +66,7 @@ struct KeptBytes {
   Bytes float32{};      ///< part of `size`: fp32 in every precision
   Bytes gemm_inputs{};  ///< part of `size`: inputs that only GEMMs with weights save
 
+  /// Adds `factor` times these.
   void add(const KeptBytes& more, double factor = 1.0) {
     for (const auto part :
          {&KeptBytes::size, &KeptBytes::masks, &KeptBytes::float32, &KeptBytes::gemm_inputs})

@@ -136,7 +136,7 @@ inline void add_eager(const EagerCost& each, double elements, bool frozen, Layer
   Kernel& kernel = cost.kernels.emplace_back(
       moves(each.forward * elements, each.backward * elements, each.kernels, Moved::kFloat32));
   keep_in_float32(each.kept * elements, kernel);
-  if (frozen) kernel.kept.size = Bytes(0);  // x alone: its copy, less x
+  if (frozen) kernel.kept.size = Bytes(0);  // x is kept in fp32 in every precision, in place of its copy
   cost.kernels.push_back(moves(2.0 * elements, 2.0 * elements, 0, Moved::kCast));
 }
 

@@ -56,7 +56,7 @@ struct Parameter {
   bool quantized = false;  ///< true for a weight whose GEMMs run in 8 or 4 bit
   Bytes not_gathered{};    ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
   Bytes copies{};          ///< cast copies that GEMMs read, on a rank that has the whole parameter
-  Bytes casts{};           ///< the same of autocast, which makes them in every forward
+  Bytes casts{};           ///< copies that autocast makes in every forward
   /// Size in an all-gather of shards.
   [[nodiscard]] Bytes gathered() const { return size - not_gathered; }
   [[nodiscard]] std::int64_t numel() const;
@@ -307,7 +307,8 @@ struct Model {
   [[nodiscard]] Bytes update_traffic(const Segment& segment) const;
   /// Bytes of an element of gradients on the host: in the dtype of what they update.
   [[nodiscard]] double host_gradient() const;
-  /// Bytes that the host moves to update parameters. \param writes parameters beside the master copy
+  /// Bytes that the host moves to update parameters. \param reads_norm reads the gradients once more for
+  /// their norm \param writes parameters beside the master copy
   [[nodiscard]] Bytes host_update_traffic(double count, bool reads_norm, bool writes) const;
   /// Bytes of an element of the gradients that the optimizer reads: accumulators alone.
   [[nodiscard]] double element_of_gradient() const {

@@ -111,7 +111,7 @@ struct MatrixHost {
     return groups;
   }
 
-  [[nodiscard]] bool apart(const DisjointGroups& groups, int a, int b) const {
+  [[nodiscard]] bool on_different_sockets(const DisjointGroups& groups, int a, int b) const {
     for (const int x : groups.members(groups.of(a)))
       for (const int y : groups.members(groups.of(b)))
         if (matrix.cells[x][y].relation == Relation::kSys) return true;
@@ -124,7 +124,7 @@ struct MatrixHost {
     const auto join_where = [&](const auto& together) {
       for (const auto& [a, b] : matrix.pairs())
         if (groups.of(a) != groups.of(b) && std::invoke(together, matrix.parts[a], matrix.parts[b]) &&
-            !apart(groups, a, b))
+            !on_different_sockets(groups, a, b))
           groups.join(a, b);
     };
     using Part = MatrixPart;

@@ -160,11 +160,14 @@ std::vector<int> ring_order(int hosts, const std::vector<HostPair>& pairs, const
   std::vector<bool> near;
   for (const HostPair& pair : pairs) near.push_back(pair.path_class == kSameSwitch && !has(pair, slow));
   const DisjointGroups groups = groups_of(hosts, pairs, near);
+  std::vector<std::vector<int>> switches;
+  std::size_t turns = 0;
+  for (const int group : groups.all())
+    if (!slow[group]) turns = std::max(turns, switches.emplace_back(groups.members(group)).size());
   std::vector<int> order;
-  for (int turn = 0; turn < hosts; ++turn)
-    for (const int group : groups.all())
-      if (const std::vector<int> members = groups.members(group); !slow[group] && turn < std::ssize(members))
-        order.push_back(members[turn]);
+  for (std::size_t turn = 0; turn < turns; ++turn)
+    for (const std::vector<int>& members : switches)
+      if (turn < members.size()) order.push_back(members[turn]);
   return order;
 }
 

@@ -35,8 +35,8 @@ void scale(PhaseCosts& costs, PhaseCost SegmentCosts::*phase, const std::optiona
   for (SegmentCosts& each : costs.segments) each.*phase = {.device_s = factor * (each.*phase).device_s};
 }
 
-/// Gradient of a parameter that two segments of a program use: of the later segment, and negative of its
-/// owner. Autograd holds the first one until the second one, and both beside their sum
+/// Bytes of the gradient of a parameter that two segments of a program use, by segment: positive for its last
+/// user, negative for its owner. Autograd holds the first one until the second one, and both beside their sum
 /// (torch/csrc/autograd/input_buffer.cpp).
 std::map<int, Bytes> tied_gradients(const Program& program, const Model& model) {
   std::map<int, Bytes> sizes;

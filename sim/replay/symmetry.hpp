@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,7 +10,6 @@
 #include "sim/replay/collective_plan.hpp"
 #include "sim/replay/network.hpp"
 #include "topologies/paths.hpp"
-#include "topologies/token_bucket.hpp"
 
 namespace stepcast {
 
@@ -36,40 +34,10 @@ inline double count_operations(const Schedule& schedule, const std::vector<int>&
 }
 
 /// Load of one flow.
-inline Load path_load(const Cluster& cluster, const Path& path) {
-  Load load;
-  load.latency_s = latency(cluster, path).count();
-  load.penalty = load.latency_s > 0.0 ? load.latency_s : 1.0;
-  for (const Hop& hop : path) load.shares.push_back({hop.slot(), 1.0});
-  return load;
-}
-
+Load path_load(const Cluster& cluster, const Path& path);
 /// Load of all flows of a collective of NCCL, per byte of its message.
-inline Load collective_load(const ReplayInput& input, const CollectivePlan& plan, CollectivePlans& plans,
-                            const std::vector<int>& ranks) {
-  Load load;
-  std::vector<double> taken(2 * input.cluster->links.size(), 0.0);  // by slot
-  std::vector<int> slots;                                           // that something takes
-  double most = 0.0;
-  for (const NcclFlow& one : *plan.flows) {
-    const int from = input.node_of_rank[ranks[one.from]];
-    const int to = input.node_of_rank[ranks[one.to]];
-    const NcclPair& pair = plans.nccl()->pair(from, to);
-    const double bytes = one.payload.count() * plan.wire_factor * pair.overhead;
-    load.latency_s = std::max(load.latency_s, pair.latency.count());
-    for (const Hop& hop : *pair.path) {
-      double& here = taken[hop.slot()];
-      if (here == 0.0 && bytes > 0.0) slots.push_back(hop.slot());
-      here += bytes;
-      most = std::max(most, here);
-    }
-  }
-  load.penalty = most > 0.0 ? most * (load.latency_s > 0.0 ? load.latency_s : 1.0) : 1.0;
-  std::ranges::sort(slots);
-  load.shares.reserve(slots.size());
-  for (const int each : slots) load.shares.push_back({each, taken[each]});
-  return load;
-}
+Load collective_load(const ReplayInput& input, const CollectivePlan& plan, CollectivePlans& plans,
+                     const std::vector<int>& ranks);
 
 /// Classes of ranks that do the same at the same time, so that one of them can be replayed for all.
 ///
@@ -102,25 +70,12 @@ inline Load collective_load(const ReplayInput& input, const CollectivePlan& plan
 class Symmetry {
  public:
   /// Every rank represents itself. \param plans, routes outlive this
-  Symmetry(const ReplayInput& input, CollectivePlans& plans, Routes& routes)
-      : input_(input),
-        plans_(plans),
-        routes_(routes),
-        replayed_(whole_numbers(0, input.schedule->world_size)) {
-    for (const Link& link : routes.cluster().links) links_.insert(links_.end(), 2, link.bandwidth.count());
-  }
+  Symmetry(const ReplayInput& input, CollectivePlans& plans, Routes& routes);
   /// \pre may_fold(input, backend)
   static Symmetry folded(const ReplayInput& input, CollectivePlans& plans, Routes& routes);
 
   /// True if classes of ranks hold in this replay.
-  static bool may_fold(const ReplayInput& input, const std::string& backend) {
-    const bool engines = input.calibration != nullptr && backend != "nccl";
-    if (input.exact || input.draws_steps() || engines ||
-        shared_cores(input.calibration, *input.cluster) > 0 || has_token_buckets(*input.cluster) ||
-        has_action<Copy>(*input.schedule, [](const Copy& copy) { return !copy.is_local(); }))
-      return false;
-    return sorted_unique(input.node_of_rank).size() == input.node_of_rank.size();
-  }
+  static bool may_fold(const ReplayInput& input, const std::string& backend);
 
   [[nodiscard]] bool folded() const { return !rank_.empty(); }
   [[nodiscard]] bool coarse() const { return coarse_; }
@@ -131,17 +86,9 @@ class Symmetry {
   [[nodiscard]] int group(int group) const { return folded() ? group_[group] : group; }
 
   /// Load of a flow of the schedule.
-  const Load& flow(const FlowEnds& ends) {
-    if (folded()) return flows_.at(ends);
-    return cached(flows_, {ends.from, ends.to, 0},
-                  [&] { return path_load(routes_.cluster(), routes_.between(ends.from, ends.to)); });
-  }
+  const Load& flow(const FlowEnds& ends);
   /// Load of all flows of a collective, per byte of its message. \pre plan.flows
-  const Load& collective(const CollectivePlan& plan, int group) {
-    return cached(collectives_, {plan.flow_type, group}, [&] {
-      return collective_load(input_, plan, plans_, input_.schedule->groups[group].ranks);
-    });
-  }
+  const Load& collective(const CollectivePlan& plan, int group);
   /// Bandwidths of the classes of links, B/s.
   [[nodiscard]] const std::vector<double>& links() const { return links_; }
 

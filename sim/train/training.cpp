@@ -7,7 +7,6 @@
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
-#include "core/statistics.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
