@@ -12,7 +12,7 @@ Imported import_launch(const std::vector<std::string>& paths, const ImportTexts&
   OptionTexts given;
   for (const char* option : {"model", "world-size"})
     if (const std::string value = value_or(options, option, ""); !value.empty()) given[option] = value;
-  const LaunchReading reading = read_launch_text(read_file(paths.front()), paths.front(), "", given);
+  const LaunchReading reading = read_launch_text(read_text(paths.front()), paths.front(), "", given);
   Imported imported{.text = "launch: " + reading.program + "\noptions:\n",
                     .understood = reading.understood,
                     .assumed = reading.assumed,

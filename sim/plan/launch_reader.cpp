@@ -10,6 +10,8 @@
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/importer.hpp"
+#include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
@@ -39,9 +41,13 @@ bool has_sign(const YamlNode& read, const std::string& text) {
       read.items("signs"), [&](const YamlNode& sign) { return text.find(sign.text()) != std::string::npos; });
 }
 
+/// Variables of a script may have names of other programs' keys.
 std::string program_of(const std::string& text) {
-  for (const char* program : kReadablePrograms)
-    if (has_sign(table_of(program).at("read"), text)) return program;
+  auto programs = kReadablePrograms;
+  if (is_script(text)) std::ranges::rotate(programs, std::ranges::find(programs, std::string("megatron")));
+  const std::string plain = uncommented(text);
+  for (const char* program : programs)
+    if (has_sign(table_of(program).at("read"), plain)) return program;
   return "";
 }
 
@@ -120,8 +126,11 @@ struct TableReader {
                                                         {"toml", read_toml},
                                                         {"json", read_yaml},
                                                         {"yaml", read_yaml}};
-    const bool script = text.starts_with("#!/") && text.find("python") > text.find('\n');
-    return script || file_name.ends_with(".sh") ? read_script : rules.at("syntax").named("syntax", kReaders);
+    if (is_script(text) || file_name.ends_with(".sh")) return read_script;
+    const Reader reader = rules.at("syntax").named("syntax", kReaders);
+    const std::string plain = uncommented(text);
+    const bool is_map = plain.find('=') == std::string::npos && plain.find(':') != std::string::npos;
+    return reader == read_recipe && is_map ? read_yaml : reader;
   }
 
   /// `--model llama3-8b --like=`: options that the program's own do not express; an empty value unsets one.
@@ -148,7 +157,8 @@ struct TableReader {
 
   void take(const LaunchEntry& entry) {
     if (entry.key == "world-size") return named_values.set("world-size", entry.value);
-    const std::string key = normal(entry.key), value = normal_value(entry.value);
+    const std::string key = normal(entry.key), usual = default_of(key);
+    const std::string value = is_flag(usual) ? flag_value(entry.value) : normal_value(entry.value);
     const bool absent = value == "null" || value == "None";
     if (!absent) entries[key] = entry;
     const std::vector<std::string> parts = matches("lists", key) ? values_in(value) : std::vector{value};
@@ -176,11 +186,28 @@ struct TableReader {
     }
     if (!known) return take_other(entry, key, value);
     if (absent) return void(nested[key].erase(entry.key));
+    if (!checked) check_kind(entry, usual, value);
     if (entry.key.find('.') != std::string::npos) nested[key][entry.key] = entry;
     const std::string name = (of_model ? rules.at("model") : rules.at("keys")).at(key).text();
     if (value.empty() && !rules.at("defaults").text_or(name, "none").empty())
       fail(entry, "found an empty text; write a value, or remove the key");
     named_values.set(name, joined(parts, "+"));
+  }
+
+  /// Default of the value that a key has; "" if it has none.
+  [[nodiscard]] std::string default_of(const std::string& key) const {
+    for (const char* map : {"keys", "model"})
+      if (rules.has(map) && rules.at(map).has(key))
+        return rules.at("defaults").text_or(rules.at(map).at(key).text(), "");
+    return "";
+  }
+
+  /// Refuses texts where the default is a flag or a number.
+  void check_kind(const LaunchEntry& entry, const std::string& usual, const std::string& value) const {
+    if (value.empty()) return;
+    if (is_flag(usual) && !is_flag(value)) fail(entry, "expected true or false");
+    if (number_in<double>(usual) && value != "auto" && !number_in<double>(value))
+      fail(entry, "expected a number");
   }
 
   /// Refuses different last values of a key under several parents, as `ddp` and `mixed_precision`.
@@ -408,7 +435,7 @@ LaunchReading read_launch_text(const std::string& text, const std::string& name,
 }
 
 LaunchReading read_launch_file(const std::string& path, const OptionTexts& given) {
-  const std::string text = read_file(path);
+  const std::string text = read_text(path);
   if (!(path.ends_with(".yaml") || path.ends_with(".yml")) || text.find("\nlaunch: ") == std::string::npos)
     return read_launch_text(text, path, "", given);
   const YamlNode file = YamlNode::parse(text, path);

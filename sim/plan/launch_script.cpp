@@ -83,10 +83,12 @@ struct ScriptReader {
   }
 
   void read_slurm(const std::string& text, int line) {
-    static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]|-(N)\s*)(?!-)(\S+))");
+    static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]|-(N|np?)\s*)(?!-)(\S+))");
     for (std::sregex_iterator at(text.begin(), text.end(), kOption), end; at != end; ++at) {
-      const std::string option = (*at)[2].matched ? "nodes" : (*at)[1].str();
-      file.entries.push_back({"sbatch-" + option, (*at)[3], line});
+      const std::string option = (*at)[1].matched ? (*at)[1].str() : (*at)[2] == "N" ? "nodes" : "ntasks";
+      std::string value = (*at)[3];
+      if (option == "gpus-per-node") value.erase(0, value.rfind(':') + 1);  // h100:8
+      file.entries.push_back({"sbatch-" + option, value, line});
       if (option == "nodes")
         variables["SLURM_NNODES"] = variables["SLURM_JOB_NUM_NODES"] = {ShellWord{(*at)[3], line}};
     }
@@ -250,7 +252,17 @@ struct ScriptReader {
     for (std::size_t i = 1; i < words.size(); ++i)
       if (words[i - 1].text.ends_with("sh") && std::regex_match(words[i].text.substr(0, 9), kString))
         fail(line, words[i].text + ": a command in a string is not read; write it on a line of its own");
-    add_arguments(words, 1);
+    std::size_t first = 1;
+    if (program == "srun" || program == "mpirun") {
+      const auto starts = [&](const ShellWord& word) {
+        return std::ranges::find(kStarters, word.text.substr(word.text.rfind('/') + 1)) != kStarters.end();
+      };
+      first = std::find_if(words.begin() + 1, words.end(), starts) - words.begin();
+      std::string options;
+      for (std::size_t i = 1; i < first; ++i) options += " " + words[i].text;
+      if (first < words.size()) read_slurm(options, line);
+    }
+    add_arguments(words, first < words.size() ? first : 1);
   }
 
   void add_arguments(const std::vector<ShellWord>& words, std::size_t first) {

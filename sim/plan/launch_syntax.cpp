@@ -119,6 +119,26 @@ std::string normal_value(const std::string& value) {
   return value == "false" || value == "False" ? "no" : value;
 }
 
+bool is_flag(const std::string& value) { return value == "yes" || value == "no"; }
+
+std::string flag_value(const std::string& value) {
+  static const std::set<std::string> kYes{"1", "on", "On", "ON", "y", "Y", "TRUE"};
+  static const std::set<std::string> kNo{"0", "off", "Off", "OFF", "n", "N", "FALSE"};
+  return kYes.contains(value) ? "yes" : kNo.contains(value) ? "no" : normal_value(value);
+}
+
+bool is_script(const std::string& text) {
+  return text.starts_with("#!/") && text.find("python") > text.find('\n');
+}
+
+std::string uncommented(const std::string& text) {
+  std::string all;
+  for (const std::string& line : split(text))
+    if (const auto first = line.find_first_not_of(" \t"); first != std::string::npos && line[first] != '#')
+      all += line + "\n";
+  return all;
+}
+
 std::vector<std::string> values_in(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return std::string_view("[]\"',").find(c) != std::string_view::npos; }, ' ');
@@ -170,6 +190,9 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
   static const std::regex kKeyword(
       R"(([A-Za-z_]\w*)\s*=(?!=)\s*((?:"[^"]*"|'[^']*'|\[[^\]]*\])(?=\s*(?:[,)]|$))|[^,()]*(?:\(\))?))");
   static const std::regex kWord(R"([A-Za-z][\w-]*)");
+  static const std::regex kSeveral(R"(^[\w.]+(\s*,\s*[\w.]+)+\s*=(?!=).*)");
+  static const std::regex kOther(
+      R"(["']([A-Za-z_]\w*)["']\s*[:,\]]|([A-Za-z_]\w*)\s*(?:(?:\*\*|//|[-+*/%|])=(?!=)|\.{3}))");
   LaunchFile file;
   std::map<std::string, std::string> variables;
   int number = 0;
@@ -190,6 +213,13 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
     if (plain.starts_with("import ") || plain.starts_with("from ") || plain.starts_with("def ") ||
         plain.starts_with("@") || quotation != std::string::npos)
       continue;
+    for (std::sregex_iterator at(plain.begin(), plain.end(), kOther), end; at != end; ++at)
+      file.entries.push_back({(*at)[1].str() + (*at)[2].str(), kExpression, number});
+    if (std::regex_match(plain, kSeveral)) {
+      for (const std::string& key : split(plain.substr(0, plain.find('=')), ','))
+        file.entries.push_back({trimmed(key), kExpression, number});
+      continue;
+    }
     std::string rest = plain;
     if (std::regex_match(plain, found, kAssignment)) {
       const std::string key = found[1];

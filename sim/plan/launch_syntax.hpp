@@ -42,6 +42,16 @@ LaunchFile read_yaml(const std::string& text, const std::string& name);
 /// `yes` of flags and `true`, `no` of `false`, "" of kEmptyText; other values as they are.
 std::string normal_value(const std::string& value);
 
+/// The same of a flag, also as YAML 1.1 and Python have it: `on`, `1`.
+std::string flag_value(const std::string& value);
+/// `yes` or `no`.
+bool is_flag(const std::string& value);
+
+/// A script of a shell, by its first line.
+bool is_script(const std::string& text);
+/// Lines that are no comments.
+std::string uncommented(const std::string& text);
+
 /// Values of `a b`, `a,b` and `[a, "b"]`.
 std::vector<std::string> values_in(std::string text);
 

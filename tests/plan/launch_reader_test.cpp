@@ -1,6 +1,7 @@
 #include "sim/plan/launch_reader.hpp"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
@@ -9,6 +10,7 @@
 #include "sim/plan/space.hpp"
 #include "sim/replay/convention.hpp"
 #include "sim/replay/prediction_options.hpp"
+#include "tests/temporary_folder.hpp"
 #include "tests/worlds.hpp"
 
 /// Launch files, and plans that are printed and read back.
@@ -43,6 +45,17 @@ PlanProblem problem_of(const std::string& like, const std::string& family = "lla
 }
 
 }  // namespace
+
+TEST_CASE("launch files may be compressed and begin with a byte-order mark", "[plan]") {
+  const TemporaryFolder folder;
+  const std::string text = R"({"train_batch_size": 8, "zero_optimization": {"stage": 1}})";
+  const OptionTexts given{{"world-size", "8"}, {"model", "llama3-8b"}};
+  const auto options = read_launch_file(folder.write("plain.json", text), given).options;
+  CHECK(read_launch_file(folder.write("marked.json", "\xef\xbb\xbf" + text), given).options == options);
+  const std::string path = folder.write("compressed.json", text);
+  REQUIRE(std::system(("gzip -f '" + path + "'").c_str()) == 0);
+  CHECK(read_launch_file(path + ".gz", given).options == options);
+}
 
 /// Launch files in the form of each program, with the options that follow or what the refusal contains.
 /// `given`: options of the command line; `assumed`: a part of the notes on assumptions. Written from the
