@@ -40,6 +40,12 @@ std::string next_part(std::istream& text) {
   return part;
 }
 
+/// The text without a byte-order mark.
+std::string unmarked(std::string text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
+  return text;
+}
+
 }  // namespace
 
 Registry<Importer>& importers() {
@@ -62,18 +68,17 @@ std::unique_ptr<std::istream> open_text(const std::string& path) {
   return text;
 }
 
-std::string file_head(const std::string& path) { return next_part(*open_text(path)); }
+std::string file_head(const std::string& path) { return unmarked(next_part(*open_text(path))); }
 
 std::string read_text(const std::string& path) {
   constexpr std::size_t kMost = 256U << 20U;
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   const std::unique_ptr<std::istream> text = open_text(path);
   std::string all;
   for (std::string part = next_part(*text); !part.empty(); part = next_part(*text)) {
     all += part;
     if (all.size() > kMost) throw InputError("{}: has more than 256 MiB", path);
   }
-  return all.starts_with(kByteOrderMark) ? all.substr(kByteOrderMark.size()) : all;
+  return unmarked(std::move(all));
 }
 
 const Registry<Importer>::Entry* recognised_importer(const std::string& head) {

@@ -45,7 +45,7 @@ YamlNode import_kind(const std::string& name);
 /// Text of a file, without gzip's compression: up to the place where that is damaged or cut, less some KiB.
 /// \throws InputError if the file cannot be read
 std::unique_ptr<std::istream> open_text(const std::string& path);
-/// The first MiB of it. \throws InputError if it cannot be read
+/// The first MiB of it, without a byte-order mark. \throws InputError if it cannot be read
 std::string file_head(const std::string& path);
 /// All of it, without a byte-order mark. \throws InputError if it cannot be read, or has more than 256 MiB
 std::string read_text(const std::string& path);

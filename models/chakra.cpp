@@ -164,6 +164,15 @@ bool is_metadata(std::string_view message) {
   return message.empty() || (static_cast<unsigned char>(message.front()) == (1U << kWireBits | kText));
 }
 
+/// Rank in the name PREFIX.RANK.et; none: another name.
+std::optional<int> rank_of(const std::string& name, const std::string& prefix) {
+  constexpr std::string_view kEnd = ".et";
+  const std::size_t start = prefix.size() + 1;
+  if (!name.starts_with(prefix + ".") || !name.ends_with(kEnd) || name.size() < start + kEnd.size())
+    return {};
+  return number_in<int>(std::string_view(name).substr(start, name.size() - start - kEnd.size()));
+}
+
 }  // namespace
 
 std::string chakra_text(const std::vector<ChakraNode>& nodes) {
@@ -211,6 +220,12 @@ ChakraStep load_chakra(const std::string& path) {
   const auto file = [&] { return fmt::format("{}.{}.et", prefix, step.ranks.size()); };
   while (std::filesystem::exists(file())) step.ranks.push_back(read_chakra(read_file(file()), file()));
   if (step.ranks.empty()) throw InputError("{}: no such file; ranks are counted from 0", file());
+  const std::filesystem::path folder = std::filesystem::absolute(prefix).parent_path();
+  for (const auto& other : std::filesystem::directory_iterator(folder))
+    if (const auto rank = rank_of(other.path().filename(), std::filesystem::path(prefix).filename());
+        rank && *rank > std::ssize(step.ranks))
+      throw InputError("{}: is missing, though there is a trace of rank {}; give those of all ranks", file(),
+                       *rank);
   const std::string groups = prefix + ".groups.json";
   if (!std::filesystem::exists(groups)) return step;
   of_json(groups + ": expected lists of ranks by group, {\"1\": [0, 1]}",

@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/importer.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
 #include "core/text.hpp"
@@ -152,11 +153,16 @@ struct ConfigurationReader {
       if (std::ranges::find(modelled, value) == modelled.end())
         fail("field '" + field + "' is " + value + ", which is not modelled; known: " + joined(modelled));
     }
-    if (flat.contains("layer_types") && flat["layer_types"].is_array())
+    if (flat.contains("layer_types") && flat["layer_types"].is_array()) {
+      const std::string layers = text_of(flat.value("num_hidden_layers", Json(flat["layer_types"].size())));
+      if (layers != std::to_string(flat["layer_types"].size()))
+        fail(fmt::format("field 'layer_types' has {} kinds, num_hidden_layers is {}; make them equal",
+                         flat["layer_types"].size(), layers));
       for (const Json& kind : flat["layer_types"])
         if (kind != "full_attention" && kind != "sliding_attention" && kind != "chunked_attention" &&
             rules.sparse.dense_layers != "layer_types")
           fail("field 'layer_types': layers of " + kind.dump() + " are not computed yet");
+    }
   }
 
   /// Windows become settings if every n-th block or none sees all keys, also those that the sequence does not
@@ -386,7 +392,7 @@ bool is_hugging_face(const std::string& specification) { return specification.st
 HuggingFaceModel read_configuration(const std::string& file, const Specification& given) {
   fs::path path = file;
   if (fs::is_directory(path)) path /= "config.json";
-  Json fields = parse_loose_json(read_file(path), path.string());
+  Json fields = parse_loose_json(read_text(path), path.string());
   if (!fields.is_object())
     throw InputError("{}: expected an object of fields, as in config.json", path.string());
   std::vector<std::string> assumed, ignored;

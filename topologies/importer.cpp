@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/importer.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
@@ -56,7 +57,7 @@ ImportedCluster import_cluster(ClusterReader reader, const std::string& text, co
 decltype(Importer::read) cluster_importer(ClusterReader reader) {
   return [reader](const std::vector<std::string>& paths, const ImportTexts& texts) {
     ImportedCluster imported =
-        import_cluster(reader, read_file(paths.front()), paths.front(), import_options(texts));
+        import_cluster(reader, read_text(paths.front()), paths.front(), import_options(texts));
     return Imported{.text = to_yaml(imported.cluster),
                     .understood = split(tree_text(imported.cluster)),
                     .assumed = std::move(imported.assumed),

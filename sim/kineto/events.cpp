@@ -184,6 +184,7 @@ KinetoMetadata metadata_of(const json& metadata, const std::string& path) {
   result.world_size = whole_from(1, run, "world_size", 0);
   if (result.world_size > 0) result.rank = whole_from(0, run, "rank", -1);
   result.backend = text_at(run, "backend");
+  result.base_us = 1e-3 * number_at(metadata, "baseTimeNanoseconds");
   result.plain_step_s = number_at(own, "plain_step_s");
   result.batch = whole_from(1, own, "batch", 0);
   return result;

@@ -77,6 +77,7 @@ struct KinetoMetadata {
   std::vector<std::string> devices{};
   int rank = -1, world_size = 0;  ///< -1 and 0: not stated
   std::string backend{};
+  double base_us = 0.0;  ///< time of day at which times of events are 0; 0: not stated
   /// What `add_metadata_json("stepcast", ...)` added; 0: nothing
   double plain_step_s = 0.0;
   int batch = 0;

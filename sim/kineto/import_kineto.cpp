@@ -19,6 +19,7 @@
 namespace stepcast {
 namespace {
 
+constexpr double kMostApart = 1.0;  // s between steps of one run on clocks of several hosts
 constexpr double kMostOther = 0.2;  // of a step that no part accounts for; more is reported
 
 bool is_kineto(const std::string& head) {
@@ -160,6 +161,9 @@ void report_model(const ProfiledRun& run, Imported& imported) {
                     equal(1.0)                 ? "equal"
                     : equal(run.micro_batches) ? "equal in each micro-batch"
                                                : "different"));
+    if (!equal(1.0) && equal(run.micro_batches))
+      imported.assumed.push_back(
+          "gradients were reduced in each micro-batch; forecasts reduce those of the last one, as no_sync()");
   }
   if (blocks > 0) imported.understood.push_back(counted(blocks, "repeated block"));
 }
@@ -175,6 +179,14 @@ void report_own_collectives(const RankProfile& any, Imported& imported) {
         "{} {} between operations of the forward, as of tensor parallelism, experts or synchronised norms: "
         "forecasts leave such collectives out",
         count, kind));
+}
+
+/// Time between the steps of two ranks; 0 if they overlap, or if a file states no time of day.
+double seconds_apart(const RankProfile& a, const RankProfile& b) {
+  if (a.metadata.base_us == 0.0 || b.metadata.base_us == 0.0) return 0.0;
+  const auto begin = [](const RankProfile& rank) { return rank.metadata.base_us + rank.steps.front().begin; };
+  const auto end = [](const RankProfile& rank) { return rank.metadata.base_us + rank.steps.back().end; };
+  return 1e-6 * std::max({0.0, begin(a) - end(b), begin(b) - end(a)});
 }
 
 void report_checks(const ProfiledRun& run, const std::map<std::string, double>& summary, Imported& imported) {
@@ -194,6 +206,10 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
   if (any.metadata.world_size > 1 && run.ranks.size() == 1)
     imported.assumed.push_back("collectives contain waits for other ranks, whose profiles were not given");
   for (const RankProfile& rank : run.ranks) {
+    if (const double apart = seconds_apart(rank, any); apart > kMostApart)
+      imported.assumed.push_back(
+          fmt::format("{}: ran {:.0f} s before or after {}; import different runs one by one", rank.path,
+                      apart, any.path));
     for (const std::string& note : rank.notes) imported.ignored.push_back(rank.path + ": " + note);
     if (rank.unlinked > 0)
       imported.ignored.push_back(fmt::format("{}: {} without a launch in the profile", rank.path,

@@ -130,6 +130,8 @@ TEST_CASE("settings of a configuration that are not modelled are errors that nam
              Catch::Contains("'sliding_window' is 8") && Catch::Contains("sequence=16"));
   CHECK_THAT(with({{"layer_types", {"full_attention", "linear_attention"}}}),
              Catch::Contains("linear_attention"));
+  CHECK_THAT(with({{"num_hidden_layers", 3}, {"layer_types", {"full_attention", "full_attention"}}}),
+             Catch::Contains("'layer_types' has 2 kinds, num_hidden_layers is 3"));
   CHECK(with({{"sliding_window", 4096}}).empty());
   CHECK_THAT(with({{"memory_layers", 3}}), Catch::Contains("'memory_layers' (3) is not known for mistral"));
   CHECK(with({{"memory_layers", nullptr}, {"final_logit_softcapping", 30.0}, {"some_tool", {{"key", 1}}}})

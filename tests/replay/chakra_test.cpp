@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
@@ -140,6 +141,9 @@ TEST_CASE("traces are replayed without a strategy, and other ranks are refused w
                    prediction_request({{"model", model}, {"cluster", "h100x8-hgx"}, {"world-size", "2"}}));
              }),
              Catch::Contains("--world-size"));
+  std::filesystem::remove(folder.file("step.2.et"));
+  CHECK_THAT(error_of([&] { return forecast({{"model", model}}); }),
+             Catch::Contains("step.2.et: is missing") && Catch::Contains("rank 3"));
   const auto& kind = importer_of(model, "");
   CHECK(kind.name == "chakra");
   CHECK_THAT(kind.value.read({model}, {}).obstacles.front(), Catch::Contains("predict --model"));
