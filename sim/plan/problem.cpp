@@ -82,7 +82,8 @@ OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
       options["model"] = with_setting(options["model"], name, value);
     if (kind == DimensionKind::kOption) options[name] = value;
   }
-  const std::string mesh = mesh_of(plan).text();
+  std::string mesh = mesh_of(plan).text();
+  if (plan.text("expert_tensor") == "1") mesh += ",expert_tensor=1";  // conventions may divide them otherwise
   const bool in_one = mesh.find(',') == std::string::npos;
   if (!mesh.empty() && !(in_one && plan.number("data") * plan.number("pipeline") > 1)) options["mesh"] = mesh;
   if (plan.number("micro-batches") == 1) options.erase("micro-batches");
@@ -141,7 +142,8 @@ PlanModels::PlanModels(const PlanProblem& problem)
 void PlanModels::settle(Plan& plan) const {
   if (!convention_) return;
   plan.added.clear();
-  const OptionTexts given = predict_options(problem_, plan);
+  OptionTexts given = predict_options(problem_, plan);
+  given.try_emplace("strategy", plan.number("pipeline") > 1 ? "pipeline" : "ddp");  // until it is chosen
   for (const auto& [name, value] : convention_->added_to(given).options)
     if (optional_at(given, name) != value) plan.added[name] = value;
   if (plan.added.contains("model"))

@@ -33,6 +33,15 @@ Values choices_of(const std::string& strategy, const std::string& name) {
   return kDoesNotApply;
 }
 
+/// Leaves out values that do not apply, so that equal plans have equal values.
+void set(PlanModels& models, Plan& plan, const std::string& name, const std::string& value) {
+  if (value.empty())
+    plan.values.erase(name);
+  else
+    plan.values[name] = value;
+  models.settle(plan);
+}
+
 /// All ranks; if the objective is not time, also the divisors of their number.
 Values world_sizes(PlanModels& models, const Plan&) {
   Values sizes = divisors(models.problem().ranks);
@@ -47,7 +56,7 @@ Values shares(PlanModels& models, Plan plan, const std::string& name, int ranks)
   if (name == "tensor" && models.whole().has_experts())
     plan.values["sequence_parallel"] = "1";  // they need it
   std::erase_if(all, [&](const std::string& value) {
-    plan.values[name] = value;
+    set(models, plan, name, value);
     return models.part(plan) == nullptr;
   });
   return all;
@@ -57,7 +66,7 @@ Values sequence_parallel(PlanModels& models, const Plan& plan) {
   if (plan.number("tensor") == 1 || !models.whole().settings.contains("sequence_parallel"))
     return kDoesNotApply;
   Plan parallel = plan;
-  parallel.values["sequence_parallel"] = "1";
+  set(models, parallel, "sequence_parallel", "1");
   if (models.part(parallel) == nullptr) return {"0"};
   return models.whole().has_experts() ? Values{"1"} : Values{"1", "0"};
 }
@@ -101,10 +110,11 @@ Values experts(PlanModels& models, const Plan& plan) {
 /// Whether the tensor-parallel ranks divide the matrices of each expert (Megatron's default).
 Values expert_tensors(PlanModels& models, Plan plan) {
   if (!models.whole().has_experts() || plan.number("tensor") == 1) return kDoesNotApply;
-  const std::string all = plan.text("tensor");
+  const std::string all = plan.text("tensor"), undivided = models.problem().like.empty() ? "" : "1";
   plan.values["expert_tensor"] = all;
-  const bool fits = sharing_ranks(plan, plan.number("data")) % plan.expert_ranks() == 0;
-  return fits && models.part(plan) != nullptr ? Values{"", all} : kDoesNotApply;
+  if (sharing_ranks(plan, plan.number("data")) % plan.expert_ranks() != 0) return {undivided};
+  set(models, plan, "expert_tensor", all);
+  return models.part(plan) != nullptr ? Values{undivided, all} : Values{undivided};
 }
 
 /// Strategies worth planning; the others average without buckets and are never faster.
@@ -261,15 +271,6 @@ Values rank_orders(PlanModels&, const Plan& plan) {
                                                                    : kDoesNotApply;
 }
 
-/// Leaves out values that do not apply, so that equal plans have equal values.
-void set(PlanModels& models, Plan& plan, const std::string& name, const std::string& value) {
-  if (value.empty())
-    plan.values.erase(name);
-  else
-    plan.values[name] = value;
-  models.settle(plan);
-}
-
 void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
             const std::function<void(const Plan&)>& visit) {
   if (index == plan_dimensions().size()) {
@@ -277,7 +278,8 @@ void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
     return;
   }
   const PlanDimension& dimension = plan_dimensions()[index];
-  if (models.is_set(dimension.name) || (!dimension.values && !all))
+  const bool decided = models.is_set(dimension.name) && std::string(dimension.name) != "expert_tensor";
+  if (decided || (!dimension.values && !all))
     return choose(models, index + 1, plan, all, visit);
   Values values = dimension.values ? dimension.values(models, plan) : kDoesNotApply;
   for (const PlanDimension::Values* more : {&dimension.smaller_values, &dimension.refinement_values})

@@ -240,10 +240,14 @@ std::string with_setting(const std::string& model, const std::string& setting, c
 }
 
 std::string shared_by(const std::string& model, const Mesh& mesh) {
+  if (model.empty()) return model;
   std::string result = model;
-  for (const auto& [setting, one] : ModelParallel().degrees())
-    if (const int ranks = mesh.size(setting); ranks > 1 && !model.empty())
-      result = with_setting(result, setting, std::to_string(ranks));
+  const Specification given = Specification::parse("model", model);
+  for (const auto& [setting, one] : ModelParallel().degrees()) {
+    const std::string ranks = std::to_string(mesh.size(setting));
+    const std::string* own = given.find(setting);
+    if (ranks != "1" && (own == nullptr || *own != ranks)) result = with_setting(result, setting, ranks);
+  }
   return result;
 }
 

@@ -68,6 +68,13 @@ std::vector<PlanProblem> problems() {
        .ranks = 4,
        .samples = 16,
        .like = "torchtitan@2025"},
+      {.model = "moe:layers=4,hidden=1024,feed_forward=1024,experts=8,vocabulary=16384,sequence=1024",
+       .cluster = "h100x8-hgx",
+       .device = "h100-sxm",
+       .precision = bf16,
+       .ranks = 8,
+       .samples = 16,
+       .like = "megatron"},
       {.model = llama,
        .cluster = "h100x8-hgx",
        .device = "h100-sxm",
@@ -149,6 +156,8 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
         ++values[name + (" " + plans[i].text(name))];
       if (plans[i].text("strategy") == "pipeline" && !plans[i].text("shard").empty())
         ++values["stages in shards"];
+      if (problem.like == "megatron" && plans[i].number("tensor") > 1)
+        ++values["expert_tensor " + plans[i].text("expert_tensor")];
       double memory = 0.0;
       for (const MemoryUse& use : result.memory)
         memory = std::max({memory, use.reserved_bytes, use.peak_bytes});
@@ -165,7 +174,8 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
   }
   CHECK(count > 2000);
   for (const char* value : {"recompute selective", "recompute per-op", "gather_again 1", "virtual-stages 3",
-                            "accumulate every", "accumulate shard-then-replicas", "stages in shards"})
+                            "accumulate every", "accumulate shard-then-replicas", "stages in shards",
+                            "expert_tensor 1", "expert_tensor 2"})
     CHECK(values[value] > 10);
   // Bounds that prune nothing would be lower bounds too.
   INFO("bounds are " << tightness / count << " of the forecasts in the mean of " << count);
