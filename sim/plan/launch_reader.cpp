@@ -352,7 +352,7 @@ struct TableReader {
     options["split"] = split_for(static_cast<int>(all - 2), static_cast<int>(parts), 1, 1);
   }
 
-  /// Dimensions of more than one rank, as in --mesh; "" if one has all ranks.
+  /// Dimensions of more than one rank, and `stays`, as in --mesh; "" if one has all ranks.
   [[nodiscard]] std::string mesh() const {
     std::vector<std::string> order{"pipeline", "copies", "shard",  "data",
                                    "context",  "tensor", "expert", "expert_tensor"};
@@ -363,7 +363,8 @@ struct TableReader {
     for (const std::string& name : order) {
       if (shards ? name == "data" : name == "copies" || name == "shard") continue;
       const std::string size = named_values.value_or(name, "1");
-      if (size.empty() || size == "0" || (size == "1" && name != "shard")) continue;
+      const bool stays = name == "shard" || name == named_values.value_or("stays", "");
+      if (size.empty() || size == "0" || (size == "1" && !stays)) continue;
       text += (text.empty() ? "" : ",") + (name == "copies" ? std::string("data") : name) + "=" + size;
     }
     const bool in_one = text.find(',') == std::string::npos && !text.starts_with("tensor") &&
