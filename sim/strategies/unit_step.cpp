@@ -72,9 +72,11 @@ void UnitStep::gather(std::size_t index, std::vector<int> after) {
 }
 
 /// The same of the units of the same segments, unless they are there or are not gathered now.
+/// A communicator runs its calls one after the other: an all-gather that is not ahead follows the reduction.
 void UnitStep::gather_for_use(std::size_t index) {
   if (!layout_.gathers_for_use() || !is_missing(index)) return;
-  for (const std::size_t each : members(index)) gather(each);
+  for (const std::size_t each : members(index))
+    gather(each, reduced_ < 0 ? std::vector<int>{} : std::vector<int>{reduced_});
   states_[index].in_flight = unit(index).name != "root";
 }
 
@@ -227,7 +229,7 @@ void UnitStep::reduce(std::size_t index, int micro_batch, bool last) {
     if (unit(each).alone() && layout_.replicas > 1) averaged_.push_back(average(each, false, after.front()));
     if (unit(each).shards == 1) continue;
     Reduction one{.unit = each, .adds = layout_.reduces_each && micro_batch > 0, .last = last};
-    one.call = units_.reduce(each, after, one.adds || sends_);
+    reduced_ = one.call = units_.reduce(each, after, one.adds || sends_);
     if (layout_.replicas > 1 && layout_.averages_each) one.call = average(each, one.adds || sends_, one.call);
     reducing_.push_back(one);
   }

@@ -101,6 +101,7 @@ class UnitStep {
   std::vector<State> states_;                   // by unit of the Schedule
   std::vector<std::vector<std::size_t>> used_;  // by segment: its units
   std::vector<Reduction> reducing_;
+  int reduced_ = -1;           // latest reduction; -1: none
   std::vector<int> averaged_;  // all-reduces over replicas that the optimizer waits for
 };
 
