@@ -161,11 +161,16 @@ void apply(const Execution& execution, Model& model) {
           return (execution.dispatch != "alltoall" && one.is(KernelRole::kSort)) ||
                  (one_kernel && one.is(KernelRole::kExpertBias));
         });
-        for (Kernel& kernel : work.kernels)
+        int experts = 1;
+        for (Kernel& kernel : work.kernels) {
           if (const Gemm* gemm = kernel.gemm(); gemm != nullptr && gemm->times > 1.0 && one_kernel) {
+            if (gemm->expert) experts = static_cast<int>(gemm->times);
             kernel.launches = 1;
             kernel.backward_launches = std::min(kernel.backward_launches, 2);
           }
+          if (kernel.is(KernelRole::kExpertActivation) && !model.transformer_engine())
+            kernel.launches = std::max(1, kernel.launches / experts);  // of all experts together
+        }
         if (execution.graph == "full" || (segment.repeated && !work.has_router())) capture(work, first);
       }
   }

@@ -139,7 +139,9 @@ struct ConfigurationReader {
       if (!off && effects.may_matter(field))
         fail("field '" + field + "' (" + value.dump().substr(0, 80) + ") is not known for " + model.type +
              ", and may have an effect; remove it if it has none");
-      if (!off && field == outer && !effects.usual(field))
+      if (!off && field.find("softcap") != std::string::npos)
+        model.assumed.push_back("field '" + field + "': kernels of soft caps are left out");
+      else if (!off && field == outer && !effects.usual(field))
         (value.is_object() && effects.is_part(field) ? parts : passed).push_back(field);
     }
     if (!parts.empty()) model.assumed.push_back(text_model_without(parts));

@@ -36,7 +36,7 @@ namespace stepcast {
 namespace {
 
 /// Products of a layer's attributes stay far inside 64 bits.
-constexpr std::int64_t kMaxElements = 1'000'000, kMaxRepetitions = 5'000;
+constexpr std::int64_t kMaxElements = 16'777'216, kMaxRepetitions = 5'000;
 constexpr const char* kTensorParallel = "tensor_parallel";
 
 bool is_none(const YamlNode& node) { return node.is_scalar() && node.text() == "none"; }

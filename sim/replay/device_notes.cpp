@@ -108,7 +108,8 @@ std::string memory_warning(const Result& result, const DeviceModel& device) {
   const auto largest = std::ranges::max_element(result.memory, {}, &MemoryUse::peak_bytes);
   if (largest == result.memory.end()) return "";
   constexpr double kBarely = 0.92;  // of the memory reserved: NCCL and CUDA's context need the rest
-  const double allocated = largest->peak_bytes / device.memory.count();
+  const double others = std::max(0.0, largest->process_bytes - largest->reserved_bytes);  // CUDA's and NCCL's
+  const double allocated = (largest->peak_bytes + others) / device.memory.count();
   const double reserved = std::max(largest->reserved_bytes, largest->peak_bytes) / device.memory.count();
   if (reserved <= kBarely) return "";
   return fmt::format(
