@@ -62,6 +62,7 @@ std::string program_of(const std::string& text) {
 ///   model: {hidden-size: hidden} # the same, of the model; without effect if --model is given
 ///   defaults: {tensor: 1}        # values of missing keys
 ///   only: {optimizer: [adam]}    # values that are modelled
+///   auto: [train_batch_size]     # keys whose number may be the text `auto`
 ///   lists: [recompute-modules]   # keys with several such values, which `+` joins
 ///   refused: {fp4-format: why}   # keys that change the step and are not modelled
 ///   cannot: [{data: why, if: {tensor: "> 1"}}]  # keys with a combination that is not modelled
@@ -77,8 +78,8 @@ struct TableReader {
   const OptionTexts& given_options;
 
   LaunchReading read(const std::string& text) {
-    rules.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "lists", "refused",
-                      "cannot", "assumed", "ignored", "set", "settings", "options"});
+    rules.allow_only({"syntax", "signs", "leaf", "keys", "model", "defaults", "only", "auto", "lists",
+                      "refused", "cannot", "assumed", "ignored", "set", "settings", "options"});
     reading.program = table.at("name").text();
     const LaunchFile file = reader_of(text)(text, file_name);
     reading.ignored = file.ignored;
@@ -129,7 +130,8 @@ struct TableReader {
     if (is_script(text) || file_name.ends_with(".sh")) return read_script;
     const Reader reader = rules.at("syntax").named("syntax", kReaders);
     const std::string plain = uncommented(text);
-    const bool is_map = plain.find('=') == std::string::npos && plain.find(':') != std::string::npos;
+    const bool is_map = file_name.ends_with(".yaml") || file_name.ends_with(".yml") ||
+                        (plain.find('=') == std::string::npos && plain.find(':') != std::string::npos);
     return reader == read_recipe && is_map ? read_yaml : reader;
   }
 
@@ -186,7 +188,7 @@ struct TableReader {
     }
     if (!known) return take_other(entry, key, value);
     if (absent) return void(nested[key].erase(entry.key));
-    if (!checked) check_kind(entry, usual, value);
+    if (!checked) check_kind(entry, key, value);
     if (entry.key.find('.') != std::string::npos) nested[key][entry.key] = entry;
     const std::string name = (of_model ? rules.at("model") : rules.at("keys")).at(key).text();
     if (value.empty() && !rules.at("defaults").text_or(name, "none").empty())
@@ -196,18 +198,16 @@ struct TableReader {
 
   /// Default of the value that a key has; "" if it has none.
   [[nodiscard]] std::string default_of(const std::string& key) const {
-    for (const char* map : {"keys", "model"})
-      if (rules.has(map) && rules.at(map).has(key))
-        return rules.at("defaults").text_or(rules.at(map).at(key).text(), "");
-    return "";
+    const YamlNode names = rules.at(rules.has("model") && rules.at("model").has(key) ? "model" : "keys");
+    return names.has(key) ? rules.at("defaults").text_or(names.at(key).text(), "") : "";
   }
 
   /// Refuses texts where the default is a flag or a number.
-  void check_kind(const LaunchEntry& entry, const std::string& usual, const std::string& value) const {
-    if (value.empty()) return;
+  void check_kind(const LaunchEntry& entry, const std::string& key, const std::string& value) const {
+    const std::string usual = default_of(key);
+    if (value.empty() || (value == "auto" && matches("auto", key))) return;
     if (is_flag(usual) && !is_flag(value)) fail(entry, "expected true or false");
-    if (number_in<double>(usual) && value != "auto" && !number_in<double>(value))
-      fail(entry, "expected a number");
+    if (number_in<double>(usual) && !number_in<double>(value)) fail(entry, "expected a number");
   }
 
   /// Refuses different last values of a key under several parents, as `ddp` and `mixed_precision`.

@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <regex>
+#include <set>
 #include <utility>
 
 #include "core/error.hpp"
@@ -73,7 +74,7 @@ struct ScriptReader {
     for (const ShellWord& command : commands_in(text)) {
       const bool comment = command.text.starts_with('#');
       comment ? read_comment(command.text, command.line, file) : read_command(command.text, command.line);
-      if (command.text.starts_with("#SBATCH")) read_slurm(command.text.substr(0, 1'000), command.line);
+      if (command.text.starts_with("#SBATCH")) read_ranks(command.text, command.line, "#SBATCH");
     }
     return std::move(file);
   }
@@ -82,15 +83,27 @@ struct ScriptReader {
     throw InputError("{}:{}: {}", file_name, line, message);
   }
 
-  void read_slurm(const std::string& text, int line) {
-    static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]|-(N|np?)\s*)(?!-)(\S+))");
+  /// Options of #SBATCH, srun and mpirun that count ranks.
+  void read_ranks(std::string text, int line, const std::string& program) {
+    static const std::regex kOption(R"(\s(?:--([a-z-]+)[= ]\s*|-(npernode|np?|N)(?:\s+|(?=\d)))(?!-)(\S+))");
+    static const std::regex kSame(R"((\d+)-\1)");  // nodes from the least to the most
+    text.resize(std::min<std::size_t>(text.size(), 1'000));
+    const std::string of_node = "ntasks-per-node";
     for (std::sregex_iterator at(text.begin(), text.end(), kOption), end; at != end; ++at) {
-      const std::string option = (*at)[1].matched ? (*at)[1].str() : (*at)[2] == "N" ? "nodes" : "ntasks";
+      const std::string letter = (*at)[2];
+      std::string option = (*at)[1].matched ? (*at)[1].str() : letter == "N" ? "nodes" : "ntasks";
+      if (option == "npernode" || letter == "npernode" || (letter == "N" && program == "mpirun"))
+        option = of_node;
       std::string value = (*at)[3];
       if (option == "gpus-per-node") value.erase(0, value.rfind(':') + 1);  // h100:8
+      if (std::regex_match(value, kSame)) value.erase(value.find('-'));
+      if (value.find(kNotLiteral) != std::string::npos) {
+        file.ignored.push_back(fmt::format("line {}: {} of {} is not literal", line, option, program));
+        continue;
+      }
       file.entries.push_back({"sbatch-" + option, value, line});
-      if (option == "nodes")
-        variables["SLURM_NNODES"] = variables["SLURM_JOB_NUM_NODES"] = {ShellWord{(*at)[3], line}};
+      if (option == "nodes" && program == "#SBATCH")
+        variables["SLURM_NNODES"] = variables["SLURM_JOB_NUM_NODES"] = {ShellWord{value, line}};
     }
   }
 
@@ -253,14 +266,20 @@ struct ScriptReader {
       if (words[i - 1].text.ends_with("sh") && std::regex_match(words[i].text.substr(0, 9), kString))
         fail(line, words[i].text + ": a command in a string is not read; write it on a line of its own");
     std::size_t first = 1;
-    if (program == "srun" || program == "mpirun") {
+    const bool counts_ranks = program == "srun" || program == "mpirun";
+    if (counts_ranks || program == "torchrun")  // an earlier step had ranks of its own
+      std::erase_if(file.entries, [this](const LaunchEntry& entry) {
+        return entry.key.starts_with("sbatch-") && steps.contains(entry.line);
+      });
+    if (counts_ranks) {
+      steps.insert(line);
       const auto starts = [&](const ShellWord& word) {
         return std::ranges::find(kStarters, word.text.substr(word.text.rfind('/') + 1)) != kStarters.end();
       };
       first = std::find_if(words.begin() + 1, words.end(), starts) - words.begin();
       std::string options;
       for (std::size_t i = 1; i < first; ++i) options += " " + words[i].text;
-      if (first < words.size()) read_slurm(options, line);
+      if (first < words.size()) read_ranks(options, line, program);
     }
     add_arguments(words, first < words.size() ? first : 1);
   }
@@ -288,10 +307,13 @@ struct ScriptReader {
       const auto option_follows = [&] {
         return i + 1 == words.size() || words[i + 1].text.starts_with("--");
       };
-      if (value.empty() && !option_follows() && key.find(kNotLiteral) == std::string::npos) {
+      const auto program_follows = [&] {
+        return option_follows() || words[i + 1].text == "-m" || words[i + 1].text.ends_with(".py");
+      };
+      const bool ends = started || first == 0 ? option_follows() : program_follows();
+      if (value.empty() && !ends && key.find(kNotLiteral) == std::string::npos) {
         value = words[++i].text;
-        while (!option_follows() && words[i + 1].text != "-m" && !words[i + 1].text.ends_with(".py") &&
-               words[i + 1].text.find('=') == std::string::npos)
+        while (!program_follows() && words[i + 1].text.find('=') == std::string::npos)
           value += " " + words[++i].text;
       }
       file.entries.push_back({key, value, words[i].line});
@@ -299,6 +321,7 @@ struct ScriptReader {
   }
 
   std::map<std::string, std::vector<ShellWord>> variables{};
+  std::set<int> steps{};  ///< lines of srun and mpirun
   LaunchFile file{};
 };
 

@@ -73,6 +73,11 @@ std::string without_comment(const std::string& line) {
   return line;
 }
 
+/// Parentheses that a line opens, less those that it closes.
+int opened_in(const std::string& line) {
+  return static_cast<int>(std::ranges::count(line, '(') - std::ranges::count(line, ')'));
+}
+
 /// Number of the line with this position, from 1; 0: none.
 int line_of(const std::string& text, std::size_t at) {
   return at == std::string::npos
@@ -134,8 +139,7 @@ bool is_script(const std::string& text) {
 std::string uncommented(const std::string& text) {
   std::string all;
   for (const std::string& line : split(text))
-    if (const auto first = line.find_first_not_of(" \t"); first != std::string::npos && line[first] != '#')
-      all += line + "\n";
+    all += without_comment(line) + "\n";
   return all;
 }
 
@@ -195,8 +199,8 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       R"(["']([A-Za-z_]\w*)["']\s*[:,\]]|([A-Za-z_]\w*)\s*(?:(?:\*\*|//|[-+*/%|])=(?!=)|\.{3}))");
   LaunchFile file;
   std::map<std::string, std::string> variables;
-  int number = 0;
-  bool documents = false;  // within """ and """ of several lines
+  int number = 0, depth = 0;  // of the line, of parentheses
+  bool documents = false;     // within """ and """ of several lines
   for (const std::string& line : split(text)) {
     read_comment(line, ++number, file);
     const auto quotation = line.find(kDocumentation);
@@ -215,7 +219,8 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       continue;
     for (std::sregex_iterator at(plain.begin(), plain.end(), kOther), end; at != end; ++at)
       file.entries.push_back({(*at)[1].str() + (*at)[2].str(), kExpression, number});
-    if (std::regex_match(plain, kSeveral)) {
+    const bool in_call = std::exchange(depth, depth + opened_in(plain)) > 0;
+    if (!in_call && std::regex_match(plain, kSeveral)) {
       for (const std::string& key : split(plain.substr(0, plain.find('=')), ','))
         file.entries.push_back({trimmed(key), kExpression, number});
       continue;
