@@ -73,10 +73,10 @@ void UnitStep::gather(std::size_t index, std::vector<int> after) {
 
 /// The same of the units of the same segments, unless they are there or are not gathered now.
 /// A communicator runs its calls one after the other: an all-gather that is not ahead follows the reduction.
-void UnitStep::gather_for_use(std::size_t index) {
+void UnitStep::gather_for_use(std::size_t index, bool ahead) {
   if (!layout_.gathers_for_use() || !is_missing(index)) return;
   for (const std::size_t each : members(index))
-    gather(each, reduced_ < 0 ? std::vector<int>{} : std::vector<int>{reduced_});
+    gather(each, ahead || reduced_ < 0 ? std::vector<int>{} : std::vector<int>{reduced_});
   states_[index].in_flight = unit(index).name != "root";
 }
 
@@ -105,7 +105,7 @@ void UnitStep::prefetch(int from, int direction) {
     const auto waiting = static_cast<std::size_t>(std::ranges::count_if(states_, &State::in_flight));
     const std::size_t limit = layout_.prefetch.limit;
     if (waiting >= limit || deep++ == std::max<std::size_t>(1, limit - 1)) return;
-    gather_for_use(used_[i].front());
+    gather_for_use(used_[i].front(), true);
   }
 }
 

@@ -81,7 +81,7 @@ class UnitStep {
   [[nodiscard]] std::vector<std::size_t> members(std::size_t index) const;
   void find_users();
   void gather(std::size_t index, std::vector<int> after = {});
-  void gather_for_use(std::size_t index);
+  void gather_for_use(std::size_t index, bool ahead = false);
   [[nodiscard]] bool is_missing(std::size_t index) const;
   void free_parameters(std::size_t index);
   void prefetch(int from, int direction);
