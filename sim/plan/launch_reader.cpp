@@ -129,9 +129,7 @@ struct TableReader {
                                                         {"yaml", read_yaml}};
     if (is_script(text) || file_name.ends_with(".sh")) return read_script;
     const Reader reader = rules.at("syntax").named("syntax", kReaders);
-    const std::string plain = uncommented(text);
-    const bool is_map = file_name.ends_with(".yaml") || file_name.ends_with(".yml") ||
-                        (plain.find('=') == std::string::npos && plain.find(':') != std::string::npos);
+    const bool is_map = !assigns(uncommented(text)) && text.find(':') != std::string::npos;
     return reader == read_recipe && is_map ? read_yaml : reader;
   }
 

@@ -143,6 +143,17 @@ std::string uncommented(const std::string& text) {
   return all;
 }
 
+bool assigns(const std::string& text) {
+  return std::ranges::any_of(split(text), [](const std::string& line) {
+    const std::string plain = trimmed(line);
+    const auto end = std::ranges::find_if_not(plain, [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '+';
+    });
+    const std::string rest = trimmed({end, plain.end()});
+    return end != plain.begin() && rest.starts_with('=') && !rest.starts_with("==");
+  });
+}
+
 std::vector<std::string> values_in(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return std::string_view("[]\"',").find(c) != std::string_view::npos; }, ' ');

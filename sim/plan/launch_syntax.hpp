@@ -51,6 +51,8 @@ bool is_flag(const std::string& value);
 bool is_script(const std::string& text);
 /// Lines that are no comments.
 std::string uncommented(const std::string& text);
+/// Whether a line begins with `key =`.
+bool assigns(const std::string& text);
 
 /// Values of `a b`, `a,b` and `[a, "b"]`.
 std::vector<std::string> values_in(std::string text);
