@@ -138,17 +138,15 @@ bool is_script(const std::string& text) {
 
 std::string uncommented(const std::string& text) {
   std::string all;
-  for (const std::string& line : split(text))
-    all += without_comment(line) + "\n";
+  for (const std::string& line : split(text)) all += without_comment(line) + "\n";
   return all;
 }
 
 bool assigns(const std::string& text) {
   return std::ranges::any_of(split(text), [](const std::string& line) {
     const std::string plain = trimmed(line);
-    const auto end = std::ranges::find_if_not(plain, [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '+';
-    });
+    const auto end = std::ranges::find_if_not(
+        plain, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '+'; });
     const std::string rest = trimmed({end, plain.end()});
     return end != plain.begin() && rest.starts_with('=') && !rest.starts_with("==");
   });

@@ -279,8 +279,7 @@ void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
   }
   const PlanDimension& dimension = plan_dimensions()[index];
   const bool decided = models.is_set(dimension.name) && std::string(dimension.name) != "expert_tensor";
-  if (decided || (!dimension.values && !all))
-    return choose(models, index + 1, plan, all, visit);
+  if (decided || (!dimension.values && !all)) return choose(models, index + 1, plan, all, visit);
   Values values = dimension.values ? dimension.values(models, plan) : kDoesNotApply;
   for (const PlanDimension::Values* more : {&dimension.smaller_values, &dimension.refinement_values})
     if (all && *more)

@@ -72,7 +72,8 @@ void UnitStep::gather(std::size_t index, std::vector<int> after) {
 }
 
 /// The same of the units of the same segments, unless they are there or are not gathered now.
-/// A communicator runs its calls one after the other: an all-gather that is not ahead follows the reduction.
+/// A communicator runs its calls one after the other: the all-gather follows the latest reduction. One
+/// that is prefetched (`ahead`) may overtake it here.
 void UnitStep::gather_for_use(std::size_t index, bool ahead) {
   if (!layout_.gathers_for_use() || !is_missing(index)) return;
   for (const std::size_t each : members(index))

@@ -173,9 +173,9 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
     }
   }
   CHECK(count > 2000);
-  for (const char* value : {"recompute selective", "recompute per-op", "gather_again 1", "virtual-stages 3",
-                            "accumulate every", "accumulate shard-then-replicas", "stages in shards",
-                            "expert_tensor 1", "expert_tensor 2"})
+  for (const char* value :
+       {"recompute selective", "recompute per-op", "gather_again 1", "virtual-stages 3", "accumulate every",
+        "accumulate shard-then-replicas", "stages in shards", "expert_tensor 1", "expert_tensor 2"})
     CHECK(values[value] > 10);
   // Bounds that prune nothing would be lower bounds too.
   INFO("bounds are " << tightness / count << " of the forecasts in the mean of " << count);

@@ -142,7 +142,9 @@ TEST_CASE("traces are replayed without a strategy, and other ranks are refused w
              }),
              Catch::Contains("--world-size"));
   std::filesystem::remove(folder.file("step.2.et"));
-  CHECK_THAT(error_of([&] { return forecast({{"model", model}}); }),
+  CHECK_THAT(error_of([&] {
+               return forecast({{"model", model}});
+             }),
              Catch::Contains("step.2.et: is missing") && Catch::Contains("rank 3"));
   const auto& kind = importer_of(model, "");
   CHECK(kind.name == "chakra");
