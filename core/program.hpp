@@ -35,8 +35,8 @@ struct ProgramStart {
   std::vector<std::string> words;  ///< argv
   std::string file{};              ///< executable; "": words[0], a path
   std::string folder{};            ///< working folder; "": this process's
-  std::map<std::string, std::string>
-      variables{};  ///< environment variables in addition to the inherited ones
+  /// Environment variables in addition to the inherited ones.
+  std::map<std::string, std::string> variables{};
   Captured captured = Captured::kNothing;
   /// Called by the new process before the program begins: async-signal-safe calls only. Returns false if the
   /// program cannot be started, with the reason in errno.

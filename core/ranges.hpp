@@ -26,6 +26,14 @@ auto transformed(Items&& items, Of of) {
   return result;
 }
 
+/// Copies of the items for which `holds(item)`, in their order. `holds` may be a member.
+template <class Items, class Holds>
+auto filtered(const Items& items, Holds holds) {
+  std::vector<std::ranges::range_value_t<Items>> result;
+  std::ranges::copy_if(items, std::back_inserter(result), holds);
+  return result;
+}
+
 /// Whole numbers from `first` to before `end`.
 std::vector<int> whole_numbers(int first, std::integral auto end) {
   std::vector<int> numbers;
@@ -35,16 +43,16 @@ std::vector<int> whole_numbers(int first, std::integral auto end) {
 
 /// Sum of `of(item)` over the items, in their order and in the type of `of(item)`. `of` may be a member.
 template <class Items, class Of>
-auto sum_of(const Items& items, Of of) {
-  std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<const Items>>> sum{};
+auto sum_of(Items&& items, Of of) {
+  std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<Items>>> sum{};
   for (const auto& item : items) sum += std::invoke(of, item);
   return sum;
 }
 
 /// The largest `of(item)`, or 0 if none is above. `of` may be a member.
 template <class Items, class Of>
-auto largest_of(const Items& items, Of of) {
-  std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<const Items>>> most{};
+auto largest_of(Items&& items, Of of) {
+  std::decay_t<std::invoke_result_t<Of&, std::ranges::range_reference_t<Items>>> most{};
   for (const auto& item : items) most = std::max<decltype(most)>(most, std::invoke(of, item));
   return most;
 }

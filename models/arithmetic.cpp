@@ -31,8 +31,8 @@ struct SegmentAccount {
       segment.parameters.insert(segment.parameters.begin(), ready.begin(), ready.end());
       ready.clear();
     }
-    if (!open.empty())
-      note(open + kRegather, Kind::kAllGather, true, shared_input);  // before the backward of the head
+    // Gathered before the backward of the head.
+    if (!open.empty()) note(open + kRegather, Kind::kAllGather, true, shared_input);
     activations[current].kept = true;
     if (!needs_gradient && has_frozen()) std::erase_if(noted, &LayerCollective::backward);
     add_collectives();
@@ -286,8 +286,8 @@ struct SegmentAccount {
     }
     const int before = std::exchange(registered_count, registered_count + static_cast<int>(own.size()));
     for (const LayerTensor& tensor : own) note_sum(layer, tensor, 0);
-    if (value_or(layer.sizes, "context", 1) > 1)
-      note_context(layer);  // its backward precedes those of head norms
+    // Its backward precedes those of head norms.
+    if (value_or(layer.sizes, "context", 1) > 1) note_context(layer);
     registered_count = before;
   }
 
@@ -327,8 +327,8 @@ struct SegmentAccount {
   void note_ring(const std::string& name, Bytes own) {
     const auto step = [&](int index, bool backward, Bytes sent, int from, int to) {
       const std::string full = name + "." + std::to_string(index);
-      note(full, Kind::kShift, backward, sent, {}, Group::kContext).work +=
-          1 + from;  // after the projections
+      // Sent after the projections.
+      note(full, Kind::kShift, backward, sent, {}, Group::kContext).work += 1 + from;
       note(full + ".end", Kind::kWait, backward, {}, {}, Group::kContext).work += 1 + to;
       if (backward) std::swap(noted.back(), *(noted.end() - 2));  // read from the last to the first
     };

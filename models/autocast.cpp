@@ -39,8 +39,8 @@ struct Autocast {
       } else if (kernel.is(KernelRole::kNorm) || kernel.is(KernelRole::kPromoted) ||
                  (kernel.is(KernelRole::kResidual) && stream)) {
         if (keeps(false)) kept_bytes->float32 += kernel.kept.size - kernel.kept.float32;
-        if (keeps(false) && kernel.is(KernelRole::kNorm))
-          kept_bytes->float32 += 0.5 * kernel.forward;  // its input
+        // A norm keeps its input.
+        if (keeps(false) && kernel.is(KernelRole::kNorm)) kept_bytes->float32 += 0.5 * kernel.forward;
         kernel.moved = Moved::kFloat32;
         is_wide = stream = true;
         activated = false;

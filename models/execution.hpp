@@ -13,8 +13,8 @@ struct Execution {
   /// Kinds of fused attention in order of preference, joined by `+`.
   std::string attention = "flash2+aotriton";
 
-  std::string experts =
-      "loop";                  ///< GEMMs of experts one after the other, on several streams, or in one kernel
+  /// GEMMs of experts one after the other, on several streams, or in one kernel.
+  std::string experts = "loop";
   std::string graph = "none";  ///< kernels that a CUDA graph launches: none, those of `layer`, or all
 
   std::string tensor_overlap = "none";

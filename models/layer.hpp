@@ -161,8 +161,8 @@ struct LayerCost {
   /// per element; pooling, additions, softmax, rotary positions, dropout and embeddings 0. Traffic:
   /// activations read and written once each; batch norm reads twice (statistics, then scaling).
   std::vector<Kernel> kernels{};
-  std::vector<Kernel>
-      separate{};               ///< memory-bound ones with a roofline of their own: copies, softmax, dropout
+  /// Memory-bound ones with a roofline of their own: copies, softmax, dropout.
+  std::vector<Kernel> separate{};
   std::vector<Kernel> steps{};  ///< of ring attention in the order of the forward
   bool is_view = false;         ///< the output is the input's memory
   bool saves_input = false;     ///< autograd saves the input for the backward

@@ -203,8 +203,8 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks, boo
   if (part < 1.0 && bytes_of(precision.parameters) == bytes_of("fp32")) autocast(model);
   for (LayerCollective& one : model.collectives) {  // the loss computes in fp32
     if (one.segment >= 0) one.per_sample = part * one.per_sample;
-    one.fixed =
-        std::min(1.0, bytes_of(precision.gradients) / bytes_of("fp32")) * one.fixed;  // see accumulated()
+    // As Parameter::accumulated().
+    one.fixed = std::min(1.0, bytes_of(precision.gradients) / bytes_of("fp32")) * one.fixed;
   }
   const double mask_part = byte_masks ? 1.0 / bytes_of("fp32") : part;
   const auto width = [&](Moved moved) {  // over that of fp32

@@ -150,8 +150,8 @@ struct Segment {
   std::vector<int> collectives;  ///< indices into Model::collectives: of the forward, then of the backward
   std::vector<LayerWork> work;   ///< layer by layer, in forward order
   RecomputedWork recomputed;
-  bool repeated =
-      false;  ///< one of the equal blocks of a `repeat`, which a pipeline distributes over its stages
+  /// One of the equal blocks of a `repeat`, which a pipeline distributes over its stages.
+  bool repeated = false;
   Shape output;
   struct Flops {
     Flop forward, backward;
@@ -247,8 +247,8 @@ struct Loss {
   /// position.
   int classes = 0;
   bool in_place = false;  ///< softmax and gradient overwrite the fp32 copy of the outputs
-  bool compiled =
-      false;  ///< the same by a compiler, which copies what is overwritten (Megatron's native fusion)
+  /// The same by a compiler, which copies what is overwritten (Megatron's native fusion).
+  bool compiled = false;
   bool eager = false;  ///< PyTorch's kernels one by one, not compiled or fused
   bool fused = false;  ///< no copy of the outputs; the gradient overwrites them (Transformer Engine)
   int chunks = 1;  ///< parts of the positions; outputs and loss of one exist at a time (torchtitan, Liger)

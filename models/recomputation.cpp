@@ -154,14 +154,14 @@ void recompute_operations(Model& model, Segment& segment) {
   again.size = std::max(Bytes(0), segment.saved.size - kept);
   for (std::size_t i = end; i < segment.work.size() && !model.compiled(); ++i)
     without_kept(segment.work[i], number, kept);
-  repeat_collectives(model, segment,
-                     [&](const LayerCollective& one) {  // torchtitan saves what is scattered or sent
-                       if (one.group == LayerCollectiveGroup::kExpert) kept += one.per_sample;
-                       if (one.group != LayerCollectiveGroup::kTensor) return false;
-                       const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
-                       if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
-                       return !scatters && one.work <= static_cast<int>(end);
-                     });
+  // torchtitan saves what is scattered or sent.
+  repeat_collectives(model, segment, [&](const LayerCollective& one) {
+    if (one.group == LayerCollectiveGroup::kExpert) kept += one.per_sample;
+    if (one.group != LayerCollectiveGroup::kTensor) return false;
+    const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
+    if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
+    return !scatters && one.work <= static_cast<int>(end);
+  });
   again.masks = std::exchange(segment.saved.masks, Bytes(0));
   again.float32 = std::exchange(segment.saved.float32, Bytes(0));
   segment.saved.size = kept;

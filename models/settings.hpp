@@ -54,8 +54,8 @@ class Settings {
 
   std::map<std::string, Setting> settings_;
   std::map<std::string, Setting> defaults_;  ///< of those that are numbers
-  std::list<std::pair<std::string, YamlNode>>
-      expressions_;  ///< in the order of the file; nodes cannot be assigned
+  /// In the order of the file; nodes cannot be assigned.
+  std::list<std::pair<std::string, YamlNode>> expressions_;
 };
 
 }  // namespace stepcast

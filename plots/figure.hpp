@@ -17,8 +17,8 @@ namespace stepcast {
 struct FigureInput {
   std::vector<ResultFile> results;
   std::vector<Bench> benches;
-  bool strong_scaling =
-      false;         ///< of figures about speed-up: same global batch instead of same batch per rank
+  /// Of figures about speed-up: same global batch instead of same batch per rank.
+  bool strong_scaling = false;
   Bytes capacity{};  ///< of figures about memory: what a device has; 0 B draws no line
 };
 

@@ -268,8 +268,8 @@ Drawing Sheet::drawing() const {
     const auto column = static_cast<int>(i % static_cast<std::size_t>(across));
     const double panel_width = w / across, x = column * panel_width;
     const double panel_height = panel.height > 0 ? panel.height : height;
-    const std::string panel_title =
-        fitting_title(panel.title, panel_width - std::abs(left - right));  // above the middle of the axes
+    // The title is above the middle of the axes.
+    const std::string panel_title = fitting_title(panel.title, panel_width - std::abs(left - right));
     script += margins((x + left) / w, (x + panel_width - right) / w, (y - top) / h,
                       (y - panel_height + bottom) / h) +
               fill("set title {} offset 0,-0.4 font ',{}'\n",

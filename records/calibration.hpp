@@ -81,8 +81,8 @@ struct PathCost {
 /// concurrent with communication of its own host runs at `rate_beside_communication` of its share of the
 /// cores.
 struct SharingCost {
-  double memory_bandwidth_one_bytes_per_s =
-      0.0;  ///< one core streaming alone; 0: unknown, no contention modelled
+  /// One core streaming alone; 0: unknown, no contention modelled.
+  double memory_bandwidth_one_bytes_per_s = 0.0;
   double memory_bandwidth_all_bytes_per_s = 0.0;  ///< all measured ranks streaming at once
   int ranks_measured = 1;
   double rate_beside_compute = 1.0;        ///< compute-bound work while every other measured rank computes

@@ -98,8 +98,8 @@ struct Cluster {
   std::vector<Node> nodes;
   std::vector<Link> links;
   Storage storage;
-  int shared_cores =
-      0;  ///< of the one machine that plays all hosts, which divide them; 0: hosts have their own
+  /// Of the one machine that plays all hosts, which divide them; 0: hosts have their own.
+  int shared_cores = 0;
 
   /// Adds a host with its first socket, a node of the same name, and returns the host's index.
   int add_host(Host host);

@@ -69,8 +69,8 @@ struct FittedTo {
 /// Texts that describe a device.
 struct DeviceDescription {
   std::string summary;  ///< key `description`
-  std::vector<std::string>
-      reported_as{};  ///< parts of its name in drivers or /proc/cpuinfo: `H100 80GB HBM3`
+  /// Parts of its name in drivers or /proc/cpuinfo: `H100 80GB HBM3`.
+  std::vector<std::string> reported_as{};
   std::string source;
   std::string assumed{};  ///< rates that nobody measured on it
 };

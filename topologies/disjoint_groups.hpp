@@ -6,6 +6,8 @@
 
 #include "core/ranges.hpp"
 
+#include "core/ranges.hpp"
+
 namespace stepcast {
 
 /// Disjoint groups of the numbers from 0 (union-find). A group is called after its first member.
@@ -25,17 +27,11 @@ class DisjointGroups {
     return kept != gone;
   }
   [[nodiscard]] std::vector<int> members(int group) const {
-    std::vector<int> result;
-    for (int i = 0; i < std::ssize(above_); ++i)
-      if (of(i) == group) result.push_back(i);
-    return result;
+    return filtered(whole_numbers(0, above_.size()), [&](int i) { return of(i) == group; });
   }
   /// All groups, in the order of their first members.
   [[nodiscard]] std::vector<int> all() const {
-    std::vector<int> result;
-    for (int i = 0; i < std::ssize(above_); ++i)
-      if (of(i) == i) result.push_back(i);
-    return result;
+    return filtered(whole_numbers(0, above_.size()), [&](int i) { return of(i) == i; });
   }
 
  private:

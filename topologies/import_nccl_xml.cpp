@@ -76,8 +76,8 @@ struct XmlHost {
             line_start == std::string::npos ? end + 1 : end - line_start};
   }
   [[nodiscard]] FilePosition place_of(const pugi::xml_node& element) const {
-    return place_at(
-        static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, element.offset_debug() - 1)));  // its <
+    // The offset is that after its <.
+    return place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, element.offset_debug() - 1)));
   }
   template <class... Values>
   [[noreturn]] void fail(const pugi::xml_node& element, fmt::format_string<Values...> message,

@@ -317,8 +317,8 @@ struct MatrixHost {
   }
 
   const DisjointGroups sockets = group_by_socket();
-  std::vector<int> part_node = std::vector<int>(matrix.parts.size(), -1),
-                   above = part_node;  ///< by part; `above`: its socket or PCIe switch, so far
+  /// By part; `above`: its socket or PCIe switch, so far.
+  std::vector<int> part_node = std::vector<int>(matrix.parts.size(), -1), above = part_node;
   ImportedHost host{file, options};
 };
 

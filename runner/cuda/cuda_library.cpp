@@ -188,8 +188,8 @@ class CudaCopies final : public DeviceCopies {
   int devices_;
   std::set<std::pair<int, int>> reached_;
   std::vector<CopyStream> streams_;
-  std::map<int, std::shared_ptr<DeviceTimeline>>
-      timelines_;  ///< by device: only events of one have a distance
+  /// By device: only events of one have a distance.
+  std::map<int, std::shared_ptr<DeviceTimeline>> timelines_;
 };
 
 const Registration<DeviceLibrary> kCuda{

@@ -45,8 +45,8 @@ struct MeasureOptions {
   int steps = 30;        ///< kept per batch size: segmented, native, and waiting each
   int warmup_steps = 5;  ///< per batch size, before all others
   unsigned seed = 1;
-  std::vector<int>
-      segments{};  ///< of a stage that is measured alone, one after the other; none: the whole model
+  /// Of a stage that is measured alone, one after the other; none: the whole model.
+  std::vector<int> segments{};
   bool accumulating = false;  ///< also micro-batches that follow another one: a third entry per batch size
   std::string data_folder;    ///< CIFAR-10; "" is synthetic data
   DeviceStream* device = nullptr;  ///< null: the CPU computes

@@ -218,8 +218,8 @@ void ProgramRunner::add_waiting(const Instant& from, const Instant& to) {
 
 /// Runs an operation that computes, timed without its waits for other ranks.
 void ProgramRunner::compute(Step& step) {
-  if (!threads_ || step.within >= 0 || step.stamps_wait)
-    return step.op.run();  // part of another one, or a wait
+  // Parts of other operations and waits are not measured.
+  if (!threads_ || step.within >= 0 || step.stamps_wait) return step.op.run();
   waited_s_ = idle_s_ = 0.0;
   const Instant begin = now();
   add_waiting(computed_, begin);

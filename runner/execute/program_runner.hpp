@@ -168,8 +168,8 @@ class ProgramRunner : public SteppedProgram {
 
   std::vector<std::unique_ptr<Backend>> subgroups_;  ///< by group; null: all ranks, or not a member
   std::vector<Step> steps_;                          ///< by operation
-  std::vector<std::size_t>
-      inline_;  ///< operations of the calling thread in order, with messages and copies, without hooks
+  /// Operations of the calling thread in order, with messages and copies, without hooks.
+  std::vector<std::size_t> inline_;
   std::vector<std::size_t> collectives_;
   std::vector<std::size_t> posted_;
   std::vector<std::vector<std::size_t>> hooks_;  ///< by parameter
@@ -177,8 +177,8 @@ class ProgramRunner : public SteppedProgram {
   int hook_parent_ = -1;  ///< running operation that hooks belong to
 
   std::vector<Stamp> stamps_;
-  std::vector<std::pair<std::size_t, std::size_t>>
-      events_;  ///< of the device: before and after each operation
+  /// Of the device: before and after each operation.
+  std::vector<std::pair<std::size_t, std::size_t>> events_;
   std::size_t latest_event_ = 0;
   std::size_t launched_ = 0;  ///< number of submitted `collectives_`
 

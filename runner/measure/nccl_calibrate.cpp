@@ -35,8 +35,8 @@ NcclMeasured calibrate_nccl(RankSession& session, const BenchSettings& settings,
   sample.gpus = session.ranks.world_size;
   sample.dtype = "float";
   sample.where = "this job";
-  const std::string name =
-      device_of(sample, device);  // before anything is measured, because an unknown one is an error
+  // Before anything is measured, because an unknown device is an error.
+  const std::string name = device_of(sample, device);
   const std::vector<BenchRow> rows = bench_collectives(session, settings, on_sample);
   require_right(rows);
   if (session.ranks.rank != 0) return {};

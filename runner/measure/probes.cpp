@@ -196,9 +196,8 @@ class Prober {
     work("compute_one", 0.0, first, compute, kComputeWindows);
     if (backend_.world_size() == 1) return;
     work("compute_all", 0.0, here, compute, kComputeWindows);
-    const Ranks ranks =
-        here.size() > 1 ? here
-                        : all_ranks(session_.ranks.world_size);  // alone: ranks of other hosts do the same
+    // Alone, ranks of other hosts do the same.
+    const Ranks ranks = here.size() > 1 ? here : all_ranks(session_.ranks.world_size);
     cases_.push_back(
         {.name = "compute_beside_communication",
          .work = [this, ranks] { return together(ranks, [&] { return compute_beside(ranks); }); },

@@ -25,8 +25,8 @@ struct RepeatedAttention {
 struct RecomputedAttentionFunction : torch::autograd::Function<RecomputedAttentionFunction> {
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const RepeatedAttention* repeated) {
-    context->saved_data["repeated"] =
-        reinterpret_cast<std::int64_t>(repeated);  // NOLINT: saved_data holds no pointers
+    // NOLINTNEXTLINE: saved_data holds no pointers
+    context->saved_data["repeated"] = reinterpret_cast<std::int64_t>(repeated);
     if (repeated->masks) context->saved_data["masks"] = state_of(*repeated->masks);
     context->save_for_backward({q, k, v});
     return repeated->attend(q, k, v);

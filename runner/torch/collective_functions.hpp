@@ -16,8 +16,8 @@ using torch::autograd::AutogradContext, torch::autograd::tensor_list;
 struct CollectivePair : torch::autograd::Function<CollectivePair> {
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& own, const TorchModel* model,
                                int forward, int backward) {
-    context->saved_data["model"] =
-        reinterpret_cast<std::int64_t>(model);  // NOLINT: saved_data holds no pointers
+    // NOLINTNEXTLINE: saved_data holds no pointers
+    context->saved_data["model"] = reinterpret_cast<std::int64_t>(model);
     context->saved_data["backward"] = backward;
     return forward < 0 ? own.view_as(own) : model->collective(forward, own);
   }
@@ -47,8 +47,8 @@ struct RegatheringCollectives : torch::autograd::Function<RegatheringCollectives
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& own, const TorchModel* model,
                                int forward, int backward, int regather, const torch::Tensor& whole,
                                const torch::Tensor& part) {
-    context->saved_data["model"] =
-        reinterpret_cast<std::int64_t>(model);  // NOLINT: saved_data holds no pointers
+    // NOLINTNEXTLINE: saved_data holds no pointers
+    context->saved_data["model"] = reinterpret_cast<std::int64_t>(model);
     context->saved_data["backward"] = backward;
     context->saved_data["regather"] = regather;
     context->saved_data["whole"] = whole;

@@ -107,8 +107,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       if (i == 0) kept = both;
     }
     torch::Tensor output = whole.output.to(q.scalar_type()).flatten(1, 2).transpose(1, 2).flatten(2);
-    context->saved_data["ring"] =
-        reinterpret_cast<std::int64_t>(ring);  // NOLINT: saved_data holds no pointers
+    // NOLINTNEXTLINE: saved_data holds no pointers
+    context->saved_data["ring"] = reinterpret_cast<std::int64_t>(ring);
     context->save_for_backward({q, kept, output, whole.log_sum});
     return output;
   }

@@ -122,8 +122,8 @@ class TorchModel {
   std::array<torch::Tensor, 2> flat_buffers_;
   std::vector<std::vector<LayerFunction>> segments_;
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;  ///< by segment; null without parameters
-  std::vector<torch::Tensor>
-      masters_;  ///< by parameter: tensor that the optimizer updates; without mixed precision the parameter
+  /// By parameter: tensor that the optimizer updates; without mixed precision the parameter.
+  std::vector<torch::Tensor> masters_;
   std::vector<torch::Tensor> momenta_;  ///< by parameter; undefined but for those that Muon updates
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;  ///< kept alive: leaves hold them weakly
   std::function<void(int)> gradient_hook_;

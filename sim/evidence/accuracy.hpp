@@ -21,8 +21,8 @@ struct SetAccuracy {
   std::string set{}, title{};
   std::size_t rows = 0, forecast = 0;
   std::map<std::string, double> percent{};
-  std::string
-      ranking{};  ///< `89 of 99`: groups of plans whose predicted best is within 3 % of the best; or empty
+  /// `89 of 99`: groups of plans whose predicted best is within 3 % of the best; or empty.
+  std::string ranking{};
 
   void add(const Errors& errors);
 };

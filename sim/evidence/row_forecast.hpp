@@ -49,8 +49,8 @@ struct SetForecast {
   std::map<std::string, std::string> chosen{};     ///< values of the discrete parameters
   std::size_t accepted = 1;  ///< combinations of discrete parameters that the rows allow
   double objective = 0.0;    ///< squared residuals plus squared deviations
-  double left_out_error =
-      0.0;  ///< root mean square error of rows to fit forecast from the others; 0: too few
+  /// Root mean square error of rows to fit forecast from the others; 0: too few.
+  double left_out_error = 0.0;
   std::vector<std::string> unidentified{};  ///< what the rows leave open, and how forecasts change with it
   std::size_t forecasts = 0;                ///< number of forecasts that were made
 };

@@ -43,9 +43,9 @@ struct Row {
   std::vector<std::string> fitted_by{};  ///< quantities that a fit uses
   Uncertainty uncertainty{};             ///< if it differs from the set's
   double work = 1.0;                     ///< of a step and GPU, in any unit; baselines scale by it
-  std::string
-      group{};         ///< rows with one group are plans for the same training on the same GPUs; may be empty
-  std::string part{};  ///< of the set, summarised separately; may be empty
+  /// Rows with one group are plans for the same training on the same GPUs; may be empty.
+  std::string group{};
+  std::string part{};      ///< of the set, summarised separately; may be empty
   std::string left_out{};  ///< the reason; empty: the row is forecast
   std::string comment{};
   std::optional<double> steps{};  ///< of an epoch; none: computed from the set's epoch
@@ -75,8 +75,8 @@ struct RowSet {
   Assignment predict{};               ///< options of all rows
   std::vector<FreeParameter> free{};  ///< parameters that are fitted
   std::vector<OpenChoice> open{};     ///< discrete ones
-  int folds =
-      0;  ///< of a cross-validation; 0: rows to predict are forecast with parameters of the rows to fit
+  /// Of a cross-validation; 0: rows to predict are forecast with parameters of the rows to fit.
+  int folds = 0;
   std::vector<Row> rows{};
   std::vector<std::string> assumed{};
   Uncertainty uncertainty{0.05, "what the model misses"};

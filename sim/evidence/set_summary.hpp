@@ -17,8 +17,8 @@ struct SetSummary {
   Errors memory{};
   std::map<std::string, Errors> baselines{};  ///< as RowForecast::baselines, of the rows that have them
   std::size_t groups = 0;                     ///< of two rows or more
-  std::size_t ranked =
-      0;  ///< groups whose plan forecast as the fastest is within 3 % of the fastest measured
+  /// Groups whose plan forecast as the fastest is within 3 % of the fastest measured.
+  std::size_t ranked = 0;
   std::map<std::string, std::size_t> left_out{};  ///< rows by reason
 
   /// Errors of a baseline; without rows if none has it.

@@ -71,8 +71,8 @@ Explanation explain(const PredictionRequest& request, double more) {
   again.brief = true;
   for (const std::string& resource : resources(result)) {
     PredictionRequest changed = again;
-    for (const std::string& one : split(resource, '+'))
-      changed.scale.push_back({one, more});  // network1+pcie
+    // Several resources: network1+pcie.
+    for (const std::string& one : split(resource, '+')) changed.scale.push_back({one, more});
     if (const auto step = step_of(changed))
       result.gains.push_back({resource, "--scale " + to_text(changed.scale), *step});
   }

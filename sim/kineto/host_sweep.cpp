@@ -119,8 +119,8 @@ struct HostSweep {
     if (const auto copy = copy_ends.find(event.correlation());
         event.correlation() > 0 && copy != copy_ends.end() && copy->second <= event.end)
       kind = NameKind::kBlocking;
-    if (kind == NameKind::kOptimizer && has_nodes(event.begin, event.end))
-      kind = NameKind::kOther;  // around a closure
+    // An optimizer step around a closure.
+    if (kind == NameKind::kOptimizer && has_nodes(event.begin, event.end)) kind = NameKind::kOther;
     leave(track, event.begin + kTolerance);
     if (kind == NameKind::kStep && track.is_main) {
       gap_begin(track, event.begin);

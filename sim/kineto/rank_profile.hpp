@@ -49,8 +49,8 @@ struct ProfiledOperation {
   PartTime forward{}, backward{};
   double strategy = 0.0;                   ///< of the host, for the strategy during its backward
   std::vector<ReadyGradient> gradients{};  ///< of its parameters, in the order in which they became ready
-  std::vector<std::pair<double, double>>
-      launched{};  ///< of its backward: time of the launch, duration on the device
+  /// Of its backward: time of the launch, duration on the device.
+  std::vector<std::pair<double, double>> launched{};
 };
 
 /// A collective that a rank called.

@@ -94,8 +94,8 @@ Judgement judge_order(const Expectation& one, const Concerned& all) {
   const auto paired = [&](const Position& less, const Position& more) {
     if (!(less.high < more.low)) return false;
     return std::ranges::all_of(one.same, [&](const std::string& name) {
-      return less.point->assigned.find(name) ==
-             more.point->assigned.find(name);  // equal texts share one copy
+      // Equal texts share one copy.
+      return less.point->assigned.find(name) == more.point->assigned.find(name);
     });
   };
   std::size_t pairs = 0, alike = 0;
