@@ -147,9 +147,8 @@ std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& row
     if (norms[j] > 0.0) a.col(j) /= norms[j];
   }
   const Eigen::VectorXd x = non_negative_least_squares(a, b);
-  std::vector<double> result;
-  for (Eigen::Index j = 0; j < columns; ++j) result.push_back(norms[j] > 0.0 ? x[j] / norms[j] : 0.0);
-  return result;
+  return transformed(whole_numbers(0, columns),
+                     [&](Eigen::Index j) { return norms[j] > 0.0 ? x[j] / norms[j] : 0.0; });
 }
 
 }  // namespace stepcast

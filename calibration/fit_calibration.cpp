@@ -250,9 +250,8 @@ double compute_noise(const Calibration& calibration) {
 
 /// Possible excess of the median of these samples: the larger of the machine's lost speed and their spread.
 double excess(const SampleSet& set, double best_probe_per_s) {
-  std::vector<double> lacking;
-  for (std::size_t i = 0; i < set.machine.size(); ++i)
-    lacking.push_back(1.0 - set.machine.speed(i) / best_probe_per_s);
+  const auto lacking = transformed(whole_numbers(0, set.machine.size()),
+                                   [&](int i) { return 1.0 - set.machine.speed(i) / best_probe_per_s; });
   return std::max(lacking.empty() ? 0.0 : median(lacking),
                   1.0 - quantile(set.time_s, 0.0) / median(set.time_s));
 }

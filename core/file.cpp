@@ -13,7 +13,6 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -50,8 +49,7 @@ void refuse_absurd(const nlohmann::json& json, const std::string& path, const st
   if (json.is_number() && !(std::abs(json.get<double>()) <= 1e18))
     throw InputError(path + ": key '" + key + "': " + json.dump() + " is not a number of at most 1e18");
   if (json.is_string() && key != "command_line" && has_control_character(json.get_ref<const std::string&>()))
-    throw InputError(path + ": key '" + key + "': '" + json.get<std::string>() +
-                     "' contains a control character");
+    throw InputError("{}: key '{}': '{}' contains a control character", path, key, json.get<std::string>());
   if (json.is_structured())
     for (const auto& [name, value] : json.items()) refuse_absurd(value, path, json.is_array() ? key : name);
 }

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <boost/algorithm/string/replace.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -108,9 +110,7 @@ std::string shell_word(const std::string& text) {
            std::string("-_./:,=+%@").find(c) != std::string::npos;
   };
   if (!text.empty() && std::ranges::all_of(text, plain)) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
+  return "'" + boost::replace_all_copy(text, "'", "'\\''") + "'";
 }
 
 std::string find_program(const std::string& name) {

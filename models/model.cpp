@@ -126,10 +126,7 @@ std::int64_t Model::trained_count(const Segment& segment) const {
 }
 
 std::vector<int> Model::trained() const {
-  std::vector<int> indices;
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    if (!parameters[i].frozen) indices.push_back(static_cast<int>(i));
-  return indices;
+  return filtered(whole_numbers(0, parameters.size()), [&](int i) { return !parameters[i].frozen; });
 }
 
 std::int64_t Model::trained_count() const {

@@ -201,9 +201,7 @@ struct ModelReader {
     parallel.tensor = ranks;
     parallel.sequence_parallel = sequence;
     parallel.batch_first = batch_first;
-    std::vector<YamlNode> items;
-    for (const YamlNode& item : list.items())
-      if (is_there(item)) items.push_back(item);
+    const auto items = filtered(list.items(), [&](const YamlNode& item) { return is_there(item); });
     if (items.empty()) list.fail("ranks share at least one layer");
     std::vector<Layer> layers;
     const bool regathers = regather && (!stays_split || result.transformer_engine()) && input.size() > 1;

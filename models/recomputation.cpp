@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -173,10 +174,8 @@ std::string to_text(RecomputedPart part) {
   if (part == RecomputedPart::kNothing) return "none";
   if (part == RecomputedPart::kOperations) return "per-op";
   if (part == RecomputedPart::kCoreAttention) return "selective";
-  std::vector<std::string> names;
-  for (const Module& module : kModules)
-    if (contains(part, module.part)) names.emplace_back(module.name);
-  return joined(names, "+");
+  const auto holds = [&](const Module& module) { return contains(part, module.part); };
+  return joined(transformed(kModules | std::views::filter(holds), &Module::name), "+");
 }
 
 std::optional<RecomputedPart> recomputed_part(const std::string& text) {

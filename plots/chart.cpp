@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "core/error.hpp"
 #include "core/statistics.hpp"
@@ -85,8 +84,7 @@ PanelPoints points_of(const Chart& chart, const std::string& panel) {
 /// Tics at the numbers of ranks of curves, or at other small sets of whole numbers.
 std::string whole_tics(const PanelPoints& all) {
   constexpr std::size_t kMaxTics = 12;
-  std::set<double> values;
-  for (const ChartPoint& point : all.points) values.insert(point.x);
+  const auto values = sorted_unique(transformed(all.points, &ChartPoint::x));
   const bool whole = std::ranges::all_of(values, [](double x) { return x == std::floor(x); });
   return whole && values.size() <= kMaxTics ? "set xtics " + style::number_tics(values) + "\n" : "";
 }

@@ -103,8 +103,7 @@ style::Panel panel_of(const Case& one, double highest, const Bytes& capacity) {
       labels[x] = (side == 0 ? "m" : "p") + (both ? "" : labels[x].substr(1));
     }
   }
-  std::vector<style::Tic> tics;
-  for (const auto& [x, label] : labels) tics.push_back({x, label});
+  const auto tics = transformed(labels, [](const auto& one) { return style::Tic{one.first, one.second}; });
   const bool upright = bars.size() > kMaxHorizontal;
   style::Panel panel{
       .title = title_of(one, ranks, either.size()),

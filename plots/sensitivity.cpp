@@ -63,8 +63,7 @@ std::vector<std::vector<std::string>> table_of(const std::vector<Forecast>& all,
                                                const std::vector<std::string>& clusters) {
   const auto trainings = grouped(all, &Forecast::training);
   const bool several = trainings.size() > 1;
-  std::set<int> ranks;
-  for (const Forecast& one : all) ranks.insert(one.ranks);
+  const auto ranks = sorted_unique(transformed(all, &Forecast::ranks));
   std::vector<std::vector<std::string>> table{{"cluster", "1 rank"}};
   if (several) table.front().insert(table.front().begin(), "training");
   for (const int count : ranks) {

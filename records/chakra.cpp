@@ -183,10 +183,9 @@ struct RankNodes {
 std::vector<std::string> chakra_traces(const Result& result) {
   if (result.forecast.schedule == nullptr) throw InputError("no execution trace: it is written of forecasts");
   const Schedule& schedule = *result.forecast.schedule;
-  std::vector<std::string> traces;
-  for (int rank = 0; rank < schedule.world_size; ++rank)
-    traces.push_back(chakra_text(RankNodes{schedule, result, rank}.take()));
-  return traces;
+  return transformed(whole_numbers(0, schedule.world_size), [&](int rank) {
+    return chakra_text(RankNodes{schedule, result, rank}.take());
+  });
 }
 
 void write_chakra(const std::string& prefix, const Result& result, bool force) {

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/load.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 
@@ -59,10 +60,8 @@ double best_probe(std::vector<double> probe_per_s) {
 }
 
 std::vector<char> without_interference(const MachineLog& log, double best_probe_per_s) {
-  std::vector<char> marks;
-  for (std::size_t i = 0; i < log.size(); ++i)
-    marks.push_back(log.speed(i) >= kCleanSpeed * best_probe_per_s ? 1 : 0);
-  return marks;
+  return transformed(whole_numbers(0, log.size()),
+                     [&](int i) -> char { return log.speed(i) >= kCleanSpeed * best_probe_per_s ? 1 : 0; });
 }
 
 std::vector<char> least_interference(const MachineLog& log, double best_probe_per_s, std::size_t least) {

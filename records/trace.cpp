@@ -107,8 +107,7 @@ void check_segments(const std::vector<const TraceEntry*>& stages, const Model& m
   const TraceEntry& any = *stages.front();
   std::vector<std::string> missing;
   const auto lack = [&](int from, int to) {
-    std::vector<std::string> names;
-    for (int segment = from; segment < std::min(to, count); ++segment) names.push_back(name(segment));
+    const auto names = transformed(whole_numbers(from, std::min(to, count)), name);
     if (!names.empty()) missing.push_back(range_text(names));
   };
   int next = 0;
@@ -132,8 +131,7 @@ void check_segments(const std::vector<const TraceEntry*>& stages, const Model& m
 TraceEntry joined_stages(const std::vector<const TraceEntry*>& stages, const Model& model) {
   TraceEntry result = *stages.front();
   const TraceEntry& last = *stages.back();
-  std::size_t steps = result.steps();
-  for (const TraceEntry* stage : stages) steps = std::min(steps, stage->steps());
+  const std::size_t steps = std::ranges::min(transformed(stages, &TraceEntry::steps));
   const auto shorten = [steps](std::vector<double>& samples) {
     samples.resize(std::min(samples.size(), steps));
   };

@@ -6,8 +6,6 @@
 
 #include "core/ranges.hpp"
 
-#include "core/ranges.hpp"
-
 namespace stepcast {
 
 /// Disjoint groups of the numbers from 0 (union-find). A group is called after its first member.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/enum_table.hpp"
+#include "core/ranges.hpp"
 #include "core/text.hpp"
 #include "topologies/disjoint_groups.hpp"
 #include "topologies/importer.hpp"
@@ -253,10 +254,8 @@ struct MatrixHost {
     DisjointGroups groups(matrix.parts.size());
     for (const auto& [a, b] : matrix.pairs())
       if (matrix.cells[a][b].links > 0) groups.join(a, b);
-    std::vector<std::vector<int>> domains;
-    for (const int group : groups.all())
-      if (std::vector<int> members = groups.members(group); members.size() > 1)
-        domains.push_back(std::move(members));
+    auto domains = transformed(groups.all(), [&](int group) { return groups.members(group); });
+    std::erase_if(domains, [](const std::vector<int>& members) { return members.size() < 2; });
     return domains;
   }
   /// Number of NVLinks of every pair, if it is the same for all.

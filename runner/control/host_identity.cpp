@@ -68,9 +68,7 @@ std::string ranks_in_words(const std::vector<int>& ranks, const std::vector<Host
   if (hosts.size() < 2) return listed(ranks);
   std::string text;
   for (const JobHost& host : hosts) {
-    std::vector<int> here;
-    for (const int rank : ranks)
-      if (std::ranges::binary_search(host.ranks, rank)) here.push_back(rank);
+    const auto here = filtered(ranks, [&](int rank) { return std::ranges::binary_search(host.ranks, rank); });
     if (!here.empty()) text += (text.empty() ? "" : " and ") + listed(here) + " on host " + host.name;
   }
   return text;

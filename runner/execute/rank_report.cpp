@@ -127,10 +127,9 @@ class RankLog {
       const double longest_s = *std::ranges::max_element(step_s.back());
       own_queued_s = std::min({own_queued_s, queued_s, kMostOwn * longest_s});
     }
-    std::vector<double> result;
-    for (std::size_t step = 0; step < step_s.size(); ++step)
-      result.push_back(step_without_interference_s(step_s[step], computing[step], own_queued_s));
-    return result;
+    return transformed(whole_numbers(0, step_s.size()), [&](int step) {
+      return step_without_interference_s(step_s[step], computing[step], own_queued_s);
+    });
   }
 
  private:

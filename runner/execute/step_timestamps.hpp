@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <ranges>
 #include <vector>
 
 #include "core/clocks.hpp"
+#include "core/ranges.hpp"
 #include "runner/execute/device_stream.hpp"
 
 namespace stepcast {
@@ -56,10 +58,9 @@ class StepTimestamps {
 
   [[nodiscard]] double done_s(std::size_t from, std::size_t to) const {
     if (!counts_processor_) return seconds(done_[from], done_[to]);
-    double sum_s = 0.0;
-    for (std::size_t i = from; i < to; ++i)
-      sum_s += std::min(seconds(done_[i], done_[i + 1]), ran_s_[i + 1] - ran_s_[i]);
-    return sum_s;
+    return sum_of(std::views::iota(from, to), [&](std::size_t i) {
+      return std::min(seconds(done_[i], done_[i + 1]), ran_s_[i + 1] - ran_s_[i]);
+    });
   }
 
   /// Time at which the launch thread passed the timestamp.

@@ -233,9 +233,8 @@ std::string lab_status(const std::string& lab) {
   const std::vector<std::string> spaces = spaces_of(lab);
   if (spaces.empty()) return "lab '" + lab + "': there is none\n";
   const std::string cluster = alias(lab_prefix(lab) + "-switches");
-  std::string text = "lab '" + lab +
-                     "': " + (cluster.empty() ? "unfinished, 'stepcast lab down' removes it" : cluster) +
-                     "\n";
+  std::string text = fmt::format("lab '{}': {}\n", lab,
+                                 cluster.empty() ? "unfinished, 'stepcast lab down' removes it" : cluster);
   for (const std::string& space : spaces) {
     const std::vector<int> processes = processes_in(space);
     text += space + (processes.empty() ? "" : ", processes ") + joined(processes, " ") + "\n";

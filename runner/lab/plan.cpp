@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "topologies/disjoint_groups.hpp"
 
 namespace stepcast {

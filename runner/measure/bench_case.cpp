@@ -1,7 +1,9 @@
 #include "runner/measure/bench_case.hpp"
 
 #include <algorithm>
+#include <ranges>
 
+#include "core/ranges.hpp"
 #include "core/units.hpp"
 #include "runner/backend/ping_pong.hpp"
 
@@ -37,10 +39,8 @@ float known_sum(std::size_t world, std::size_t i) {
 }
 
 std::vector<Array> parts_of(const Backend& backend, const Array& whole, std::size_t part) {
-  std::vector<Array> parts;
-  for (int r = 0; backend.rank() == 0 && r < backend.world_size(); ++r)
-    parts.push_back(whole.part(r * part, part));
-  return parts;
+  return transformed(whole_numbers(0, backend.rank() == 0 ? backend.world_size() : 0),
+                     [&](int r) { return whole.part(r * part, part); });
 }
 
 float own_value(const BenchKind::Place& p, std::size_t i) { return known_value(i / p.part, i % p.part); }
@@ -139,10 +139,9 @@ double BenchCase::check() {
   if (kind_.result_ranks > 0 && backend_.rank() >= kind_.result_ranks) return 0.0;
   values.resize(kind_.result_is_part ? part_ : count_);
   backend_.copy(values.data(), kind_.in_place ? in_ : out_, values.size() * sizeof(float));
-  double wrong = 0.0;
-  for (std::size_t i = 0; i < values.size(); ++i)
-    wrong += values[i] == kind_.expected({world_, rank(), part_}, i) ? 0.0 : 1.0;
-  return wrong;
+  return sum_of(std::views::iota(std::size_t{0}, values.size()), [&](std::size_t i) {
+    return values[i] == kind_.expected({world_, rank(), part_}, i) ? 0.0 : 1.0;
+  });
 }
 
 void BenchCase::clear() {

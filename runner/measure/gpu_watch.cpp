@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <ranges>
 
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
@@ -83,10 +84,9 @@ std::string throttle_text(unsigned long long reasons) {
       {0x40, "hardware thermal slowdown"},
       {0x80, "hardware power brake"},
   }};
-  std::vector<std::string> words;
-  for (const auto& [bit, name] : kReasons)
-    if ((reasons & bit) != 0) words.emplace_back(name);
-  return joined(words);
+  const auto applies = [&](const auto& one) { return (reasons & one.first) != 0; };
+  return joined(
+      transformed(kReasons | std::views::filter(applies), [](const auto& one) { return one.second; }));
 }
 
 std::vector<std::string> doubts(const GpuState& state) {

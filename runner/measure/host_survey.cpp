@@ -1,6 +1,7 @@
 #include "runner/measure/host_survey.hpp"
 
 #include <algorithm>
+#include <ranges>
 
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
@@ -76,10 +77,8 @@ std::vector<double> probe_processors(RankSession& session, const std::vector<Job
     cases.push_back({.name = host.name, .work = [] { return Cost{}; }, .ranks = {host.ranks.front()}});
   Sampler sampler(session, std::move(cases), {.rounds = kTurns});
   sampler.run_rounds(nullptr);
-  std::vector<double> speeds;
-  for (std::size_t i = 0; i < hosts.size(); ++i)
-    speeds.push_back(best_probe(sampler.set(i).machine.probe_per_s));
-  return speeds;
+  return transformed(whole_numbers(0, hosts.size()),
+                     [&](int i) { return best_probe(sampler.set(i).machine.probe_per_s); });
 }
 
 /// By host: true if it is slow and to be avoided; none are if fewer than two hosts would be left.
@@ -104,10 +103,9 @@ const JobHost* host_with_two_ranks(const HostSurvey& survey) {
 
 /// Median over the pairs of one host. \pre there are pairs
 double median_of_host(const HostSurvey& survey, int host, std::vector<double> HostPair::*samples) {
-  std::vector<double> values;
-  for (const HostPair& pair : survey.pairs)
-    if (pair.a == host || pair.b == host) values.push_back(median(pair.*samples));
-  return median(values);
+  const auto has_host = [&](const HostPair& pair) { return pair.a == host || pair.b == host; };
+  return median(transformed(survey.pairs | std::views::filter(has_host),
+                            [&](const HostPair& pair) { return median(pair.*samples); }));
 }
 
 }  // namespace

@@ -143,9 +143,8 @@ void classify_by_cluster(const Cluster& cluster, const std::vector<JobHost>& hos
 
 std::optional<HostPair> representative(const std::vector<HostPair>& pairs, const std::string& path_class,
                                        const std::vector<bool>& slow) {
-  std::vector<HostPair> members;
-  for (const HostPair& pair : pairs)
-    if (pair.path_class == path_class && !has(pair, slow)) members.push_back(pair);
+  const auto members = filtered(
+      pairs, [&](const HostPair& pair) { return pair.path_class == path_class && !has(pair, slow); });
   if (members.empty()) return std::nullopt;
   const double latency = median(transformed(members, latency_of));
   const double bandwidth = median(transformed(members, bandwidth_of));

@@ -51,8 +51,7 @@ void Sampler::settle() {
   }
   const auto all = session_.control->all_gather_numbers("samples", mine);
   spent_s_ = all.front().front();
-  std::vector<const double*> next;
-  for (const std::vector<double>& theirs : all) next.push_back(theirs.data() + 1);
+  auto next = transformed(all, [](const std::vector<double>& theirs) { return theirs.data() + 1; });
   std::vector<double> round_s(cases_.size(), 0.0);
   for (const Note& note : notes_) {
     const double before_s = cases_[note.index].spent_s;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/ranges.hpp"
 #include "runner/backend/backend.hpp"
 #include "runner/cuda/cuda_runtime.hpp"
 #include "runner/nccl/nccl_communicator.hpp"
@@ -124,9 +125,7 @@ class NcclWatch {
       changed_.wait(lock, stop, [this] { return !works_.empty(); });
       const std::vector<std::shared_ptr<NcclWork>> works = works_;
       lock.unlock();
-      std::vector<std::shared_ptr<NcclWork>> over;
-      for (const std::shared_ptr<NcclWork>& work : works)
-        if (work->check()) over.push_back(work);
+      const auto over = filtered(works, [](const auto& work) { return work->check(); });
       lock.lock();
       std::erase_if(works_,
                     [&over](const auto& work) { return std::ranges::find(over, work) != over.end(); });

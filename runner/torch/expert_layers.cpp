@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "models/layer.hpp"
 #include "runner/torch/layer_builder.hpp"
 
@@ -82,9 +83,8 @@ LayerFunction of_all_experts(LayerBuilder& builder, const Layer& layer,
           gather = collective(".gather"), sum = collective(".sum"),
           combine = collective(".combine")](const torch::Tensor& rows) {
     const torch::Tensor arrived = gather(dispatch(rows)).unflatten(0, {ranks, -1});  // rank by rank
-    std::vector<torch::Tensor> results;
-    for (std::size_t i = 0; i < own.size(); ++i)
-      results.push_back(own[i](arrived.select(1, static_cast<std::int64_t>(i))));
+    const auto results =
+        transformed(whole_numbers(0, own.size()), [&](int i) { return own[i](arrived.select(1, i)); });
     return combine(sum(torch::stack(results, 1).flatten(0, 1)));
   };
 }

@@ -202,8 +202,7 @@ class LayerBuilder {
                                     &kStateSpaceLayers, &kScriptLayers})
       if (const auto found = table->find(layer.kind); found != table->end())
         return found->second(*this, layer);
-    throw InputError(model().path + ": layer " + layer.name + ": the runner has no kind '" + layer.kind +
-                     "'");
+    throw InputError("{}: layer {}: the runner has no kind '{}'", model().path, layer.name, layer.kind);
   }
 
   /// Buffers are parts of one array per dtype, so that broadcasting them is one call without copies.

@@ -30,9 +30,7 @@ class ProcessGroupStore : public c10d::Store {
     return {value.begin(), value.end()};
   }
   bool check(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys)
-      if (!store_->has(prefixed(key))) return false;
-    return true;
+    return std::ranges::all_of(keys, [&](const std::string& key) { return store_->has(prefixed(key)); });
   }
   void wait(const std::vector<std::string>& keys) override {
     for (const std::string& key : keys) static_cast<void>(get(key));

@@ -184,9 +184,7 @@ struct SetFit {
   }
 
   void fit_known(const Rows& rows, SetForecast& result) {
-    Rows known;
-    for (const std::size_t row : rows)
-      if (set.rows[row].role == RowRole::kFit) known.push_back(row);
+    const Rows known = filtered(rows, [&](std::size_t row) { return set.rows[row].role == RowRole::kFit; });
     if (known.empty()) throw InputError("{}: has no row that the parameters could be fitted to", set.path);
     const std::vector<ChosenFit> accepted = accepted_fits(known);
     const ChosenFit& best = accepted.front();

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <set>
+#include <ranges>
 
 #include "core/error.hpp"
 #include "core/expression.hpp"
@@ -189,10 +189,8 @@ std::string described_model(const RankProfile& profile, const std::vector<Profil
 
 std::vector<std::string> models_with(double parameters) {
   static const Assignment kKnown = assignment_of(YamlNode::shipped("models/parameter_counts/known.yaml"));
-  std::vector<std::string> names;
-  for (const auto& [name, count] : kKnown.values())
-    if (count == fmt::format("{:.0f}", parameters)) names.push_back(name);
-  return names;
+  const auto fits = [&](const auto& one) { return one.second == fmt::format("{:.0f}", parameters); };
+  return transformed(kKnown.values() | std::views::filter(fits), [](const auto& one) { return one.first; });
 }
 
 }  // namespace stepcast

@@ -245,10 +245,9 @@ class ExperimentRun {
     const std::vector<Measurement> all = measurements_of(points);
     for (int round = 1; round <= parts_.measure_rounds; ++round)
       for (const Measurement& one : all) {
-        std::vector<int> missing;
-        for (const int batch : one.batches)
-          if (launches_in(one.file, batch) < round && !failed_.contains({one.file, batch}))
-            missing.push_back(batch);
+        const auto missing = filtered(one.batches, [&](int batch) {
+          return launches_in(one.file, batch) < round && !failed_.contains({one.file, batch});
+        });
         if (!missing.empty()) measure(one, missing);
         advance(one.file.substr(all_.folder.size() + 1));
       }
@@ -382,10 +381,9 @@ class ExperimentRun {
 }  // namespace
 
 std::vector<std::string> StudyExperiment::run_paths(const StudyPoint& point) const {
-  std::vector<std::string> paths;
-  for (int launch = 1; launch <= study.parts->run.launches; ++launch)
-    if (fs::exists(run_path(*this, point, launch))) paths.push_back(run_path(*this, point, launch));
-  return paths;
+  const auto path = [&](int launch) { return run_path(*this, point, launch); };
+  return filtered(transformed(whole_numbers(1, study.parts->run.launches + 1), path),
+                  [](const std::string& one) { return fs::exists(one); });
 }
 
 std::vector<std::string> StudyExperiment::measured_words(const StudyPoint& point) const {

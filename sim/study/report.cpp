@@ -1,6 +1,7 @@
 #include "sim/study/report.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <regex>
 #include <set>
 
@@ -118,9 +119,8 @@ class ReportWriter {
         "epoch_time_s",      "exposed_communication_s",  "epoch_cost",   "fits",
         "peak_memory_bytes", "million_tokens_cost"};
     if (answered_.empty()) return "";
-    std::vector<const StudyColumn*> shown;
-    for (const StudyColumn* column : columns_)
-      if (kShown.contains(column->name)) shown.push_back(column);
+    const auto shown =
+        filtered(columns_, [](const StudyColumn* column) { return kShown.contains(column->name); });
     std::vector<const StudyPoint*> fastest = fastest_points(study_, rows_, study_.points.size());
     const auto no_room = [&](const StudyPoint* point) { return rows_.at(point->key).value("fits") == 0.0; };
     if (!std::ranges::all_of(fastest, no_room)) std::erase_if(fastest, no_room);
@@ -163,9 +163,8 @@ class ReportWriter {
   }
 
   [[nodiscard]] std::string all() const {
-    std::vector<std::vector<std::string>> lines;
-    for (const StudyPoint* point : answered_)
-      if (lines.size() < kMaxRows) lines.push_back(cells(*point, columns_));
+    const auto lines = transformed(answered_ | std::views::take(kMaxRows),
+                                   [&](const StudyPoint* point) { return cells(*point, columns_); });
     const auto rest = lines.size() < answered_.size()
                           ? fmt::format("the first {} of {}", lines.size(), answered_.size())
                           : fmt::format("all {}", lines.size());
