@@ -41,6 +41,14 @@ std::vector<int> whole_numbers(int first, std::integral auto end) {
   return numbers;
 }
 
+/// The items of a container with their numbers: `for (auto [i, item] : enumerated(items))`.
+template <class Items>
+auto enumerated(Items& items) {
+  return std::views::iota(std::size_t{0}, items.size()) | std::views::transform([&items](std::size_t i) {
+           return std::pair<std::size_t, decltype(items[i])>(i, items[i]);
+         });
+}
+
 /// Sum of `of(item)` over the items, in their order and in the type of `of(item)`. `of` may be a member.
 template <class Items, class Of>
 auto sum_of(Items&& items, Of of) {

@@ -263,8 +263,7 @@ Drawing Sheet::drawing() const {
   std::string& script = result.script;
   double y = h - head;
   std::size_t first_block = 0;
-  for (std::size_t i = 0; i < panels.size(); ++i) {
-    const Panel& panel = panels[i];
+  for (const auto [i, panel] : enumerated(panels)) {
     const auto column = static_cast<int>(i % static_cast<std::size_t>(across));
     const double panel_width = w / across, x = column * panel_width;
     const double panel_height = panel.height > 0 ? panel.height : height;

@@ -35,8 +35,7 @@ struct RankNodes {
     std::vector<int> last_hook(program.ops.size(), -1);  // by parent
     for (std::size_t i = 0; i < program.ops.size(); ++i)
       if (program.ops[i].within >= 0) last_hook[program.ops[i].within] = static_cast<int>(i);
-    for (std::size_t i = 0; i < program.ops.size(); ++i) {
-      const Op& op = program.ops[i];
+    for (const auto [i, op] : enumerated(program.ops)) {
       const bool divides = open >= 0 && static_cast<int>(i) < last_hook[open];  // starts between hooks
       if (op.within < 0 && !divides) close();
       if (op.within >= 0 && open == op.within) advance(span(op).start_s);

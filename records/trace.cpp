@@ -176,11 +176,9 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
   entry.with_interference = entry.with_interference || more.with_interference;
   for (std::size_t i = 0; i < entry.exchange_fraction.size(); ++i)
     entry.exchange_fraction[i] += (more.exchange_fraction[i] - entry.exchange_fraction[i]) / (launch + 1);
-  for (std::size_t i = 0; i < entry.segments.size(); ++i) {
-    SegmentTrace& segment = entry.segments[i];
+  for (const auto [i, segment] : enumerated(entry.segments)) {
     append(segment, more.segments[i], kSegmentSamples);
-    for (std::size_t k = 0; k < segment.grad_ready_fraction.size(); ++k) {
-      double& mean = segment.grad_ready_fraction[k];
+    for (const auto [k, mean] : enumerated(segment.grad_ready_fraction)) {
       mean += (more.segments[i].grad_ready_fraction[k] - mean) / (launch + 1);
     }
   }

@@ -32,8 +32,7 @@ Paths::Paths(const Cluster& cluster)
       is_port_(cluster.links.size()),
       left_(cluster.nodes.size(), kUnreached) {
   host_ = transformed(cluster.nodes, &Node::host);
-  for (std::size_t i = 0; i < cluster.links.size(); ++i) {
-    const Link& link = cluster.links[i];
+  for (const auto [i, link] : enumerated(cluster.links)) {
     const Length length(link);
     ways_[link.a].push_back({static_cast<int>(i), link.b, host(link.b), length});
     ways_[link.b].push_back({static_cast<int>(i), link.a, host(link.a), length});

@@ -279,8 +279,7 @@ struct MatrixHost {
     check_links();
     const std::vector<std::vector<int>> domains = nvlink_domains();
     std::set<int> connected;
-    for (std::size_t i = 0; i < domains.size(); ++i) {
-      const std::vector<int>& domain = domains[i];
+    for (const auto [i, domain] : enumerated(domains)) {
       connected.insert(domain.begin(), domain.end());
       constexpr int kMoreThanABridge = 18;
       const std::optional<int> equal = equal_links(domain);

@@ -63,8 +63,7 @@ LabPlan plan_lab(const Cluster& cluster, const std::string& lab) {
   plan.cluster = cluster.specification;
   plan.switches = prefix + "-switches";  // no host's name begins with '-'
   std::map<int, int> bridges;            // by node
-  for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
-    const Node& node = cluster.nodes[i];
+  for (const auto [i, node] : enumerated(cluster.nodes)) {
     if (node.kind == NodeKind::kSwitch) {
       bridges[static_cast<int>(i)] = static_cast<int>(plan.bridges.size());
       plan.bridges.push_back("bridge" + std::to_string(plan.bridges.size()));

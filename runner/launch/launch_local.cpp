@@ -148,8 +148,7 @@ class LocalJob {
   }
 
   void reap() {
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      ChildProcess& process = ranks_[rank];
+    for (const auto [rank, process] : enumerated(ranks_)) {
       if (!process.ended() || process.exit_code() == 0 || result_ != ExitCode::kDone) continue;
       const int signal = process.ended_by();
       result_ = signal != 0 ? ExitCode::kFailed : static_cast<ExitCode>(process.exit_code());

@@ -215,8 +215,7 @@ class LayerBuilder {
       if (elements[group] > 0)
         target_.flat_buffers_[group] = torch::zeros({elements[group]}, on_device(types[group]));
     std::array<std::int64_t, 2> offset{};
-    for (std::size_t i = 0; i < model().buffers.size(); ++i) {
-      const Buffer& buffer = model().buffers[i];
+    for (const auto [i, buffer] : enumerated(model().buffers)) {
       const std::size_t group = buffer.is_integer ? 1 : 0;
       target_.buffers_[i] = target_.flat_buffers_[group]
                                 .narrow(0, offset[group], numel(buffer.shape))

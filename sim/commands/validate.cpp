@@ -73,8 +73,7 @@ bool shown(const RowSet& set, const std::string& quantity) {
 
 void print_quantities(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
   Table table({"row", "quantity", "measured", "predicted", "error", "blind forecast"});
-  for (std::size_t i = 0; i < set.rows.size(); ++i) {
-    const Row& row = set.rows[i];
+  for (const auto [i, row] : enumerated(set.rows)) {
     std::string name = row.name + (row.role == RowRole::kFit ? " [fitted]" : "");
     for (const RowQuantity& quantity : kRowQuantities) {
       const auto found = forecast.rows[i].values.find(quantity.name);

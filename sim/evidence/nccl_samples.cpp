@@ -64,8 +64,7 @@ std::vector<NcclSample> read_collective_table(const std::string& path) {
   const std::size_t device = column("device"), op = column("op_name"), dtype = column("nccl_dtype"),
                     gpus = column("num_gpus"), bytes = column("bytes"), latency = column("latency_us");
   std::vector<NcclSample> samples;
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    const std::vector<std::string>& row = table.rows[i];
+  for (const auto [i, row] : enumerated(table.rows)) {
     const std::string where = fmt::format("{}:{}", path, table.lines[i]);
     keep(samples, {row[device], kind_at(where, row[op]), number_at(where, "num_gpus", row[gpus], 1), 1,
                    row[dtype], Bytes(number_at(where, "bytes", row[bytes], 0.0)),

@@ -83,8 +83,7 @@ nlohmann::json row_json(const RowSet& set, const Row& row, const RowForecast& fo
 
 std::vector<Case> compare_rows(const RowSet& set, const SetForecast& forecast) {
   std::vector<Case> rows;
-  for (std::size_t i = 0; i < set.rows.size(); ++i) {
-    const Row& row = set.rows[i];
+  for (const auto [i, row] : enumerated(set.rows)) {
     Case one{.name = row.name, .source = set.id(), .quantity = row.leading()};
     one.configuration.strategy = *set.option(row, "strategy");
     one.configuration.world_size = ranks_of(set, row);

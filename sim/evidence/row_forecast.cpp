@@ -170,8 +170,7 @@ struct SetFit {
 
   void add_parameters(const Fit& found, SetForecast& result) const {
     const Eigen::MatrixXd covariance = covariance_of(found, set.free.size());
-    for (std::size_t j = 0; j < set.free.size(); ++j) {
-      const FreeParameter& one = set.free[j];
+    for (const auto [j, one] : enumerated(set.free)) {
       const double value = one.at(found.deviations[j]), spread = 2.0 * found.left[j];
       result.parameters.push_back({one.name, one.unit, one.source, value,
                                    one.at(found.deviations[j] - spread), one.at(found.deviations[j] + spread),
@@ -389,8 +388,7 @@ std::string range_text(const PredictedValue& value) {
 
 std::vector<std::string> assumptions(const RowSet& set, const SetForecast& forecast) {
   std::vector<std::string> lines;
-  for (std::size_t j = 0; j < forecast.parameters.size(); ++j) {
-    const FittedParameter& one = forecast.parameters[j];
+  for (const auto [j, one] : enumerated(forecast.parameters)) {
     if (one.left > kNotDetermined) continue;
     const FreeParameter& before = set.free[j];
     lines.push_back(fmt::format("fitted: {} {} {} ({} to {} {}; before any row {} to {}: {})", one.name,

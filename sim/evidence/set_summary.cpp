@@ -31,8 +31,7 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
   std::vector<ForecastError> steps, memory;
   std::map<std::string, std::vector<ForecastError>> baselines;
   std::map<std::string, std::vector<Plan>> groups;  // plans for the same training on the same GPUs
-  for (std::size_t i = 0; i < set.rows.size(); ++i) {
-    const Row& row = set.rows[i];
+  for (const auto [i, row] : enumerated(set.rows)) {
     const RowForecast& one = forecast.rows[i];
     if (!part.empty() && row.part != part) continue;
     ++result.rows;
@@ -86,8 +85,7 @@ nlohmann::json json_of(const RowSet& set, const SetForecast& forecast) {
                       {"correlation", forecast.correlation},
                       {"folds", set.folds},
                       {"forecasts", forecast.forecasts}};
-  for (std::size_t i = 0; i < set.rows.size(); ++i) {
-    const Row& row = set.rows[i];
+  for (const auto [i, row] : enumerated(set.rows)) {
     const RowForecast& of_row = forecast.rows[i];
     nlohmann::json& one = json["rows"].emplace_back(nlohmann::json{{"name", row.name}});
     for (const auto& [name, value] : row.values.values()) one["values"][name] = value;

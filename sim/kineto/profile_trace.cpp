@@ -368,8 +368,7 @@ TraceEntry traced_entry(const ProfiledRun& run, int batch) {
   std::vector<std::vector<std::vector<double>>> fractions;  // by step and segment
   for (const RankProfile& rank : run.ranks)
     for (const ProfiledStep& step : rank.steps) fractions.push_back(ready_fractions(run, step, rank));
-  for (std::size_t index = 0; index < run.segments.size(); ++index) {
-    const ProfiledSegment& segment = run.segments[index];
+  for (const auto [index, segment] : enumerated(run.segments)) {
     entry.segments.emplace_back().name = segment.name;
     for (std::size_t k = 0; k < segment.elements.size(); ++k) {
       std::vector<double> all;

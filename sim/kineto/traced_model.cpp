@@ -105,8 +105,7 @@ double ProfiledSegment::total() const { return std::accumulate(elements.begin(),
 
 std::vector<ProfiledSegment> segments_of(const std::vector<ProfiledOperation>& operations) {
   std::vector<ProfiledSegment> fine;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    const ProfiledOperation& operation = operations[i];
+  for (const auto [i, operation] : enumerated(operations)) {
     if (operation.is_loss) continue;
     const bool has_parameters = !operation.gradients.empty();
     if (fine.empty() || (has_parameters && !fine.back().elements.empty())) fine.push_back({.begin = i});
@@ -169,8 +168,7 @@ std::string described_model(const RankProfile& profile, const std::vector<Profil
       profile.optimizer.empty() ? "none"
       : adam                    ? "{kind: adam, learning_rate: 0.001}"
                                 : "{kind: sgd, learning_rate: 0.01}");
-  for (std::size_t i = 0; i < segments.size(); ++i) {
-    const ProfiledSegment& segment = segments[i];
+  for (const auto [i, segment] : enumerated(segments)) {
     text += fmt::format("  - name: \"{}\"\n    {}layers:\n", segment.name,
                         segment.repeated ? "repeat: 1\n    " : "");
     // Layers in the order of the forward; their gradients become ready the other way.

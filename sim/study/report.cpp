@@ -132,8 +132,7 @@ class ReportWriter {
 
   [[nodiscard]] std::string figures() const {
     std::string text;
-    for (std::size_t i = 0; i < report_.figures.size(); ++i) {
-      const ReportFigure& figure = report_.figures[i];
+    for (const auto [i, figure] : enumerated(report_.figures)) {
       text += fmt::format("<figure>\n{0}<figcaption>{1} <a href=\"{2}\">{2}</a></figcaption>\n",
                           embedded_svg(figure.svg, fmt::format("figure{}-", i + 1)),
                           xml_escaped(figure.caption), xml_escaped(figure.file));
