@@ -64,8 +64,7 @@ Imported import_torch_costs(const std::vector<std::string>& paths, const ImportT
   return imported;
 }
 
-const Registration<Importer> kTorchCosts{
-    importers(), {.name = "torch-costs", .value = {is_torch_costs, import_torch_costs}, .order = 6}};
+const Registration<Importer> kTorchCosts{importers(), "torch-costs", {is_torch_costs, import_torch_costs}, 6};
 
 }  // namespace
 }  // namespace stepcast

@@ -56,9 +56,12 @@ class Registry {
   std::vector<Entry> entries_;
 };
 
-/// Adds an entry when the program starts. Usage: `const Registration<Strategy> kDdp{strategies(), {...}};`
+/// Adds an entry when the program starts: `const Registration<Strategy> kDdp{strategies(), {...}};`, or,
+/// without a description, `const Registration<Command> kPlot{commands(), "plot", {...}, 22};`.
 template <class Thing>
 struct Registration {
+  Registration(Registry<Thing>& registry, std::string name, Thing value, int order = 0)
+      : Registration(registry, {.name = std::move(name), .value = std::move(value), .order = order}) {}
   Registration(Registry<Thing>& registry, typename Registry<Thing>::Entry entry) {
     registry.add(std::move(entry));
   }

@@ -35,8 +35,7 @@ Imported import_chakra(const std::vector<std::string>& paths, const ImportTexts&
 
 bool is_execution_trace(const std::string& head) { return is_host_trace(head) || starts_chakra(head); }
 
-const Registration<Importer> kChakra{
-    importers(), {.name = "chakra", .value = {is_execution_trace, import_chakra}, .order = 90}};
+const Registration<Importer> kChakra{importers(), "chakra", {is_execution_trace, import_chakra}, 90};
 
 }  // namespace
 }  // namespace stepcast

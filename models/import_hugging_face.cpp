@@ -89,8 +89,7 @@ Imported import_configuration(const std::vector<std::string>& paths, const Impor
   return imported;
 }
 
-const Registration<Importer> kHuggingFace{
-    importers(), {.name = "hf", .value = {is_configuration, import_configuration}, .order = 60}};
+const Registration<Importer> kHuggingFace{importers(), "hf", {is_configuration, import_configuration}, 60};
 
 }  // namespace
 }  // namespace stepcast

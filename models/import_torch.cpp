@@ -40,8 +40,7 @@ Imported import_archive(const std::vector<std::string>& paths, const ImportTexts
   return imported;
 }
 
-const Registration<Importer> kTorch{importers(),
-                                    {.name = "torch", .value = {is_archive, import_archive}, .order = 1}};
+const Registration<Importer> kTorch{importers(), "torch", {is_archive, import_archive}, 1};
 
 }  // namespace
 }  // namespace stepcast

@@ -47,7 +47,7 @@ Drawing draw(const FigureInput& input) {
                        input, panel_of);
 }
 
-const Registration<Figure> kAccuracy{figures(), {.name = "accuracy", .value = draw, .order = 10}};
+const Registration<Figure> kAccuracy{figures(), "accuracy", draw, 10};
 
 }  // namespace
 }  // namespace stepcast

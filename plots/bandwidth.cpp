@@ -90,7 +90,7 @@ Drawing draw(const FigureInput& input) {
   return sheet.drawing();
 }
 
-const Registration<Figure> kBandwidth{figures(), {.name = "bandwidth", .value = draw, .order = 12}};
+const Registration<Figure> kBandwidth{figures(), "bandwidth", draw, 12};
 
 }  // namespace
 }  // namespace stepcast

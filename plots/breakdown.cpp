@@ -60,7 +60,7 @@ Drawing draw(const FigureInput& input) {
   return draw_by_model(sheet, input, panel_of);
 }
 
-const Registration<Figure> kBreakdown{figures(), {.name = "breakdown", .value = draw, .order = 11}};
+const Registration<Figure> kBreakdown{figures(), "breakdown", draw, 11};
 
 }  // namespace
 }  // namespace stepcast

@@ -141,7 +141,7 @@ Drawing draw(const FigureInput& input) {
   return sheet.drawing();
 }
 
-const Registration<Figure> kMemory{figures(), {.name = "memory", .value = draw, .order = 15}};
+const Registration<Figure> kMemory{figures(), "memory", draw, 15};
 
 }  // namespace
 }  // namespace stepcast

@@ -71,7 +71,7 @@ Drawing draw(const FigureInput& input) {
   return draw_chart(chart);
 }
 
-const Registration<Figure> kMicrobatches{figures(), {.name = "microbatches", .value = draw, .order = 16}};
+const Registration<Figure> kMicrobatches{figures(), "microbatches", draw, 16};
 
 }  // namespace
 }  // namespace stepcast

@@ -45,7 +45,7 @@ Drawing draw(const FigureInput& input) {
   return draw_chart(chart);
 }
 
-const Registration<Figure> kProgress{figures(), {.name = "progress", .value = draw, .order = 19}};
+const Registration<Figure> kProgress{figures(), "progress", draw, 19};
 
 }  // namespace
 }  // namespace stepcast

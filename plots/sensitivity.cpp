@@ -116,7 +116,7 @@ Drawing draw(const FigureInput& input) {
   return drawing;
 }
 
-const Registration<Figure> kSensitivity{figures(), {.name = "sensitivity", .value = draw, .order = 18}};
+const Registration<Figure> kSensitivity{figures(), "sensitivity", draw, 18};
 
 }  // namespace
 }  // namespace stepcast

@@ -38,7 +38,7 @@ Drawing draw(const FigureInput& input) {
   return draw_chart(chart);
 }
 
-const Registration<Figure> kSpeedup{figures(), {.name = "speedup", .value = draw, .order = 13}};
+const Registration<Figure> kSpeedup{figures(), "speedup", draw, 13};
 
 }  // namespace
 }  // namespace stepcast

@@ -241,7 +241,7 @@ Drawing draw(const FigureInput& input) {
   return sheet.drawing();
 }
 
-const Registration<Figure> kTimeline{figures(), {.name = "timeline", .value = draw, .order = 14}};
+const Registration<Figure> kTimeline{figures(), "timeline", draw, 14};
 
 }  // namespace
 }  // namespace stepcast

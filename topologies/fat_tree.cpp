@@ -81,7 +81,7 @@ void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, co
 }
 
 const Registration<NetworkKind> kFatTree{
-    network_kinds(), {.name = "fat_tree", .value = {.keys = {"k"}, .generate = generate_fat_tree}}};
+    network_kinds(), "fat_tree", {.keys = {"k"}, .generate = generate_fat_tree}};
 
 }  // namespace
 }  // namespace stepcast

@@ -395,7 +395,7 @@ struct XmlHost {
 };
 
 const Registration<Importer> kNcclXml{
-    importers(), {.name = "nccl-xml", .value = {is_nccl_xml, cluster_importer(read_nccl_xml)}, .order = 10}};
+    importers(), "nccl-xml", {is_nccl_xml, cluster_importer(read_nccl_xml)}, 10};
 
 }  // namespace
 

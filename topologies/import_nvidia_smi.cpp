@@ -270,8 +270,7 @@ struct MatrixReader {
 };
 
 const Registration<Importer> kNvidiaSmi{
-    importers(),
-    {.name = "nvidia-smi", .value = {is_nvidia_smi, cluster_importer(read_nvidia_smi)}, .order = 30}};
+    importers(), "nvidia-smi", {is_nvidia_smi, cluster_importer(read_nvidia_smi)}, 30};
 
 }  // namespace
 

@@ -14,8 +14,7 @@ Imported refuse(const std::vector<std::string>& paths, const ImportTexts& /*opti
   fail_at(paths.front(), {}, kNoXgmi);
 }
 
-const Registration<Importer> kRocmSmi{importers(),
-                                      {.name = "rocm-smi", .value = {is_rocm_smi, refuse}, .order = 20}};
+const Registration<Importer> kRocmSmi{importers(), "rocm-smi", {is_rocm_smi, refuse}, 20};
 
 }  // namespace
 }  // namespace stepcast

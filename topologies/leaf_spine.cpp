@@ -35,8 +35,8 @@ void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, 
 
 const Registration<NetworkKind> kLeafSpine{
     network_kinds(),
-    {.name = "leaf_spine",
-     .value = {.keys = {"ports_per_leaf", "spines"}, .has_uplinks = true, .generate = generate_leaf_spine}}};
+    "leaf_spine",
+    {.keys = {"ports_per_leaf", "spines"}, .has_uplinks = true, .generate = generate_leaf_spine}};
 
 }  // namespace
 }  // namespace stepcast

@@ -53,8 +53,8 @@ void generate_rails(const YamlNode& node, const ClusterSettings& settings, const
 
 const Registration<NetworkKind> kRails{
     network_kinds(),
-    {.name = "rails",
-     .value = {.keys = {"hosts_per_pod", "spines"}, .has_uplinks = true, .generate = generate_rails}}};
+    "rails",
+    {.keys = {"hosts_per_pod", "spines"}, .has_uplinks = true, .generate = generate_rails}};
 
 }  // namespace
 }  // namespace stepcast

@@ -11,8 +11,7 @@ void generate_star(const YamlNode& /*node*/, const ClusterSettings& /*settings*/
   for (const int port : network_ports(cluster)) join(cluster, port, hub, wire);
 }
 
-const Registration<NetworkKind> kStar{network_kinds(),
-                                      {.name = "star", .value = {.keys = {}, .generate = generate_star}}};
+const Registration<NetworkKind> kStar{network_kinds(), "star", {.keys = {}, .generate = generate_star}};
 
 }  // namespace
 }  // namespace stepcast

@@ -150,8 +150,7 @@ ExitCode run(const po::variables_map& options) {
   });
 }
 
-const Registration<Command> kBench{commands(),
-                                   {.name = "bench", .value = {.declare = declare, .run = run}, .order = 20}};
+const Registration<Command> kBench{commands(), "bench", {.declare = declare, .run = run}, 20};
 
 }  // namespace
 }  // namespace stepcast

@@ -235,7 +235,7 @@ ExitCode run(const po::variables_map& options) {
   });
 }
 
-const Registration<Command> kCalibrate{commands(), {.name = "calibrate", .value = {.run = run}, .order = 30}};
+const Registration<Command> kCalibrate{commands(), "calibrate", {.run = run}, 30};
 
 }  // namespace
 }  // namespace stepcast

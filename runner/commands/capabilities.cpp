@@ -32,8 +32,7 @@ ExitCode run(const po::variables_map& /*options*/) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kCapabilities{commands(),
-                                          {.name = "capabilities", .value = {.run = run}, .order = 90}};
+const Registration<Command> kCapabilities{commands(), "capabilities", {.run = run}, 90};
 
 }  // namespace
 }  // namespace stepcast

@@ -135,7 +135,7 @@ ExitCode run(const po::variables_map& values) {
   return action.second(values, words);
 }
 
-const Registration<Command> kLab{commands(), {.name = "lab", .value = {.run = run}, .order = 50}};
+const Registration<Command> kLab{commands(), "lab", {.run = run}, 50};
 
 }  // namespace
 }  // namespace stepcast

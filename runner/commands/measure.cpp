@@ -319,7 +319,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kMeasure{commands(), {.name = "measure", .value = {.run = run}, .order = 10}};
+const Registration<Command> kMeasure{commands(), "measure", {.run = run}, 10};
 
 }  // namespace
 }  // namespace stepcast

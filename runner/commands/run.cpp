@@ -344,8 +344,7 @@ ExitCode run(const po::variables_map& values) {
                   : run_for_real(values, model, training, schedule);
 }
 
-const Registration<Command> kRun{commands(),
-                                 {.name = "run", .value = {.declare = declare, .run = run}, .order = 40}};
+const Registration<Command> kRun{commands(), "run", {.declare = declare, .run = run}, 40};
 
 }  // namespace
 }  // namespace stepcast

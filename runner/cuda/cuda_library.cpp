@@ -194,10 +194,10 @@ class CudaCopies final : public DeviceCopies {
 
 const Registration<DeviceLibrary> kCuda{
     device_libraries(),
-    {.name = "cuda",
-     .value = {.open = [](int number) { return std::make_unique<ComputeStream>(number); },
-               .make_copies = [] { return std::make_unique<CudaCopies>(); },
-               .library = cuda_version()}}};
+    "cuda",
+    {.open = [](int number) { return std::make_unique<ComputeStream>(number); },
+     .make_copies = [] { return std::make_unique<CudaCopies>(); },
+     .library = cuda_version()}};
 
 }  // namespace
 }  // namespace stepcast

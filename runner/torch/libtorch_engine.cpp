@@ -19,16 +19,16 @@ void set_compute_threads(int threads) {
 namespace {
 
 const Registration<TorchEngine> kLibTorch{torch_engines(),
-                                          {.name = "libtorch",
-                                           .value = {.version = TORCH_VERSION,
-                                                     .set_compute_threads = set_compute_threads,
-                                                     .run_schedule = run_schedule,
-                                                     .require_reference = require_reference,
-                                                     .run_reference = run_reference,
-                                                     .measure_trace = measure_trace,
-                                                     .describe_script = describe_script,
-                                                     .prepare_scaled_copy = prepare_scaled_copy,
-                                                     .prepare_product = prepare_product}}};
+                                          "libtorch",
+                                          {.version = TORCH_VERSION,
+                                           .set_compute_threads = set_compute_threads,
+                                           .run_schedule = run_schedule,
+                                           .require_reference = require_reference,
+                                           .run_reference = run_reference,
+                                           .measure_trace = measure_trace,
+                                           .describe_script = describe_script,
+                                           .prepare_scaled_copy = prepare_scaled_copy,
+                                           .prepare_product = prepare_product}};
 
 }  // namespace
 }  // namespace stepcast

@@ -69,7 +69,7 @@ std::shared_ptr<Store> make_tcp_store(const RankContext& ranks, std::chrono::mil
   }
 }
 
-const Registration<StoreFactory> kTcp{stores(), {.name = "tcp", .value = make_tcp_store}};
+const Registration<StoreFactory> kTcp{stores(), "tcp", make_tcp_store};
 
 }  // namespace
 }  // namespace stepcast

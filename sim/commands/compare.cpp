@@ -116,7 +116,7 @@ ExitCode run(const po::variables_map& values) {
                                                                           : compare_results(values);
 }
 
-const Registration<Command> kCompare{commands(), {.name = "compare", .value = {.run = run}, .order = 21}};
+const Registration<Command> kCompare{commands(), "compare", {.run = run}, 21};
 
 }  // namespace
 }  // namespace stepcast

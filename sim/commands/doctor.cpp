@@ -73,7 +73,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kDoctor{commands(), {.name = "doctor", .value = {.run = run}, .order = 1}};
+const Registration<Command> kDoctor{commands(), "doctor", {.run = run}, 1};
 
 }  // namespace
 }  // namespace stepcast

@@ -126,7 +126,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kExplain{commands(), {.name = "explain", .value = {.run = run}, .order = 21}};
+const Registration<Command> kExplain{commands(), "explain", {.run = run}, 21};
 
 }  // namespace
 }  // namespace stepcast

@@ -90,8 +90,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kFit{commands(),
-                                 {.name = "fit", .value = {.declare = declare, .run = run}, .order = 13}};
+const Registration<Command> kFit{commands(), "fit", {.declare = declare, .run = run}, 13};
 
 }  // namespace
 }  // namespace stepcast

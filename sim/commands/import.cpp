@@ -56,8 +56,7 @@ std::string kinds_text() {
   return text;
 }
 
-const Registration<Command> kImport{
-    commands(), {.name = "import", .value = {.run = run, .ending = kinds_text}, .order = 24}};
+const Registration<Command> kImport{commands(), "import", {.run = run, .ending = kinds_text}, 24};
 
 }  // namespace
 }  // namespace stepcast

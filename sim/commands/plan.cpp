@@ -219,8 +219,7 @@ ExitCode run(const po::variables_map& values) {
   return outcome.ranked == 0 ? ExitCode::kFailed : ExitCode::kDone;
 }
 
-const Registration<Command> kPlan{commands(),
-                                  {.name = "plan", .value = {.declare = declare, .run = run}, .order = 22}};
+const Registration<Command> kPlan{commands(), "plan", {.declare = declare, .run = run}, 22};
 
 }  // namespace
 }  // namespace stepcast

@@ -151,7 +151,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kPlot{commands(), {.name = "plot", .value = {.run = run}, .order = 22}};
+const Registration<Command> kPlot{commands(), "plot", {.run = run}, 22};
 
 }  // namespace
 }  // namespace stepcast

@@ -143,9 +143,9 @@ ExitCode run(const po::variables_map& values) {
 
 const Registration<Command> kPredict{
     commands(),
-    {.name = "predict",
-     .value = {.declare = declare, .run = run, .topics = {{"conventions", conventions_text}}},
-     .order = 20}};
+    "predict",
+    {.declare = declare, .run = run, .topics = {{"conventions", conventions_text}}},
+    20};
 
 }  // namespace
 

@@ -96,7 +96,7 @@ ExitCode run(const po::variables_map& values) {
   return show_foreign(file, kind, options);
 }
 
-const Registration<Command> kShow{commands(), {.name = "show", .value = {.run = run}, .order = 24}};
+const Registration<Command> kShow{commands(), "show", {.run = run}, 24};
 
 }  // namespace
 }  // namespace stepcast

@@ -380,10 +380,7 @@ ExitCode run(const po::variables_map& values) {
 }
 
 const Registration<Command> kStudy{
-    commands(),
-    {.name = "study",
-     .value = {.declare = declare, .run = run, .topics = {{"columns", column_table}}},
-     .order = 25}};
+    commands(), "study", {.declare = declare, .run = run, .topics = {{"columns", column_table}}}, 25};
 
 }  // namespace
 }  // namespace stepcast

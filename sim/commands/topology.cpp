@@ -50,7 +50,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kTopology{commands(), {.name = "topology", .value = {.run = run}, .order = 23}};
+const Registration<Command> kTopology{commands(), "topology", {.run = run}, 23};
 
 }  // namespace
 }  // namespace stepcast

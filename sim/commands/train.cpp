@@ -103,8 +103,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kTrain{commands(),
-                                   {.name = "train", .value = {.declare = declare, .run = run}, .order = 23}};
+const Registration<Command> kTrain{commands(), "train", {.declare = declare, .run = run}, 23};
 
 }  // namespace
 

@@ -265,8 +265,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kValidate{
-    commands(), {.name = "validate", .value = {.declare = declare, .run = run}, .order = 22}};
+const Registration<Command> kValidate{commands(), "validate", {.declare = declare, .run = run}, 22};
 
 }  // namespace
 }  // namespace stepcast

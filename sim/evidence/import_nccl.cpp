@@ -170,7 +170,7 @@ Imported import_collectives(const std::vector<std::string>& paths, const ImportT
 }
 
 const Registration<Importer> kNcclTests{
-    importers(), {.name = "nccl-tests", .value = {is_measured_collectives, import_collectives}, .order = 40}};
+    importers(), "nccl-tests", {is_measured_collectives, import_collectives}, 40};
 
 }  // namespace
 }  // namespace stepcast

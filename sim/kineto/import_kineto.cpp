@@ -286,8 +286,7 @@ Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts&
   return imported;
 }
 
-const Registration<Importer> kKineto{importers(),
-                                     {.name = "kineto", .value = {is_kineto, import_kineto}, .order = 5}};
+const Registration<Importer> kKineto{importers(), "kineto", {is_kineto, import_kineto}, 5};
 
 }  // namespace
 }  // namespace stepcast
