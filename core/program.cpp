@@ -7,10 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <boost/algorithm/string/replace.hpp>
-
 #include <algorithm>
 #include <array>
+#include <boost/algorithm/string/replace.hpp>
 #include <cctype>
 #include <cerrno>
 #include <csignal>
@@ -165,7 +164,7 @@ std::vector<int> ChildProcess::descriptors() const {
 
 void ChildProcess::read() {
   std::array<char, 65536> piece{};
-  for (auto [descriptor, text] : {std::pair(&output_, &output), std::pair(&errors_, &errors)}) {
+  for (auto [descriptor, text] : {std::pair(&output_, &output), std::pair(&errors_, &errors)})
     while (*descriptor >= 0) {
       const ssize_t count = ::read(*descriptor, piece.data(), piece.size());
       if (count < 0 && errno == EINTR) continue;
@@ -173,7 +172,6 @@ void ChildProcess::read() {
       if (count == 0) ::close(std::exchange(*descriptor, -1));
       text->append(piece.data(), static_cast<std::size_t>(count));
     }
-  }
 }
 
 void ChildProcess::take_status(int status) {

@@ -26,12 +26,11 @@ std::string Table::text() const {
   const std::size_t columns = rows_.front().size();
   std::vector<std::size_t> width(columns, 0);
   std::vector<bool> right(columns, true);
-  for (const auto& row : rows_) {
+  for (const auto& row : rows_)
     for (std::size_t c = 0; c < columns; ++c) {
       width[c] = std::max(width[c], characters_of(row[c]));
       if (&row != &rows_.front() && !is_number(row[c])) right[c] = false;
     }
-  }
   std::string text;
   for (const auto& row : rows_) {
     std::string line;

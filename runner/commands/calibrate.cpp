@@ -128,13 +128,12 @@ std::map<std::string, BytesPerSecond> wires(const std::optional<Cluster>& cluste
   if (!cluster) return result;
   const std::vector<int> nodes = place_ranks(*cluster, world_size);
   const Paths paths(*cluster);
-  for (const ProbedPair& pair : pairs) {
+  for (const ProbedPair& pair : pairs)
     for (const Hop& hop : paths.between(nodes[pair.ranks.first], nodes[pair.ranks.second])) {
       const BytesPerSecond bandwidth = cluster->links[hop.link].bandwidth;
       const auto [least, first] = result.try_emplace(pair.path_class, bandwidth);
       least->second = std::min(least->second, bandwidth);
     }
-  }
   return result;
 }
 

@@ -137,7 +137,7 @@ void start_interfaces(const LabPlan& plan) {
                 " addrgenmode none up\n";
   std::string queues;
   const TokenBuckets buckets(plan.slowest_link);
-  for (const LabLink& link : plan.links) {
+  for (const LabLink& link : plan.links)
     for (const LabEnd& end : {link.a, link.b}) {
       if (end.bridge < 0) {
         call_batch("tc", end.space, shaping(end.interface, link.bandwidth, buckets));
@@ -147,7 +147,6 @@ void start_interfaces(const LabPlan& plan) {
           "link set " + end.interface + " addrgenmode none master " + plan.bridges[end.bridge] + " up\n";
       queues += shaping(end.interface, link.bandwidth, buckets);
     }
-  }
   if (!switches.empty()) call_batch("ip", plan.switches, switches);
   if (!queues.empty()) call_batch("tc", plan.switches, queues);
   for (const LabHost& host : plan.hosts)
