@@ -22,6 +22,20 @@ TEST_CASE("values of members and functions are in the order of the items") {
   CHECK(sum_of(std::vector<Row>(), &Row::value) == 0.0);
 }
 
+TEST_CASE("items for which a condition holds are copied in their order") {
+  CHECK(filtered(std::vector{5, 2, 7}, [](int i) { return i > 4; }) == std::vector{5, 7});
+  CHECK(transformed(filtered(kRows, [](const Row& row) { return row.name == "b"; }), &Row::value) ==
+        std::vector{1.5, 4.0});
+}
+
+TEST_CASE("numbered items are those of the container") {
+  std::vector<int> items{5, 2};
+  for (const auto [i, item] : enumerated(items)) item += static_cast<int>(10 * i);
+  CHECK(items == std::vector{5, 12});
+  const std::vector<int> none;
+  for (const auto [i, item] : enumerated(none)) FAIL("item " << i << ": " << item);
+}
+
 TEST_CASE("a name that no item has is an error with the nearest") {
   CHECK(named(kRows, &Row::name, "row", "a").value == 2.0);
   CHECK_THROWS_WITH(named(kRows, &Row::name, "row", "c"), Catch::Contains("unknown row 'c'"));

@@ -18,6 +18,14 @@ TEST_CASE("entries are ordered by number, then by name, however they were added"
   CHECK_THROWS_WITH(registry.find("bb"), Catch::Contains("thing") && Catch::Contains("did you mean 'b'"));
 }
 
+TEST_CASE("what has no description is registered by name, value and order") {
+  Registry<int> registry("thing");
+  const Registration<int> last{registry, "a", 1, 2}, first{registry, "b", 2};
+  CHECK(registry.names() == std::vector<std::string>{"b", "a"});
+  CHECK(registry.find("a") == 1);
+  CHECK(registry.entries().front().description.empty());
+}
+
 TEST_CASE("registering a name twice is an error in every build") {
   Registry<int> registry("thing");
   registry.add({.name = "twice", .description = "", .value = 1});
