@@ -104,12 +104,14 @@ struct Combine {
 };
 
 /// Gradient of an FSDP unit *= scale: the division around its reduce-scatter, of the whole array or of the
-/// own shard. With `adds`: shard += scale * incoming shard, which is freed.
+/// own shard. With `adds`: shard += scale * incoming shard, which is freed. With `of_whole` the own part of
+/// the whole array is in its place: shard = scale * part, or with `adds` shard += scale * part.
 struct ScaleUnit {
   int unit = 0;
   double scale = 1.0;
   bool shard = false;
   bool adds = false;
+  bool of_whole = false;
 };
 
 /// Frees the whole parameters or gradients of an FSDP unit, or allocates and zeroes its gradients. (The

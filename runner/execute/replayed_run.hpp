@@ -129,10 +129,10 @@ class ReplayedProgram final : public ProgramRunner {
   Function resolve(const ScaleUnit& action) {
     const UnitArrays of = unit(action.unit);
     return [array = action.shard ? of.gradient_shard : of.gradients, of, action] {
-      if (action.adds)
-        add_scaled(array, of.incoming_shard, action.scale);
-      else
-        copy_scaled(array, array, action.scale);
+      const Array from = action.of_whole ? of.gradients.part(0, array.count)
+                         : action.adds   ? of.incoming_shard
+                                         : array;
+      (action.adds ? add_scaled : copy_scaled)(array, from, action.scale);
     };
   }
 

@@ -248,7 +248,9 @@ class CompiledProgram final : public ProgramRunner {
 
   Function resolve(const ScaleUnit& action) {
     return [&unit = shards(action.unit), action] {
-      if (action.adds)
+      if (action.of_whole)
+        unit.keep_part(action.scale, action.adds);
+      else if (action.adds)
         unit.add_incoming(action.scale);
       else
         unit.scale_gradients(action.scale, action.shard);

@@ -34,7 +34,7 @@ class UnitShards {
   };
   /// \param index of this rank among `unit.shards`
   UnitShards(TorchModel& model, const FsdpUnit& unit, int index, Freed freed)
-      : is_alone_(unit.alone()), has_master_(model.dtypes().master && unit.trains()) {
+      : index_(index), is_alone_(unit.alone()), has_master_(model.dtypes().master && unit.trains()) {
     const torch::NoGradGuard no_grad;
     {
       const MemoryScope scope(MemoryCategory::kParameters);
@@ -92,6 +92,15 @@ class UnitShards {
     gradient_shard_.add_(incoming_shard_, scale);
     incoming_shard_.reset();
   }
+  /// Sets the shard to the own part of the whole gradients, or adds that.
+  void keep_part(double scale, bool adds) {
+    const std::int64_t shard = gradient_shard_.numel();
+    const torch::Tensor part = flat_gradients_.narrow(0, index_ * shard, shard);
+    if (adds)
+      gradient_shard_.add_(part, scale);
+    else
+      at::mul_out(gradient_shard_, part, torch::scalar_tensor(scale, part.options()));
+  }
   /// Allocates the gradients if they are sharded, and zeroes them.
   void zero_gradients() {
     if (optimizer_ != nullptr && !is_alone_) take_memory(flat_gradients_, MemoryCategory::kGradients);
@@ -133,6 +142,7 @@ class UnitShards {
     if (has_master_) own_place_.copy_(parameter_shard_);
   }
 
+  int index_;
   bool is_alone_;
   bool has_master_;
   torch::Tensor flat_parameters_;

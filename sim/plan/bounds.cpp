@@ -292,13 +292,15 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
   const auto first = static_cast<std::size_t>(range.first);
   const SegmentBytes& held = memory_.segment_bytes(view.model);
   const Layout::Gather gathered = view.layout.gather;
-  const CollectiveKind kind =
-      gathered == Layout::Gather::kNever ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter;
+  const CollectiveKind kind = gathered == Layout::Gather::kNever || view.layout.all_reduces
+                                  ? CollectiveKind::kAllReduce
+                                  : CollectiveKind::kReduceScatter;
   const double reduced = std::max(links_.pieces_s(kind, Bytes(held.dense.reduced.of(range)), replicas),
                                   links_.pieces_s(kind, Bytes(held.experts.reduced.of(range)), others));
   // A segment that reduces nothing ends its backward after the gradients of the others.
   const double tail =
-      std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas), reduced - backward_s);
+      std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas),
+               reduced - (view.layout.waits && view.layout.keeps_gradients ? 0.0 : backward_s));
   if (gathered != Layout::Gather::kAfterUpdate) return tail + updates_s;
   // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
   // not.

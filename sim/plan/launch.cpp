@@ -88,7 +88,8 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
     values.set(flag, is_set ? "yes" : "no");
   }
   values.set("frozen", std::ranges::any_of(model.parameters, &Parameter::frozen) ? "yes" : "no");
-  for (const char* option : {"messages", "backward-prefetch", "gather-parameters", "compiled"})
+  for (const char* option :
+       {"messages", "backward-prefetch", "gather-parameters", "reduce-by", "reduce-when", "compiled"})
     values.set(option, plan.text(option));
   add_stages(plan, values);
   add_precision(precision, values);

@@ -15,7 +15,7 @@ Layout layout_of(const Plan& plan) {
   else if (!plan.text("shard").empty())
     layout = zero_layout(3);
   else if (!plan.text("zero").empty() && plan.text("zero") != "0")
-    layout = zero_layout(plan.number("zero"), plan.text("gather-parameters") == "forward");
+    layout = zero_layout(plan.number("zero"), plan);
   layout.replicas = plan.copies();
   layout.shards = plan.number("data") * plan.number("context") / layout.replicas;
   return layout;

@@ -171,9 +171,6 @@ const Model* PlanModels::part(const Plan& plan) {
       if (names_of_parts().contains(name)) key.append("/").append(name).append("=").append(value);
   if (const auto found = parts_.find(key); found != parts_.end())
     return found->second ? &*found->second : nullptr;
-  if (plan.text("dispatch-overlap") == "micro-batches")
-    throw UsageError(
-        "--dispatch-overlap micro-batches has no bounds here; forecast single plans with predict");
   Execution execution;
   for (const ExecutionOption& option : execution_options())
     if (const std::string& text = plan.text(option.name); !text.empty())

@@ -96,9 +96,14 @@ int sharing_ranks(const Plan& plan, int data) {
   return data * plan.number("context") * plan.number("tensor");
 }
 
+/// All-to-alls beside another micro-batch: needs ranks that share experts, several micro-batches, no
+/// recomputed blocks and, in a pipeline, `interleaved`.
+bool overlaps_micro_batches(const Plan& plan) { return plan.text("dispatch-overlap") == "micro-batches"; }
+
 Values experts(PlanModels& models, const Plan& plan) {
   if (!models.whole().has_experts()) return kDoesNotApply;
   Values all = shares(models, plan, "expert", sharing_ranks(plan, plan.number("data")));
+  if (overlaps_micro_batches(plan)) std::erase(all, "1");
   // Without data parallelism nothing sums the gradients of ranks with the same experts.
   if (plan.number("data") * plan.number("context") == 1)
     std::erase_if(all, [&](const std::string& value) {
@@ -165,7 +170,9 @@ Values hybrid_stages(PlanModels& models, const Plan& plan) {
 }
 
 Values micro_batches(PlanModels& models, const Plan& plan) {
-  return divisors(models.problem().samples / plan.number("data"));
+  Values all = divisors(models.problem().samples / plan.number("data"));
+  if (overlaps_micro_batches(plan)) std::erase(all, "1");
+  return all;
 }
 
 /// Reductions of gradients after each micro-batch instead of the last one.
@@ -182,7 +189,7 @@ Values recomputations(PlanModels& models, Plan plan) {
     plan.values["recompute"] = value;
     return models.part(plan) == nullptr;
   });
-  if (plan.text("graph") == "layer") return all;
+  if (plan.text("graph") == "layer" || overlaps_micro_batches(plan)) return all;
   all.push_back("full");
   if (plan.text("sharding") == "full_shard") return all;
   const int blocks = block_count(models.whole()) / plan.number("pipeline");
@@ -196,6 +203,7 @@ Values schedules(PlanModels& models, const Plan& plan) {
   const int stages = plan.number("pipeline"), parts = plan.number("micro-batches");
   if (parts % std::max(1, parts / stages) != 0 || block_count(models.whole()) < 2 * stages)
     std::erase(all, "interleaved");
+  if (overlaps_micro_batches(plan)) std::erase_if(all, [](const auto& one) { return one != "interleaved"; });
   return all;
 }
 

@@ -44,7 +44,8 @@ BucketLimits bucket_limits(StrategyOptions& options) {
   if (options.text("framework") == "torch-1" && !options.given("first-bucket-cap"))
     options.settle("first-bucket-cap", kFirstBucketCap);
   options.drop({"framework"});
-  return {options.bytes("first-bucket-cap"), options.bytes("bucket-cap"), options.text("compress") == "fp16"};
+  return {options.bytes("first-bucket-cap"), options.bytes("bucket-cap"), options.text("compress") == "fp16",
+          options.text("reduce-when") == "waited"};
 }
 
 std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
@@ -91,6 +92,7 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
       schedule_(schedule),
       group_(group),
       ranks_(ranks),
+      waits_(limits.waits),
       in_place_(step.model().transformer_engine() &&
                 step.model().precision.gradients == step.model().precision.reduction),
       first_(schedule.buckets.size()),
@@ -131,12 +133,21 @@ void BucketedReduction::copy_in(int tensor, int backward, bool hook) {
                                .within = hook ? backward : -1,
                                .ready_tensor = hook ? tensor : -1,
                                .memory_traffic = traffic}));
-  if (pending.size() < bucket.tensors.size() || step_.model().replicas(parameter, ranks_) == 1) return;
-  const Collective call{CollectiveKind::kAllReduce, bucket.message(), group_, 0, BucketArray{index}};
-  pending = {step_.add_collective("all_reduce/bucket" + std::to_string(number), call, pending)};
+  if (!waits_ && pending.size() == bucket.tensors.size()) reduce(number);
+}
+
+void BucketedReduction::reduce(std::size_t number) {
+  const Bucket& bucket = schedule_.buckets[number];
+  if (step_.model().replicas(step_.model().parameters[bucket.tensors.front()], ranks_) == 1) return;
+  std::vector<int>& pending = pending_[number - first_];
+  const Collective call{CollectiveKind::kAllReduce, bucket.message(), group_, 0,
+                        BucketArray{static_cast<int>(number)}};
+  pending = {step_.add_collective("all_reduce/bucket" + std::to_string(number), call,
+                                  waits_ ? step_.latest() : pending)};
 }
 
 void BucketedReduction::copy_out() {
+  for (std::size_t own = 0; waits_ && own < pending_.size(); ++own) reduce(first_ + own);
   for (std::size_t own = 0; own < pending_.size(); ++own) {
     const std::size_t number = first_ + own;
     const Bucket& bucket = schedule_.buckets[number];

@@ -7,11 +7,12 @@
 
 namespace stepcast {
 
-/// Sizes at which buckets close, and their dtype.
+/// Sizes at which buckets close, their dtype, and when they are reduced.
 struct BucketLimits {
   Bytes first_cap;
   Bytes cap;
-  bool half = false;  ///< float16
+  bool half = false;   ///< float16
+  bool waits = false;  ///< after the backward
 };
 
 /// Limits of the bucket layout as PyTorch understands `bucket_cap_mb`. Without it the first bucket closes at
@@ -42,7 +43,8 @@ std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& s
 /// by pipelines whose stages have replicas.
 ///
 /// In the last micro-batch's backward each gradient is copied into its bucket when it is ready, divided by
-/// the number of ranks on the way. The all-reduce of a full bucket starts on the communication stream.
+/// the number of ranks on the way. The all-reduce of a full bucket starts on the communication stream, with
+/// `reduce-when: waited` after the backward.
 /// Gradients become ready in the order of the buckets, so buckets are launched in order. After the backward
 /// each bucket is waited for and copied back, in order.
 ///
@@ -63,11 +65,14 @@ class BucketedReduction {
  private:
   /// \param hook true: runs inside the backward; false: after it
   void copy_in(int tensor, int backward, bool hook);
+  /// Launches the all-reduce of a full bucket, if replicas share it.
+  void reduce(std::size_t number);
 
   LocalStep& step_;
   Schedule& schedule_;
   int group_;
   int ranks_;
+  bool waits_;
   bool in_place_;                       ///< Megatron's gradients are the buckets, which are scaled
   std::size_t first_;                   // of its buckets in the Schedule
   std::vector<std::size_t> bucket_of_;  // by parameter

@@ -57,7 +57,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   const BucketLimits limits = bucket_limits(options);
   const bool reduces_each = reduces_each_micro_batch(options, config, stage);
   if (stage > 0) {
-    Layout layout = zero_layout(stage, options.text("gather-parameters") == "forward");
+    Layout layout = zero_layout(stage, options);
     layout.reduces_each = reduces_each;
     layout.shards = config.world_size;
     UnitStep units(step, schedule, layout, zero_units(step, layout, limits));

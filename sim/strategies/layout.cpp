@@ -111,7 +111,7 @@ void require_sharing(const Model& model, const std::string& given, int replicas,
 int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   const std::string stage = options.text("zero");
   if (stage == "0" || stage == kWholeParameters)
-    options.refuse({"gather-parameters"}, "without --zero 1 or 2");
+    options.refuse({"gather-parameters", "reduce-by"}, "without --zero 1 or 2");
   if (stage == "0") {
     options.drop({"zero"});
     return 0;
@@ -128,10 +128,8 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   return std::stoi(stage);
 }
 
-Layout zero_layout(int stage, bool in_forward) {
-  return {.gather = stage == 3   ? Layout::Gather::kStep
-                    : in_forward ? Layout::Gather::kNextStep
-                                 : Layout::Gather::kAfterUpdate,
+Layout zero_layout(int stage) {
+  return {.gather = stage == 3 ? Layout::Gather::kStep : Layout::Gather::kAfterUpdate,
           .keeps_gradients = stage == 1};
 }
 

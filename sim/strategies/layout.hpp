@@ -45,6 +45,8 @@ struct Layout {
   bool reduces_each = false;    ///< every micro-batch reduces; false: the last one
   bool averages_each = true;    ///< replicas average after each reduction; false: the sum of all
   bool fsdp = false;            ///< order and divisions of PyTorch's FSDP; false: ZeRO, stages in shards
+  bool all_reduces = false;     ///< a rank keeps its part of an all-reduce; false: of a reduce-scatter
+  bool waits = false;           ///< nothing computes beside a reduction
   bool adds_ties = false;       ///< gradients of tied weights are added to another stage's before the update
   int shards = 1;               ///< ranks that share one copy; with kNever those that reduce together
   int group = 0;                ///< of these ranks, as in a Collective
@@ -70,8 +72,17 @@ void require_sharing(const Model& model, const std::string& given, int replicas,
 /// \throws UsageError for a single replica, without an optimizer, or with --compress fp16
 int zero_stage(StrategyOptions& options, const Model& model, int replicas);
 
-/// Layout of ZeRO 1 and 2, and of 3 in a pipeline. \param in_forward --gather-parameters forward
-Layout zero_layout(int stage, bool in_forward = false);
+/// Layout of ZeRO 1 and 2, and of 3 in a pipeline.
+Layout zero_layout(int stage);
+/// The same of ZeRO 1 and 2 with these options. \param options of a strategy or a plan
+template <class Options>
+Layout zero_layout(int stage, const Options& options) {
+  Layout layout = zero_layout(stage);
+  if (options.text("gather-parameters") == "forward") layout.gather = Layout::Gather::kNextStep;
+  layout.all_reduces = options.text("reduce-by") == "all-reduce";
+  layout.waits = options.text("reduce-when") == "waited";
+  return layout;
+}
 /// Layout of FSDP without ranks. \param sharding `full_shard`, `shard_grad_op` or `no_shard`
 /// \param accumulate `last`, `every`, `shard-then-replicas`; "" with one micro-batch
 Layout fsdp_layout(const std::string& sharding, const std::string& accumulate);

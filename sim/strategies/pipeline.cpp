@@ -78,8 +78,8 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
   if (pipeline.waited && (pipeline.shape.schedule == "interleaved" || pipeline.shape.schedule == "zb-h1"))
     throw UsageError("--messages waited requires --schedule 1f1b or gpipe; {} receives ahead",
                      pipeline.shape.schedule);
-  const std::vector<std::string> reductions{
-      "zero", "gather-parameters", "bucket-cap", "first-bucket-cap", "framework", "compress"};
+  const std::vector<std::string> reductions{"zero",       "gather-parameters", "reduce-by", "reduce-when",
+                                            "bucket-cap", "first-bucket-cap",  "framework", "compress"};
   if (pipeline.shards > 1) {
     const std::string given = "--mesh " + pipeline.config.mesh.text();
     if (pipeline.forward_only)
@@ -88,11 +88,12 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
     options.refuse(reductions,
                    "with --mesh shard, where parameters, gradients and optimizer are sharded by blocks");
     pipeline.zero = 3;
+    pipeline.layout = zero_layout(3);
     pipeline.buckets.emplace();
   } else if (pipeline.peers() > 1 && !pipeline.forward_only) {
     pipeline.zero = zero_stage(options, pipeline.model, pipeline.peers());
-    pipeline.gathers_in_forward =
-        pipeline.zero > 0 && pipeline.zero != kWholeStage && options.text("gather-parameters") == "forward";
+    if (pipeline.zero > 0 && pipeline.zero != kWholeStage)
+      pipeline.layout = zero_layout(pipeline.zero, options);
     pipeline.buckets = bucket_limits(options);
   } else {
     options.refuse(

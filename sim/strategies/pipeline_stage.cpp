@@ -59,7 +59,7 @@ class StageProgram {
 
  private:
   static Layout layout_of(const Pipeline& pipeline, const Schedule& schedule, int stage) {
-    Layout layout = zero_layout(pipeline.zero, pipeline.gathers_in_forward);
+    Layout layout = pipeline.layout;
     layout.group = 1 + stage;
     layout.shards = pipeline.peers();
     layout.adds_ties = std::ranges::any_of(pipeline.ties, [stage](const auto& tie) {

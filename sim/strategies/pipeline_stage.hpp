@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/strategies/bucketed_reduction.hpp"
+#include "sim/strategies/layout.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/strategy.hpp"
 
@@ -24,7 +25,7 @@ struct Pipeline {
   std::vector<std::vector<int>> chunks{};  ///< segments by chunk
   std::optional<BucketLimits> buckets{};   ///< set if stages have replicas that train
   int zero = 0;                            ///< ZeRO stage of the replicas; 3: everything is sharded
-  bool gathers_in_forward = false;         ///< with ZeRO 1 and 2
+  Layout layout{};                         ///< of these, without ranks
   /// Tensors that one stage owns and another one uses (embedding and head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
   int first_tie_group = 0;  ///< families, as in a Collective: one per tie

@@ -41,16 +41,27 @@ void UnitOperations::zero_gradients(std::size_t index, bool allocates, std::vect
       std::move(after), std::move(memory));
 }
 
-void UnitOperations::finish(const Reduction& one, double factor, bool sends) {
-  std::vector<MemoryChange> memory;
-  if (!copies())
-    memory = {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(one.unit).gradients()}};
-  add("free_grad", one.unit, UnitMemory{static_cast<int>(one.unit), UnitMemory::What::kFreeGradients},
-      {one.call}, std::move(memory));
+void UnitOperations::finish(const Reduction& one, double factor, const Layout& layout, bool sends) {
+  const auto index = static_cast<int>(one.unit);
   const Bytes shard = unit(one.unit).gradient_shard();
-  if (one.adds && !sends)  // shard += factor * incoming shard, which is freed
-    add("add_shard", one.unit,
-        ScaleUnit{.unit = static_cast<int>(one.unit), .scale = factor, .shard = true, .adds = true}, {},
+  const bool adds = one.adds && !sends;
+  if (layout.all_reduces) {
+    std::vector<MemoryChange> own;
+    if (sends) own = {{.category = MemoryCategory::kGradients, .size = shard}};
+    add("keep_shard", one.unit,
+        ScaleUnit{.unit = index, .scale = factor, .shard = true, .adds = adds, .of_whole = true}, {one.call},
+        std::move(own), (adds ? 3.0 : 2.0) * shard);
+    factor = 1.0;
+  }
+  if (!layout.keeps_gradients) {
+    std::vector<MemoryChange> memory;
+    if (!copies())
+      memory = {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(one.unit).gradients()}};
+    add("free_grad", one.unit, UnitMemory{index, UnitMemory::What::kFreeGradients}, {one.call},
+        std::move(memory));
+  }
+  if (adds && !layout.all_reduces)  // shard += factor * incoming shard, which is freed
+    add("add_shard", one.unit, ScaleUnit{.unit = index, .scale = factor, .shard = true, .adds = true}, {},
         {{.category = MemoryCategory::kGradients, .size = -1.0 * shard, .at_end = true}}, 5.0 * shard);
   else
     scale(one.unit, factor, true);
@@ -64,11 +75,12 @@ void UnitOperations::scale(std::size_t index, double factor, bool shard) {
       2.0 * (shard ? unit(index).gradient_shard() : unit(index).accumulated()));
 }
 
-int UnitOperations::reduce(std::size_t index, const std::vector<int>& after, bool incoming) {
-  const bool sharded = unit(index).sharded;
+int UnitOperations::reduce(std::size_t index, const std::vector<int>& after, bool all, bool incoming) {
+  const bool scatters = unit(index).sharded && !all;
+  incoming = incoming && scatters;
   const int call =
-      step_.add_collective(numbered((sharded ? "reduce_scatter/" : "all_reduce/") + unit(index).name),
-                           {.kind = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+      step_.add_collective(numbered((scatters ? "reduce_scatter/" : "all_reduce/") + unit(index).name),
+                           {.kind = scatters ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
                             .message = unit(index).message(),
                             .group = unit(index).group,
                             .payload = UnitGradients{.unit = static_cast<int>(index), .incoming = incoming}},
@@ -77,7 +89,7 @@ int UnitOperations::reduce(std::size_t index, const std::vector<int>& after, boo
     step_.change_memory(
         call, {.category = MemoryCategory::kGradients, .size = size, .at_end = at_end, .term = term});
   };
-  if (copies() && sharded) {
+  if (copies() && scatters) {
     constexpr const char* kInput = "copied for their reduction";
     change(unit(index).message(), false, kInput);
     change(-1.0 * unit(index).gradients(), false);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/strategies/layout.hpp"
 #include "sim/strategies/local_step.hpp"
 
 namespace stepcast {
@@ -32,17 +33,19 @@ class UnitOperations {
   void zero_gradients(std::size_t index, bool allocates, std::vector<int> after = {});
   /// Divides whole gradients, or the own shard of them; by 1 not.
   void scale(std::size_t index, double factor, bool shard = false);
-  /// Reduce-scatter of gradients, without shards an all-reduce. With copies() its input, in the dtype of the
-  /// reduction, takes the place of the gradients. \param incoming the shard gets its own array
-  int reduce(std::size_t index, const std::vector<int>& after, bool incoming = false);
+  /// Reduce-scatter of gradients; without shards, or with `all`, an all-reduce. With copies() its input, in
+  /// the dtype of the reduction, takes the place of the gradients. \param incoming the shard gets its own
+  /// array
+  int reduce(std::size_t index, const std::vector<int>& after, bool all, bool incoming);
   /// All-reduce of the shard over the ranks that have the same one. \param name `all_reduce/UNIT`
   int reduce_shard(std::size_t index, int group, const std::vector<int>& after, const std::string& name,
                    bool incoming = false);
   /// Brings the shard from the host and gathers it. Returns the all-gather.
   int fetch_shard(std::size_t index);
-  /// Waits for a reduction and frees the whole gradients, unless they were copied and freed before.
+  /// Waits for a reduction; of an all-reduce it keeps the own part as the shard.
+  /// Frees the whole gradients, unless they stay, or were copied and freed before.
   /// Multiplies the shard by `factor` and adds it to that of earlier micro-batches, or sends it to the host.
-  void finish(const Reduction& one, double factor, bool sends);
+  void finish(const Reduction& one, double factor, const Layout& layout, bool sends);
   /// Updates the own shard on the device, the host, or both. Returns the last operations.
   std::vector<int> update(std::size_t index, std::vector<int> after);
   /// True for FSDP2, whose gradients are arrays of their own: `--gathered copied`.

@@ -193,7 +193,13 @@ int UnitStep::backward(int segment, int micro_batch, bool last, std::vector<int>
     states_[index].in_flight = false;
     if (reduces || layout_.gather == Layout::Gather::kUse) free_parameters(index);
     if (layout_.prefetch.backward == "post") prefetch(segment - 1, -1);
-    if (reduces) reduce(index, micro_batch, last);
+    if (!reduces) continue;
+    if (layout_.waits && layout_.keeps_gradients) {
+      deferred_.push_back(index);
+      continue;
+    }
+    reduce(index, micro_batch, last);
+    if (layout_.waits) finish_reduction();
   }
   return backward;
 }
@@ -230,7 +236,7 @@ void UnitStep::reduce(std::size_t index, int micro_batch, bool last) {
     if (unit(each).alone() && layout_.replicas > 1) averaged_.push_back(average(each, false, after.front()));
     if (unit(each).shards == 1) continue;
     Reduction one{.unit = each, .adds = layout_.reduces_each && micro_batch > 0, .last = last};
-    reduced_ = one.call = units_.reduce(each, after, one.adds || sends_);
+    reduced_ = one.call = units_.reduce(each, after, layout_.all_reduces, one.adds || sends_);
     if (layout_.replicas > 1 && layout_.averages_each) one.call = average(each, one.adds || sends_, one.call);
     reducing_.push_back(one);
   }
@@ -246,17 +252,18 @@ int UnitStep::average(std::size_t index, bool incoming, int after) {
 void UnitStep::finish_reduction() {
   for (const Reduction& one : std::exchange(reducing_, {})) {
     states_[one.unit].gradients = false;
-    units_.finish(one, first_division(unit(one.unit)) / (layout_.shards * layout_.replicas), sends_);
+    units_.finish(one, first_division(unit(one.unit)) / (layout_.shards * layout_.replicas), layout_, sends_);
     if (one.last && !layout_.averages_each)
       averaged_.push_back(average(one.unit, false, step_.latest().front()));
   }
 }
 
 std::vector<int> UnitStep::end_reduction() {
+  for (const std::size_t index : std::exchange(deferred_, {})) reduce(index, 0, true);
   std::vector<int> reduced;
   if (!layout_.fsdp || layout_.keeps_gradients)
     for (const Reduction& one : reducing_) reduced.push_back(one.call);
-  if (!layout_.keeps_gradients) finish_reduction();
+  if (!layout_.keeps_gradients || layout_.all_reduces) finish_reduction();
   reduced.insert(reduced.end(), averaged_.begin(), averaged_.end());
   return reduced;
 }

@@ -22,6 +22,10 @@ namespace stepcast {
 /// (Megatron's --overlap-param-gather). A rank sends (n - 1)/n of the gradients and of the parameters per
 /// step: as much as one all-reduce in equal precision.
 ///
+/// With `--reduce-by all-reduce` a bucket is all-reduced, and rank i keeps part i of it, as DeepSpeed does
+/// (deepspeed/runtime/zero/stage_1_and_2.py, allreduce_and_scatter; bf16_optimizer.py). With `--reduce-when
+/// waited` stage 1 reduces after the backward, and stage 2 goes on after each reduction.
+///
 /// Experts have buckets of their own, sharded over the replicas that have the same ones; experts of a single
 /// replica stay there, and their gradients are divided alone (Megatron's expert data parallelism).
 ///
@@ -101,8 +105,9 @@ class UnitStep {
   std::vector<State> states_;                   // by unit of the Schedule
   std::vector<std::vector<std::size_t>> used_;  // by segment: its units
   std::vector<Reduction> reducing_;
-  int reduced_ = -1;           // latest reduction; -1: none
-  std::vector<int> averaged_;  // all-reduces over replicas that the optimizer waits for
+  std::vector<std::size_t> deferred_;  // units whose reduction waits for the end of the backward
+  int reduced_ = -1;                   // latest reduction; -1: none
+  std::vector<int> averaged_;          // all-reduces over replicas that the optimizer waits for
 };
 
 }  // namespace stepcast

@@ -61,6 +61,13 @@ std::vector<PlanProblem> problems() {
        .ranks = 8,
        .samples = 32,
        .like = "megatron"},
+      {.model = llama,
+       .cluster = "a100x8",
+       .device = "a100-sxm",
+       .precision = bf16,
+       .ranks = 8,
+       .samples = 16,
+       .like = "deepspeed"},
       {.model = moe,
        .cluster = "h100x8-hgx",
        .device = "h100-sxm",
@@ -128,10 +135,12 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
   constexpr double kRounding = 1e-6;
   const TemporaryFolder folder;
   std::vector<PlanProblem> all = problems();
-  all.push_back(all.front());
-  all.back().like = folder.write(
-      "flexible.yaml",
-      "convention: a flexible dispatcher\noptions:\n  - {dispatch: flex8, if: {expert: \"> 1\"}}\n");
+  for (const char* option : {"dispatch: flex8", "dispatch-overlap: micro-batches"}) {
+    all.push_back(all.front());
+    all.back().like = folder.write(std::to_string(all.size()) + ".yaml",
+                                   "convention: an option of experts\noptions:\n  - {" + std::string(option) +
+                                       ", if: {expert: \"> 1\"}}\n");
+  }
   double tightness = 0.0, nearness = 0.0;
   int count = 0;
   std::map<std::string, int> values;

@@ -129,6 +129,10 @@ std::vector<LawCase> cases() {
       {.strategy = "fsdp", .model = kGpt + ",frozen=2", .options = {{"sharding", "shard_grad_op"}}});
   all.push_back({.strategy = "ddp", .model = kLlama + ",lora=4,lora_linear=0"});
   all.push_back({.strategy = "ddp", .micro_batches = 4, .options = {{"zero", "2"}, {"accumulate", "every"}}});
+  for (const char* zero : {"1", "2"})
+    all.push_back({.strategy = "ddp",
+                   .micro_batches = 2,
+                   .options = {{"zero", zero}, {"reduce-by", "all-reduce"}, {"reduce-when", "waited"}}});
   all.push_back({.strategy = "ddp", .model = kPlaces, .options = {{"zero", "1"}, {kMeshOption, "expert=2"}}});
   all.push_back({.strategy = "pipeline", .options = {{"schedule", "interleaved"}, {"virtual-stages", "2"}}});
   return all;

@@ -29,6 +29,7 @@ TEST_CASE("replicas that share their optimizer, or gradients too, train as one p
     model.optimizer.kind = optimizer;
     model.optimizer.learning_rate = model.optimizer.kind == "adam" ? 1e-3 : 0.05;
     const Values expected = train_natively(model, 8);
+    const OptionTexts as_deepspeed{{"reduce-by", "all-reduce"}, {"reduce-when", "waited"}};
     for (const char* zero : {"1", "2"})
       for (const int micro_batches : {1, 2}) {
         const char* gathers = micro_batches == 1 ? "update" : "forward";
@@ -38,6 +39,7 @@ TEST_CASE("replicas that share their optimizer, or gradients too, train as one p
         config.batch = 4;
         config.micro_batches = micro_batches;
         config.options = {{"zero", zero}, {"bucket-cap", "4KiB"}, {"gather-parameters", gathers}};
+        if (model.optimizer.kind == "adam") config.options.insert(as_deepspeed.begin(), as_deepspeed.end());
         check_equal(model, train_on_ranks("ddp", model, config), expected);
         if (zero == std::string("2") && micro_batches > 1) {
           config.options["accumulate"] = "every";
@@ -48,6 +50,7 @@ TEST_CASE("replicas that share their optimizer, or gradients too, train as one p
         config.mesh = Mesh::parse("pipeline=2,data=2");
         config.options["zero"] = zero;
         config.options["gather-parameters"] = gathers;
+        if (model.optimizer.kind == "adam") config.options.insert(as_deepspeed.begin(), as_deepspeed.end());
         check_equal(model, train_on_ranks("pipeline", model, config), expected);
       }
   }

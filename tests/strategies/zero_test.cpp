@@ -57,6 +57,43 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "replicas with ZeRO keep their part of an all-reduce, beside which nothing computes if it is waited "
+    "for") {
+  const Model model = load_model("bert-base:layers=2");
+  for (const char* zero : {"1", "2"})
+    for (const char* when : {"ready", "waited"}) {
+      CAPTURE(zero, when);
+      const Program program =
+          build_schedule(
+              "ddp", model,
+              training(kRanks, 8, {{"zero", zero}, {"reduce-by", "all-reduce"}, {"reduce-when", when}}))
+              .program(0);
+      const auto moved = messages(program);
+      CHECK(moved.at(CollectiveKind::kAllReduce) ==
+            Approx(model.parameter_bytes().count()).epsilon(kPadding));
+      CHECK(moved.at(CollectiveKind::kAllGather) == moved.at(CollectiveKind::kAllReduce));
+      CHECK_FALSE(moved.contains(CollectiveKind::kReduceScatter));
+      int beside = 0, calls = 0, reduced = -1;  // latest all-reduce that no operation has waited for
+      for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+        const Op& op = program.ops[i];
+        if (std::ranges::find(op.after, reduced) != op.after.end()) reduced = -1;
+        if (op.name.starts_with("backward/") && reduced >= 0) ++beside;
+        if (op.name.starts_with("all_reduce/")) reduced = i, ++calls;
+      }
+      CHECK(calls > 2);
+      CHECK((beside > 0) == (when == std::string("ready")));
+      if (zero == std::string("1") && when == std::string("waited")) {
+        const auto first = std::ranges::find_if(
+            program.ops, [](const Op& op) { return op.name.starts_with("all_reduce/"); });
+        CHECK(std::none_of(first, program.ops.end(),
+                           [](const Op& op) { return op.name.starts_with("backward/"); }));
+      }
+    }
+  CHECK_THROWS_WITH(build_schedule("ddp", model, training(kRanks, 8, {{"reduce-by", "all-reduce"}})),
+                    Catch::Contains("--reduce-by has no effect without --zero 1 or 2"));
+}
+
 TEST_CASE("updates of shards read gradients as they are reduced; all-gathers of FSDP cast the master copy") {
   const auto updates_s = [](const char* precision, const std::string& strategy, const OptionTexts& options) {
     const Model model = in_precision(load_model("bert-base:layers=2"), Precision::parse(precision), true);
