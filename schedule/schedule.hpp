@@ -105,7 +105,7 @@ struct Combine {
 
 /// Gradient of an FSDP unit *= scale: the division around its reduce-scatter, of the whole array or of the
 /// own shard. With `adds`: shard += scale * incoming shard, which is freed. With `of_whole` the own part of
-/// the whole array is in its place: shard = scale * part, or with `adds` shard += scale * part.
+/// the whole array replaces it: shard = scale * part, or with `adds` shard += scale * part.
 struct ScaleUnit {
   int unit = 0;
   double scale = 1.0;

@@ -154,6 +154,8 @@ struct Cluster {
 ///
 /// \throws InputError that names file, line and key; also when two places cannot reach each other
 Cluster load_cluster(const std::string& specification);
+/// GPUs of the first host of such a cluster. \return `otherwise` without GPUs
+int gpus_per_host(const std::string& specification, int otherwise);
 
 /// The least bandwidth of all links; 0 without links.
 BytesPerSecond slowest_link(const Cluster& cluster);

@@ -229,6 +229,11 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
 
 }  // namespace
 
+int gpus_per_host(const std::string& specification, int otherwise) {
+  const auto gpus = static_cast<int>(load_cluster(specification).hosts.front().devices.size());
+  return gpus > 0 ? gpus : otherwise;
+}
+
 Cluster load_cluster(const std::string& specification) {
   ClusterSettings settings(specification);
   Cluster cluster;

@@ -1,6 +1,7 @@
 #include "sim/cli/result_summary.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "core/table.hpp"
@@ -29,25 +30,48 @@ std::string throughput_text(const Result& result) {
                             : fmt::format("{:.0f} samples/s", throughput);
 }
 
+namespace {
+
+/// `3`, `0-15`, or `0, 8 and 6 more`. \pre ascending
+std::string ranks_text(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return std::to_string(ranks.front());
+  if (ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size()))
+    return fmt::format("{}-{}", ranks.front(), ranks.back());
+  return fmt::format("{}, {} and {} more", ranks[0], ranks[1], ranks.size() - 2);
+}
+
+}  // namespace
+
 std::string rank_table(const Result& result) {
-  constexpr std::size_t kMostRanks = 16;
+  constexpr std::size_t kMostRows = 16;
   std::vector<std::string> columns{
       "rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies", "idle"};
   if (!result.memory.empty()) columns.emplace_back("peak memory");
-  Table table(columns);
-  for (std::size_t i = 0; i < std::min(result.breakdown.size(), kMostRanks); ++i) {
+  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // with the ranks that have them
+  for (std::size_t i = 0; i < result.breakdown.size(); ++i) {
     const Breakdown& part = result.breakdown[i];
     // For a large world breakdown and memory contain rank 0 and the slowest one.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
-    std::vector<std::string> cells{std::to_string(rank)};
+    std::vector<std::string> cells{""};
     for (const auto& [name, member] : breakdown_parts()) cells.push_back(to_text(Seconds(part.*member)));
     for (const MemoryUse& use : result.memory)
       if (use.rank == rank && cells.size() < columns.size()) cells.push_back(to_text(Bytes(use.peak_bytes)));
+    const auto known = std::ranges::find(rows, cells, [](const auto& row) { return row.first; });
+    if (known == rows.end())
+      rows.push_back({std::move(cells), {rank}});
+    else
+      known->second.push_back(rank);
+  }
+  Table table(columns);
+  for (auto& [cells, ranks] : rows | std::views::take(kMostRows)) {
+    cells.front() = ranks_text(ranks);
     table.add(cells);
   }
   std::string text = table.text();
-  if (result.breakdown.size() > kMostRanks)
-    text += fmt::format("and {} more ranks, in the file\n", result.breakdown.size() - kMostRanks);
+  if (rows.size() > kMostRows)
+    text += fmt::format("and {} more rows, in the file of -o\n", rows.size() - kMostRows);
+  else if (static_cast<int>(result.breakdown.size()) < result.configuration.world_size)
+    text += fmt::format("rank 0 and the slowest of {}\n", result.configuration.world_size);
   return text;
 }
 

@@ -300,7 +300,7 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
   // A segment that reduces nothing ends its backward after the gradients of the others.
   const double tail =
       std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas),
-               reduced - (view.layout.waits && view.layout.keeps_gradients ? 0.0 : backward_s));
+               reduced - (view.layout.waits ? 0.0 : backward_s));
   if (gathered != Layout::Gather::kAfterUpdate) return tail + updates_s;
   // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
   // not.

@@ -79,7 +79,8 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   set("recomputed-blocks", recompute.empty() ? 0 : parse_recompute(recompute).blocks);
   const Precision precision = models.precision_of(plan);
   const double bucket = cap.empty() ? 0.0 : parse_bytes(cap, "bucket-cap").count();
-  set("bucket-elements", static_cast<int>(bucket / bytes_of(precision.reduction)));
+  const double most = static_cast<double>(model.parameter_count());  // more are one bucket, too
+  set("bucket-elements", static_cast<int>(std::min(bucket / bytes_of(precision.reduction), most)));
   set("bucket-mib", static_cast<int>(bucket / kMebi));
   values.set("whole-rounds", plan.number("micro-batches") % plan.number("pipeline") == 0 ? "yes" : "no");
   for (const char* flag : {"ring", "ulysses", "muon"}) {

@@ -16,6 +16,7 @@ Layout layout_of(const Plan& plan) {
     layout = zero_layout(3);
   else if (!plan.text("zero").empty() && plan.text("zero") != "0")
     layout = zero_layout(plan.number("zero"), plan);
+  layout.waits = plan.text("reduce-when") == "waited";
   layout.replicas = plan.copies();
   layout.shards = plan.number("data") * plan.number("context") / layout.replicas;
   return layout;

@@ -182,6 +182,8 @@ const Model* PlanModels::part(const Plan& plan) {
         shared_by(own.empty() ? predict_options(problem_, plan).at("model") : own, mesh_of(plan)));
     Model part =
         in_precision(recomputing(shared, recomputed), precision_of(plan), device_.gpu, device_.transposes());
+    if (execution.dispatch_overlap == "micro-batches")
+      part.parallel.host = gpus_per_host(problem_.cluster, part.parallel.host);
     apply(execution, part);
     result = std::move(part);
   } catch (const InputError&) {

@@ -87,9 +87,9 @@ std::string known_errors_note(const DeviceModel& device) {
         row.model, row.world_size > 1 ? fmt::format(", {} on {}", row.strategy, row.world_size) : "",
         row.remark.empty() ? "" : ", " + row.remark, row.source));
   }
-  return errors.empty() ? "not known: no single estimate for " + device.name +
-                              " was compared with a measurement; see docs/measured.md"
-                        : joined(errors, "; ");
+  return errors.empty()
+             ? "sets of measured steps: docs/measured.md; none of the single ones is on " + device.name
+             : joined(errors, "; ");
 }
 
 std::string fitted_note(const FittedTo& fitted, int ranks) {

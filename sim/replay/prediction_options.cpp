@@ -201,8 +201,7 @@ PredictionRequest prediction_request(const OptionTexts& asked) {
     if (const auto set = options.find(option.name); set != options.end()) store(option, set->second, request);
   if (const std::string& cluster = request.environment.cluster;
       request.costs.execution.dispatch_overlap == "micro-batches" && !cluster.empty())
-    if (const auto gpus = static_cast<int>(load_cluster(cluster).hosts.front().devices.size()); gpus > 0)
-      request.costs.host = gpus;
+    request.costs.host = gpus_per_host(cluster, request.costs.host);
   if (given.contains("host-memory-rate") && request.training.offload.optimizer == 0.0)
     throw UsageError("--host-memory-rate has no effect without --offload optimizer or parameters");
   const bool offloads = request.training.offload != Offload{};

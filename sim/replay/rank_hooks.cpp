@@ -78,7 +78,9 @@ void RankRun::advance_parent() {
   if (const auto* wait = std::get_if<Synchronize>(&op(hook).action)) {
     const double waited = world_.clock.now() - reached;
     if (wait->exposed) now_.times[hook].waited = waited;
-    parent_.credit += world_.costs.phases().credit_s(op(hook), waited, parent_.pair >= 0);
+    const double computed = world_.costs.phases().credit_s(op(hook), waited, parent_.pair >= 0);
+    parent_.credit += computed;
+    if (!wait->exposed) now_.times[op(hook).after.front()].beside = computed;
   }
   main_.busy = true;
   perform(hook);

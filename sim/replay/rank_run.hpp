@@ -37,6 +37,7 @@ struct OpTimes {
   double end = 0.0;
   double waited = 0.0;  ///< seconds before the start in which the main thread waited for a shift
   double issued = 0.0;  ///< time; of operations on other streams than compute
+  double beside = 0.0;  ///< seconds at its end beside which its layer computed, of a layer's collective
   double host = 0.0;    ///< seconds at its end in which it only waited to be launched
 };
 

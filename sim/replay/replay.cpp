@@ -291,9 +291,18 @@ class Replay {
     return all.balance();
   }
 
+  /// The end of a layer's collective beside which the layer computed is overlapped.
   [[nodiscard]] Breakdown breakdown(int number, int step) const {
-    return make_breakdown(spans(number, step, step_start(rank(number), step)), number,
-                          length(rank(number), step));
+    std::vector<Span> all = spans(number, step, step_start(rank(number), step));
+    const std::vector<OpTimes>& times = rank(number).times(step);
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      if (times[i].beside <= 0.0) continue;
+      Span beside = all[i];
+      beside.start_s = all[i].end_s -= times[i].beside;
+      beside.stream = Stream::kComm;
+      all.push_back(std::move(beside));
+    }
+    return make_breakdown(all, number, length(rank(number), step));
   }
 
   /// Memory of one rank in one step, times counted from `origin`.

@@ -147,10 +147,10 @@ void BucketedReduction::reduce(std::size_t number) {
 }
 
 void BucketedReduction::copy_out() {
-  for (std::size_t own = 0; waits_ && own < pending_.size(); ++own) reduce(first_ + own);
   for (std::size_t own = 0; own < pending_.size(); ++own) {
     const std::size_t number = first_ + own;
     const Bucket& bucket = schedule_.buckets[number];
+    if (waits_) reduce(number);
     step_.add({.name = "copy_out/bucket" + std::to_string(number),
                .action = CopyOut{.bucket = static_cast<int>(number)},
                .after = pending_[own],

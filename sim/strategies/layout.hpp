@@ -74,7 +74,7 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas);
 
 /// Layout of ZeRO 1 and 2, and of 3 in a pipeline.
 Layout zero_layout(int stage);
-/// The same of ZeRO 1 and 2 with these options. \param options of a strategy or a plan
+/// Layout of ZeRO 1 and 2 with these options. \param options of a strategy or a plan
 template <class Options>
 Layout zero_layout(int stage, const Options& options) {
   Layout layout = zero_layout(stage);

@@ -59,6 +59,8 @@ void UnitOperations::finish(const Reduction& one, double factor, const Layout& l
       memory = {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(one.unit).gradients()}};
     add("free_grad", one.unit, UnitMemory{index, UnitMemory::What::kFreeGradients}, {one.call},
         std::move(memory));
+  } else if (!layout.all_reduces) {
+    add("wait", one.unit, Synchronize{}, {one.call});
   }
   if (adds && !layout.all_reduces)  // shard += factor * incoming shard, which is freed
     add("add_shard", one.unit, ScaleUnit{.unit = index, .scale = factor, .shard = true, .adds = true}, {},

@@ -259,11 +259,18 @@ void UnitStep::finish_reduction() {
 }
 
 std::vector<int> UnitStep::end_reduction() {
-  for (const std::size_t index : std::exchange(deferred_, {})) reduce(index, 0, true);
   std::vector<int> reduced;
-  if (!layout_.fsdp || layout_.keeps_gradients)
-    for (const Reduction& one : reducing_) reduced.push_back(one.call);
-  if (!layout_.keeps_gradients || layout_.all_reduces) finish_reduction();
+  const auto wait_for_calls = [&] {
+    if (!layout_.fsdp || layout_.keeps_gradients)
+      for (const Reduction& one : reducing_) reduced.push_back(one.call);
+    if (!layout_.keeps_gradients || layout_.all_reduces || layout_.waits) finish_reduction();
+  };
+  for (const std::size_t index : std::exchange(deferred_, {})) {
+    reduce(index, 0, true);
+    wait_for_calls();
+  }
+  wait_for_calls();
+  if (layout_.all_reduces) reduced = step_.latest(Stream::kCompute);
   reduced.insert(reduced.end(), averaged_.begin(), averaged_.end());
   return reduced;
 }

@@ -24,7 +24,7 @@ namespace stepcast {
 ///
 /// With `--reduce-by all-reduce` a bucket is all-reduced, and rank i keeps part i of it, as DeepSpeed does
 /// (deepspeed/runtime/zero/stage_1_and_2.py, allreduce_and_scatter; bf16_optimizer.py). With `--reduce-when
-/// waited` stage 1 reduces after the backward, and stage 2 goes on after each reduction.
+/// waited` stage 1 reduces after the backward, and stage 2 waits for each reduction.
 ///
 /// Experts have buckets of their own, sharded over the replicas that have the same ones; experts of a single
 /// replica stay there, and their gradients are divided alone (Megatron's expert data parallelism).

@@ -140,8 +140,32 @@ TEST_CASE("torchtitan reduces every micro-batch of FSDP, DeepSpeed of ZeRO 2, hf
   shared["zero"] = "1";
   CHECK_FALSE(like("deepspeed", shared).options.contains("accumulate"));
   CHECK(like("deepspeed", shared).options.at("precision") == "bf16,reduction=bf16");
+  CHECK(like("deepspeed", shared).options.at("reduce-by") == "all-reduce");
+  CHECK(like("deepspeed", shared).options.at("reduce-when") == "waited");
+  CHECK(like("deepspeed", shared).options.at("bucket-cap") == "1GB");  // 5e8 elements
   shared["mesh"] = "data=4,context=2";  // seq_parallel_communication_data_type: fp32
+  CHECK(like("deepspeed", shared).options.at("bucket-cap") == "2GB");
   CHECK(like("deepspeed", shared).options.at("precision") == "bf16");
+}
+
+TEST_CASE("Megatron-DeepSpeed of 2022 all-reduces all gradients at once in bf16, and buckets in fp16") {
+  OptionTexts options{
+      {"model", "gpt2-small"}, {"strategy", "pipeline"}, {"mesh", "pipeline=2,data=4"}, {"world-size", "8"},
+      {"zero", "1"},           {"precision", "bf16"}};
+  const auto set = [&](const char* option) {
+    const OptionTexts all = like("megatron-deepspeed@2022", options).options;
+    return all.contains(option) ? all.at(option) : "";
+  };
+  CHECK(set("reduce-by") == "all-reduce");
+  CHECK(set("reduce-when") == "waited");
+  CHECK(set("bucket-cap") == "1TB");
+  CHECK(set("model").find("flash=0") != std::string::npos);
+  options["zero"] = "2";
+  CHECK(set("bucket-cap") == "1GB");
+  options["precision"] = "fp16";
+  options["zero"] = "1";
+  CHECK(set("reduce-by").empty());
+  CHECK(set("bucket-cap") == "1GB");
 }
 
 TEST_CASE("hf and torchtitan recompute a block up to its last GEMM in an estimate, unless it is given") {
