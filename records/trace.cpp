@@ -32,7 +32,7 @@ STEPCAST_JSON_MEMBERS(TraceEntry,
 STEPCAST_JSON_REQUIRED(TracedCollective, kind, dtype, bytes, ranks, per_step, time_s)
 STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries),
                       (precision, recompute, rejected, has_exchanges, workspace_bytes, described, collectives,
-                       profile))
+                       micro_batches, profile))
 
 namespace {
 

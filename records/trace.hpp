@@ -128,6 +128,7 @@ struct Trace {
   /// Lines of a model file, if `model` is not the name of one: of an imported profile.
   std::vector<std::string> described{};
   std::vector<TracedCollective> collectives{};  ///< of an imported profile
+  int micro_batches = 1;                        ///< of an imported profile's step
   std::map<std::string, double> profile{};      ///< what `import` reported of a profile's step, in seconds
 
   /// First key with a value that cannot have been measured; "" if there is none.

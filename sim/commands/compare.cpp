@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "core/units.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/kineto/profile_result.hpp"
 
 namespace stepcast {
 namespace {
@@ -24,7 +26,12 @@ std::optional<double> max_error(const po::variables_map& values) {
 }
 
 std::vector<ResultFile> load_all(const po::variables_map& values, const std::string& option) {
-  return transformed(texts_option(values, option), load_result_file);
+  return transformed(texts_option(values, option), [](const std::string& path) {
+    if (std::filesystem::exists(path) && is_profile_of_torch(path))
+      throw InputError("{}: is a profile of PyTorch; 'stepcast explain FORECAST --against {}' compares it",
+                       path, path);
+    return load_result_file(path);
+  });
 }
 
 bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {

@@ -26,9 +26,10 @@ using nlohmann::json;
 constexpr int kDeepest = 8;  // arrays in arrays that are read; copies of a value are recursive
 constexpr double kLongestEvent = 7.0 * 86400e6;  // us; longer ones are errors of the profiler
 
-/// Control characters become spaces, those that are not ASCII question marks, as their encoding may be cut or
-/// wrong, and in texts what follows a stray backslash another one. Outside of texts NaN, nan, inf and
-/// Infinity, which Kineto writes for what it divides by 0, become 0.
+/// Control characters become spaces, as bytes outside of texts that are not ASCII (a byte-order mark). In
+/// texts these become question marks, as their encoding may be cut or wrong, and what follows a stray
+/// backslash another one. Outside of texts NaN, nan, inf and Infinity, which Kineto writes for what it
+/// divides by 0, become 0.
 struct PlainCharacters : io::multichar_input_filter {
   bool in_text = false, escaped = false, in_number = false;
   template <class Source>
@@ -39,7 +40,7 @@ struct PlainCharacters : io::multichar_input_filter {
     for (std::streamsize i = 0; i < got; ++i) {
       char& c = text[i];
       if (static_cast<unsigned char>(c) < 0x20U) c = ' ';
-      if (static_cast<unsigned char>(c) >= 0x80U) c = '?';
+      if (static_cast<unsigned char>(c) >= 0x80U) c = in_text ? '?' : ' ';
       if (escaped && std::string_view("\"\\/bfnrtu").find(c) == std::string_view::npos) c = '\\';
       const bool in_quotes = in_text;
       if (c == '"' && !escaped) in_text = !in_text;
@@ -129,7 +130,9 @@ struct KinetoReader {
     const std::string kind = text_at(event, "cat"), name = text_at(event, "name");
     const auto category = category_of(kind);
     const double begin = number_at(event, "ts"), duration = number_at(event, "dur", -1.0);
-    if (text_at(event, "ph") != "X" || !category || duration < 0.0 || duration > kLongestEvent) return;
+    if (text_at(event, "ph") != "X" || !category) return;
+    if (duration < 0.0 || duration > kLongestEvent) ++kineto_file.untimed;
+    if (duration < 0.0 || duration > kLongestEvent) return;
     if (kind == "python_function" && !name.starts_with("nn.Module: ")) return;
     static const json kNone;
     const json& arguments = event.contains("args") ? event["args"] : kNone;
@@ -183,6 +186,9 @@ KinetoMetadata metadata_of(const json& metadata, const std::string& path) {
   const json run = metadata.value("distributedInfo", json()), own = metadata.value("stepcast", json());
   result.world_size = whole_from(1, run, "world_size", 0);
   if (result.world_size > 0) result.rank = whole_from(0, run, "rank", -1);
+  if (result.rank >= 0 && result.rank >= result.world_size)
+    throw InputError("{}: rank: found {}, expected one below world_size, {}", path, result.rank,
+                     result.world_size);
   result.backend = text_at(run, "backend");
   result.base_us = 1e-3 * number_at(metadata, "baseTimeNanoseconds");
   result.plain_step_s = number_at(own, "plain_step_s");

@@ -89,7 +89,8 @@ struct KinetoFile {
   std::vector<KinetoTrack> tracks;
   std::deque<KinetoEvent> events;  ///< sorted by track, begin, and end from the last to the first
   KinetoMetadata metadata;
-  std::string cut{};  ///< where the text stopped to be JSON; "": it did not
+  std::size_t untimed = 0;  ///< events that were left out, as their durations are negative or too long
+  std::string cut{};        ///< where the text stopped to be JSON; "": it did not
 
   [[nodiscard]] const std::string& name(const KinetoEvent& event) const { return names[event.name]; }
 };

@@ -7,10 +7,15 @@
 #include <set>
 #include <utility>
 
+#include "sim/kineto/called_collective.hpp"
+#include "sim/kineto/forwards.hpp"
+#include "sim/kineto/host_times.hpp"
+
 namespace stepcast {
 namespace {
 
 constexpr double kTolerance = 0.002;  // us; ends are rounded
+constexpr double kNextNode = 20.0;    // us from one node of a backward to the next
 
 /// Name in parentheses: `FSDP::pre_forward (blocks.0)`.
 std::string in_parentheses(const std::string& name) {
@@ -25,7 +30,7 @@ struct HostSweep {
   std::vector<ProfiledStep>& steps;
 
   HostLaunches run() {
-    find_nodes();
+    find_calls();
     sweep(main_track);
     std::vector<char> done(file.tracks.size(), 0);
     done[main_track] = 1;
@@ -40,6 +45,7 @@ struct HostSweep {
     Place place{};
     bool definite = false;   ///< its time is its own, not that of what follows
     bool operation = false;  ///< `cpu_op`
+    bool closure = false;    ///< an optimizer's step around the backward
     NameKind kind = NameKind::kOther;
   };
   struct Track {
@@ -47,6 +53,7 @@ struct HostSweep {
     double cursor = 0.0;
     int current = -1;  ///< operation whose backward runs
     bool is_main = false;
+    bool called = false;  ///< the last operation called a collective
   };
   struct MainState {
     int step = -1, operation = -1;
@@ -54,13 +61,10 @@ struct HostSweep {
     std::string module{};
     std::vector<std::string> units{};  ///< of FSDP, in each other
   };
-  struct NodeTime {
-    double begin = 0.0, end = 0.0;
-  };
 
-  /// Nodes of autograd, and the kind of event that calls of collectives are read from: the most detailed one.
-  void find_nodes() {
-    std::set<int> engines;  // threads of autograd beside the main one
+  /// Copies of pageable memory, and the kind of event that calls of collectives are read from: the most
+  /// detailed one.
+  void find_calls() {
     static constexpr std::array kPrefixes{"record_param_comms", "nccl:", "gloo:", "c10d::", ""};
     std::size_t best = kPrefixes.size() - 1;
     for (const KinetoEvent& event : file.events) {
@@ -70,31 +74,25 @@ struct HostSweep {
       has_sequences = has_sequences || (event.sequence() >= 0 && !event.backward);
       for (std::size_t i = 0; i < best; ++i)
         if (file.name(event).starts_with(kPrefixes[i]) && (i > 0 || call_of(file, event))) best = i;
-      if (kinds[event.name] != NameKind::kNode) continue;
-      nodes.push_back({event.begin, event.end});
-      if (event.track != main_track) engines.insert(event.track);
     }
-    for (const KinetoEvent& event : file.events)  // also what the engine runs after its nodes
-      if (!event.on_device() && engines.contains(event.track))
-        other_nodes.push_back({event.begin, event.end});
-    std::ranges::sort(nodes, {}, &NodeTime::begin);
-    std::ranges::sort(other_nodes, {}, &NodeTime::begin);
     call_prefix = kPrefixes[best];
   }
 
   void sweep(int which) {
     Track track;
     track.is_main = which == main_track;
+    if (track.is_main) track.cursor = steps.front().begin;
     const auto first = std::ranges::lower_bound(file.events, which, {}, &KinetoEvent::track);
     for (auto event = first; event != file.events.end() && event->track == which; ++event)
       enter(track, static_cast<int>(event - file.events.begin()));
     leave(track, 1e300);
-    if (track.is_main) gap_begin(track, steps.back().end);
+    if (track.is_main) end_step(track, steps.back().end);
   }
 
   /// Adds up the operations' times. What follows a loss in the middle of the forward, of an auxiliary head,
   /// is no loss up to the last operation with parameters.
   void add_operations(ProfiledStep& step) {
+    join_forwards(file, step);
     split_forwards(step);
     int micro_batch = -1;  // with parameters in later operations
     for (ProfiledOperation& each : step.operations | std::views::reverse) {
@@ -106,12 +104,6 @@ struct HostSweep {
     }
   }
 
-  /// True if nodes of autograd begin between two times.
-  [[nodiscard]] bool has_nodes(double from, double to) const {
-    const auto next = std::ranges::lower_bound(nodes, from, {}, &NodeTime::begin);
-    return next != nodes.end() && next->begin < to;
-  }
-
   void enter(Track& track, int index) {
     const KinetoEvent& event = file.events[index];
     NameKind kind = kinds[event.name];
@@ -119,21 +111,28 @@ struct HostSweep {
     if (const auto copy = copy_ends.find(event.correlation());
         event.correlation() > 0 && copy != copy_ends.end() && copy->second <= event.end)
       kind = NameKind::kBlocking;
-    // An optimizer step around a closure.
-    if (kind == NameKind::kOptimizer && has_nodes(event.begin, event.end)) kind = NameKind::kOther;
+    if (kind == NameKind::kBlocking && event.category != KinetoCategory::kRuntime) kind = NameKind::kOther;
+    const bool closure = kind == NameKind::kOptimizer && times.has_nodes(event.begin, event.end);
+    if (closure) kind = NameKind::kOther;
     leave(track, event.begin + kTolerance);
     if (kind == NameKind::kStep && track.is_main) {
-      gap_begin(track, event.begin);
-      track.cursor = event.begin;
+      end_step(track, event.begin);
     }
     if (const int step = step_at(steps, event.begin); track.is_main && step != state.step)
       state = {.step = step};
+    if (file.name(event).starts_with("gloo:") && (track.is_main || track.current >= 0)) {
+      place_of(track, event, index, kind);  // its time overlaps that of operations: it is no frame
+      return;
+    }
     if (kind == NameKind::kModule) state.module = file.name(event);
     if (kind == NameKind::kOptimizer && track.is_main) state.updated = true;
     if (kind == NameKind::kUnitForward && track.is_main)
       state.units.push_back(in_parentheses(file.name(event)));
     note_node(track, event);
-    Frame frame{.end = event.end, .operation = event.category == KinetoCategory::kOperation, .kind = kind};
+    Frame frame{.end = event.end,
+                .operation = event.category == KinetoCategory::kOperation,
+                .closure = closure,
+                .kind = kind};
     frame.place = place_of(track, event, index, kind);
     if (track.is_main && frame.operation && event.sequence() >= 0 && !event.backward &&
         frame.place.part == StepPart::kForward)
@@ -151,16 +150,24 @@ struct HostSweep {
       if (parent_definite) {
         account(track, event.begin);
       } else if (frame.definite) {
-        const double from = gap_begin(track, event.begin);
-        if (from < event.begin && frame.place.owner != Owner::kBlocked)
-          add(frame.place, event.begin - from, true);
+        track.cursor = gap_begin(track, event.begin);
+        if (track.cursor < event.begin && frame.place.owner != Owner::kBlocked)
+          give(track, frame.place, event.begin, true, true);
         track.cursor = event.begin;
       }
     }
     if (event.category == KinetoCategory::kRuntime && event.correlation() > 0)
       if (HostLaunch& last = launches[event.correlation()]; event.begin >= last.time)
         last = {frame.place, event.begin};
+    if (frame.operation) track.called = kind == NameKind::kCollective;
     track.frames.push_back(frame);
+  }
+
+  /// Time of the main thread after its last operation in a step.
+  void end_step(Track& track, double until) {
+    track.cursor = gap_begin(track, until);
+    give(track, {.step = step_at(steps, track.cursor)}, until, true, true);
+    track.cursor = until;
   }
 
   /// Begin of the time before `until` in which the thread did nothing. Main thread: without the backward that
@@ -168,17 +175,17 @@ struct HostSweep {
   double gap_begin(const Track& track, double until) {
     const double from = track.cursor;
     if (track.is_main) {
-      const auto first = std::ranges::lower_bound(other_nodes, from, {}, &NodeTime::begin);
-      if (first == other_nodes.end() || first->begin >= until) return from;
+      const auto first = std::ranges::lower_bound(times.engine, from, {}, &HostTimes::Span::begin);
+      if (first == times.engine.end() || first->begin >= until) return from;
       double last = first->end;
-      for (auto node = first; node != other_nodes.end() && node->begin < until; ++node)
+      for (auto node = first; node != times.engine.end() && node->begin < until; ++node)
         last = std::max(last, node->end);
       windows.push_back({first->begin, std::min(last, until)});
       if (first->begin > from)
         add({.step = step_at(steps, from), .part = StepPart::kLoss}, first->begin - from, false);
       return std::min(last, until);
     }
-    auto window = std::ranges::upper_bound(windows, until, {}, &NodeTime::begin);
+    auto window = std::ranges::upper_bound(windows, until, {}, &HostTimes::Span::begin);
     if (window == windows.begin()) return until;
     --window;
     return until > window->end ? until : std::max(from, window->begin);
@@ -189,6 +196,7 @@ struct HostSweep {
     while (!track.frames.empty() && track.frames.back().end <= until) {
       const Frame frame = track.frames.back();
       if (frame.definite) account(track, frame.end);
+      if (frame.kind == NameKind::kCollective) track.called = true;
       if (frame.kind == NameKind::kUnitEnd && track.is_main && !state.units.empty()) state.units.pop_back();
       if (frame.kind == NameKind::kModule && state.operation < 0) state.module.clear();
       track.frames.pop_back();
@@ -197,13 +205,26 @@ struct HostSweep {
 
   /// Time since the cursor for the innermost frame.
   void account(Track& track, double until) {
-    Place place = track.frames.back().place;
+    const Frame& frame = track.frames.back();
+    Place place = frame.place;
     if (place.part == StepPart::kBackward) place.operation = track.current;
-    // Waits of FSDP lie in no operation, but in its annotations.
-    const bool waits = place.owner != Owner::kModel && !track.frames.back().operation;
+    // Waits of FSDP lie in no operation, but in its annotations; those of hooks in nodes.
+    const bool may_wait = !frame.operation || frame.kind == NameKind::kNode;
+    const bool waits = place.owner != Owner::kModel && !frame.operation;
     const bool computes = track.is_main || track.current >= 0;  // else it is a thread of a transport
-    if (until > track.cursor && computes) add(place, until - track.cursor, waits);
+    if (until > track.cursor && computes) give(track, place, until, waits, may_wait);
     track.cursor = std::max(track.cursor, until);
+  }
+
+  /// Gives a place the time since the cursor, in which the thread entered nothing, without waits for Gloo.
+  /// \param may_wait time between operations; inside of one the thread waits for a collective that it called
+  void give(const Track& track, Place place, double until, bool gap, bool may_wait) {
+    if (until <= track.cursor) return;
+    const bool waits = track.is_main && place.owner == Owner::kModel && (may_wait || track.called);
+    const double wait = waits ? times.waited(track.cursor, until, track.called) : 0.0;
+    add(place, until - track.cursor - wait, gap);
+    place.owner = Owner::kCollective;
+    if (wait > 0.0) add(place, wait, true);
   }
 
   void add(const Place& place, double duration, bool gap) {
@@ -238,8 +259,11 @@ struct HostSweep {
     const auto found = creators.find(event.sequence());
     if (found == creators.end() || found->second.first != step_at(steps, event.begin)) return;
     track.current = found->second.second;
-    double& begin = steps[found->second.first].operations[track.current].node_begin;
-    begin = std::min(begin, event.begin);
+    ProfiledOperation& operation = steps[found->second.first].operations[track.current];
+    operation.node_begin = std::min(operation.node_begin, event.begin);
+    if (kinds[event.name] != NameKind::kNode || ran.insert(event.sequence()).second) return;
+    ++operation.reruns;
+    operation.rerun_begin = event.begin;
   }
 
   /// True for the gradient of an input of the recomputed forward of an operation. Each input has one.
@@ -261,53 +285,28 @@ struct HostSweep {
       return;
     ++own.gradients;
     if (!own.has(track.current)) return;
-    ReadyGradient ready{.at = event.begin, .dtype = type_of(file, event)};
-    if (!dims.empty()) ready.elements = elements_of(dims.front());
     ProfiledOperation& operation = own.operations[track.current];
+    ReadyGradient ready{.at = event.begin, .reruns = operation.reruns, .dtype = type_of(file, event)};
+    if (!dims.empty()) ready.extents = dims.front();
+    if (!dims.empty()) ready.elements = elements_of(dims.front());
+    const auto before = std::ranges::find_if(operation.gradients, [&](const ReadyGradient& each) {
+      return each.reruns < ready.reruns && each.extents == ready.extents;
+    });
+    if (before != operation.gradients.end()) {  // of the same parameter
+      operation.gradients.erase(before);
+      --own.gradients;
+    }
     ready.host_s = operation.backward.host + std::max(0.0, event.begin - track.cursor);
     operation.gradients.push_back(ready);
   }
 
-  /// Elements that an all-gather makes of those of one rank: as PyTorch's own call around it has them.
-  [[nodiscard]] double gathered(int index, double own) const {
-    constexpr int kMostBetween = 16;  // events
-    const KinetoEvent& event = file.events[index];
-    for (int i = index - 1; i >= std::max(0, index - kMostBetween); --i) {
-      const KinetoEvent& outer = file.events[i];
-      const bool around = outer.track == event.track && outer.end >= event.end;
-      if (!around || !file.name(outer).starts_with("c10d::_allgather_base_")) continue;
-      if (const auto dims = dims_of(file, outer); !dims.empty()) return elements_of(dims.front());
-    }
-    return own * std::max(1, file.metadata.world_size);
-  }
-
-  int note_collective(int index, const std::string& name, int step) {
-    const KinetoEvent& event = file.events[index];
-    ProfiledCollective call{.called = event.begin};
-    std::vector<std::vector<std::int64_t>> dims = dims_of(file, event);
-    if (const auto from = call_of(file, event)) {
-      call.kind = collective_kind(from->collective);
-      call.dtype = from->dtype;
-      call.ranks = from->ranks;
-      call.group = from->group;
-      call.bytes = call.kind == "all_gather" ? from->out : from->in;
-    } else {
-      call.kind = collective_kind(name);
-      call.dtype = type_of(file, event);
-      if (name.starts_with("nccl:") || name.starts_with("gloo:"))
-        for (const auto& tensor : dims) call.bytes += elements_of(tensor);
-      else if (!dims.empty())
-        call.bytes =
-            elements_of(dims[name.find("reduce_scatter") != std::string::npos && dims.size() > 1 ? 1 : 0]);
-      if (call.kind == "all_gather" && !name.starts_with("c10d::")) call.bytes = gathered(index, call.bytes);
-      if (name.starts_with("gloo:")) call.begin = event.begin, call.end = event.end;
-    }
+  int note_collective(int index, int step) {
+    ProfiledCollective call = called_collective(file, index);
     if (call.kind.empty()) return -1;
-    call.bytes *= element_bytes(call.dtype);
     ProfiledStep& own = steps[step];
     call.in_forward =
-        !own.operations.empty() && has_nodes(event.begin, own.end) && !nodes_since(own, event.begin);
-    own.collectives.push_back(call);
+        !own.operations.empty() && times.has_nodes(call.called, own.end) && !nodes_since(own, call.called);
+    own.collectives.push_back(std::move(call));
     return static_cast<int>(own.collectives.size()) - 1;
   }
 
@@ -315,9 +314,7 @@ struct HostSweep {
   [[nodiscard]] bool nodes_since(const ProfiledStep& step, double time) const {
     const auto begin = [this](const ProfiledOperation& each) { return file.events[each.event].begin; };
     const auto later = std::ranges::upper_bound(step.operations, time, {}, begin);
-    const auto next = std::ranges::lower_bound(nodes, time, {}, &NodeTime::begin);
-    return next != nodes.begin() && later != step.operations.begin() &&
-           std::prev(next)->begin > begin(*std::prev(later));
+    return later != step.operations.begin() && times.last_node(time).begin > begin(*std::prev(later));
   }
 
   /// True if operations inside have numbers of autograd nodes.
@@ -350,27 +347,34 @@ struct HostSweep {
   }
 
   /// Of an event of the main thread that lies in no part yet.
-  Place main_place(const KinetoEvent& event, int index, NameKind kind, int step, int current) {
+  Place main_place(const Track& track, const KinetoEvent& event, int index, NameKind kind, int step) {
     Place place{.step = step};
     if (event.category == KinetoCategory::kAnnotation || kind == NameKind::kScript) return place;
     ProfiledStep& own = steps[step];
-    const bool ahead = has_nodes(event.begin, own.end);
+    const bool ahead = times.has_nodes(event.begin, own.end);
     const bool differentiable =
         (event.sequence() >= 0 && !event.backward) || !has_sequences || holds_sequences(index);
     if (event.category == KinetoCategory::kOperation && ahead && differentiable) {
       begin_operation(event, index, kind, step, place);
-    } else if (ahead && !own.operations.empty() && nodes_since(own, event.begin)) {
-      place.part = StepPart::kBackward;  // outside its node by rounding
-      place.operation = current;
-    } else if (ahead && own.operations.empty()) {
-      place.part = StepPart::kInput;
-    } else if (ahead) {
+      return place;
+    }
+    const bool behind = !own.operations.empty() && nodes_since(own, event.begin);
+    if (own.operations.empty()) {
+      if (ahead) place.part = StepPart::kInput;
+    } else if (!ahead) {
+      if (!state.updated) place.part = StepPart::kOptimizer;
+    } else if (!behind) {
       place.part = StepPart::kForward;
       place.operation = static_cast<int>(own.operations.size()) - 1;
-    } else if (!state.updated && !own.operations.empty()) {
-      place.part = StepPart::kOptimizer;
-      if (file.name(event) == "aten::as_strided") place.owner = Owner::kCopies;  // views of DDP's buckets
+    } else if (event.begin < times.last_node(event.begin).end + kNextNode) {
+      place.part = StepPart::kBackward;  // outside its node by rounding
+      place.operation = track.current;
+    } else {  // between two backwards
+      const bool closure = std::ranges::count(track.frames, true, &Frame::closure) > 0;
+      place.part = closure || times.updates_next(event.begin) ? StepPart::kOptimizer : StepPart::kInput;
     }
+    if (behind && place.part != StepPart::kRest && file.name(event) == "aten::as_strided")
+      place.owner = Owner::kCopies;  // views of DDP's buckets
     return place;
   }
 
@@ -383,7 +387,7 @@ struct HostSweep {
     if (kind == NameKind::kCollective) place.owner = Owner::kCollective;
     if (kind == NameKind::kCollective && place.call < 0 && name.starts_with(call_prefix) &&
         (call_prefix != "record_param_comms" || call_of(file, event)))
-      place.call = note_collective(index, name, step);
+      place.call = note_collective(index, step);
     if (kind == NameKind::kAccumulate) note_gradient(track, event);
     if (kind == NameKind::kCopies || kind == NameKind::kUnitForward || kind == NameKind::kUnitEnd)
       place.owner = Owner::kCopies;
@@ -405,17 +409,17 @@ struct HostSweep {
                          event.sequence() < 0 && has_sequences && steps[step].operations.empty() &&
                          event.category != KinetoCategory::kAnnotation;
     if (replica) return {.step = step, .owner = Owner::kCopies};  // buffers that DDP broadcasts
-    return main_place(event, index, kind, step, track.current);
+    return main_place(track, event, index, kind, step);
   }
 
   HostLaunches launches{};
   std::unordered_map<int, double> copy_ends{};              ///< of pageable memory, by correlation
   std::unordered_map<int, std::pair<int, int>> creators{};  ///< step and operation by sequence number
   std::unordered_map<int, std::vector<std::vector<std::int64_t>>> inputs{};  ///< without a gradient, by event
-  std::deque<NodeTime> nodes{};                                              ///< of all tracks, sorted
-  std::deque<NodeTime> other_nodes{};  ///< events of autograd's other threads, sorted
-  std::vector<NodeTime> windows{};     ///< backwards beside the main thread
-  MainState state{};                   ///< of the main thread
+  std::set<int> ran{};                                                       ///< numbers of nodes
+  const HostTimes times{file, kinds, main_track};
+  std::vector<HostTimes::Span> windows{};  ///< backwards beside the main thread
+  MainState state{};                       ///< of the main thread
   std::string call_prefix{};
   bool has_sequences = false;
 };

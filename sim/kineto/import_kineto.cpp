@@ -23,7 +23,7 @@ constexpr double kMostApart = 1.0;  // s between steps of one run on clocks of s
 constexpr double kMostOther = 0.2;  // of a step that no part accounts for; more is reported
 
 bool is_kineto(const std::string& head) {
-  const auto first = head.find_first_not_of(" \t\r\n");
+  const auto first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");  // a byte-order mark
   if (first == std::string::npos) return false;
   const auto has = [&](const char* text) { return head.find(text) != std::string::npos; };
   if (head[first] == '[') return has("\"ph\"") && has("\"ts\"") && (has("CPU functions") || has("\"tid\""));
@@ -141,6 +141,8 @@ void report_model(const ProfiledRun& run, Imported& imported) {
       "{} in {}, {}{}",
       run.parameters > 0.0
           ? fmt::format("{:.0f} parameters in {}", run.parameters, counted(run.gradients, "tensor"))
+      : any.steps.front().gradients == 0
+          ? "no gradient of a parameter, as torch.autograd.grad and torch.func accumulate none,"
           : counted(any.steps.front().gradients, "gradient") + ", whose shapes were not recorded,",
       counted(run.segments.size(), "segment"), run.precision,
       !known.empty()  ? ": as many as " + joined(known, " or ") + " has"
@@ -156,11 +158,14 @@ void report_model(const ProfiledRun& run, Imported& imported) {
   if (any.strategy == "ddp" && reduced > 0.0 && run.parameters > 0.0) {
     const double wanted = run.parameters * bytes_of(Precision::parse(run.precision).reduction);
     const auto equal = [&](double times) { return std::abs(reduced / (times * wanted) - 1.0) < 0.001; };
-    imported.understood.push_back(
-        fmt::format("check: all-reduces move {:.0f} B, gradients have {:.0f} B ({})", reduced, wanted,
-                    equal(1.0)                 ? "equal"
-                    : equal(run.micro_batches) ? "equal in each micro-batch"
-                                               : "different"));
+    const std::string bytes =
+        fmt::format("all-reduces move {:.0f} B, gradients have {:.0f} B", reduced, wanted);
+    if (equal(1.0) || equal(run.micro_batches))
+      imported.understood.push_back(
+          fmt::format("check: {} ({})", bytes, equal(1.0) ? "equal" : "equal in each micro-batch"));
+    else
+      imported.assumed.push_back(
+          bytes + ": forecasts reduce the gradients alone, not other tensors or unused parameters");
     if (!equal(1.0) && equal(run.micro_batches))
       imported.assumed.push_back(
           "gradients were reduced in each micro-batch; forecasts reduce those of the last one, as no_sync()");
@@ -194,6 +199,11 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
   const double other = summary.at("host_other") / summary.at("host_step");
   imported.understood.push_back(
       fmt::format("check: parts cover {:.1f} % of the host's steps", 100.0 * (1.0 - other)));
+  if (const double input = summary.at("host_input") / summary.at("host_step"); input > kMostOther)
+    imported.assumed.push_back(fmt::format(
+        "{:.0f} % of a step precedes the forwards of the training, as an evaluation does: it counts "
+        "as input",
+        100.0 * input));
   if (other > kMostOther)
     imported.assumed.push_back(
         fmt::format("{:.0f} % of a step is in no part; it counts as host time", 100.0 * other));
@@ -210,6 +220,11 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
       imported.assumed.push_back(
           fmt::format("{}: ran {:.0f} s before or after {}; import different runs one by one", rank.path,
                       apart, any.path));
+    if (const auto all = rank.steps.size() + rank.unlike.size(); 10 * rank.steps.size() < 6 * all)
+      imported.assumed.push_back(fmt::format(
+          "{}: only {} of {} have the layers and parameters of the forecast; of the others the mean "
+          "time counts alone",
+          rank.path, rank.steps.size(), counted(all, "step")));
     for (const std::string& note : rank.notes) imported.ignored.push_back(rank.path + ": " + note);
     if (rank.unlinked > 0)
       imported.ignored.push_back(fmt::format("{}: {} without a launch in the profile", rank.path,
@@ -225,13 +240,20 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
   std::map<int, std::size_t> gradients;  // by micro-batch
   for (const ProfiledOperation& each : any.steps.front().operations)
     gradients[each.micro_batch] += each.gradients.size();
-  const auto unlike = std::ranges::find_if(
-      gradients, [&](const auto& each) { return each.second != gradients.begin()->second; });
-  if (unlike != gradients.end())
+  if (gradients.contains(-1))
+    imported.assumed.push_back(fmt::format(
+        "{} in {} of a step, {} in others, as of several models: layers and parameters are those of "
+        "the forward with most; the others count as host time",
+        counted(gradients[0], "gradient"), counted(static_cast<std::size_t>(run.micro_batches), "forward"),
+        gradients[-1]));
+  const ProfiledOptimizer& optimizer = any.optimizer;
+  if (optimizer.states >= 0 && optimizer.states < 2)
     imported.assumed.push_back(
-        fmt::format("{} in the first forward of a step, {} in another, as of several models: layers and "
-                    "parameters are those of the first; the rest counts as host time",
-                    counted(gradients.begin()->second, "gradient"), unlike->second));
+        fmt::format("{} keeps {} for each parameter",
+                    optimizer.name.empty()
+                        ? "no Optimizer.step# was recorded: what follows the backward is an update that"
+                        : "optimizer " + optimizer.name,
+                    counted(static_cast<std::size_t>(optimizer.states), "number")));
 }
 
 int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& imported) {
@@ -267,6 +289,7 @@ Imported import_kineto(const std::vector<std::string>& paths, const ImportTexts&
   Trace trace;
   trace.profile = summary;
   trace.collectives = run.collectives;
+  trace.micro_batches = run.micro_batches;
   trace.device = any.on_device ? any.device : "CPU";
   trace.dtype = device_dtype(run.compute_dtype);
   trace.precision = run.precision;

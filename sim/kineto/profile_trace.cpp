@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <ranges>
 #include <set>
@@ -37,20 +38,36 @@ Sizes sizes_of(const ProfiledStep& step) {
   return transformed(segments_of(operations_of(step, 0)), &ProfiledSegment::elements);
 }
 
+double mean(const std::vector<double>& values) {
+  return sum_of(values, std::identity()) / static_cast<double>(values.size());
+}
+
 /// Separates steps whose gradients differ from those of most steps.
 void keep_equal_steps(RankProfile& profile) {
-  std::map<Sizes, std::size_t> counts;
-  for (const ProfiledStep& step : profile.steps) ++counts[sizes_of(step)];
-  const Sizes most = std::ranges::max_element(counts, {}, [](const auto& each) {
-                       return std::pair(each.second, each.first.size());
-                     })->first;
+  using Kind = std::pair<Sizes, std::size_t>;
+  const auto kind_of = [](const ProfiledStep& step) { return Kind(sizes_of(step), step.gradients); };
+  std::map<Kind, std::size_t> counts;
+  for (const ProfiledStep& step : profile.steps) ++counts[kind_of(step)];
+  const Kind most = std::ranges::max_element(counts, {}, [](const auto& each) {
+                      return std::pair(each.second, each.first.first.size());
+                    })->first;
   const auto unlike = std::ranges::stable_partition(
-      profile.steps, [&](const ProfiledStep& step) { return sizes_of(step) == most; });
+      profile.steps, [&](const ProfiledStep& step) { return kind_of(step) == most; });
   profile.unlike.assign(unlike.begin(), unlike.end());
   profile.steps.erase(unlike.begin(), unlike.end());
-  if (!profile.unlike.empty())
-    profile.notes.push_back(fmt::format("{} with other gradients than the others: left out of the layers",
-                                        counted(profile.unlike.size(), "step")));
+  if (profile.unlike.empty()) return;
+  const double own = mean(transformed(profile.steps, &ProfiledStep::duration));
+  const double others = mean(transformed(profile.unlike, &ProfiledStep::duration));
+  const auto own_count = static_cast<double>(profile.steps.size());
+  const auto count = own_count + static_cast<double>(profile.unlike.size());
+  const double all = (own_count * own + (count - own_count) * others) / count;
+  profile.notes.push_back(fmt::format(
+      "{} with other gradients than the others: left out of the layers; {} on average, the others {}",
+      counted(profile.unlike.size(), "step"), to_text(Seconds(others / kSecond)),
+      to_text(Seconds(own / kSecond))));
+  if (profile.pace.is_device_step) return;
+  profile.pace.step_us = all;
+  profile.pace.stretch = all / median(transformed(profile.steps, &ProfiledStep::duration));
 }
 
 using CallKey = std::tuple<std::string, std::string, double, std::string>;
@@ -100,8 +117,12 @@ std::string precision_of(const ProfiledRun& run) {
   const RankProfile& any = run.ranks.front();
   std::string gradients;
   for (const ProfiledOperation& operation : any.steps.front().operations)
-    for (const ReadyGradient& ready : operation.gradients)
+    for (const ReadyGradient& ready : operation.gradients) {
       if (gradients.empty()) gradients = precision_dtype(ready.dtype);
+      if (gradients.empty() && !ready.dtype.empty())
+        throw InputError("{}: has gradients of type {}; forecasts have fp32, bf16 and fp16 only", any.path,
+                         ready.dtype);
+    }
   const std::string compute = run.compute_dtype;
   if (gradients.empty()) gradients = any.strategy == "fsdp" ? compute : "fp32";
   std::string reduction = gradients;
@@ -171,7 +192,10 @@ void keep_common_steps(std::vector<RankProfile>& ranks) {
 void check_ranks(const std::vector<RankProfile>& ranks) {
   std::set<int> seen;
   for (const RankProfile& rank : ranks) {
-    if (ranks.size() > 1 && rank.metadata.rank >= 0 && !seen.insert(rank.metadata.rank).second)
+    if (ranks.size() > 1 && rank.metadata.rank < 0)
+      throw InputError("{}: does not state its rank (distributedInfo); import such files one by one",
+                       rank.path);
+    if (ranks.size() > 1 && !seen.insert(rank.metadata.rank).second)
       throw InputError("{}: is of rank {}, as another file is; give each rank once", rank.path,
                        rank.metadata.rank);
     if (rank.metadata.world_size != ranks.front().metadata.world_size)
@@ -216,10 +240,18 @@ struct StepTimes {
     put(step.parts[StepPart::kLoss], micro_batch, entry.loss_s, entry.loss_issue_s);
     const std::vector<ProfiledOperation> sums = segment_sums(run, rank, step);
     for (std::size_t i = 0; i < sums.size(); ++i) add_segment(i, sums[i]);
-    entry.step_s.push_back(scale * (rank.pace.is_device_step ? rank.pace.step_us : step.duration()) /
-                           kSecond);
-    const double rest = host_scale * step.parts[StepPart::kRest].host / kSecond;
-    entry.host_s.push_back(device ? std::max(0.0, entry.step_s.back() - worked_s()) : rest);
+    const double step_us = rank.pace.is_device_step ? rank.pace.step_us : rank.pace.stretch * step.duration();
+    entry.step_s.push_back(scale * step_us / kSecond);
+    entry.host_s.push_back(device ? std::max(0.0, entry.step_s.back() - worked_s()) : rest_s(sums));
+  }
+
+  /// Time of a step on a CPU that neither segments nor other parts have.
+  [[nodiscard]] double rest_s(const std::vector<ProfiledOperation>& sums) const {
+    double rest = step.parts[StepPart::kRest].host + step.parts[StepPart::kForward].host +
+                  step.parts[StepPart::kBackward].host;
+    for (const ProfiledOperation& each : sums) rest -= each.forward.host + each.backward.host;
+    const double more = std::max(0.0, rank.pace.stretch - 1.0) * step.duration();
+    return host_scale * (std::max(0.0, rest) + more) / kSecond;
   }
 
   /// End of the last phase, as the replay adds them up: a phase of device time d ends at max(end + d, l). l
@@ -246,7 +278,7 @@ struct StepTimes {
   }
 
   void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues) {
-    samples.push_back(part * (device ? time.device : host_scale * time.host) / kSecond);
+    samples.push_back(part * (device ? shortened * time.device : host_scale * time.host) / kSecond);
     if (device) issues.push_back(part * host_scale * time.host / kSecond);
   }
 
@@ -275,9 +307,11 @@ struct StepTimes {
   /// Time of a step without the profiler; 0: unknown. Over that of the median step, and of the host's.
   const double plain_us = rank.metadata.plain_step_s * kSecond;
   const double scale = plain_us > 0.0 ? plain_us / rank.pace.step_us : 1.0;
-  const double host_scale = plain_us > 0.0
-                                ? plain_us / median(transformed(rank.steps, &ProfiledStep::duration))
-                                : 1.0;
+  const double shortened = std::min(1.0, rank.pace.stretch);
+  const double host_scale =
+      shortened * (plain_us > 0.0 ? plain_us / (rank.pace.stretch *
+                                                median(transformed(rank.steps, &ProfiledStep::duration)))
+                                  : 1.0);
 };
 
 /// By segment: parts of its backward after which its gradients are ready, in that order.
@@ -300,12 +334,14 @@ std::vector<std::vector<double>> ready_fractions(const ProfiledRun& run, const P
   return result;
 }
 
+/// Median over the steps, mean over the ranks, so that parts add up whatever their ranks do differently.
 double median_of(const ProfiledRun& run, const auto& value) {
-  std::vector<double> all;
-  for (const RankProfile& rank : run.ranks)
+  return mean(transformed(run.ranks, [&](const RankProfile& rank) {
+    std::vector<double> all;
     for (const auto* steps : {&rank.steps, &rank.unlike})
       for (const ProfiledStep& step : *steps) all.push_back(value(rank, step) / kSecond);
-  return median(all);
+    return median(all);
+  }));
 }
 
 }  // namespace

@@ -31,20 +31,24 @@ struct PartTime {
 /// A gradient that was accumulated: when, and how many elements. 0: shapes were not recorded.
 struct ReadyGradient {
   double elements = 0.0;
+  std::vector<std::int64_t> extents{};
   double at = 0.0;      ///< on the host
   double host_s = 0.0;  ///< time of the operation's backward that had passed; as `device_s` in microseconds
   double device_s = 0.0;
+  int reruns = 0;  ///< of its operation before
   std::string dtype{};
 };
 
 /// An outermost operation of the forward, with the autograd nodes that it created.
 struct ProfiledOperation {
-  std::string name{};    ///< `aten::conv2d`
-  std::string module{};  ///< `layer1.conv1`, `nn.Module: Conv2d_3`; "": unknown
-  std::string unit{};    ///< FSDP unit; "": of the root, or not sharded
-  int event = -1;        ///< its first, of KinetoFile::events
-  int micro_batch = 0;
+  std::string name{};         ///< `aten::conv2d`
+  std::string module{};       ///< `layer1.conv1`, `nn.Module: Conv2d_3`; "": unknown
+  std::string unit{};         ///< FSDP unit; "": of the root, or not sharded
+  int event = -1;             ///< its first, of KinetoFile::events
+  int micro_batch = 0;        ///< -1: of another kind of forward, see choose_forwards()
   double node_begin = 1e300;  ///< of its backward; 1e300: none
+  int reruns = 0;             ///< of its nodes, whose graph a backward retained
+  double rerun_begin = 0.0;   ///< of the last one
   bool is_loss = false;
   PartTime forward{}, backward{};
   double strategy = 0.0;                   ///< of the host, for the strategy during its backward
@@ -95,7 +99,13 @@ struct ProfiledStep {
 struct StepPace {
   double step_us = 0.0;  ///< of the device if the host runs ahead of it, else of the host
   bool is_device_step = false;
+  double stretch = 1.0;  ///< mean of all steps over that of the steps with equal gradients
   double lead_us = 0.0;  ///< by which the host is ahead of the device when a step begins; 0: it waits for it
+};
+
+struct ProfiledOptimizer {
+  std::string name{};  ///< `AdamW`; "": no `Optimizer.step#`
+  int states = -1;     ///< numbers that it keeps for each parameter; -1: nothing is updated
 };
 
 struct RankProfile {
@@ -106,17 +116,14 @@ struct RankProfile {
   std::vector<ProfiledStep> steps{};
   std::vector<ProfiledStep> unlike{};  ///< with other gradients than `steps`
   StepPace pace{};
-  std::string compute_dtype{}, optimizer{};
+  std::string compute_dtype{};
+  ProfiledOptimizer optimizer{};
   std::string strategy{};                 ///< `ddp`, `fsdp`, or "" if one rank, or none was recognised
   double input_elements = 0.0;            ///< per sample
   std::size_t unlinked = 0;               ///< device events without a launch in the file
   std::size_t buffers = 0, counters = 0;  ///< elements that batch norms keep, and int64 numbers
   std::vector<std::string> notes{};       ///< steps that were left out, cut files
 };
-
-/// Numbers the micro-batches whose forwards follow each other, as in pipelines. A backward begins where nodes
-/// go on to a later operation, the last of its forward. All have equally many gradients.
-void split_forwards(ProfiledStep& step);
 
 /// Reads a profile's steps. \throws InputError with what was found if there is no training step
 RankProfile read_rank_profile(const std::string& path);

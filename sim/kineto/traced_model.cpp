@@ -160,14 +160,15 @@ std::vector<ProfiledSegment> segments_like(const Model& model, const std::vector
 
 std::string described_model(const RankProfile& profile, const std::vector<ProfiledSegment>& segments,
                             const std::string& description) {
-  const bool adam = contains_any(profile.optimizer, {"Adam", "LAMB"});
+  const int states = profile.optimizer.states;
   std::string text = fmt::format(
       "description: \"{}\"\ninput: {{kind: features, shape: [{:.0f}]}}\nloss: traced\noptimizer: "
       "{}\nsegments:\n",
       description, std::clamp(profile.input_elements, 1.0, kLargestInput),
-      profile.optimizer.empty() ? "none"
-      : adam                    ? "{kind: adam, learning_rate: 0.001}"
-                                : "{kind: sgd, learning_rate: 0.01}");
+      states < 0    ? "none"
+      : states == 0 ? "{kind: sgd, learning_rate: 0.01}"
+      : states == 1 ? "{kind: sgd, learning_rate: 0.01, momentum: 0.9}"
+                    : "{kind: adam, learning_rate: 0.001}");
   for (const auto [i, segment] : enumerated(segments)) {
     text += fmt::format("  - name: \"{}\"\n    {}layers:\n", segment.name,
                         segment.repeated ? "repeat: 1\n    " : "");

@@ -157,11 +157,16 @@ struct WorkloadResolver {
         result.traced.emplace(profile ? trace_of_profile(path, result.model) : load_trace(path));
     if (!trace.profile.empty())
       result.notes["activations"] = "are not in the profile: memory and fits lack them";
+    if (trace.micro_batches != training.micro_batches)
+      result.notes["micro-batches"] =
+          fmt::format("{} of the {} that the profile's step has; --micro-batches {} repeats that step",
+                      training.micro_batches, trace.micro_batches, trace.micro_batches);
     if (request.model.empty()) result.model = recomputing(model_of(trace, path), part);
     if (!trace.described.empty() && result.model.parameters.empty() && training.world_size > 1)
       throw InputError(
-          "{}: the profile has no shapes of gradients, so that bytes of {} ranks are not known; profile with "
-          "record_shapes=True, or import it with --model",
+          "{}: the profile has no gradients of parameters or no shapes of them, so that bytes of {} ranks "
+          "are not "
+          "known; profile with backward() and record_shapes=True, or import it with --model",
           path, training.world_size);
     check_mesh(trace);
     const Trace whole = of_file(path, [&] { return of_whole_model(trace, result.model); });

@@ -55,7 +55,7 @@ TEST_CASE("profiles of every version of torch have all layers, parameters and pa
     CHECK(run.micro_batches == 1);
     CHECK(run.precision == "fp32");
     CHECK(run.ranks.front().metadata.batch == 16);
-    CHECK(run.ranks.front().optimizer == "SGD");
+    CHECK(run.ranks.front().optimizer.name == "SGD");
     CHECK(run.ranks.front().steps.size() == 2);
     REQUIRE(run.segments.size() == 4);
     // In the order in which gradients become ready: fc1's bias before its weight.
