@@ -42,25 +42,18 @@ void split_forwards(ProfiledStep& step) {
   step.micro_batches = static_cast<int>(lasts.size());
 }
 
-std::vector<const KinetoEvent*> update_operations(const KinetoFile& file) {
-  std::vector<const KinetoEvent*> operations;
+UpdateOperations update_operations(const KinetoFile& file) {
+  UpdateOperations result;
+  std::set<int> seen;
   const KinetoEvent* update = nullptr;
   for (const KinetoEvent& event : file.events) {
     if (file.name(event).starts_with("Optimizer.step#")) update = &event;
-    if (update != nullptr && event.track == update->track && event.begin < update->end &&
-        event.category == KinetoCategory::kOperation)
-      operations.push_back(&event);
+    if (update == nullptr || event.track != update->track || event.begin >= update->end) continue;
+    result.names.insert(file.name(event));
+    if (event.category == KinetoCategory::kOperation && seen.insert(event.arguments).second)
+      for (auto& extents : dims_of(file, event)) result.shapes.insert(std::move(extents));
   }
-  return operations;
-}
-
-Shapes updated_shapes(const KinetoFile& file) {
-  Shapes shapes;
-  std::set<int> seen;
-  for (const KinetoEvent* event : update_operations(file))
-    if (seen.insert(event->arguments).second)
-      for (auto& extents : dims_of(file, *event)) shapes.insert(std::move(extents));
-  return shapes;
+  return result;
 }
 
 void drop_input_gradients(const KinetoFile& file, int batch, const Shapes& updated, ProfiledStep& step) {
@@ -70,10 +63,6 @@ void drop_input_gradients(const KinetoFile& file, int batch, const Shapes& updat
       step.collectives, [&](const auto& call) { return call.kind == "recv" && call.called < begin; });
   Shapes inputs;
   int micro_batch = -1;
-  const auto drop = [&](ProfiledOperation& each, auto gradient) {
-    each.gradients.erase(gradient);
-    --step.gradients;
-  };
   for (ProfiledOperation& each : step.operations) {
     const bool is_first = std::exchange(micro_batch, each.micro_batch) != each.micro_batch;
     const auto dims = dims_of(file, file.events[each.event]);
@@ -86,14 +75,13 @@ void drop_input_gradients(const KinetoFile& file, int batch, const Shapes& updat
     if (found != each.gradients.end() &&
         std::ranges::count(dims, size, elements_of) <=
             std::ranges::count(each.gradients, size, &ReadyGradient::elements))
-      drop(each, found);
+      each.gradients.erase(found), --step.gradients;
   }
+  if (updated.empty()) return;
   for (ProfiledOperation& each : step.operations)
-    for (auto ready = each.gradients.begin(); !updated.empty() && ready != each.gradients.end();)
-      if (inputs.contains(ready->extents) && !updated.contains(ready->extents))
-        drop(each, ready);
-      else
-        ++ready;
+    step.gradients -= std::erase_if(each.gradients, [&](const ReadyGradient& ready) {
+      return inputs.contains(ready.extents) && !updated.contains(ready.extents);
+    });
 }
 
 void choose_forwards(ProfiledStep& step) {

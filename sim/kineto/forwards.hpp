@@ -17,11 +17,12 @@ void split_forwards(ProfiledStep& step);
 
 using Shapes = std::set<std::vector<std::int64_t>>;
 
-/// Operations inside `Optimizer.step#`.
-std::vector<const KinetoEvent*> update_operations(const KinetoFile& file);
-
-/// Extents of all their tensors; empty if no shapes were recorded.
-Shapes updated_shapes(const KinetoFile& file);
+/// Operations inside `Optimizer.step#`: their names, and the extents of all their tensors.
+struct UpdateOperations {
+  std::set<std::string> names{};
+  Shapes shapes{};  ///< empty: not recorded
+};
+UpdateOperations update_operations(const KinetoFile& file);
 
 /// Leaves out gradients of inputs, which are no parameters. The inputs are first tensors of operations, if
 /// they were received, as by a stage of a pipeline, or if their first extent is the batch. A gradient at a

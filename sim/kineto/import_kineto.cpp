@@ -220,11 +220,6 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
       imported.assumed.push_back(
           fmt::format("{}: ran {:.0f} s before or after {}; import different runs one by one", rank.path,
                       apart, any.path));
-    if (const auto all = rank.steps.size() + rank.unlike.size(); 10 * rank.steps.size() < 6 * all)
-      imported.assumed.push_back(fmt::format(
-          "{}: only {} of {} have the layers and parameters of the forecast; of the others the mean "
-          "time counts alone",
-          rank.path, rank.steps.size(), counted(all, "step")));
     for (const std::string& note : rank.notes) imported.ignored.push_back(rank.path + ": " + note);
     if (rank.unlinked > 0)
       imported.ignored.push_back(fmt::format("{}: {} without a launch in the profile", rank.path,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <ranges>
 #include <set>
@@ -38,10 +37,6 @@ Sizes sizes_of(const ProfiledStep& step) {
   return transformed(segments_of(operations_of(step, 0)), &ProfiledSegment::elements);
 }
 
-double mean(const std::vector<double>& values) {
-  return sum_of(values, std::identity()) / static_cast<double>(values.size());
-}
-
 /// Separates steps whose gradients differ from those of most steps.
 void keep_equal_steps(RankProfile& profile) {
   using Kind = std::pair<Sizes, std::size_t>;
@@ -56,18 +51,18 @@ void keep_equal_steps(RankProfile& profile) {
   profile.unlike.assign(unlike.begin(), unlike.end());
   profile.steps.erase(unlike.begin(), unlike.end());
   if (profile.unlike.empty()) return;
-  const double own = mean(transformed(profile.steps, &ProfiledStep::duration));
-  const double others = mean(transformed(profile.unlike, &ProfiledStep::duration));
-  const auto own_count = static_cast<double>(profile.steps.size());
-  const auto count = own_count + static_cast<double>(profile.unlike.size());
-  const double all = (own_count * own + (count - own_count) * others) / count;
+  const auto some = static_cast<double>(profile.steps.size()),
+             rest = static_cast<double>(profile.unlike.size());
+  const double own = sum_of(profile.steps, &ProfiledStep::duration);
+  const double others = sum_of(profile.unlike, &ProfiledStep::duration);
   profile.notes.push_back(fmt::format(
-      "{} with other gradients than the others: left out of the layers; {} on average, the others {}",
-      counted(profile.unlike.size(), "step"), to_text(Seconds(others / kSecond)),
-      to_text(Seconds(own / kSecond))));
+      "{} of {} steps with other gradients than most: their layers and parameters are unknown; {} on "
+      "average, "
+      "the others {}; forecasts take as long as the mean of all",
+      rest, some + rest, to_text(Seconds(others / rest / kSecond)), to_text(Seconds(own / some / kSecond))));
   if (profile.pace.is_device_step) return;
-  profile.pace.step_us = all;
-  profile.pace.stretch = all / median(transformed(profile.steps, &ProfiledStep::duration));
+  profile.pace.step_us = (own + others) / (some + rest);
+  profile.pace.stretch = profile.pace.step_us / median(transformed(profile.steps, &ProfiledStep::duration));
 }
 
 using CallKey = std::tuple<std::string, std::string, double, std::string>;
@@ -192,15 +187,15 @@ void keep_common_steps(std::vector<RankProfile>& ranks) {
 void check_ranks(const std::vector<RankProfile>& ranks) {
   std::set<int> seen;
   for (const RankProfile& rank : ranks) {
+    if (rank.metadata.world_size != ranks.front().metadata.world_size)
+      throw InputError("{}: is of {} ranks, {} of {}; import runs one by one", rank.path,
+                       rank.metadata.world_size, ranks.front().path, ranks.front().metadata.world_size);
     if (ranks.size() > 1 && rank.metadata.rank < 0)
       throw InputError("{}: does not state its rank (distributedInfo); import such files one by one",
                        rank.path);
     if (ranks.size() > 1 && !seen.insert(rank.metadata.rank).second)
       throw InputError("{}: is of rank {}, as another file is; give each rank once", rank.path,
                        rank.metadata.rank);
-    if (rank.metadata.world_size != ranks.front().metadata.world_size)
-      throw InputError("{}: is of {} ranks, {} of {}; import runs one by one", rank.path,
-                       rank.metadata.world_size, ranks.front().path, ranks.front().metadata.world_size);
     if (sizes_of(rank.steps.front()) != sizes_of(ranks.front().steps.front()))
       throw InputError(
           "{}: has other parameters than {}, as stages of a pipeline do; import one stage at a time",
@@ -250,8 +245,7 @@ struct StepTimes {
     double rest = step.parts[StepPart::kRest].host + step.parts[StepPart::kForward].host +
                   step.parts[StepPart::kBackward].host;
     for (const ProfiledOperation& each : sums) rest -= each.forward.host + each.backward.host;
-    const double more = std::max(0.0, rank.pace.stretch - 1.0) * step.duration();
-    return host_scale * (std::max(0.0, rest) + more) / kSecond;
+    return host_scale * std::max(0.0, rest) / kSecond;
   }
 
   /// End of the last phase, as the replay adds them up: a phase of device time d ends at max(end + d, l). l
@@ -278,7 +272,7 @@ struct StepTimes {
   }
 
   void put(const PartTime& time, double part, std::vector<double>& samples, std::vector<double>& issues) {
-    samples.push_back(part * (device ? shortened * time.device : host_scale * time.host) / kSecond);
+    samples.push_back(part * (device ? rank.pace.stretch * time.device : host_scale * time.host) / kSecond);
     if (device) issues.push_back(part * host_scale * time.host / kSecond);
   }
 
@@ -307,11 +301,9 @@ struct StepTimes {
   /// Time of a step without the profiler; 0: unknown. Over that of the median step, and of the host's.
   const double plain_us = rank.metadata.plain_step_s * kSecond;
   const double scale = plain_us > 0.0 ? plain_us / rank.pace.step_us : 1.0;
-  const double shortened = std::min(1.0, rank.pace.stretch);
-  const double host_scale =
-      shortened * (plain_us > 0.0 ? plain_us / (rank.pace.stretch *
-                                                median(transformed(rank.steps, &ProfiledStep::duration)))
-                                  : 1.0);
+  const double host_scale = plain_us > 0.0
+                                ? plain_us / median(transformed(rank.steps, &ProfiledStep::duration))
+                                : rank.pace.stretch;
 };
 
 /// By segment: parts of its backward after which its gradients are ready, in that order.
@@ -336,12 +328,13 @@ std::vector<std::vector<double>> ready_fractions(const ProfiledRun& run, const P
 
 /// Median over the steps, mean over the ranks, so that parts add up whatever their ranks do differently.
 double median_of(const ProfiledRun& run, const auto& value) {
-  return mean(transformed(run.ranks, [&](const RankProfile& rank) {
+  const double sum = sum_of(run.ranks, [&](const RankProfile& rank) {
     std::vector<double> all;
     for (const auto* steps : {&rank.steps, &rank.unlike})
       for (const ProfiledStep& step : *steps) all.push_back(value(rank, step) / kSecond);
     return median(all);
-  }));
+  });
+  return sum / static_cast<double>(run.ranks.size());
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ namespace {
 
 constexpr double kLeastPlain = 0.1, kMostPlain = 2.0;  // step without the profiler over the profiled one
 constexpr double kLeastLead = 0.05;  // part of the step; less: the host waited for the device between steps
-constexpr double kMostParts = 1.05;  // of the step; more: events of several threads were added up
 constexpr double kLongestStep = 60.0 * kSecond;  // us; more is doubted
 constexpr double kAhead = 0.03;                  // part of the step; more: the host runs ahead of the device
 
@@ -30,15 +29,15 @@ std::string contents_of(const KinetoFile& file, const std::vector<NameKind>& kin
   std::size_t operations = 0, kernels = 0, collectives = 0, nodes = 0, compiled = 0, graphs = 0;
   double begin = 1e300, end = 0.0;
   for (const KinetoEvent& event : file.events) {
+    const bool kernel = event.category == KinetoCategory::kKernel;
     begin = std::min(begin, event.begin);
     end = std::max(end, event.end);
-    operations += event.category == KinetoCategory::kOperation ? 1 : 0;
-    kernels += event.category == KinetoCategory::kKernel ? 1 : 0;
-    nodes += kinds[event.name] == NameKind::kNode ? 1 : 0;
-    compiled += file.name(event).starts_with("## Call CompiledFxGraph") ? 1 : 0;
-    graphs += file.name(event).ends_with("GraphLaunch") ? 1 : 0;
-    collectives +=
-        event.category == KinetoCategory::kKernel && !collective_kernel(file.name(event)).empty() ? 1 : 0;
+    if (event.category == KinetoCategory::kOperation) ++operations;
+    if (kernel) ++kernels;
+    if (kernel && !collective_kernel(file.name(event)).empty()) ++collectives;
+    if (kinds[event.name] == NameKind::kNode) ++nodes;
+    if (file.name(event).starts_with("## Call CompiledFxGraph")) ++compiled;
+    if (file.name(event).ends_with("GraphLaunch")) ++graphs;
   }
   return fmt::format(
       "{} of {}{}: {}, {}, {} of collectives, {} of autograd{}{}{}{}", counted(file.events.size(), "event"),
@@ -76,23 +75,18 @@ void count_buffers(const KinetoFile& file, const ProfiledStep& step, RankProfile
 /// Samples of a step, elements of one, and the dtype of its first GEMM.
 void describe_input(const KinetoFile& file, const ProfiledStep& step, RankProfile& profile) {
   for (const ProfiledOperation& operation : step.operations) {
-    const KinetoEvent& event = file.events[operation.event];
-    const auto dims = dims_of(file, event);
+    const auto dims = dims_of(file, file.events[operation.event]);
+    const bool recurrent = contains_any(operation.name, {"aten::lstm", "aten::gru", "aten::rnn_"}) &&
+                           dims.size() > 1 && dims[1].size() == 3;
+    if (recurrent && file.metadata.batch == 0)  // inputs may begin with the time, hidden states with layers
+      profile.metadata.batch = static_cast<int>(dims[1][1]);
     const std::size_t which = operation.name == "aten::embedding"       ? 1  // of indices
                               : operation.name == "aten::embedding_bag" ? 2  // of bags
                                                                         : 0;
     const bool product = contains_any(operation.name, {"linear", "conv", "mm", "matmul", "embedding"});
-    if (!product || dims.size() <= which || dims[which].empty()) continue;
+    if (profile.input_elements > 0.0 || !product || dims.size() <= which || dims[which].empty()) continue;
     if (profile.metadata.batch == 0) profile.metadata.batch = static_cast<int>(dims[which][0]);
     profile.input_elements = elements_of({dims[which].begin() + 1, dims[which].end()});
-    break;
-  }
-  for (const ProfiledOperation& operation : step.operations) {  // inputs of RNNs may begin with the time
-    const auto dims = dims_of(file, file.events[operation.event]);
-    const bool recurrent = contains_any(operation.name, {"aten::lstm", "aten::gru", "aten::rnn_"});
-    if (file.metadata.batch > 0 || !recurrent || dims.size() < 2 || dims[1].size() != 3) continue;
-    profile.metadata.batch = static_cast<int>(dims[1][1]);  // of hidden states: layers, batch, features
-    break;
   }
   if (step.operations.empty()) return;
   const double begin = file.events[step.operations.front().event].begin;
@@ -129,12 +123,10 @@ void find_strategy(const KinetoFile& file, RankProfile& profile) {
 }
 
 /// Of several optimizers the one with the most states. SGD scales its momentum, if it has one.
-void find_optimizer(const KinetoFile& file, const ProfiledStep& step, RankProfile& profile) {
-  const PartTime& time = step.parts[StepPart::kOptimizer];
+void find_optimizer(const KinetoFile& file, const UpdateOperations& updated, RankProfile& profile) {
+  const PartTime& time = profile.steps.front().parts[StepPart::kOptimizer];
   if (time.host + time.device > 0.0) profile.optimizer.states = 0;
-  const bool scales = std::ranges::any_of(update_operations(file), [&](const KinetoEvent* event) {
-    return file.name(*event) == "aten::mul_" || file.name(*event) == "aten::_foreach_mul_";
-  });
+  const bool scales = updated.names.contains("aten::mul_") || updated.names.contains("aten::_foreach_mul_");
   for (const std::string& name : file.names) {
     if (!name.starts_with("Optimizer.step#")) continue;
     const std::string own = name.substr(15, name.find('.', 15) - 15);
@@ -147,17 +139,12 @@ void find_optimizer(const KinetoFile& file, const ProfiledStep& step, RankProfil
 }
 
 /// The host's time that no part accounts for.
-void add_rests(std::vector<ProfiledStep>& steps, std::vector<std::string>& notes) {
+void add_rests(std::vector<ProfiledStep>& steps) {
   for (ProfiledStep& step : steps) {
     double known = step.strategy.host + step.waited + step.blocked;
     step.parts[StepPart::kRest].host = 0.0;
     for (const PartTime& part : step.parts) known += part.host;
     step.parts[StepPart::kRest].host = std::max(0.0, step.duration() - known);
-    if (step.duration() > 0.0 && known > kMostParts * step.duration())
-      notes.push_back(
-          fmt::format("parts of {} add up to {:.0f} % of it: its events overlap, so that its times "
-                      "are too long",
-                      step.name, 100.0 * known / step.duration()));
   }
 }
 
@@ -181,7 +168,7 @@ void check_file(const KinetoFile& file, const std::vector<NameKind>& kinds, std:
   for (const KinetoEvent& event : file.events)
     if (kinds[event.name] == NameKind::kNode) processes.insert(file.tracks[event.track].process);
   if (processes.size() > 1)
-    throw InputError("{}: contains backwards of {} processes; give the file of each rank", file.path,
+    throw InputError("{}: contains steps of {} processes; give the file of each rank", file.path,
                      processes.size());
 }
 
@@ -229,7 +216,7 @@ RankProfile read_rank_profile(const std::string& path) {
                      path,
                      kernels > 0 ? fmt::format("{} kernels, but no launch of one in a step", kernels)
                                  : "no kernels, although its ranks use NCCL");
-  add_rests(steps, profile.notes);
+  add_rests(steps);
   profile.steps = std::move(steps);
   drop_steps(begins, device, profile.steps, profile.notes);
   if (profile.steps.empty())
@@ -247,11 +234,11 @@ RankProfile read_rank_profile(const std::string& path) {
       profile.metadata.world_size = std::max(profile.metadata.world_size, call.ranks);
   check_pace(profile);
   find_strategy(file, profile);
-  find_optimizer(file, profile.steps.front(), profile);
+  const UpdateOperations updated = update_operations(file);
+  find_optimizer(file, updated, profile);
   describe_input(file, profile.steps.front(), profile);
-  const Shapes updated = updated_shapes(file);
   for (ProfiledStep& step : profile.steps) {
-    drop_input_gradients(file, profile.metadata.batch, updated, step);
+    drop_input_gradients(file, profile.metadata.batch, updated.shapes, step);
     choose_forwards(step);
   }
   count_buffers(file, profile.steps.front(), profile);

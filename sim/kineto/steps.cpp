@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ranges>
-#include <set>
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
@@ -23,11 +22,6 @@ std::pair<int, std::vector<ProfiledStep>> annotated_steps(const KinetoFile& file
     if (event.category == KinetoCategory::kAnnotation && kinds[event.name] == kind)
       by_track[event.track].push_back({.name = file.name(event), .begin = event.begin, .end = event.end});
   if (by_track.empty()) return {-1, {}};
-  std::set<int> processes;
-  for (const auto& [track, steps] : by_track) processes.insert(file.tracks[track].process);
-  if (processes.size() > 1)
-    throw InputError("{}: contains steps of {} processes; give the file of each rank", file.path,
-                     processes.size());
   const auto total = [](const auto& track) { return sum_of(track.second, &ProfiledStep::duration); };
   auto& [track, steps] = *std::ranges::max_element(by_track, {}, total);
   for (std::size_t i = 0; i + 1 < steps.size(); ++i) steps[i].end = steps[i + 1].begin;
@@ -94,23 +88,19 @@ bool cut_graphs(const KinetoFile& file, const std::vector<NameKind>& kinds, int 
   return cut > whole;
 }
 
-/// Joins steps from update to update whose numbers of gradients repeat after 2 to 4 updates, as of several
-/// models with an optimizer each.
+/// Joins every two steps if the numbers of gradients from update to update alternate, as of two models.
 void join_updates(const std::vector<double>& gradients, std::vector<double>& ends,
                   std::vector<std::string>& notes) {
+  const auto before = [&](double end) {
+    return std::ranges::upper_bound(gradients, end) - gradients.begin();
+  };
   std::vector<std::ptrdiff_t> counts;
-  for (std::size_t i = 0; i + 1 < ends.size(); ++i)
-    counts.push_back(std::ranges::upper_bound(gradients, ends[i + 1]) -
-                     std::ranges::upper_bound(gradients, ends[i]));
-  for (std::size_t period = 1; period <= 4 && 2 * period <= counts.size(); ++period) {
-    if (!std::equal(counts.begin() + static_cast<long>(period), counts.end(), counts.begin())) continue;
-    std::vector<double> kept;
-    for (std::size_t i = 0; i < ends.size(); i += period) kept.push_back(ends[i]);
-    if (period > 1)
-      notes.push_back(fmt::format("gradients repeat after {} updates, which are one step", period));
-    ends = std::move(kept);
+  for (std::size_t i = 1; i < ends.size(); ++i) counts.push_back(before(ends[i]) - before(ends[i - 1]));
+  if (counts.size() < 4 || counts[0] == counts[1] ||
+      !std::equal(counts.begin() + 2, counts.end(), counts.begin()))
     return;
-  }
+  for (std::size_t i = 1; i < ends.size(); ++i) ends.erase(ends.begin() + static_cast<long>(i));
+  notes.emplace_back("gradients alternate between two updates, which are one step");
 }
 
 /// Updates in a step that follow backwards of their own.
