@@ -190,10 +190,7 @@ void check_ranks(const std::vector<RankProfile>& ranks) {
     if (rank.metadata.world_size != ranks.front().metadata.world_size)
       throw InputError("{}: is of {} ranks, {} of {}; import runs one by one", rank.path,
                        rank.metadata.world_size, ranks.front().path, ranks.front().metadata.world_size);
-    if (ranks.size() > 1 && rank.metadata.rank < 0)
-      throw InputError("{}: does not state its rank (distributedInfo); import such files one by one",
-                       rank.path);
-    if (ranks.size() > 1 && !seen.insert(rank.metadata.rank).second)
+    if (ranks.size() > 1 && rank.metadata.rank >= 0 && !seen.insert(rank.metadata.rank).second)
       throw InputError("{}: is of rank {}, as another file is; give each rank once", rank.path,
                        rank.metadata.rank);
     if (sizes_of(rank.steps.front()) != sizes_of(ranks.front().steps.front()))
@@ -201,6 +198,9 @@ void check_ranks(const std::vector<RankProfile>& ranks) {
           "{}: has other parameters than {}, as stages of a pipeline do; import one stage at a time",
           rank.path, ranks.front().path);
   }
+  if (const RankProfile& first = ranks.front(); ranks.size() > 1 && first.metadata.rank < 0)
+    throw InputError("{}: does not state its rank (distributedInfo); import such files one by one",
+                     first.path);
 }
 
 /// Ranks that share the optimizer: those that scatter as many elements as the gradients have, or gather or
