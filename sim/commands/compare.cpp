@@ -27,7 +27,7 @@ std::optional<double> max_error(const po::variables_map& values) {
 
 std::vector<ResultFile> load_all(const po::variables_map& values, const std::string& option) {
   return transformed(texts_option(values, option), [](const std::string& path) {
-    if (std::filesystem::exists(path) && is_profile_of_torch(path))
+    if (std::filesystem::is_regular_file(path) && is_profile_of_torch(path))
       throw InputError("{}: is a profile of PyTorch; 'stepcast explain FORECAST --against {}' compares it",
                        path, path);
     return load_result_file(path);

@@ -11,9 +11,9 @@ namespace stepcast {
 
 void join_forwards(const KinetoFile& file, ProfiledStep& step) {
   std::vector<int> firsts = whole_numbers(0, step.micro_batches);  // that each is joined to
-  for (const ProfiledOperation& each : step.operations)
+  for (const ProfiledOperation& each : filtered(step.operations, &ProfiledOperation::reruns))
     for (const ProfiledOperation& later : step.operations)
-      if (each.reruns > 0 && file.events[later.event].begin < each.rerun_begin)
+      if (file.events[later.event].begin < each.rerun_begin)
         firsts[later.micro_batch] = std::min(firsts[later.micro_batch], firsts[each.micro_batch]);
   const std::set<int> left(firsts.begin(), firsts.end());
   for (ProfiledOperation& each : step.operations)

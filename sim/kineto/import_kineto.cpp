@@ -242,7 +242,7 @@ void report_checks(const ProfiledRun& run, const std::map<std::string, double>& 
         counted(gradients[0], "gradient"), counted(static_cast<std::size_t>(run.micro_batches), "forward"),
         gradients[-1]));
   const ProfiledOptimizer& optimizer = any.optimizer;
-  if (optimizer.states >= 0 && optimizer.states < 2)
+  if (optimizer.states >= 0)
     imported.assumed.push_back(
         fmt::format("{} keeps {} for each parameter",
                     optimizer.name.empty()

@@ -157,7 +157,7 @@ struct WorkloadResolver {
         result.traced.emplace(profile ? trace_of_profile(path, result.model) : load_trace(path));
     if (!trace.profile.empty())
       result.notes["activations"] = "are not in the profile: memory and fits lack them";
-    if (trace.micro_batches != training.micro_batches)
+    if (trace.micro_batches > 1 && trace.micro_batches != training.micro_batches)
       result.notes["micro-batches"] =
           fmt::format("{} of the {} that the profile's step has; --micro-batches {} repeats that step",
                       training.micro_batches, trace.micro_batches, trace.micro_batches);

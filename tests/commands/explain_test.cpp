@@ -106,6 +106,9 @@ TEST_CASE("explain compares a profile of PyTorch with its forecast", "[commands]
     const Outcome swapped = shell.run("stepcast explain forecast.json --against " + profile);
     CHECK(outcome.out.ends_with(swapped.out));
     CHECK(swapped.exit_code == 0);
+    const Outcome compared = shell.run("stepcast compare forecast.json " + profile);
+    CHECK_THAT(compared.err,
+               Catch::Contains("is a profile of PyTorch; 'stepcast explain FORECAST --against"));
   }
 }
 
