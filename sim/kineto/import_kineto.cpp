@@ -54,11 +54,10 @@ void report_collectives(const ProfiledRun& run, Imported& imported) {
     auto sizes = transformed(sum.sizes | std::views::take(kMostSizes),
                              [](const auto& one) { return fmt::format("{:g} x {}", one.second, one.first); });
     if (std::ssize(sum.sizes) > kMostSizes) sizes.emplace_back("...");
-    imported.understood.push_back(
-        fmt::format("collectives in a step: {:g} {} of {} over {} ranks, {}", sum.calls, key.first,
-                    sum.bytes > 0.0 ? fmt::format("{:.0f} B ({})", sum.bytes, joined(sizes))
-                                    : "sizes that were not recorded",
-                    key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time)));
+    note(imported.understood, "collectives in a step: {:g} {} of {} over {} ranks, {}", sum.calls, key.first,
+         sum.bytes > 0.0 ? fmt::format("{:.0f} B ({})", sum.bytes, joined(sizes))
+                         : "sizes that were not recorded",
+         key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time));
   }
 }
 
@@ -81,46 +80,43 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
         times.push_back(step.duration() * 1e-6);
         events += static_cast<double>(step.events);
       }
-  imported.understood.push_back(
-      fmt::format("profile of {} of {}, {}{}: {}",
-                  run.ranks.size() == 1 && any.metadata.rank >= 0 ? fmt::format("rank {}", any.metadata.rank)
-                                                                  : counted(run.ranks.size(), "rank"),
-                  std::max<int>(any.metadata.world_size, static_cast<int>(run.ranks.size())),
-                  any.on_device ? any.device.empty() ? "a GPU that is not named" : any.device : "CPU",
-                  any.strategy.empty() ? "" : ", " + any.strategy, counted(times.size(), "training step")));
-  imported.understood.push_back(fmt::format(
-      "step time {}{}; host's loop {} to {}", milliseconds(summary.at("step")),
-      any.pace.is_device_step ? ", of the device, which runs behind the host" : "",
-      milliseconds(*std::ranges::min_element(times)), milliseconds(*std::ranges::max_element(times))));
+  note(imported.understood, "profile of {} of {}, {}{}: {}",
+       run.ranks.size() == 1 && any.metadata.rank >= 0 ? fmt::format("rank {}", any.metadata.rank)
+                                                       : counted(run.ranks.size(), "rank"),
+       std::max<int>(any.metadata.world_size, static_cast<int>(run.ranks.size())),
+       any.on_device ? any.device.empty() ? "a GPU that is not named" : any.device : "CPU",
+       any.strategy.empty() ? "" : ", " + any.strategy, counted(times.size(), "training step"));
+  note(imported.understood, "step time {}{}; host's loop {} to {}", milliseconds(summary.at("step")),
+       any.pace.is_device_step ? ", of the device, which runs behind the host" : "",
+       milliseconds(*std::ranges::min_element(times)), milliseconds(*std::ranges::max_element(times)));
   if (any.on_device) {
-    imported.understood.push_back(
-        fmt::format("device: compute {}, copies {}, collectives {}, exposed communication {}, idle {}",
-                    milliseconds(summary.at("device_compute")), milliseconds(summary.at("device_copies")),
-                    milliseconds(summary.at("device_collectives")), milliseconds(summary.at("exposed")),
-                    milliseconds(summary.at("device_idle"))));
+    note(imported.understood,
+         "device: compute {}, copies {}, collectives {}, exposed communication {}, idle {}",
+         milliseconds(summary.at("device_compute")), milliseconds(summary.at("device_copies")),
+         milliseconds(summary.at("device_collectives")), milliseconds(summary.at("exposed")),
+         milliseconds(summary.at("device_idle")));
     imported.understood.push_back("device by part: " + parts_line(summary, "device_"));
   } else if (any.metadata.world_size > 1) {
     imported.understood.push_back("exposed communication " + milliseconds(summary.at("exposed")) +
                                   ", time in which the main thread waits");
   }
   if (any.pace.lead_us > 0.0)
-    imported.understood.push_back(
-        fmt::format("launch thread: {} ahead of the device when a step begins, for which it does not wait",
-                    milliseconds(any.pace.lead_us / kSecond)));
+    note(imported.understood,
+         "launch thread: {} ahead of the device when a step begins, for which it does not wait",
+         milliseconds(any.pace.lead_us / kSecond));
   imported.understood.push_back("launch thread by part: " + parts_line(summary, "host_"));
   report_collectives(run, imported);
   const double events_per_step = events / static_cast<double>(times.size());
   // Seconds per event, as measured for torch 1.13 to 2.15 on CPUs, and for 2.11 on an H100.
   const double least = 0.5e-6, most = any.on_device ? 4.2e-6 : 1.4e-6;
   if (const double plain = any.metadata.plain_step_s; plain > 0.0)
-    imported.understood.push_back(
-        fmt::format("profiler overhead: {} without the profiler, {} with it; host times are scaled",
-                    milliseconds(plain), signed_percent_text(summary.at("host_step") / plain - 1.0)));
+    note(imported.understood, "profiler overhead: {} without the profiler, {} with it; host times are scaled",
+         milliseconds(plain), signed_percent_text(summary.at("host_step") / plain - 1.0));
   else
-    imported.assumed.push_back(fmt::format(
-        "profiler overhead of about {} to {} per step ({:.0f} events) stays in host times; the file has no "
-        "plain step time",
-        milliseconds(least * events_per_step), milliseconds(most * events_per_step), events_per_step));
+    note(imported.assumed,
+         "profiler overhead of about {} to {} per step ({:.0f} events) stays in host times; the file has no "
+         "plain step time",
+         milliseconds(least * events_per_step), milliseconds(most * events_per_step), events_per_step);
 }
 
 /// Elements of all-reduces in a step, without numbers such as the loss.
@@ -137,17 +133,16 @@ void report_model(const ProfiledRun& run, Imported& imported) {
       static_cast<std::size_t>(std::ranges::count_if(run.segments, &ProfiledSegment::repeated));
   const std::vector<std::string> known = models_with(run.parameters),
                                  moved = models_with(reduced_elements(run));
-  imported.understood.push_back(fmt::format(
-      "{} in {}, {}{}",
-      run.parameters > 0.0
-          ? fmt::format("{:.0f} parameters in {}", run.parameters, counted(run.gradients, "tensor"))
-      : any.steps.front().gradients == 0
-          ? "no gradient of a parameter, as torch.autograd.grad and torch.func accumulate none,"
-          : counted(any.steps.front().gradients, "gradient") + ", whose shapes were not recorded,",
-      counted(run.segments.size(), "segment"), run.precision,
-      !known.empty()  ? ": as many as " + joined(known, " or ") + " has"
-      : moved.empty() ? ""
-                      : "; all-reduces move as many elements as " + joined(moved, " or ") + " has"));
+  note(imported.understood, "{} in {}, {}{}",
+       run.parameters > 0.0
+           ? fmt::format("{:.0f} parameters in {}", run.parameters, counted(run.gradients, "tensor"))
+       : any.steps.front().gradients == 0
+           ? "no gradient of a parameter, as torch.autograd.grad and torch.func accumulate none,"
+           : counted(any.steps.front().gradients, "gradient") + ", whose shapes were not recorded,",
+       counted(run.segments.size(), "segment"), run.precision,
+       !known.empty()  ? ": as many as " + joined(known, " or ") + " has"
+       : moved.empty() ? ""
+                       : "; all-reduces move as many elements as " + joined(moved, " or ") + " has");
   if (run.shared_buckets && run.parameters > 0.0)
     imported.assumed.push_back(
         "gradients of a bucket are equally large: the profile has no shapes (record_shapes=True), only the "
@@ -161,8 +156,7 @@ void report_model(const ProfiledRun& run, Imported& imported) {
     const std::string bytes =
         fmt::format("all-reduces move {:.0f} B, gradients have {:.0f} B", reduced, wanted);
     if (equal(1.0) || equal(run.micro_batches))
-      imported.understood.push_back(
-          fmt::format("check: {} ({})", bytes, equal(1.0) ? "equal" : "equal in each micro-batch"));
+      note(imported.understood, "check: {} ({})", bytes, equal(1.0) ? "equal" : "equal in each micro-batch");
     else
       imported.assumed.push_back(
           bytes + ": forecasts reduce the gradients alone, not other tensors or unused parameters");
@@ -180,10 +174,10 @@ void report_own_collectives(const RankProfile& any, Imported& imported) {
   for (const ProfiledCollective& call : any.steps.front().collectives)
     if (call.in_forward && (any.strategy != "ddp" || call.kind != "broadcast")) ++counts[call.kind];
   for (const auto& [kind, count] : counts)
-    imported.assumed.push_back(fmt::format(
-        "{} {} between operations of the forward, as of tensor parallelism, experts or synchronised norms: "
-        "forecasts leave such collectives out",
-        count, kind));
+    note(imported.assumed,
+         "{} {} between operations of the forward, as of tensor parallelism, experts or synchronised norms: "
+         "forecasts leave such collectives out",
+         count, kind);
 }
 
 /// Time between the steps of two ranks; 0 if they overlap, or if a file states no time of day.
@@ -197,58 +191,54 @@ double seconds_apart(const RankProfile& a, const RankProfile& b) {
 void report_checks(const ProfiledRun& run, const std::map<std::string, double>& summary, Imported& imported) {
   const RankProfile& any = run.ranks.front();
   const double other = summary.at("host_other") / summary.at("host_step");
-  imported.understood.push_back(
-      fmt::format("check: parts cover {:.1f} % of the host's steps", 100.0 * (1.0 - other)));
+  note(imported.understood, "check: parts cover {:.1f} % of the host's steps", 100.0 * (1.0 - other));
   if (const double input = summary.at("host_input") / summary.at("host_step"); input > kMostOther)
-    imported.assumed.push_back(fmt::format(
-        "{:.0f} % of a step precedes the forwards of the training, as an evaluation does: it counts "
-        "as input",
-        100.0 * input));
+    note(imported.assumed,
+         "{:.0f} % of a step precedes the forwards of the training, as an evaluation does: it counts "
+         "as input",
+         100.0 * input);
   if (other > kMostOther)
-    imported.assumed.push_back(
-        fmt::format("{:.0f} % of a step is in no part; it counts as host time", 100.0 * other));
+    note(imported.assumed, "{:.0f} % of a step is in no part; it counts as host time", 100.0 * other);
   report_own_collectives(any, imported);
   if (!any.on_device && !any.metadata.devices.empty())
-    imported.assumed.push_back(
-        fmt::format("it ran on CPUs: no kernel was recorded, although there is {}; kernels need "
-                    "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-                    any.metadata.devices.front()));
+    note(imported.assumed,
+         "it ran on CPUs: no kernel was recorded, although there is {}; kernels need "
+         "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+         any.metadata.devices.front());
   if (any.metadata.world_size > 1 && run.ranks.size() == 1)
     imported.assumed.push_back("collectives contain waits for other ranks, whose profiles were not given");
   for (const RankProfile& rank : run.ranks) {
     if (const double apart = seconds_apart(rank, any); apart > kMostApart)
-      imported.assumed.push_back(
-          fmt::format("{}: ran {:.0f} s before or after {}; import different runs one by one", rank.path,
-                      apart, any.path));
+      note(imported.assumed, "{}: ran {:.0f} s before or after {}; import different runs one by one",
+           rank.path, apart, any.path);
     for (const std::string& note : rank.notes) imported.ignored.push_back(rank.path + ": " + note);
     if (rank.unlinked > 0)
-      imported.ignored.push_back(fmt::format("{}: {} without a launch in the profile", rank.path,
-                                             counted(rank.unlinked, "event") + " of the device"));
+      note(imported.ignored, "{}: {} without a launch in the profile", rank.path,
+           counted(rank.unlinked, "event") + " of the device");
   }
   if (run.shards > 1)
-    imported.assumed.push_back(fmt::format(
-        "the optimizer updates one of {} shards; all shards take {} times as long", run.shards, run.shards));
+    note(imported.assumed, "the optimizer updates one of {} shards; all shards take {} times as long",
+         run.shards, run.shards);
   if (run.micro_batches > 1)
-    imported.assumed.push_back(
-        fmt::format("{} micro-batches per step, whose times are averaged: 'predict --micro-batches {}'",
-                    run.micro_batches, run.micro_batches));
+    note(imported.assumed,
+         "{} micro-batches per step, whose times are averaged: 'predict --micro-batches {}'",
+         run.micro_batches, run.micro_batches);
   std::map<int, std::size_t> gradients;  // by micro-batch
   for (const ProfiledOperation& each : any.steps.front().operations)
     gradients[each.micro_batch] += each.gradients.size();
   if (gradients.contains(-1))
-    imported.assumed.push_back(fmt::format(
-        "{} in {} of a step, {} in others, as of several models: layers and parameters are those of "
-        "the forward with most; the others count as host time",
-        counted(gradients[0], "gradient"), counted(static_cast<std::size_t>(run.micro_batches), "forward"),
-        gradients[-1]));
+    note(imported.assumed,
+         "{} in {} of a step, {} in others, as of several models: layers and parameters are those of "
+         "the forward with most; the others count as host time",
+         counted(gradients[0], "gradient"), counted(static_cast<std::size_t>(run.micro_batches), "forward"),
+         gradients[-1]);
   const ProfiledOptimizer& optimizer = any.optimizer;
   if (optimizer.states >= 0)
-    imported.assumed.push_back(
-        fmt::format("{} keeps {} for each parameter",
-                    optimizer.name.empty()
-                        ? "no Optimizer.step# was recorded: what follows the backward is an update that"
-                        : "optimizer " + optimizer.name,
-                    counted(static_cast<std::size_t>(optimizer.states), "number")));
+    note(imported.assumed, "{} keeps {} for each parameter",
+         optimizer.name.empty()
+             ? "no Optimizer.step# was recorded: what follows the backward is an update that"
+             : "optimizer " + optimizer.name,
+         counted(static_cast<std::size_t>(optimizer.states), "number"));
 }
 
 int batch_of(const ProfiledRun& run, const ImportTexts& options, Imported& imported) {

@@ -55,10 +55,10 @@ void keep_equal_steps(RankProfile& profile) {
              rest = static_cast<double>(profile.unlike.size());
   const double own = sum_of(profile.steps, &ProfiledStep::duration);
   const double others = sum_of(profile.unlike, &ProfiledStep::duration);
-  profile.notes.push_back(fmt::format(
-      "{} of {} steps have other gradients: layers and parameters are those of the rest; {} on average, the "
-      "rest {}; forecasts take as long as the mean of all",
-      rest, some + rest, to_text(Seconds(others / rest / kSecond)), to_text(Seconds(own / some / kSecond))));
+  note(profile.notes,
+       "{} of {} steps have other gradients: layers and parameters are those of the rest; {} on average, the "
+       "rest {}; forecasts take as long as the mean of all",
+       rest, some + rest, to_text(Seconds(others / rest / kSecond)), to_text(Seconds(own / some / kSecond)));
   if (profile.pace.is_device_step) return;
   profile.pace.step_us = (own + others) / (some + rest);
   profile.pace.stretch = profile.pace.step_us / median(transformed(profile.steps, &ProfiledStep::duration));

@@ -179,8 +179,8 @@ void check_pace(RankProfile& profile) {
     throw InputError("{}: stepcast.plain_step_s: found {:g}, expected seconds; a profiled step takes {}",
                      profile.path, plain, to_text(Seconds(profile.pace.step_us / kSecond)));
   if (profile.pace.step_us > kLongestStep)
-    profile.notes.push_back(fmt::format("a step takes {}: is the file's unit of time the microsecond?",
-                                        to_text(Seconds(profile.pace.step_us / kSecond))));
+    note(profile.notes, "a step takes {}: is the file's unit of time the microsecond?",
+         to_text(Seconds(profile.pace.step_us / kSecond)));
 }
 
 }  // namespace
@@ -206,8 +206,7 @@ RankProfile read_rank_profile(const std::string& path) {
   profile.unlinked = device.unlinked;
   profile.device = device.name;
   if (device.gpus > 1)
-    profile.notes.push_back(
-        fmt::format("kernels ran on {} GPUs of one process; their times are added up", device.gpus));
+    note(profile.notes, "kernels ran on {} GPUs of one process; their times are added up", device.gpus);
   if (!file.cut.empty() && (device.any || !file.metadata.devices.empty() || file.metadata.backend == "nccl"))
     drop_cut_steps(file, device, steps, profile.notes);
   const auto kernels = std::ranges::count(file.events, KinetoCategory::kKernel, &KinetoEvent::category);

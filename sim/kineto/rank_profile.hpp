@@ -125,6 +125,12 @@ struct RankProfile {
   std::vector<std::string> notes{};       ///< steps that were left out, cut files
 };
 
+/// Adds a formatted sentence.
+template <class... Values>
+void note(std::vector<std::string>& notes, fmt::format_string<Values...> text, Values&&... values) {
+  notes.push_back(fmt::format(text, std::forward<Values>(values)...));
+}
+
 /// Reads a profile's steps. \throws InputError with what was found if there is no training step
 RankProfile read_rank_profile(const std::string& path);
 

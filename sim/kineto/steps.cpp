@@ -66,8 +66,8 @@ void join_micro_batches(EventBegins& begins, std::vector<ProfiledStep>& steps,
     notes.push_back("not every ProfilerStep# with a backward has an Optimizer.step");
     return;
   }
-  notes.push_back(fmt::format("{} ProfilerStep# were joined to each of {} with an Optimizer.step", most,
-                              counted(static_cast<std::size_t>(alike(most)), "step")));
+  note(notes, "{} ProfilerStep# were joined to each of {} with an Optimizer.step", most,
+       counted(static_cast<std::size_t>(alike(most)), "step"));
   steps.clear();
   for (const auto& [step, parts] : joins)
     if (parts == most) steps.push_back(step);
@@ -210,8 +210,7 @@ void drop_steps(EventBegins& begins, const DeviceReport& device, std::vector<Pro
             ? "it has the updates of several steps"
             : nullptr;
     if (why != nullptr)
-      notes.push_back(
-          fmt::format("{} of {} is left out: {}", step.name, to_text(Seconds(step.duration() * 1e-6)), why));
+      note(notes, "{} of {} is left out: {}", step.name, to_text(Seconds(step.duration() * 1e-6)), why);
     return why != nullptr;
   });
 }
@@ -219,10 +218,10 @@ void drop_steps(EventBegins& begins, const DeviceReport& device, std::vector<Pro
 void note_updates(EventBegins& begins, const ProfiledStep& step, std::vector<std::string>& notes) {
   const std::size_t updates = updates_in(begins, step);
   if (updates > 1 && static_cast<int>(updates) <= step.micro_batches)  // more: inside the backward
-    notes.push_back(
-        fmt::format("{} has {} backwards with an Optimizer.step each, which count as one step: call "
-                    "step() of the profiler after every training step",
-                    step.name, updates));
+    note(notes,
+         "{} has {} backwards with an Optimizer.step each, which count as one step: call "
+         "step() of the profiler after every training step",
+         step.name, updates);
 }
 
 }  // namespace stepcast
