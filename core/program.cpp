@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/algorithm/string/replace.hpp>
 #include <cctype>
 #include <cerrno>
 #include <csignal>
@@ -109,7 +108,9 @@ std::string shell_word(const std::string& text) {
            std::string("-_./:,=+%@").find(c) != std::string::npos;
   };
   if (!text.empty() && std::ranges::all_of(text, plain)) return text;
-  return "'" + boost::replace_all_copy(text, "'", "'\\''") + "'";
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
 }
 
 std::string find_program(const std::string& name) {
