@@ -103,7 +103,9 @@ style::Panel panel_of(const Case& one, double highest, const Bytes& capacity) {
       labels[x] = (side == 0 ? "m" : "p") + (both ? "" : labels[x].substr(1));
     }
   }
-  const auto tics = transformed(labels, [](const auto& one) { return style::Tic{one.first, one.second}; });
+  const auto tics = transformed(labels, [](const auto& label) {
+    return style::Tic{label.first, label.second};
+  });
   const bool upright = bars.size() > kMaxHorizontal;
   style::Panel panel{
       .title = title_of(one, ranks, either.size()),

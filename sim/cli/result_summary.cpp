@@ -71,7 +71,8 @@ std::string rank_table(const Result& result) {
   if (rows.size() > kMostRows)
     text += fmt::format("and {} more rows, in the file of -o\n", rows.size() - kMostRows);
   else if (static_cast<int>(result.breakdown.size()) < result.configuration.world_size)
-    text += fmt::format("rank 0 and the slowest of {}\n", result.configuration.world_size);
+    text += fmt::format("rank 0{} the slowest of {}\n", rows.size() > 1 ? " and" : ",",
+                        result.configuration.world_size);
   return text;
 }
 
