@@ -88,7 +88,7 @@ std::string known_errors_note(const DeviceModel& device) {
         row.remark.empty() ? "" : ", " + row.remark, row.source));
   }
   return errors.empty()
-             ? "sets of measured steps: docs/measured.md; none of the single ones is on " + device.name
+             ? "not known of single steps on " + device.name + "; sets of measured steps: docs/measured.md"
              : joined(errors, "; ");
 }
 

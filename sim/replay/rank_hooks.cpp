@@ -80,7 +80,7 @@ void RankRun::advance_parent() {
     if (wait->exposed) now_.times[hook].waited = waited;
     const double computed = world_.costs.phases().credit_s(op(hook), waited, parent_.pair >= 0);
     parent_.credit += computed;
-    if (!wait->exposed) now_.times[op(hook).after.front()].beside = computed;
+    if (computed > 0.0 && !wait->exposed) now_.times[op(hook).after.front()].beside = computed;
   }
   main_.busy = true;
   perform(hook);
