@@ -298,9 +298,8 @@ double PlanBounds::after_backward_s(const PlanView& view, std::size_t rank, doub
   const double reduced = std::max(links_.pieces_s(kind, Bytes(held.dense.reduced.of(range)), replicas),
                                   links_.pieces_s(kind, Bytes(held.experts.reduced.of(range)), others));
   // A segment that reduces nothing ends its backward after the gradients of the others.
-  const double tail =
-      std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas),
-               reduced - (view.layout.waits ? 0.0 : backward_s));
+  const double tail = std::max(links_.collective_s(kind, Bytes(held.last[first]), replicas),
+                               reduced - (view.layout.waits ? 0.0 : backward_s));
   if (gathered != Layout::Gather::kAfterUpdate) return tail + updates_s;
   // The last bucket is not smaller than the smallest parameter; experts are gathered among fewer ranks, or
   // not.

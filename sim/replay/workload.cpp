@@ -165,8 +165,7 @@ struct WorkloadResolver {
     if (!trace.described.empty() && result.model.parameters.empty() && training.world_size > 1)
       throw InputError(
           "{}: the profile has no gradients of parameters or no shapes of them, so that bytes of {} ranks "
-          "are not "
-          "known; profile with backward() and record_shapes=True, or import it with --model",
+          "are not known; profile with backward() and record_shapes=True, or import it with --model",
           path, training.world_size);
     check_mesh(trace);
     const Trace whole = of_file(path, [&] { return of_whole_model(trace, result.model); });

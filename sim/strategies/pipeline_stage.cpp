@@ -252,8 +252,8 @@ class StageProgram {
       if (zero_) {
         const int unit = zero_->unit_of(tensor);
         // Megatron's array of all gradients
-        const bool whole = pipeline_.model.transformer_engine() && pipeline_.zero == 1 &&
-                           !pipeline_.layout.all_reduces;
+        const bool whole =
+            pipeline_.model.transformer_engine() && pipeline_.zero == 1 && !pipeline_.layout.all_reduces;
         sum.message = whole ? schedule_.units[unit].message() : schedule_.units[unit].gradient_shard();
         sum.payload = UnitGradients{unit, !whole};
       }
