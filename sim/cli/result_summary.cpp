@@ -50,7 +50,7 @@ std::string rank_table(const Result& result) {
   std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // with the ranks that have them
   for (std::size_t i = 0; i < result.breakdown.size(); ++i) {
     const Breakdown& part = result.breakdown[i];
-    // For a large world breakdown and memory contain rank 0 and the slowest one.
+    // For a large world breakdown and memory contain the first, the slowest and the fullest rank.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
     std::vector<std::string> cells{""};
     for (const auto& [name, member] : breakdown_parts()) cells.push_back(to_text(Seconds(part.*member)));
@@ -71,8 +71,8 @@ std::string rank_table(const Result& result) {
   if (rows.size() > kMostRows)
     text += fmt::format("and {} more rows, in the file of -o\n", rows.size() - kMostRows);
   else if (static_cast<int>(result.breakdown.size()) < result.configuration.world_size)
-    text += fmt::format("rank 0{} the slowest of {}\n", rows.size() > 1 ? " and" : ",",
-                        result.configuration.world_size);
+    text +=
+        fmt::format("of {} ranks: the first, the slowest and the fullest\n", result.configuration.world_size);
   return text;
 }
 
