@@ -149,7 +149,8 @@ void apply(const Execution& execution, Model& model) {
     throw InputError("--experts fused: has no activation of its own for --recompute moe_act");
   for (Segment& segment : model.segments) {
     if (fused) {
-      const double written = recipe->copies / recipe->cast, part = bytes_of(model.precision.compute) / 4.0;
+      const double written = recipe->copies / recipe->casts.input,
+                   part = bytes_of(model.precision.compute) / 4.0;
       // kernels count what they keep in fp32
       const Bytes kept = fuse(segment.work, written), recomputed = fuse(segment.recomputed.work, written);
       (recomputed > Bytes(0) ? segment.recomputed.saved : segment.saved).size -= part * kept;

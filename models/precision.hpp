@@ -27,20 +27,20 @@ namespace stepcast {
 /// logarithms of sums stay fp32. Casts count as kernels in 8 and 4 bit, and under autocast:
 /// `fp32,compute=bf16` and others with `parameters` in fp32 beside `compute` in 16 bit (see autocast()).
 ///
-/// Recipes of 8 and 4 bit (`products`; as a precision: bf16 with them): `fp8` casts as torchao does with
-/// every forward; `fp8-delayed`, `fp8-current`, `fp8-blockwise`, `mxfp8` and `nvfp4` are Transformer
-/// Engine's, which casts weights once per step. See recipes().
+/// Recipes of 8 and 4 bit (`products`; as a precision: bf16 with them): `fp8`, `fp8-rowwise`,
+/// `fp8-rowwise-gw-hp` and `mxfp8-torchao` cast as torchao does with every forward; `fp8-delayed`,
+/// `fp8-current`, `fp8-blockwise`, `mxfp8` and `nvfp4` are Transformer Engine's, which casts weights once
+/// per step. See recipes().
 ///
 /// `fp8` follows Transformer Engine and torchao (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
 /// In the blocks of a `repeat`, GEMMs of activations with weights and of both their gradients run in float8.
 /// Attention, routers, norms, embedding and head do not, nor does a GEMM whose rows are not a multiple of 16
-/// elements. For an input and for the gradient of an output one kernel reads 2 B per element, writes 1 B
-/// twice, by rows and by columns, and finds the largest element for the next scale; for weights one in every
-/// forward. Inputs that only GEMMs need are saved in 1 B per element; all-gathers of tensor parallelism move
-/// 1 B. A rank with whole weights keeps 2 B of copies. `gather=fp8` casts weights after their update, so that
-/// all-gathers (FSDP's, ZeRO's) move 1 B and forwards cast none. Transformer Engine's recipes then keep
-/// weights in 8 or 4 bit alone, by rows and, where GEMMs need it, by columns. `gather=mxfp8` sends bf16
-/// and casts after the all-gather. Left out: collectives of scales, histories of largest elements, casts that
+/// elements. Inputs, gradients of outputs, and weights are cast (Recipe). Inputs that only GEMMs need are
+/// saved in 1 B per element by Transformer Engine; all-gathers of tensor parallelism move 1 B. A rank with
+/// whole weights keeps 2 B of copies. `gather=fp8` casts weights after their update, so that all-gathers
+/// (FSDP's, ZeRO's) move 1 B and forwards cast none. Transformer Engine's recipes then keep weights in 8 or 4
+/// bit alone, by rows and, where GEMMs need it, by columns. `gather=mxfp8` sends bf16 and casts after the
+/// all-gather. Left out: collectives of scales, histories of largest elements, casts that
 /// are fused with the kernel that computes the input.
 struct Precision {
   std::string compute = "fp32", parameters = "fp32", gradients = "fp32", reduction = "fp32", master = "none",
@@ -55,21 +55,30 @@ struct Precision {
 /// The shortest text that parse() reads as this.
 std::string to_text(const Precision& precision);
 
-/// How GEMMs with weights run in 8 or 4 bit.
+/// How GEMMs with weights run in 8 or 4 bit. Transformer Engine casts by rows and by columns at once, torchao
+/// by rows in the forward and by columns in the backward.
 struct Recipe {
+  /// Bytes moved per element of an input, of the gradient of an output and of a weight; `again`: in the
+  /// backward. Of a weight 0: it is cast once per step, which is not counted.
+  struct Casts {
+    double input = 3.0, input_again = 0.0, gradient = 3.0, weight = 0.0, weight_again = 0.0;
+    double fused = 0.0;  ///< part of `input` that a norm before it saves
+    int launches = 1;
+  };
   std::string name;
+  Casts casts{};
+  std::string rates = name;       ///< recipe whose GEMMs were measured
   std::string dtype = "float8";   ///< of the device's peak rate
   double bytes = 1.0;             ///< of an element, with its part of a scale
-  double cast = 3.0;              ///< bytes that a cast moves per element: read in 16 bit, written
-  double fused = 0.0;             ///< part of these that a norm before it saves
-  int launches = 1;               ///< kernels of a cast
-  bool transposed = false;        ///< a cast always writes a transposed copy, too
-  bool scaled_by_tensor = false;  ///< a cast does so for devices that need it
   double copies = 2.0;            ///< bytes of copies per weight, beside the parameter
-  bool casts_weights_each_time = false;
-  bool saves_uncast = false;    ///< what the backward reads of a GEMM's input; else the cast input
-  bool saves_attended = false;  ///< a cast input also where attention saves it uncast
-  bool gathers_half = false;    ///< weights are gathered as `parameters` and cast after it
+  bool scaled_by_tensor = false;  ///< a cast writes a transposed copy, too, for devices that need it
+  bool saves_attended = false;    ///< a cast input also where attention saves it uncast
+  bool gathers_half = false;      ///< weights are gathered as `parameters` and cast after it
+  bool sends_half = false;        ///< tensor parallelism gathers inputs before they are cast
+  bool exact_gradients = false;   ///< GEMMs of weight gradients run in `compute`
+
+  /// As in torchao, which keeps inputs for the backward as they are; else Transformer Engine.
+  [[nodiscard]] bool casts_each_time() const { return casts.weight > 0.0; }
 };
 const std::vector<Recipe>& recipes();
 /// Null for `none`.

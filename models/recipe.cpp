@@ -9,7 +9,8 @@
 namespace stepcast {
 namespace {
 
-constexpr double kGranule = 16.0;  // rows of an operand are a multiple of this many elements
+constexpr double kGranule = 16.0;                  // rows of an operand are a multiple of this many elements
+constexpr double kMicroScaled = 1.0 + 1.0 / 32.0;  // bytes with a scale of 1 B for 32 elements
 
 bool fits(const Gemm& gemm) {
   return gemm.has_weight() && !gemm.chooses && !gemm.adapts && std::fmod(gemm.columns, kGranule) == 0.0 &&
@@ -19,7 +20,7 @@ bool fits(const Gemm& gemm) {
 /// Casts of the operands of a segment's GEMMs.
 struct Casts {
   const Recipe& recipe;
-  const bool copies;         ///< a cast writes a transposed copy, too
+  const bool copies;         ///< a cast writes a transposed copy of 1 B, too
   const bool casts_weights;  ///< they do not arrive cast
   const double parts;        ///< ranks that cast their own positions of arrays between layers
   const double width;        ///< features of these arrays
@@ -28,8 +29,7 @@ struct Casts {
   void add(LayerWork& work) {
     std::vector<Kernel> casts;
     int of_experts = work.has_router() ? 0 : 2;  // GEMMs so far: gate and up, down, the shared expert's
-    if (recipe.casts_weights_each_time ||
-        work.any([](const Kernel& one) { return one.is(KernelRole::kNorm); }))
+    if (recipe.casts_each_time() || work.any([](const Kernel& one) { return one.is(KernelRole::kNorm); }))
       last = {};
     for (Kernel& kernel : work.kernels) {
       after_norm = after_norm || kernel.is(KernelRole::kNorm);
@@ -40,37 +40,53 @@ struct Casts {
       const double inputs = gemm->rows * gemm->depth * gemm->times;
       const bool is_cast = gemm->shares_input || last == std::pair(gemm->rows, gemm->depth);
       ++of_experts;
-      if (!is_cast)
-        casts.push_back(cast(bytes(gemm->depth) - (after_norm ? recipe.fused : 0.0), inputs, times, true));
-      if (!is_cast && of_experts == 2) casts.back().role = KernelRole::kExpertActivation;
+      if (!is_cast) {
+        casts.push_back(cast(bytes(recipe.casts.input, gemm->depth) - (after_norm ? recipe.casts.fused : 0.0),
+                             inputs, times, true));
+        if (of_experts == 2) casts.back().role = KernelRole::kExpertActivation;
+        if (recipe.casts.input_again > 0.0 && gemm->trains_weight())
+          casts.push_back(cast(recipe.casts.input_again, inputs, times, false));
+      }
       last = {};
       after_norm = false;
-      if (casts_weights && recipe.casts_weights_each_time) {
-        work.forward_weights += Bytes(others * gemm->columns * gemm->depth * gemm->times);
-        casts.push_back(cast(0.0, 0.0, times, true));
-      }
-      casts.push_back(cast(bytes(gemm->columns), gemm->rows * gemm->columns * gemm->times, times, false));
+      if (recipe.casts_each_time()) add_weight(*gemm, work, casts);
+      casts.push_back(cast(bytes(recipe.casts.gradient, gemm->columns),
+                           gemm->rows * gemm->columns * gemm->times, times, false));
       if (of_experts == 1) casts.back().role = KernelRole::kExpertActivation;
     }
     // Transformer Engine joins the GEMMs of gate and value, which follow each other in two works.
-    if (work.kernels.size() == 1 && work.kernels.front().gemm() != nullptr && !recipe.casts_weights_each_time)
+    if (work.kernels.size() == 1 && work.kernels.front().gemm() != nullptr && !recipe.casts_each_time())
       last = {work.kernels.front().gemm()->rows, work.kernels.front().gemm()->depth};
     else if (!casts.empty() || work.any(&Kernel::attention))
       last = {};
     work.kernels.insert(work.kernels.end(), casts.begin(), casts.end());
   }
 
-  [[nodiscard]] double bytes(double features) const { return features == width ? hidden : others; }
+  /// Casts of a weight; one that arrives cast is read and written by columns in the backward.
+  void add_weight(const Gemm& gemm, LayerWork& work, std::vector<Kernel>& casts) const {
+    const double elements = gemm.columns * gemm.depth * gemm.times;
+    const auto times = static_cast<int>(gemm.times);
+    if (casts_weights) {
+      work.forward_weights += Bytes(recipe.casts.weight * elements);
+      casts.push_back(cast(0.0, 0.0, times, true));
+    }
+    work.backward_weights +=
+        Bytes((casts_weights ? recipe.casts.weight_again : 2.0 * recipe.bytes) * elements);
+    casts.push_back(cast(0.0, 0.0, times, false));
+  }
+
+  /// Of the array between layers that a tensor-parallel rank casts its part of, or of others.
+  [[nodiscard]] double bytes(double moved, double features) const {
+    const double transposed = copies ? 1.0 : 0.0;
+    return features == width && parts > 1.0 ? moved / parts + 2.0 * transposed : moved + transposed;
+  }
   [[nodiscard]] Kernel cast(double bytes, double elements, int times, bool forward) const {
     Kernel kernel{.launches = 0, .backward_launches = 0, .moved = Moved::kQuantized};
     (forward ? kernel.forward : kernel.backward) = Bytes(bytes * elements);
-    (forward ? kernel.launches : kernel.backward_launches) = recipe.launches * times;
+    (forward ? kernel.launches : kernel.backward_launches) = recipe.casts.launches * times;
     return kernel;
   }
 
-  /// Bytes that a cast moves per element, of arrays between layers and of others.
-  const double others = recipe.cast + (copies ? 1.0 : 0.0);
-  const double hidden = parts > 1.0 ? recipe.cast / parts + (copies ? 2.0 : 0.0) : others;
   bool after_norm = false;
   std::pair<double, double> last{};  ///< rows and depth of the linear layer before, whose input is cast
 };
@@ -105,14 +121,46 @@ void narrow_collectives(Model& model, Segment& segment, double part) {
 }  // namespace
 
 const std::vector<Recipe>& recipes() {
-  // Bytes per element: from Transformer Engine's code. fp8: torchao's dynamic scaling.
+  // Bytes per element (input, again, gradient, weight, again): from Transformer Engine's code. torchao: one
+  // pass for the largest element of a tensor, 2, and a cast of 3 by rows, and by columns in the backward,
+  // where gradients are read once for both; with scales by rows a transposed copy in 16 bit, 4, before it.
+  // Transposed weights need no pass of their own.
   static const std::vector<Recipe> kRecipes{
-      {.name = "fp8", .cast = 3.0, .transposed = true, .casts_weights_each_time = true, .saves_uncast = true},
-      {.name = "fp8-delayed", .cast = 3.0, .fused = 4.0, .scaled_by_tensor = true, .saves_attended = true},
-      {.name = "fp8-current", .cast = 5.0, .fused = 2.0, .launches = 3, .scaled_by_tensor = true},
-      {.name = "fp8-blockwise", .bytes = 1.0 + 4.0 / 128.0, .cast = 4.06, .copies = 2.06},
-      {.name = "mxfp8", .bytes = 1.0 + 1.0 / 32.0, .cast = 4.06, .copies = 2.0625, .gathers_half = true},
-      {.name = "nvfp4", .dtype = "float4", .bytes = 0.5625, .cast = 5.1, .launches = 2, .copies = 1.125}};
+      {.name = "fp8", .casts = {5.0, 3.0, 6.0, 5.0, 3.0}},
+      {.name = "fp8-rowwise",
+       .casts = {3.0, 7.0, 10.0, 3.0, 7.0},
+       .rates = "fp8",
+       .bytes = 1.001,
+       .sends_half = true},
+      {.name = "fp8-rowwise-gw-hp",
+       .casts = {3.0, 0.0, 3.0, 3.0, 5.0},
+       .rates = "fp8",
+       .bytes = 1.001,
+       .sends_half = true,
+       .exact_gradients = true},
+      {.name = "fp8-delayed", .casts = {.fused = 4.0}, .scaled_by_tensor = true, .saves_attended = true},
+      {.name = "fp8-current",
+       .casts = {.input = 5.0, .gradient = 5.0, .fused = 2.0, .launches = 3},
+       .scaled_by_tensor = true},
+      {.name = "fp8-blockwise",
+       .casts = {.input = 4.06, .gradient = 4.06},
+       .bytes = 1.0 + 4.0 / 128.0,
+       .copies = 2.06},
+      {.name = "mxfp8",
+       .casts = {.input = 4.06, .gradient = 4.06},
+       .bytes = kMicroScaled,
+       .copies = 2.0 * kMicroScaled,
+       .gathers_half = true},
+      {.name = "mxfp8-torchao",
+       .casts = {3.03, 3.03, 6.06, 3.03, 3.03, 0.0, 2},
+       .rates = "mxfp8",
+       .bytes = kMicroScaled,
+       .sends_half = true},
+      {.name = "nvfp4",
+       .casts = {.input = 5.1, .gradient = 5.1, .launches = 2},
+       .dtype = "float4",
+       .bytes = 0.5625,
+       .copies = 1.125}};
   return kRecipes;
 }
 
@@ -132,7 +180,7 @@ void quantize(Model& model, bool transposes) {
     if (!segment.repeated) continue;
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work}) {
       Casts casts{.recipe = recipe,
-                  .copies = recipe.transposed || (transposes && recipe.scaled_by_tensor),
+                  .copies = transposes && recipe.scaled_by_tensor,
                   .casts_weights = !gathered || recipe.gathers_half,
                   .parts = in_parts ? 1.0 * model.parallel.tensor : 1.0,
                   .width = static_cast<double>(segment.output.back())};
@@ -141,11 +189,11 @@ void quantize(Model& model, bool transposes) {
     SavedBytes& inputs =
         model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed.saved : segment.saved;
     const Bytes own = segment.saved.gemm_inputs;
-    if (!recipe.saves_uncast)
+    if (!recipe.casts_each_time())
       inputs.size += (recipe.saves_attended ? part : 0.0) * segment.saved.attended - (1.0 - part) * own;
     else if (model.compiled())
       inputs.size -= own;
-    narrow_collectives(model, segment, part);
+    if (!recipe.sends_half) narrow_collectives(model, segment, part);
     for (const int index : segment.all_parameters()) {
       Parameter& parameter = model.parameters[index];
       parameter.quantized = is_weight(parameter, segment);
@@ -158,7 +206,7 @@ void quantize(Model& model, bool transposes) {
         continue;
       }
       const Bytes sent = recipe.gathers_half ? parameter.size : Bytes(recipe.bytes * count);
-      if (!recipe.casts_weights_each_time) parameter.size = Bytes(copies * count);
+      if (!recipe.casts_each_time()) parameter.size = Bytes(copies * count);
       parameter.not_gathered = parameter.size - sent;
     }
   }

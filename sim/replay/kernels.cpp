@@ -164,9 +164,10 @@ Seconds KernelTimes::of_product(const KernelShape& shape) {
 std::pair<KernelShape, double> KernelTimes::kernel(const Gemm& gemm, GemmPass pass, double samples) const {
   const bool joined = options_.joins_experts && gemm.expert && gemm.times > 1.0;
   const double m = gemm.heads > 0.0 ? gemm.rows : gemm.rows * samples;
-  KernelShape shape{m, gemm.columns, gemm.depth, joined ? gemm.times : 1.0, 1.0, gemm.low, false, joined};
+  const bool low = gemm.low && !(options_.exact_gradients && pass == GemmPass::kWeights);
+  KernelShape shape{m, gemm.columns, gemm.depth, joined ? gemm.times : 1.0, 1.0, low, false, joined};
   if (gemm.heads > 0.0) shape.count = gemm.heads * samples;
-  if (!gemm.low) shape.aligned = alignment_part(gemm.columns, gemm.depth, rates_);
+  if (!low) shape.aligned = alignment_part(gemm.columns, gemm.depth, rates_);
   if (pass == GemmPass::kInput) std::swap(shape.n, shape.k);
   if (pass == GemmPass::kWeights) {
     std::swap(shape.m, shape.k);

@@ -116,6 +116,7 @@ class KernelTimes {
     bool joins_experts = false;  ///< GEMMs of experts run side by side
     bool engine = false;         ///< norms are Transformer Engine's
     BytesPerSecond casts{};
+    bool exact_gradients = false;  ///< GEMMs of weight gradients are never in 8 or 4 bit
   };
   /// \param low rates of GEMMs in 8 or 4 bit, if there are any
   KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& low, const Options& options)

@@ -163,6 +163,7 @@ TEST_CASE("recipes of 8 and 4 bit are printed with the keys that switch them on"
   const auto lines_of = [](const std::string& program, const std::string& precision) {
     PlanProblem problem = problem_of("");
     problem.precision = Precision::parse(precision);
+    if (precision.starts_with("mx")) problem.device = "b200";
     PlanModels models(problem);
     std::vector<Plan> plans;
     enumerate_plans(models, [&](const Plan& plan) { plans.push_back(plan); });
@@ -171,6 +172,9 @@ TEST_CASE("recipes of 8 and 4 bit are printed with the keys that switch them on"
     return std::string();
   };
   CHECK_THAT(lines_of("torchtitan", "fp8"), Catch::Contains("converters = [\"quantize.linear.float8\"]"));
+  CHECK_THAT(lines_of("torchtitan", "fp8-rowwise"), Catch::Contains("recipe_name = \"rowwise\"\n"));
+  CHECK_THAT(lines_of("torchtitan", "fp8-rowwise-gw-hp"), Catch::Contains("\"rowwise_with_gw_hp\""));
+  CHECK_THAT(lines_of("torchtitan", "mxfp8-torchao"), Catch::Contains("[\"quantize.linear.mx\"]"));
   CHECK_THAT(lines_of("torchtitan", "bf16"), !Catch::Contains("converters"));
   CHECK_THAT(lines_of("megatron", "fp8"), Catch::Contains("--fp8-recipe tensorwise"));
   CHECK_THAT(lines_of("megatron", "fp8-delayed"), Catch::Contains("--fp8-recipe delayed"));

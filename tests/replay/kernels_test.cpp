@@ -117,6 +117,19 @@ TEST_CASE("a GEMM in half precision is slower if rows are no multiple of 16 byte
   CHECK(step("50257", "tf32") <= step("50304", "tf32"));
 }
 
+TEST_CASE("GEMMs of exact weight gradients take as long as in half precision, others as in 8 bit") {
+  const KernelRates half = alone("h100-sxm");
+  KernelRates low = half;
+  low.peak = 2.0 * half.peak;
+  LayerWork work{.gradients = 2.0};
+  work.kernels.emplace_back().compute(Gemm{.rows = 4096, .columns = 4096, .depth = 4096, .low = true});
+  KernelTimes every(half, low, {}), exact(half, low, {.exact_gradients = true}), none(half, {}, {});
+  CHECK(exact.of_gemms(work, GemmPass::kWeights, 1) == none.of_gemms(work, GemmPass::kWeights, 1));
+  CHECK(every.of_gemms(work, GemmPass::kWeights, 1) < none.of_gemms(work, GemmPass::kWeights, 1));
+  for (const GemmPass pass : {GemmPass::kForward, GemmPass::kInput})
+    CHECK(exact.of_gemms(work, pass, 1) == every.of_gemms(work, pass, 1));
+}
+
 TEST_CASE("gradients of sinks read attention's output and its gradient once more, slowly") {
   FusedAttention attention{.heads = 64,
                            .kv_heads = 8,
