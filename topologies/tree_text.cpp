@@ -133,9 +133,13 @@ class HostText {
                            cluster_.name_in_host(node) + "-" + cluster_.name_in_host(other));
       }
     std::string text;
-    for (const auto& [what, pairs] : grouped(lines, [](const auto& line) { return line.first; }))
-      text +=
-          "  " + what + ": " + joined(transformed(pairs, [](const auto* one) { return one->second; })) + "\n";
+    for (const auto& [what, pairs] : grouped(lines, [](const auto& line) { return line.first; })) {
+      constexpr std::size_t kMost = 64;  // of eight GPUs with all their neighbours
+      std::vector<std::string> names = transformed(pairs, [](const auto* one) { return one->second; });
+      if (names.size() > kMost) names.resize(3);
+      text += "  " + what + ": " + joined(names) +
+              (pairs.size() > kMost ? fmt::format(" and {} more", pairs.size() - names.size()) : "") + "\n";
+    }
     return text;
   }
 

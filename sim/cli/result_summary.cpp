@@ -4,6 +4,7 @@
 #include <ranges>
 #include <utility>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/cli/command.hpp"
 
@@ -43,14 +44,14 @@ std::string ranks_text(const std::vector<int>& ranks) {
 }  // namespace
 
 std::string rank_table(const Result& result) {
-  constexpr std::size_t kMostRows = 16;
+  constexpr std::size_t kMostRows = 24;
   std::vector<std::string> columns{
       "rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies", "idle"};
-  if (!result.memory.empty()) columns.emplace_back("peak memory");
+  if (largest_of(result.memory, &MemoryUse::peak_bytes) > 0.0) columns.emplace_back("peak memory");
   std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // with the ranks that have them
   for (std::size_t i = 0; i < result.breakdown.size(); ++i) {
     const Breakdown& part = result.breakdown[i];
-    // For a large world breakdown and memory contain the first, the slowest and the fullest rank.
+    // Of a large world breakdown and memory contain one rank of each kind, the slowest and the fullest.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
     std::vector<std::string> cells{""};
     for (const auto& [name, member] : breakdown_parts()) cells.push_back(to_text(Seconds(part.*member)));
@@ -71,14 +72,14 @@ std::string rank_table(const Result& result) {
   if (rows.size() > kMostRows)
     text += fmt::format("and {} more rows, in the file of -o\n", rows.size() - kMostRows);
   else if (static_cast<int>(result.breakdown.size()) < result.configuration.world_size)
-    text +=
-        fmt::format("of {} ranks: the first, the slowest and the fullest\n", result.configuration.world_size);
+    text += fmt::format("of {} ranks: one of each kind, the slowest and the fullest\n",
+                        result.configuration.world_size);
   return text;
 }
 
 std::string memory_text(const Result& result, bool every_term) {
   const auto fullest = std::ranges::max_element(result.memory, {}, &MemoryUse::peak_bytes);
-  if (fullest == result.memory.end()) return "";
+  if (fullest == result.memory.end() || fullest->peak_bytes == 0.0) return "";
   const auto bytes_text = [](double bytes) { return to_text(Bytes(bytes)); };
   std::string text =
       fmt::format("memory of rank {}, the fullest: {}", fullest->rank, bytes_text(fullest->peak_bytes));

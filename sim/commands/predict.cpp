@@ -53,7 +53,7 @@ void print_summary(const Result& result, bool every_term) {
   table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
   std::string sentences;  // would make the table wider than a screen
   for (const auto& [key, value] : result.notes) {
-    if (key == "endpoints") continue;  // said already
+    if (key == "endpoints" || key == "collective_fidelity") continue;  // above, and for files
     if (value.size() <= kWidestNote)
       table.add({key, value, ""});
     else
@@ -137,15 +137,26 @@ ExitCode predict_bench(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
+/// Names and descriptions of shipped files.
+std::string shipped_text(const std::string& folder) {
+  Table table({"name", "description"});
+  for (const std::string& name : resource_names(folder, ".yaml"))
+    table.add({name, YamlNode::shipped(folder + "/" + name + ".yaml").at("description").text()});
+  return table.text() + "\n'stepcast show NAME' shows one.\n";
+}
+
 ExitCode run(const po::variables_map& values) {
   return values.count("collectives") != 0 ? predict_bench(values) : predict_step(values);
 }
 
-const Registration<Command> kPredict{
-    commands(),
-    "predict",
-    {.declare = declare, .run = run, .topics = {{"conventions", conventions_text}}},
-    20};
+const Registration<Command> kPredict{commands(),
+                                     "predict",
+                                     {.declare = declare,
+                                      .run = run,
+                                      .topics = {{"conventions", conventions_text},
+                                                 {"models", [] { return shipped_text("models"); }},
+                                                 {"clusters", [] { return shipped_text("topologies"); }}}},
+                                     20};
 
 }  // namespace
 

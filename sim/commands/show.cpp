@@ -44,6 +44,14 @@ bool show_own_json(const std::string& file, const std::string& head, const Impor
   return true;
 }
 
+void print_model(const Model& model, const std::string& description) {
+  std::vector<std::string> settings;
+  for (const auto& [name, value] : model.settings) settings.push_back(fmt::format("{}={}", name, value));
+  std::cout << fmt::format("{}\n{} parameters in {}{}\n", description, model.parameter_count(),
+                           counted(model.segments.size(), "segment"),
+                           settings.empty() ? "" : "\nsettings: " + joined(settings));
+}
+
 bool show_own_yaml(const std::string& file, const ImportTexts& options) {
   const auto extension = std::filesystem::path(file).extension();
   if (extension != ".yaml" && extension != ".yml") return false;
@@ -55,11 +63,7 @@ bool show_own_yaml(const std::string& file, const ImportTexts& options) {
     const std::string what = kinds.at(sign).at("what").text();
     print_own(file, what, kinds.at(sign).at("use").text(), options);
     if (what == "cluster") std::cout << tree_text(load_cluster(file));
-    if (what == "model") {
-      const Model model = load_model(file);
-      std::cout << fmt::format("{}\n{} parameters in {}\n", yaml.text_or("description", ""),
-                               model.parameter_count(), counted(model.segments.size(), "segment"));
-    }
+    if (what == "model") print_model(load_model(file), yaml.text_or("description", ""));
     return true;
   }
   return false;
@@ -79,12 +83,33 @@ ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& 
   return ExitCode::kDone;
 }
 
+/// A shipped model or cluster, with settings. \return false if it is neither
+bool show_shipped(const std::string& specification, const ImportTexts& options) {
+  const std::string name = specification.substr(0, specification.find(':'));
+  const auto is_in = [&](const char* folder) {
+    const std::vector<std::string> names = resource_names(folder, ".yaml");
+    return std::ranges::find(names, name) != names.end();
+  };
+  if (is_in("models")) {
+    print_own(specification, "model", "predict --model " + specification, options);
+    print_model(load_model(specification),
+                YamlNode::shipped("models/" + name + ".yaml").at("description").text());
+  } else if (is_in("topologies")) {
+    print_own(specification, "cluster", "predict --cluster " + specification, options);
+    std::cout << tree_text(load_cluster(specification));
+  } else {
+    return false;
+  }
+  return true;
+}
+
 ExitCode run(const po::variables_map& values) {
   const std::vector<std::string> files = texts_option(values, "file");
   if (files.size() != 1) throw UsageError("'show' takes one file, got {}", files.size());
   const std::string& file = files.front();
   const std::string as = text_option(values, "as");
   const ImportTexts options = import_texts(values);
+  if (as.empty() && !std::filesystem::exists(file) && show_shipped(file, options)) return ExitCode::kDone;
   if (as.empty() && !std::filesystem::is_directory(file)) {
     const std::string head = file_head(file);
     if (show_own_json(file, head, options) ||

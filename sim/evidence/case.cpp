@@ -151,14 +151,10 @@ std::string machine_verdict(const std::vector<Case>& cases) {
                                 ? "as fast while running as"
                                 : percent_text(std::abs(change), 0) + (change > 0.0 ? " slower" : " faster") +
                                       " while running than";
-  const std::string share =
-      equal < error ? fmt::format("{} of {} median error is the machine's", percent_text(error - equal),
-                                  percent_text(error))
-                    : fmt::format("none of the {} median error is the machine's, which is {} at equal speed",
-                                  percent_text(error), percent_text(equal));
   const std::string taken = taken_in_words(cases);
-  return "the machine was " + speed + " while measuring; " + share +
-         (taken.empty() ? "" : "; others took of the processor time " + taken);
+  return fmt::format("the machine was {} while measuring; median error {}, at equal speed {}{}", speed,
+                     percent_text(error), percent_text(equal),
+                     taken.empty() ? "" : "; others took of the processor time " + taken);
 }
 
 std::vector<Speedup> speedups(const std::vector<Case>& cases) {

@@ -127,8 +127,8 @@ Accuracy accuracy_of(
 /// Errors of the cases that have one. \param error_of Case::error_at_equal_speed or Case::error_over_exposed
 Errors errors_by(const std::vector<Case>& cases, std::optional<double> (Case::*error_of)() const);
 
-/// Share of the median error that the machine caused, and its interference, in one sentence; empty if
-/// unknown.
+/// The machine's change of speed, errors with and without it, and its interference, in one sentence; empty
+/// if unknown.
 std::string machine_verdict(const std::vector<Case>& cases);
 
 /// Throughput of n ranks over throughput of one rank with the same threads:

@@ -137,8 +137,9 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
                      to_text(Bytes(needs(*smallest) - limit)) + " too much.\n";
   const int ranks = ranks_that_fit(models.problem());
   return text + (ranks > models.problem().ranks
-                     ? "By the lower bound of memory a plan may fit on " + std::to_string(ranks) +
-                           " of these devices; name a cluster that has them.\n"
+                     ? fmt::format("By the lower bound of memory a plan may fit on {0} of these devices: "
+                                   "--world-size {0}, on a cluster that has them.\n",
+                                   ranks)
                  : ranks == 0
                      ? "More of these devices do not help: take a shorter sequence, or a smaller batch.\n"
                      : "");

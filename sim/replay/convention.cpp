@@ -82,7 +82,8 @@ std::string conventions_text() {
   std::string text;
   for (const std::string& name : resource_names("conventions", ".yaml")) {
     const YamlNode file = YamlNode::load(find_resource("conventions", name, ".yaml").string());
-    text += fmt::format("{}{}: {}\n\n", text.empty() ? "" : "\n", name, file.at("convention").text());
+    text += fmt::format("{}{}: {}{}\n\n", text.empty() ? "" : "\n", name, file.at("convention").text(),
+                        file.has("like") ? "; as " + file.at("like").text() + ", and:" : "");
     Table table({"sets", "to", "if"});
     for (const char* key : {"options", "model"})
       for (const YamlNode& entry : file.items(key))

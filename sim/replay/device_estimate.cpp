@@ -57,7 +57,7 @@ LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double 
                               .attention_table = &attention_table};
     std::optional<KernelRates> low;
     if (recipe != nullptr) {
-      const RecipeRate& rate = device.kernels.recipes.at(recipe->name);
+      const RecipeRate& rate = device.kernels.recipes.at(recipe->rates);
       low = kernels;
       low->peak = rates.low;
       low->reached *= rate.part;
@@ -70,8 +70,9 @@ LayerTimes layer_times_of(const DeviceModel& device, const Model& model, double 
         .gradient = model.transformer_engine() ? 2.0 * bytes_of(model.precision.gradients) : 0.0,
         .joins_experts = model.execution.experts != "loop",
         .engine = model.transformer_engine(),
-        .casts = recipe == nullptr || recipe->casts_weights_each_time ? kernels.memory
-                                                                      : device.kernels.casts * rates.memory};
+        .casts = recipe == nullptr || recipe->casts_each_time() ? kernels.memory
+                                                                : device.kernels.casts * rates.memory,
+        .exact_gradients = recipe != nullptr && recipe->exact_gradients};
     const auto times = std::make_shared<KernelTimes>(kernels, low, options);
     const GemmTime gemms = [=](const LayerWork& work, GemmPass pass) {
       return times->of_gemms(work, pass, samples);
@@ -299,6 +300,17 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
   }
   costs.sum_segments();
   return costs;
+}
+
+bool states_process(const DeviceModel& device) {
+  return device.estimate.process != 2.0 * device.kernels.cublas_workspace;
+}
+
+Bytes process_bytes(const DeviceModel& device, const Model& model) {
+  constexpr double kSideBySide = 4.0;
+  if (!model.transformer_engine() || states_process(device)) return device.estimate.process;
+  const bool grouped = model.has_experts() && model.execution.experts == "streams";
+  return device.estimate.process + (grouped ? 1.0 + kSideBySide : 1.0) * device.kernels.engine_workspace;
 }
 
 }  // namespace stepcast

@@ -27,6 +27,12 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
 /// 1 GPU, 1.38 for 8, 2.78 for 256). Memory bandwidth is taken to be the same for all.
 DeviceModel slowest_of(DeviceModel device, int count);
 
+/// True if `process=` replaces what a process holds by default, the workspaces of GEMMs.
+bool states_process(const DeviceModel& device);
+/// Workspaces of GEMMs: those of PyTorch, and of Transformer Engine one, with experts side by side also one
+/// for each of four streams (transformer_engine/pytorch/module/base.py, cpp_extensions/gemm.py).
+Bytes process_bytes(const DeviceModel& device, const Model& model);
+
 /// Bytes that a cross entropy of these samples holds; 0 for another loss.
 double loss_bytes(const Model& model, int samples);
 

@@ -41,6 +41,8 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
     lines.push_back("attention is " + attention_kind(device, model.execution.attention, &model));
   if (!lines.empty() && lines.back().ends_with("fp8"))
     lines.back() += ", the casts of whose operands cost nothing";
+  if (const Recipe* recipe = recipe_of(model.precision.products); recipe && recipe->rates != recipe->name)
+    lines.push_back(fmt::format("GEMMs in {} are as fast as in {}", recipe->name, recipe->rates));
   if (model.input.documents > 0) lines.push_back("all documents are equally long");
   if (model.has_experts()) {
     const double most = model.parallel.expert > 1

@@ -13,6 +13,9 @@ namespace stepcast {
 /// 16 with NCCL.
 int dispatch_blocks(const Model& model);
 
+/// That `flexN` takes another NVLink domain than hosts of the cluster have; else empty.
+std::string domain_note(const Model& model, int gpus_per_host);
+
 /// Times of a flexible dispatcher, by collective of the model; empty if it has none whose rates are known.
 /// With r rows of b bytes in all that arrive at each of e ranks of one NVLink domain, on m multiprocessors:
 ///

@@ -13,8 +13,10 @@
 #include "core/table.hpp"
 #include "models/chakra.hpp"
 #include "sim/replay/copies.hpp"
+#include "sim/replay/device_estimate.hpp"
 #include "sim/replay/device_notes.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/replay/dispatch.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
@@ -197,22 +199,10 @@ void add_utilisation(const Workload& workload, const Schedule& schedule, int bat
   const auto part = [&](Flop done) { return percent_text(done.count() / (ranks * peak.count() * seconds)); };
   result.notes["flop"] = short_number(flop.model.count() / (ranks * seconds) * 1e-12) +
                          " TFLOP/s per GPU: causal attention half, no recomputation";
+  const std::string& recipe = workload.model.precision.products;
   result.notes["mfu"] =
-      part(flop.model) + " of " + to_text(peak) + " in " + dtype + "; hfu " + part(flop.hardware);
-}
-
-/// True if `process=` replaces what a process holds by default, the workspaces of GEMMs.
-bool states_process(const DeviceModel& device) {
-  return device.estimate.process != 2.0 * device.kernels.cublas_workspace;
-}
-
-/// Workspaces of GEMMs: those of PyTorch, and of Transformer Engine one, with experts side by side also one
-/// for each of four streams (transformer_engine/pytorch/module/base.py, cpp_extensions/gemm.py).
-Bytes process_bytes(const DeviceModel& device, const Model& model) {
-  constexpr double kStreams = 4.0;
-  if (!model.transformer_engine() || states_process(device)) return device.estimate.process;
-  const bool grouped = model.has_experts() && model.execution.experts == "streams";
-  return device.estimate.process + (grouped ? 1.0 + kStreams : 1.0) * device.kernels.engine_workspace;
+      fmt::format("{} of {} in {}{}; hfu, with recomputed work, {}", part(flop.model), to_text(peak), dtype,
+                  recipe == "none" ? "" : ", not " + recipe, part(flop.hardware));
 }
 
 /// Adds the bytes that a process holds besides to every rank's memory.
@@ -297,6 +287,9 @@ void describe(const PredictionRequest& request, const Workload& workload,
   else if (has_action<Copy>(schedule))
     result.notes["copies"] = fmt::format("pageable memory at {}, {} to issue one",
                                          to_text(asked.copies.pageable), to_text(asked.copies.launch));
+  const auto gpus = std::ssize(environment.cluster.hosts.front().devices);
+  if (const std::string note = domain_note(workload.model, static_cast<int>(gpus)); !note.empty())
+    result.notes["dispatch"] = note;
   if (asked.pcie) result.notes["pcie"] = to_text(*asked.pcie) + " per link";
   if (asked.nvlink) result.notes["nvlink"] = to_text(*asked.nvlink) + " per GPU and switch";
   if (request.gradients_freed) result.configuration.add_option("gradients", "freed");

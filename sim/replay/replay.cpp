@@ -28,7 +28,8 @@ namespace {
 
 constexpr int kDeadlockLines = 10;
 constexpr double kRecordedTimes = 2e6;  // operations whose times are kept: 80 MB
-constexpr int kDetailedRanks = 64;      // larger worlds report spans and breakdown of two ranks
+constexpr int kDetailedRanks =
+    64;  // larger worlds report spans of three ranks, and times and memory of each program
 
 /// Cluster, collectives and classes of ranks of one replay.
 struct ReplaySetup {
@@ -251,18 +252,18 @@ class Replay {
       by_time.emplace_back(length(rank(slowest_rank(step)), step), step);
     std::ranges::sort(by_time);
     const int step = by_time[(by_time.size() - 1) / 2].second;
-    std::vector<int> detailed{0, slowest_rank(step)};
+    std::vector<int> detailed{0, slowest_rank(step)}, listed = first_of_programs();
     if (input_.schedule->world_size <= kDetailedRanks) {
-      detailed = whole_numbers(0, runs_.size());
+      detailed = listed = whole_numbers(0, runs_.size());
     } else {
-      std::vector<int> kinds = first_of_programs();
       const auto peak = [&](int number) { return memory(number, step, 0.0).peak_bytes; };
-      if (input_.run.record_spans) kinds = {*std::ranges::max_element(kinds, {}, peak)};
-      std::ranges::copy(kinds, std::back_inserter(detailed));
+      detailed.push_back(*std::ranges::max_element(listed, {}, peak));
+      if (input_.run.record_spans && std::ssize(listed) > kDetailedRanks) listed.clear();
     }
+    std::ranges::copy(detailed, std::back_inserter(listed));
     detailed = sorted_unique(std::move(detailed));
     std::map<int, std::pair<Breakdown, MemoryUse>> of_classes;
-    for (const int number : detailed) {
+    for (const int number : sorted_unique(std::move(listed))) {
       const auto [of, first] = of_classes.try_emplace(symmetry_.rank(number));
       if (first) of->second = {breakdown(number, step), memory(number, step, step_start(rank(0), step))};
       result.breakdown.push_back(of->second.first);

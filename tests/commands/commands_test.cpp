@@ -68,13 +68,39 @@ TEST_CASE("equal inputs give equal predictions apart from the context", "[comman
   CHECK(without_context(shell.read("a.json")) == without_context(shell.read("b.json")));
 }
 
-TEST_CASE("the summary names step time, throughput, parts, bytes and fidelity", "[commands]") {
+TEST_CASE("the summary names step time, throughput, parts and bytes", "[commands]") {
   const Shell shell;
   const Outcome outcome = shell.run(kPredict + "--strategy all_reduce --world-size 4 --timeline t.json");
   CHECK(outcome.exit_code == 0);
-  for (const char* word : {"step time", "p10", "throughput", "exposed comm", "bytes sent", "fidelity"})
+  for (const char* word : {"step time", "p10", "throughput", "exposed comm", "bytes sent"})
     CHECK_THAT(outcome.out, Catch::Contains(word));
   CHECK(nlohmann::json::parse(shell.read("t.json")).contains("traceEvents"));
+}
+
+TEST_CASE("the table of a large world has a row for every stage, the slowest rank and the fullest",
+          "[commands]") {
+  const Shell shell;
+  const std::string out =
+      shell
+          .run(
+              "stepcast predict --model synthetic:layers=4 --cluster star:hosts=96 --strategy "
+              "pipeline --mesh pipeline=4,data=24 --micro-batches 4 --batch 4 --world-size 96")
+          .out;
+  for (const char* first : {"\n   0  ", "\n  24  ", "\n  48  ", "\n  72  "})
+    CHECK_THAT(out, Catch::Contains(first));
+  CHECK_THAT(out, Catch::Contains("of 96 ranks: one of each kind, the slowest and the fullest"));
+}
+
+TEST_CASE("shipped models and clusters are listed, and shown with their settings", "[commands]") {
+  const Shell shell;
+  CHECK_THAT(shell.run("stepcast help models").out, Catch::Contains("llama3-8b") && Catch::Contains("BERT"));
+  CHECK_THAT(shell.run("stepcast help clusters").out, Catch::Contains("h100x8-hgx  Hosts with eight H100"));
+  CHECK_THAT(shell.run("stepcast show llama3-8b:layers=16").out,
+             Catch::Contains("llama3-8b:layers=16: model") && Catch::Contains("4540469248 parameters") &&
+                 Catch::Contains("layers=16"));
+  CHECK_THAT(shell.run("stepcast show star:hosts=2").out, Catch::Contains("star:hosts=2: cluster"));
+  CHECK(shell.run("stepcast show llama3-8b --device h100-sxm").exit_code == 2);
+  CHECK(shell.run("stepcast show llama3-9b").exit_code == 3);
 }
 
 TEST_CASE("a timeline in a file that ends in .gz is the same, and two results share one", "[commands]") {

@@ -27,6 +27,15 @@ double dispatched(const Execution& execution, int ranks) {
 
 }  // namespace
 
+TEST_CASE("a flexible dispatcher of another NVLink domain than the cluster's is reported", "[models]") {
+  const Model model = model_of(kMoe + ",expert=8", {.dispatch = "flex4"});
+  CHECK(domain_note(model, 4).empty());
+  CHECK(domain_note(model, 8) ==
+        "flex4 takes 4 ranks for an NVLink domain; hosts of the cluster have 8 GPUs");
+  CHECK(domain_note(model_of(kMoe + ",expert=4", {.dispatch = "flex8"}), 72).empty());
+  CHECK(domain_note(model_of(kMoe + ",expert=8", {}), 4).empty());
+}
+
 TEST_CASE("experts in one kernel take as long as one after the other if one expert holds all", "[models]") {
   const std::string one = kMoe + ",experts=1,active=1,transformer_engine=1";
   for (const char* way : {"streams", "grouped"})
@@ -51,7 +60,7 @@ TEST_CASE("capture in a graph removes launches alone", "[models]") {
   CHECK(layer.segments[1].forward.launch_s < none.segments[1].forward.launch_s);
 }
 
-TEST_CASE("a module of Transformer Engine takes the launch thread 0.1 ms, and 0.2 ms in the backward",
+TEST_CASE("a module of Transformer Engine takes the launch thread 0.15 ms, and 0.3 ms in the backward",
           "[models]") {
   const std::string engine = kLlama + ",transformer_engine=1";
   const auto launch_s = [&](Phase phase, const Execution& execution, const std::string& device) {
@@ -59,7 +68,7 @@ TEST_CASE("a module of Transformer Engine takes the launch thread 0.1 ms, and 0.
     return (phase == Phase::kForward ? block.forward : block.backward).launch_s;
   };
   constexpr double kModules = 8.0;  // two norms, q with k and v, attention, its output, gate, value, down
-  for (const auto& [phase, each] : {std::pair{Phase::kForward, 1e-4}, {Phase::kBackward, 2e-4}})
+  for (const auto& [phase, each] : {std::pair{Phase::kForward, 1.5e-4}, {Phase::kBackward, 3e-4}})
     CHECK(launch_s(phase, {}, "h100-sxm") - launch_s(phase, {}, "h100-sxm:module_issue=0s") ==
           Approx(kModules * each));
   CHECK(launch_s(Phase::kForward, {.graph = "full"}, "h100-sxm") == 0.0);
