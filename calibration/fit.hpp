@@ -17,8 +17,7 @@ std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& row
 
 /// Time of one size: median of its samples.
 struct CostPoint {
-  double bytes = 0.0;
-  double time_s = 0.0;
+  double bytes = 0.0, time_s = 0.0;
   int samples = 1;
 };
 

@@ -48,8 +48,7 @@ double best_probe(const Calibration& calibration) {
 
 /// Cost of one size.
 struct SizeCost {
-  double bytes = 0.0;
-  double time_s = 0.0;
+  double bytes = 0.0, time_s = 0.0;
   double cpu_s = 0.0;  ///< of one core
   int samples = 0;
 };
@@ -218,8 +217,7 @@ Seconds call_overhead(const Calibration& calibration) {
 /// Work per second of CPU time in `slow` relative to `fast`, sample by sample; at most 1.
 double relative_rate(const SampleSet* fast, const SampleSet* slow) {
   if (fast == nullptr || slow == nullptr) return 1.0;
-  const double rate = median(fast->cpu_s) / median(slow->cpu_s);
-  return std::clamp(rate, 0.0, 1.0);
+  return std::clamp(median(fast->cpu_s) / median(slow->cpu_s), 0.0, 1.0);
 }
 
 void fit_sharing(Calibration& calibration) {
@@ -239,8 +237,7 @@ void fit_sharing(Calibration& calibration) {
 
 /// (p90 - p10) / p50 of all samples of one computation, rejected ones included.
 double compute_noise(const Calibration& calibration) {
-  constexpr double kLow = 0.1;
-  constexpr double kHigh = 0.9;
+  constexpr double kLow = 0.1, kHigh = 0.9;
   std::vector<double> values;
   for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.rejected})
     for (const SampleSet& set : *sets)
@@ -305,8 +302,7 @@ void judge_fit(const std::string& what, const FitQuality& quality, std::vector<s
 }
 
 void judge(Calibration& calibration) {
-  constexpr double kNoisy = 0.10;
-  constexpr double kBusy = 0.5;
+  constexpr double kNoisy = 0.10, kBusy = 0.5;
   std::vector<std::string>& warnings = calibration.warnings;
   warnings.clear();
   judge_sampling(calibration.sampling, warnings);

@@ -141,8 +141,7 @@ class Descent {
   }
 
   void take(const VectorXd& step, double promised) {
-    const VectorXd there = z_ + step;
-    const VectorXd residual = vector_of(residuals_(list_of(there)));
+    const VectorXd there = z_ + step, residual = vector_of(residuals_(list_of(there)));
     const double now = residual.squaredNorm() + there.squaredNorm();
     const double kept = (objective() - now) / promised;
     const VectorXd surprise = residual - r_ - slopes_ * step;

@@ -18,8 +18,7 @@ namespace stepcast {
 struct NcclSample {
   std::string device;  ///< the driver's name: `NVIDIA H100 80GB HBM3`; "" if unknown
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  int gpus = 2;
-  int hosts = 1;
+  int gpus = 2, hosts = 1;
   std::string dtype;  ///< `half`; "" if unknown
   Bytes message;      ///< the whole array: column `size` of nccl-tests
   Seconds time;

@@ -48,9 +48,7 @@ std::string slowness(const HostCost& host, const std::vector<HostCost>& hosts) {
 }  // namespace
 
 std::optional<AllAtOnce> all_at_once(const Calibration& calibration) {
-  double together_s = 0.0;
-  double pair_s = 0.0;
-  double bytes = 0.0;
+  double together_s = 0.0, pair_s = 0.0, bytes = 0.0;
   for (const SampleSet& set : calibration.samples) {
     if (set.time_s.empty()) continue;
     if (set.probe == "ring_pair") pair_s = std::max(pair_s, median(set.time_s));

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cassert>
+#include <functional>
 #include <iterator>
 #include <ranges>
 #include <set>
@@ -50,8 +51,7 @@ struct SegmentAccount {
 
   struct Activation {
     Bytes size;
-    bool allocated_here = true;
-    bool kept = false;
+    bool allocated_here = true, kept = false;
     bool multiplied = false;  ///< saved by GEMMs with weights
     bool attended = false;    ///< saved by the fused attention that made it
   };
@@ -119,9 +119,7 @@ struct SegmentAccount {
 
   /// Parameters of a layer that have gradients.
   static std::vector<LayerTensor> trained(const Layer& layer) {
-    std::vector<LayerTensor> own = parameters_of(layer);
-    std::erase_if(own, &LayerTensor::frozen);
-    return own;
+    return filtered(parameters_of(layer), std::not_fn(&LayerTensor::frozen));
   }
 
   int walk_all(const std::vector<Layer>& layers, int input, std::vector<int>& order) {

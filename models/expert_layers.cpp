@@ -106,8 +106,7 @@ void add_permutation(const Layer& layer, double active, LayerCost& cost) {
       (engine || size(layer, "ranks") > 1) && own > 1.0 ? 4.0 * s * active * tensor * h : 0.0;
   if (!engine) {
     const double copied = 7.0 * s * active * h + sorts;
-    cost.separate.push_back(moves(copied, 2.0 * copied, 0));
-    return;
+    return cost.separate.push_back(moves(copied, 2.0 * copied, 0));
   }
   if (flag(layer, "bias")) add_weighted_bias(tensor * s * active * h, static_cast<int>(own), cost);
   const double permuted = s * 2.0 * (1.0 + active) * h;

@@ -316,8 +316,7 @@ struct ExportReader {
 
 ExportedProgram read_exported(const std::string& text, const std::string& name) {
   return of_json(name + ": is no program of torch.export", [&] {
-    const json program = json::parse(text);
-    return ExportReader{program, name}.read();
+    return ExportReader{json::parse(text), name}.read();
   });
 }
 

@@ -52,8 +52,7 @@ std::string file_text(const HuggingFaceModel& configured, const std::string& des
   const std::string description = in_double_quotes(described);
   if (!configured.blocks.empty()) {
     std::string text = model_text(configured);
-    const auto end = text.find('\n');
-    return "description: " + description + text.substr(end);
+    return "description: " + description + text.substr(text.find('\n'));
   }
   const auto settings = transformed(configured.specification.overrides,
                                     [](const auto& one) { return one.first + ": " + one.second; });

@@ -23,10 +23,8 @@ double total_trained(const LayerWork& work, const auto& part) {
 }  // namespace
 
 double FusedAttention::seen() const {
-  const double all = keys / documents;
-  const double before = causal ? all / 2.0 : all;
-  if (window <= 0.0 || window >= all) return before;
-  return window - window * window / (2.0 * all);
+  const double all = keys / documents, before = causal ? all / 2.0 : all;
+  return window <= 0.0 || window >= all ? before : window - window * window / (2.0 * all);
 }
 
 Flop Kernel::backward_flop(double gradients) const {

@@ -70,8 +70,7 @@ Bytes Model::gradient_bytes(const Segment& segment) const {
 
 Bytes Model::update_traffic(double count) const {
   if (optimizer.kind == "none") return Bytes(0);
-  const double kept = bytes_of(precision.master);
-  const double written = bytes_of(precision.parameters);
+  const double kept = bytes_of(precision.master), written = bytes_of(precision.parameters);
   const double weights = kept > 0.0 ? 2.0 * kept + written : 2.0 * written;
   const double more = execution.update == "fused" ? 0.0 : optimizer.states() == 2 ? 13.0 : 3.0;
   const double states = (2.0 * optimizer.states() + (optimizer.states() > 0 ? more : 0.0));

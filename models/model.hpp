@@ -194,9 +194,7 @@ struct Segment {
 
 struct Optimizer {
   std::string kind;  ///< `sgd`, `adam`, `none`
-  double learning_rate = 0.01;
-  double momentum = 0.0;
-  double weight_decay = 0.0;
+  double learning_rate = 0.01, momentum = 0.0, weight_decay = 0.0;
   bool muon = false;  ///< Muon updates the weights of blocks, see models/muon.hpp; `kind` updates the others
 
   /// Numbers that it keeps for each parameter: SGD 0, with momentum 1, Adam 2.

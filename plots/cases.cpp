@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -19,8 +20,7 @@ std::string case_label(const Case& one) {
 
 Drawing draw_by_model(style::Sheet sheet, const FigureInput& input,
                       style::Panel (*panel_of)(const std::string&, const std::vector<const Case*>&)) {
-  std::vector<Case> cases = group_cases(input.results);
-  std::erase_if(cases, [](const Case& one) { return !one.has_error(); });
+  const std::vector<Case> cases = filtered(group_cases(input.results), &Case::has_error);
   if (cases.empty())
     throw InputError("nothing to draw: give predicted and measured result files of the same configuration");
   constexpr int kLine = 14;   // points

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "plots/sheet.hpp"
@@ -62,8 +63,7 @@ struct PanelPoints {
 };
 
 PanelPoints points_of(const Chart& chart, const std::string& panel) {
-  PanelPoints all{chart.points, {}};
-  std::erase_if(all.points, [&](const ChartPoint& point) { return point.panel != panel; });
+  PanelPoints all{filtered(chart.points, [&](const auto& point) { return point.panel == panel; }), {}};
   std::ranges::stable_sort(all.points, {}, &ChartPoint::x);
   if (chart.places) all.places = style::in_order(all.points, &ChartPoint::place);
   for (ChartPoint& point : all.points) {

@@ -24,8 +24,7 @@ struct FigureInput {
 
 /// A gnuplot script and its data file (variable `data`, in blocks: `plot data index 3`).
 struct Drawing {
-  std::string data;
-  std::string script;
+  std::string data, script;
   int width = 900;  ///< points
   int height = 500;
   /// The numbers of the figure: header and rows. Empty: no table is printed.

@@ -162,8 +162,7 @@ void draw_texts(Panel& panel, const std::vector<Text>& texts, const std::string&
 
 /// One part of a stacked bar.
 struct Part {
-  std::string_view name;
-  std::string_view colour;
+  std::string_view name, colour;
   std::vector<double> heights{};  ///< one per bar
 };
 struct StackedBar {

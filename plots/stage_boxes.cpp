@@ -10,8 +10,7 @@ namespace {
 
 /// 0 for computation without a number: there is one micro-batch.
 int micro_batch_of(const Span& span, StageWork work) {
-  if (work > StageWork::kRecompute) return -1;
-  return std::max(0, split_micro_batch(span.name).second);
+  return work > StageWork::kRecompute ? -1 : std::max(0, split_micro_batch(span.name).second);
 }
 
 /// Segments of one action follow each other at once. Between two actions on one micro-batch (two virtual

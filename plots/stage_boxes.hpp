@@ -25,8 +25,7 @@ struct StageBox {
   int rank = 0;
   StageWork work = StageWork::kForward;
   int micro_batch = -1;  ///< -1: belongs to no micro-batch, or communication
-  double start_s = 0.0;
-  double end_s = 0.0;
+  double start_s = 0.0, end_s = 0.0;
 };
 
 /// Whether a Result is of a pipeline: it has operations of micro-batches, and either messages of

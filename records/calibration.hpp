@@ -25,8 +25,7 @@ inline constexpr const char* kAcrossSwitches = "across_switches";  ///< two or m
 /// knot's time below the first. Holds: never negative, never falls when the size grows.
 struct PiecewiseCost {
   struct Knot {
-    double bytes = 0.0;
-    double time_s = 0.0;
+    double bytes = 0.0, time_s = 0.0;
   };
   std::vector<Knot> knots;  ///< bytes ascending; empty means free
 
@@ -111,8 +110,7 @@ struct SampleSet {
 
 /// How the samples were taken. \see reject_interference
 struct Sampling {
-  double budget_s = 0.0;
-  double spent_s = 0.0;
+  double budget_s = 0.0, spent_s = 0.0;
   int wanted = 0;                  ///< samples without interference per probe and size
   int sets = 0;                    ///< probes and sizes
   int sets_from_cpu_time = 0;      ///< too few samples without interference; time derived from their CPU time

@@ -19,8 +19,7 @@ long long micros(double seconds) { return std::llround(seconds * kMicroseconds);
 std::string kernel_name(const Span& span) {
   if (span.stream == Stream::kComm || span.kind == SpanKind::kCommunication)
     return "ncclDevKernel_" + span.name;
-  if (span.stream == Stream::kCopy) return "Memcpy " + span.name;
-  return span.name;
+  return span.stream == Stream::kCopy ? "Memcpy " + span.name : span.name;
 }
 
 int stream_of(const Span& span) {

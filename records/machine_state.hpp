@@ -28,8 +28,7 @@ struct MachineState {
 
 /// States of the machine by sample; empty if they were not recorded.
 struct MachineLog {
-  std::vector<double> probe_per_s;
-  std::vector<double> lost_fraction;
+  std::vector<double> probe_per_s, lost_fraction;
   /// Part of `lost_fraction` that the sample's time does not contain, because it was subtracted.
   std::vector<double> excluded_fraction{};
 

@@ -15,8 +15,7 @@
 namespace stepcast {
 namespace {
 
-constexpr double kNanosecondsPerSecond = 1e9;
-constexpr double kNanosecondsPerMicrosecond = 1e3;
+constexpr double kNanosecondsPerSecond = 1e9, kNanosecondsPerMicrosecond = 1e3;
 constexpr int kLanesPerStream = 100;  // thread id = stream * kLanesPerStream + lane
 
 long long nanoseconds(double seconds) { return std::llround(seconds * kNanosecondsPerSecond); }

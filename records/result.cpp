@@ -170,10 +170,7 @@ void charge(Breakdown& result, const std::vector<const Span*>& running, double l
     else if (innermost == nullptr || span->start_s >= innermost->start_s)
       innermost = span;
   }
-  if (interrupts) {
-    result.exposed_communication_s += length;
-    return;
-  }
+  if (interrupts) return void(result.exposed_communication_s += length);
   if (communicates)
     (innermost != nullptr ? result.overlapped_communication_s : result.exposed_communication_s) += length;
   if (innermost == nullptr) {

@@ -31,8 +31,7 @@ struct Span {
   Stream stream = Stream::kCompute;
   SpanKind kind = SpanKind::kCompute;
   std::string name;
-  double start_s = 0.0;
-  double end_s = 0.0;
+  double start_s = 0.0, end_s = 0.0;
   double bytes = 0.0;  ///< size of the message, copy or collective array; 0: nothing is moved
   int to = -1;         ///< destination rank of a message; -1: none
   int from = -1;       ///< source rank of a message; -1: none
@@ -101,8 +100,7 @@ struct Configuration {
   int world_size = 1;
   int batch = 0;          ///< per rank; of a pipeline, per pipeline
   int data_parallel = 1;  ///< batches per step
-  int micro_batches = 1;
-  int threads = 1;
+  int micro_batches = 1, threads = 1;
   std::string backend = "gloo";
   std::string cluster{};  ///< name with settings: `star:hosts=8`; "" for a measured run on this machine
   std::string device{};   ///< target of a prediction for another device: `h100-sxm`; "": the measured one

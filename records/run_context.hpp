@@ -26,8 +26,7 @@ struct GpuState {
 
 /// The program that wrote a file.
 struct StepcastVersion {
-  std::string version;
-  std::string git_revision;
+  std::string version, git_revision;
   /// `0.3.0 (4fa1781)`
   [[nodiscard]] std::string text() const { return version + " (" + git_revision + ")"; }
 };
@@ -43,8 +42,7 @@ struct RunContext {
   std::string command_line;
   StepcastVersion stepcast{};
   std::string date;  ///< UTC, ISO 8601
-  std::string host_name;
-  std::string cpu_model;
+  std::string host_name, cpu_model;
   int cores = 0;              ///< of this machine
   double load_average = 0.0;  ///< over the last minute, when the command started
   std::string blas;  ///< `OpenBLAS 0.3.21 (pthread)`, `reference BLAS 3.11.0`; "" in programs without BLAS
@@ -59,8 +57,7 @@ struct RunContext {
 /// An input of a file: role, path, SHA-1 of its bytes, and its own inputs.
 struct Ancestor {
   std::string role;  ///< `trace`, `calibration`, `cluster`, `model`
-  std::string path;
-  std::string sha1;
+  std::string path, sha1;
   std::vector<std::string> ancestors;  ///< SHA-1 of all its inputs, transitively
 };
 

@@ -71,8 +71,7 @@ TraceEntry sorted_by_step(const TraceEntry& entry) {
 
 TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch) {
   const double weight = static_cast<double>(batch - low.batch) / static_cast<double>(high.batch - low.batch);
-  const TraceEntry a = sorted_by_step(low);
-  const TraceEntry b = sorted_by_step(high);
+  const TraceEntry a = sorted_by_step(low), b = sorted_by_step(high);
   TraceEntry result = a;
   result.batch = batch;
   for (const auto samples : kStepSamples) result.*samples = mix(a.*samples, b.*samples, weight);
@@ -178,9 +177,8 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
     entry.exchange_fraction[i] += (more.exchange_fraction[i] - entry.exchange_fraction[i]) / (launch + 1);
   for (const auto [i, segment] : enumerated(entry.segments)) {
     append(segment, more.segments[i], kSegmentSamples);
-    for (const auto [k, mean] : enumerated(segment.grad_ready_fraction)) {
+    for (const auto [k, mean] : enumerated(segment.grad_ready_fraction))
       mean += (more.segments[i].grad_ready_fraction[k] - mean) / (launch + 1);
-    }
   }
 }
 

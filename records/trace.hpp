@@ -24,8 +24,7 @@ inline constexpr const char* kTraceSchema = "stepcast.trace/3";
 /// can resample whole steps and keep the correlation between segments.
 struct SegmentTrace {
   std::string name;
-  std::vector<double> forward_s;
-  std::vector<double> backward_s;
+  std::vector<double> forward_s, backward_s;
   /// By parameter of the segment, in gradient-ready order: part of the segment's backward time that has
   /// passed when its gradient is accumulated, in [0, 1]; median over the steps.
   std::vector<double> grad_ready_fraction;
@@ -33,9 +32,7 @@ struct SegmentTrace {
   std::vector<double> optimizer_s;  ///< of its parameters
   double saved_bytes = 0.0;         ///< live bytes that its forward leaves for the backward, as observed
   // Most live bytes above those at the start of the phase, as observed.
-  double forward_peak_bytes = 0.0;
-  double backward_peak_bytes = 0.0;
-  double optimizer_peak_bytes = 0.0;
+  double forward_peak_bytes = 0.0, backward_peak_bytes = 0.0, optimizer_peak_bytes = 0.0;
   /// The same for the halves of a split backward, input first; empty: not observed, or the first segment.
   std::vector<double> half_peak_bytes{};
   // Launch overhead of these phases on a GPU; empty if the CPU computes.
@@ -58,8 +55,7 @@ enum class StepContext : std::uint8_t {
 /// belong to another step, which runs right after as in training: the phases do not add up to it. host_s is
 /// the time between the end of the last phase on the device and that of the step.
 struct TraceEntry {
-  int batch = 0;
-  int threads = 1;
+  int batch = 0, threads = 1;
   StepContext pace = StepContext::kContinuous;
   std::vector<int> launch;  ///< launch of `measure` that step k belongs to
   std::vector<double> input_s;

@@ -84,8 +84,7 @@ class Watch {
  private:
   [[nodiscard]] CpuCounters counters() const;
 
-  std::vector<int> cores_;
-  std::vector<int> processes_;
+  std::vector<int> cores_, processes_;
   WatchedCores watched_;
   CpuCounters begin_;
 };

@@ -107,8 +107,7 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   if (node.has("speed")) host.speed = factor(node.at("speed"), settings, 1e-3, 1e3, kSpeeds);
   const bool numbered = node.has("count");
   const int count = numbered ? settings.integer(node.at("count"), 1) : 1;
-  const std::size_t before = cluster.nodes.size();
-  const std::size_t links_before = cluster.links.size();
+  const std::size_t before = cluster.nodes.size(), links_before = cluster.links.size();
   const std::string name = host.name;
   if (numbered) host.name += "0";
   const int first = cluster.add_host(std::move(host));

@@ -23,8 +23,7 @@ Link read_link(const YamlNode& item, const ClusterSettings& settings, const std:
   item.allow_only({"name", "between", "kind", "bandwidth", "latency", "queue", "token_bucket"});
   const std::vector<YamlNode> ends = item.at("between").items();
   if (ends.size() != 2) item.at("between").fail("expected two nodes: [host0, switch]");
-  const int a = ends[0].named("node", nodes);
-  const int b = ends[1].named("node", nodes);
+  const int a = ends[0].named("node", nodes), b = ends[1].named("node", nodes);
   if (a == b) item.at("between").fail("expected two different nodes");
   const std::string name = item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
   Link link{prefix + name, a, b, {}, {}};

@@ -137,8 +137,7 @@ struct HostParts {
       const std::vector<YamlNode> parts = pair.items();
       if (parts.size() != 3) pair.fail("expected two devices and how many links: [gpu0, gpu1, 12]");
       const int links = settings.integer(parts[2], 1);
-      const int a = device_named(parts[0]);
-      const int b = device_named(parts[1]);
+      const int a = device_named(parts[0]), b = device_named(parts[1]);
       if (a == b) pair.fail("expected two different devices");
       for (const int device : {a, b}) use(device, links, parts[2]);
       builder.join(a, b, wire_of(links), LinkKind::kNvLink);

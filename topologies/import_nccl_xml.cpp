@@ -302,9 +302,7 @@ struct XmlHost {
   }
 
   void add_nvlinks(int node, const pugi::xml_node& gpu) {
-    int to_switch = 0;
-    int to_processor = 0;
-    int all = 0;
+    int to_switch = 0, to_processor = 0, all = 0;
     for (const pugi::xml_node& nvlink : gpu.children("nvlink")) {
       const int count = integer(nvlink, "count", 1);
       const std::string what = required(nvlink, "tclass");

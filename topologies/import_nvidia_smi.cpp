@@ -278,8 +278,7 @@ bool is_nvidia_smi(const std::string& text) { return std::ranges::any_of(lines_o
 
 ImportedCluster read_nvidia_smi(const std::string& text, const std::string& file,
                                 const ImportOptions& options) {
-  const TopologyMatrix matrix = MatrixReader{file, lines_of(text)}.read();
-  return MatrixHost{matrix, file, options}.build();
+  return MatrixHost{MatrixReader{file, lines_of(text)}.read(), file, options}.build();
 }
 
 }  // namespace stepcast

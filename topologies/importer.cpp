@@ -71,9 +71,7 @@ std::string at_place(const std::string& file, FilePosition place) {
 
 ImportedHost::ImportedHost(std::string file, const ImportOptions& options)
     : file_(std::move(file)), options_(options) {
-  Host host;
-  host.name = "node";
-  imported.cluster.add_host(host);
+  imported.cluster.add_host({.name = "node"});
 }
 
 void ImportedHost::choose_device(const std::vector<std::string>& fitting, const std::string& reason,

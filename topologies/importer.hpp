@@ -56,8 +56,7 @@ inline constexpr const char* kNoXgmi =
 
 /// Position in an imported file; both numbers start at 1, columns count bytes.
 struct FilePosition {
-  std::size_t line = 1;
-  std::size_t column = 1;
+  std::size_t line = 1, column = 1;
 };
 
 /// `topo.txt:3:14: `, and an InputError that starts with it.

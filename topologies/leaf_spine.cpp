@@ -19,9 +19,7 @@ void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, 
   const int spine_count = settings.integer(node.at("spines"), 1);
   const NetworkWire uplink = uplink_wire(node, settings, wire, ports_per_leaf, spine_count);
   const std::vector<int> spines = add_switches(cluster, "spine", spine_count);
-  int free_ports = 0;
-  int leaves = 0;
-  int leaf = 0;
+  int free_ports = 0, leaves = 0, leaf = 0;
   for (const int port : network_ports(cluster)) {
     if (free_ports == 0) {
       leaf = add_switch(cluster, "leaf" + std::to_string(leaves++));

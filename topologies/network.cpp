@@ -24,8 +24,7 @@ const std::map<std::string, Protocol> kProtocols{
 
 /// `protocol` and `rate`. \throws InputError
 NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings) {
-  const Protocol& protocol =
-      kProtocols.at(settings.one_of(node.at("protocol"), "protocol", names_of(kProtocols)));
+  const Protocol& protocol = settings.value(node.at("protocol")).named("protocol", kProtocols);
   double efficiency = protocol.efficiency;
   if (node.has("efficiency")) efficiency = settings.value(node.at("efficiency")).number();
   if (!(efficiency > 0.0 && efficiency <= 1.0))
@@ -73,7 +72,7 @@ void add_network(const YamlNode& node, const ClusterSettings& settings, Cluster&
 }
 
 void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& queue, Bytes& token_bucket) {
-  if (node.has("queue") && settings.one_of(node.at("queue"), "queue", {"fair", "fifo"}) == "fifo")
+  if (node.has("queue") && settings.value(node.at("queue")).one_of("queue", {"fair", "fifo"}) == "fifo")
     queue = Queue::kFifo;
   if (node.has("token_bucket")) token_bucket = settings.value(node.at("token_bucket")).bytes();
 }

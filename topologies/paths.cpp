@@ -10,8 +10,7 @@
 namespace stepcast {
 namespace {
 
-constexpr double kFemto = 1e15;
-constexpr double kPico = 1e12;
+constexpr double kFemto = 1e15, kPico = 1e12;
 constexpr Length kUnreached = Length::unreached();
 
 }  // namespace

@@ -76,16 +76,14 @@ class Paths {
  private:
   /// A link as one of its ends sees it.
   struct Way {
-    int link = 0;
-    int to = 0;
+    int link = 0, to = 0;
     int host = -1;  ///< of `to`
     Length length;  ///< of this link
   };
   /// Where a host meets a switch.
   struct Port {
     int node = 0;  ///< of the host
-    int link = 0;
-    int number = 0;
+    int link = 0, number = 0;
     int at = 0;     ///< the switch
     Length length;  ///< of the link
   };

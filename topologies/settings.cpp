@@ -1,7 +1,5 @@
 #include "topologies/settings.hpp"
 
-#include <algorithm>
-
 #include "core/ranges.hpp"
 
 namespace stepcast {
@@ -41,13 +39,6 @@ int ClusterSettings::integer(const YamlNode& node, int least, int most) const {
   if (result < least) number.fail("expected at least {}, found {}", least, result);
   if (result > most) number.fail("expected at most {}, found {}", most, result);
   return static_cast<int>(result);
-}
-
-std::string ClusterSettings::one_of(const YamlNode& node, const std::string& what,
-                                    const std::vector<std::string>& known) const {
-  const std::string name = value(node).text();
-  if (std::ranges::find(known, name) == known.end()) node.fail(unknown_name(what, name, known));
-  return name;
 }
 
 }  // namespace stepcast

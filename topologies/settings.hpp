@@ -31,9 +31,6 @@ class ClusterSettings {
   [[nodiscard]] YamlNode value(const YamlNode& node) const;
   /// \throws InputError that names file, line and key
   [[nodiscard]] int integer(const YamlNode& node, int least, int most = 1'000'000) const;
-  /// A text that is one of `known`.
-  [[nodiscard]] std::string one_of(const YamlNode& node, const std::string& what,
-                                   const std::vector<std::string>& known) const;
 
  private:
   Specification given_;

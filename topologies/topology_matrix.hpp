@@ -212,8 +212,7 @@ struct MatrixHost {
 
   /// Adds a switch per PIX group, and one above if several groups or parts are PXB.
   void add_switches() {
-    const DisjointGroups single = groups_within(Relation::kPix);
-    const DisjointGroups several = groups_within(Relation::kPxb);
+    const DisjointGroups single = groups_within(Relation::kPix), several = groups_within(Relation::kPxb);
     for (const int group : several.all()) {
       const std::vector<int> parts = several.members(group);
       if (parts.size() < 2) continue;

@@ -158,8 +158,7 @@ class SentBytes {
 };
 
 struct BackendConfig {
-  int rank = 0;
-  int world_size = 1;
+  int rank = 0, world_size = 1;
   std::string interface;  ///< network interface; "": loopback if all ranks are on one host
   std::chrono::milliseconds timeout{60'000};
   std::shared_ptr<Store> store;

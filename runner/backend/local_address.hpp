@@ -9,8 +9,7 @@ namespace stepcast {
 /// Local end of a rank's connections: a network interface by its name, or an address of this host; the other
 /// one is empty.
 struct LocalAddress {
-  std::string interface;
-  std::string address;
+  std::string interface, address;
 };
 
 /// The requested interface, loopback if all ranks are on this host, GLOO_SOCKET_IFNAME, else the address that

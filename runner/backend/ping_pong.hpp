@@ -30,8 +30,7 @@ class MessageWalk {
 
   /// Bytes of a walk of messages of that size: at least one message, at most 256 MiB more.
   static std::size_t region_bytes(std::size_t message_bytes) {
-    constexpr std::size_t kMessages = 32;
-    constexpr std::size_t kMost = std::size_t{256} << 20U;
+    constexpr std::size_t kMessages = 32, kMost = std::size_t{256} << 20U;
     return std::max(message_bytes, std::min(kMessages * message_bytes, kMost));
   }
 
@@ -45,8 +44,7 @@ class MessageWalk {
 
 /// Two ranks that exchange messages.
 struct RankPair {
-  int first = 0;
-  int second = 1;
+  int first = 0, second = 1;
   bool operator==(const RankPair&) const = default;
   [[nodiscard]] bool has(int rank) const { return rank == first || rank == second; }
   /// \pre has(rank)

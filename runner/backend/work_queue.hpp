@@ -33,8 +33,7 @@ class TimedWork : public Work {
   std::condition_variable changed_;
   bool over_ = false;
   std::exception_ptr error_;
-  Clock::time_point started_;
-  Clock::time_point ended_;
+  Clock::time_point started_, ended_;
 };
 
 class QueuedWork : public TimedWork {

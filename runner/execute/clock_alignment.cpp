@@ -27,8 +27,7 @@ void serve_time(Backend& backend, int peer, const ClockReading& own) {
 }
 
 double request_time(Backend& backend) {
-  double request = 0.0;
-  double time = 0.0;
+  double request = 0.0, time = 0.0;
   const WorkPtr reply = backend.recv({&time, 1, DataType::kFloat64}, 0, kTag);
   backend.send({&request, 1, DataType::kFloat64}, 0, kTag)->wait();
   reply->wait();

@@ -80,8 +80,7 @@ class PreciseWait {
 
  private:
   // Priorities of SCHED_FIFO. A thread that changes to a lower one keeps the core before its equals.
-  static constexpr int kBetweenWaits = 1;
-  static constexpr int kWaiting = 2;
+  static constexpr int kBetweenWaits = 1, kWaiting = 2;
 
   /// Margin for reading the clock and leaving the loop.
   static constexpr nanoseconds kMargin{3'000};

@@ -170,8 +170,7 @@ class ProgramRunner : public SteppedProgram {
   std::vector<Step> steps_;                          ///< by operation
   /// Operations of the calling thread in order, with messages and copies, without hooks.
   std::vector<std::size_t> inline_;
-  std::vector<std::size_t> collectives_;
-  std::vector<std::size_t> posted_;
+  std::vector<std::size_t> collectives_, posted_;
   std::vector<std::vector<std::size_t>> hooks_;  ///< by parameter
   std::map<int, std::vector<std::size_t>> collective_hooks_;
   int hook_parent_ = -1;  ///< running operation that hooks belong to

@@ -47,10 +47,7 @@ class RankLog {
   void add(int step, const Stamp& whole, const std::vector<Stamp>& stamps, double loss,
            const std::optional<ComputingTime>& computing) {
     const double length = clock_s(whole.end) - clock_s(whole.start);
-    if (step < 0) {
-      warmup_step_time_s_.push_back(length);
-      return;
-    }
+    if (step < 0) return warmup_step_time_s_.push_back(length);
     start_s_.push_back(clock_s(whole.start));
     step_time_s_.push_back(length);
     loss_.push_back(loss);

@@ -20,8 +20,7 @@ namespace stepcast {
 
 /// Begin and end of an operation.
 struct Stamp {
-  std::chrono::steady_clock::time_point start;
-  std::chrono::steady_clock::time_point end;
+  std::chrono::steady_clock::time_point start, end;
 };
 
 /// Times of the computing thread in one step.
@@ -71,8 +70,7 @@ class SteppedProgram {
 
 /// Steps of a run.
 struct StepLoop {
-  int steps = 30;
-  int warmup_steps = 5;
+  int steps = 30, warmup_steps = 5;
   std::set<int> shown_steps{};  ///< measured steps, from 0 on, for Result::shown
   int threads = 1;              ///< compute threads per rank
   /// True: the ranks meet about twice a second between steps to record the machine's state. False: once,

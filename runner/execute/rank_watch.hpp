@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/program.hpp"
+#include "core/ranges.hpp"
 #include "records/watch.hpp"
 #include "runner/backend/session.hpp"
 
@@ -48,8 +49,7 @@ class RankWatch {
   /// all others wait. All ranks call it.
   MachineState end(const std::vector<int>& ranks) {
     MachineState state = watch_.end(false);
-    std::vector<int> here = ranks;
-    std::erase_if(here, [&](int rank) { return std::ranges::count(on_machine_, rank) == 0; });
+    const auto here = filtered(ranks, [&](int rank) { return std::ranges::count(on_machine_, rank) > 0; });
     const auto turn = static_cast<std::size_t>(turn_++);
     session_.backend->barrier();
     if (!here.empty() && here[turn % here.size()] == session_.ranks.rank) state.probe_per_s = probe_speed();

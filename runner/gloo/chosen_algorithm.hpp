@@ -24,8 +24,7 @@ using Sum = void (*)(void* result, const void* a, const void* b, std::size_t cou
 /// Array of one rank, in blocks and in place, as in sim/collectives/algorithm.hpp.
 struct ArrayInPlace {
   void* data = nullptr;
-  std::size_t count = 0;
-  std::size_t element_size = 0;
+  std::size_t count = 0, element_size = 0;
   Sum sum = nullptr;
 };
 
@@ -85,8 +84,7 @@ struct AlgorithmRun {
 
   /// Whole elements of the array.
   struct Part {
-    std::size_t begin = 0;
-    std::size_t count = 0;
+    std::size_t begin = 0, count = 0;
     [[nodiscard]] bool overlaps(const Part& other) const {
       return begin < other.begin + other.count && other.begin < begin + count;
     }
@@ -236,8 +234,7 @@ class RingReduceScatter {
   const void* in_;
   std::size_t rank_, world_size_, part_bytes_;
   std::uint64_t slot_;
-  std::size_t segments_ = 0;
-  std::size_t segment_elements_ = 0;
+  std::size_t segments_ = 0, segment_elements_ = 0;
   Scratch partial_;
   std::unique_ptr<gloo::transport::UnboundBuffer> own_buffer_, partial_buffer_;
 };
@@ -269,10 +266,7 @@ inline void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, c
 /// gloo::IoException
 inline void ring_shift(gloo::Context& context, const void* in, void* out, std::size_t bytes,
                        std::uint32_t tag) {
-  if (context.size == 1) {
-    std::memcpy(out, in, bytes);
-    return;
-  }
+  if (context.size == 1) return void(std::memcpy(out, in, bytes));
   // Gloo takes a mutable pointer for sends too, and only reads there.
   const auto sent = context.createUnboundBuffer(const_cast<void*>(in), bytes);
   const auto received = context.createUnboundBuffer(out, bytes);

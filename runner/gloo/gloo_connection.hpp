@@ -134,8 +134,7 @@ class GlooConnection {
   /// Ranks that caused the failure. A rank that fails closes its connections, so that all others fail at
   /// once, and reports it in the store. A rank without a report after a while is lost.
   [[nodiscard]] std::string cause(bool timed_out) {
-    constexpr std::chrono::milliseconds kSoon{300};
-    constexpr std::chrono::milliseconds kCascade{700};
+    constexpr std::chrono::milliseconds kSoon{300}, kCascade{700};
     const std::string late =
         " did not answer within " + std::to_string(place_->timeout.count() / 1000) + " s";
     const std::string died = " closed the connection: it died or gave up";

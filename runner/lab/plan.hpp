@@ -12,8 +12,7 @@ namespace stepcast {
 
 /// One end of a link: an interface in a network namespace.
 struct LabEnd {
-  std::string space;
-  std::string interface;
+  std::string space, interface;
   int bridge = -1;  ///< its bridge; -1: it is the interface of a host
 };
 

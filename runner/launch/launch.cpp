@@ -55,8 +55,7 @@ void check_range(const RankContext& context) {
 
 /// Slurm sets no port; one derived from the job id separates two jobs on one host.
 int default_port(const std::string& source, const Environment& environment) {
-  constexpr int kFirst = 20000;
-  constexpr int kCount = 20000;
+  constexpr int kFirst = 20000, kCount = 20000;
   if (source == "Slurm")
     if (const auto job = number(environment, "SLURM_JOB_ID")) return kFirst + *job % kCount;
   return kTorchrunDefaultPort;

@@ -14,8 +14,7 @@ namespace stepcast {
 
 /// This process's rank in a job.
 struct RankContext {
-  int rank = 0;
-  int world_size = 1;
+  int rank = 0, world_size = 1;
   int local_rank = 0;        ///< among the ranks on this host
   int local_world_size = 1;  ///< ranks on this host; 1 if the launcher does not report it
   std::string master_addr = "127.0.0.1";
@@ -27,8 +26,7 @@ struct RankContext {
 
 /// Rank options of the command line, which override every variable.
 struct RankFlags {
-  std::optional<int> rank;
-  std::optional<int> world_size;
+  std::optional<int> rank, world_size;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
 };

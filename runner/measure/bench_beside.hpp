@@ -20,8 +20,7 @@ struct Computing {
 
 /// Begin and end, in seconds of any clock.
 struct Interval {
-  double start_s = 0.0;
-  double end_s = 0.0;
+  double start_s = 0.0, end_s = 0.0;
   [[nodiscard]] double length() const { return end_s - start_s; }
 };
 

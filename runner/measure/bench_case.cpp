@@ -120,9 +120,7 @@ void BenchCase::call(int times) {
 
 std::vector<WorkPtr> BenchCase::issue(int times) {
   MessageWalk in(in_, count_, DataType::kFloat32), out(out_, count_, DataType::kFloat32);
-  std::vector<WorkPtr> works;
-  for (int i = 0; i < times; ++i) works.push_back(issue(in.next(), out.next()));
-  return works;
+  return transformed(whole_numbers(0, times), [&](int) { return issue(in.next(), out.next()); });
 }
 
 WorkPtr BenchCase::issue(const Array& in, const Array& out) {

@@ -16,8 +16,7 @@ namespace stepcast {
 /// One reading of NVIDIA's management library.
 struct GpuReading {
   double sm_clock_mhz = 0.0, memory_clock_mhz = 0.0;
-  double power_w = 0.0;
-  double temperature_c = 0.0;
+  double power_w = 0.0, temperature_c = 0.0;
   unsigned long long throttle_reasons = 0;  ///< bits nvmlClocksThrottleReasons*
 };
 

@@ -11,8 +11,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kSmall = 8;
-constexpr std::size_t kLarge = std::size_t{1} << 20U;
+constexpr std::size_t kSmall = 8, kLarge = std::size_t{1} << 20U;
 
 /// Half of the shortest of `round_trips` round trips, because interference only makes them longer.
 double one_way_s(Backend& backend, const RankPair& ranks, void* out, void* in, std::size_t bytes,

@@ -185,8 +185,7 @@ std::vector<std::vector<RankPair>> tournament(int players) {
     std::vector<RankPair> pairs;
     const auto at_seat = [&](int seat) { return seat == 0 ? 0 : 1 + (seat - 1 + round) % (seats - 1); };
     for (int seat = 0; seat < seats / 2; ++seat) {
-      const int one = at_seat(seat);
-      const int other = at_seat(seats - 1 - seat);
+      const int one = at_seat(seat), other = at_seat(seats - 1 - seat);
       if (one < players && other < players) pairs.push_back({std::min(one, other), std::max(one, other)});
     }
     rounds.push_back(std::move(pairs));

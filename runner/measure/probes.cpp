@@ -62,8 +62,7 @@ class MemoryProbe {
   }
 
   static constexpr std::size_t kFloats = std::size_t{24} << 20U;  // 96 MiB
-  static constexpr std::size_t kPieces = 16;
-  static constexpr std::size_t kPiece = kFloats / kPieces;
+  static constexpr std::size_t kPieces = 16, kPiece = kFloats / kPieces;
   /// Bytes read and written by one unit, without the read-for-ownership of c.
   static constexpr double kBytesPerUnit = 3.0 * kPiece * sizeof(float);
 
@@ -238,8 +237,7 @@ class Prober {
   template <class Work>
   Cost per_message(int messages, Work work) {
     backend_.barrier();
-    if (!pair_.has(backend_.rank())) return {};
-    return cost_of(messages, process_cpu_s, work);
+    return pair_.has(backend_.rank()) ? cost_of(messages, process_cpu_s, work) : Cost{};
   }
 
   Cost half_round_trip(std::size_t bytes) {
@@ -379,8 +377,7 @@ class Prober {
 
   void pass_on(const Ranks& ranks, int messages) {
     const auto own = static_cast<std::size_t>(std::ranges::find(ranks, backend_.rank()) - ranks.begin());
-    const int to = ranks[(own + 1) % ranks.size()];
-    const int from = ranks[(own + ranks.size() - 1) % ranks.size()];
+    const int to = ranks[(own + 1) % ranks.size()], from = ranks[(own + ranks.size() - 1) % ranks.size()];
     MessageWalk out = outgoing_walk(kStreamMessage), in = incoming_walk(kStreamMessage);
     for (int i = 0; i < messages; ++i) {
       const WorkPtr received = backend_.recv(in.next(), from, kMessageTag);

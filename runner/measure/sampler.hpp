@@ -18,8 +18,7 @@ namespace stepcast {
 
 /// Cost of one call on one rank.
 struct Cost {
-  double time_s = 0.0;
-  double cpu_s = 0.0;
+  double time_s = 0.0, cpu_s = 0.0;
   /// Part of the time that the calling thread waited for a CPU core; of cost_alone()
   double queued_s = 0.0;
   std::vector<double> values{};  ///< further numbers of the same sample
@@ -28,8 +27,7 @@ struct Cost {
 /// Cost of `work` per one of the `calls` that it makes. \param cpu_clock process_cpu_s or thread_cpu_s
 template <class Work>
 Cost cost_of(double calls, double (*cpu_clock)(), Work work) {
-  const double cpu = cpu_clock();
-  const double begin = wall_clock_s();
+  const double cpu = cpu_clock(), begin = wall_clock_s();
   work();
   return {(wall_clock_s() - begin) / calls, (cpu_clock() - cpu) / calls};
 }

@@ -220,8 +220,7 @@ LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
       return parts[part].view({x.size(0), x.size(1), -1, head}).transpose(1, 2);
     };
     const torch::Tensor queries = rotate(q_norm(by_head(0)));
-    torch::Tensor keys = rotate(k_norm(by_head(1)));
-    torch::Tensor values = by_head(2);
+    torch::Tensor keys = rotate(k_norm(by_head(1))), values = by_head(2);
     if (gather) {
       const std::vector<torch::Tensor> both = gather(torch::cat({keys, values}, -1)).chunk(2, -1);
       keys = both[0];

@@ -181,8 +181,7 @@ class BatchBench {
     timestamps_.restart();
     const double ran_before_s = process_cpu_s();
     const StepLaps laps = run_segmented(keep == Kept::kPhaseTimes);
-    const double over_s = wall_clock_s();
-    const double ran_s = process_cpu_s() - ran_before_s;
+    const double over_s = wall_clock_s(), ran_s = process_cpu_s() - ran_before_s;
     model_.set_gradient_hook({});
     model_.set_collective({});
     timestamps_.settle();
@@ -195,8 +194,7 @@ class BatchBench {
   }
 
   void native_step(bool keep) {
-    const double start_s = wall_clock_s();
-    const double ran_before_s = process_cpu_s();
+    const double start_s = wall_clock_s(), ran_before_s = process_cpu_s();
     {
       const Arrival arrival = next_arrival();
       model_.zero_grad();

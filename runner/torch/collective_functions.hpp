@@ -82,8 +82,7 @@ struct SharedCrossEntropy : torch::autograd::Function<SharedCrossEntropy> {
     const torch::Tensor place = own.masked_fill(foreign, 0).unsqueeze(1);
     const torch::Tensor wanted =
         model->collective(first + 1, shifted.gather(1, place).squeeze(1).masked_fill(foreign, 0.0));
-    const torch::Tensor powers = shifted.exp();
-    const torch::Tensor sum = model->collective(first + 2, powers.sum(1));
+    const torch::Tensor powers = shifted.exp(), sum = model->collective(first + 2, powers.sum(1));
     context->save_for_backward({powers.div_(sum.unsqueeze(1)), place, foreign});
     return (sum.log() - wanted).mean();
   }

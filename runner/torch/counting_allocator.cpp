@@ -62,8 +62,7 @@ class CountingAllocator final : public c10::Allocator {
 /// one pays a page fault per 4 KiB: steps of the same work then take 10 % more or less, depending on what ran
 /// before. Here freed memory stays with the process, as under PyTorch's allocator for GPUs.
 void keep_freed_memory() {
-  constexpr int kNever = std::numeric_limits<int>::max();
-  constexpr int kTopPad = 64 << 20;
+  constexpr int kNever = std::numeric_limits<int>::max(), kTopPad = 64 << 20;
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, kNever);
   mallopt(M_TOP_PAD, kTopPad);

@@ -11,13 +11,10 @@
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kSyntheticImages = 4096;
-constexpr std::int64_t kSyntheticRows = 65536;
-constexpr std::int64_t kSyntheticSequences = 4096;
+constexpr std::int64_t kSyntheticImages = 4096, kSyntheticRows = 65536, kSyntheticSequences = 4096;
 constexpr std::int64_t kOwnNumbers = 1 << 24, kLeastRows = 64;  // for a network of one's own
 constexpr std::int64_t kCifarClasses = 10;
-constexpr std::size_t kCifarPixels = std::size_t{3} * 32 * 32;
-constexpr std::size_t kCifarRecord = 1 + kCifarPixels;
+constexpr std::size_t kCifarPixels = std::size_t{3} * 32 * 32, kCifarRecord = 1 + kCifarPixels;
 
 at::Generator seeded(unsigned seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }
 
@@ -104,8 +101,7 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
   }
   if (model.input.kind != "image")
     throw InputError(model.path + ": model '" + model.name + "' has no input to train on");
-  constexpr double kGrey = 128.0;
-  constexpr double kContrast = 32.0;
+  constexpr double kGrey = 128.0, kContrast = 32.0;
   const torch::Tensor patterns = class_patterns(model, generator);
   const torch::Tensor drawn =
       torch::randint(model.loss.classes, {kSyntheticImages}, generator, torch::kInt64);
@@ -120,8 +116,7 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
 Dataset Dataset::load_cifar10(const Model& model, const std::string& folder, unsigned seed) {
   if (model.input.shape != Shape{3, 32, 32} || model.loss.classes != kCifarClasses)
     throw InputError("--data: model '{}' does not take CIFAR-10's 10 classes of 3x32x32 images", model.name);
-  std::vector<torch::Tensor> images;
-  std::vector<torch::Tensor> labels;
+  std::vector<torch::Tensor> images, labels;
   for (const std::filesystem::path& file : cifar_files(folder)) {
     std::string content = read_file(file);
     if (content.empty() || content.size() % kCifarRecord != 0)

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "models/given_layer.hpp"
 #include "models/given_parts.hpp"
@@ -92,8 +93,7 @@ class ScriptTrial {
 
  private:
   [[nodiscard]] torch::Tensor run(const ScriptPart& part, const torch::Tensor& input) const {
-    std::vector<torch::Tensor> values;
-    for (const std::string& name : part.tensors) values.push_back(program_.tensor(name));
+    const auto values = transformed(part.tensors, [&](const auto& name) { return program_.tensor(name); });
     torch::manual_seed(1);
     return part.run(input.requires_grad() ? input : input.clone(), values);  // which it may change in place
   }
@@ -233,10 +233,9 @@ std::string describe_script(const ScriptQuestion& question) {
   model.parts = trial.run_apart(pieces);
   const std::vector<std::string> names = names_of_parts(pieces, program.parameters());
   for (std::size_t i = 0; i < names.size(); ++i) model.parts[i].name = names[i];
-  double count = 0.0;
-  for (const std::string& name : program.parameters())
-    count += static_cast<double>(program.tensor(name).numel());
-  model.description = fmt::format("{:.0f} parameters in {}, described with {} samples by LibTorch {}", count,
+  const std::int64_t count =
+      sum_of(program.parameters(), [&](const auto& name) { return program.tensor(name).numel(); });
+  model.description = fmt::format("{} parameters in {}, described with {} samples by LibTorch {}", count,
                                   counted(model.parts.size(), "part"), question.shape.front(), TORCH_VERSION);
   const Shape sample(question.shape.begin() + 1, question.shape.end());
   model.input = question.vocabulary > 0 ? fmt::format("{{kind: tokens, shape: [{}], vocabulary: {}}}",

@@ -310,8 +310,7 @@ class CompiledProgram final : public ProgramRunner {
   torch::Tensor run_collective(int index, const torch::Tensor& own) {
     const MemoryScope scope(MemoryCategory::kActivations);
     const LayerCollective& collective = model_.model().collectives.at(index);
-    const std::int64_t parts = model_.model().ranks_of(collective);
-    const std::int64_t samples = own.size(0);
+    const std::int64_t parts = model_.model().ranks_of(collective), samples = own.size(0);
     if (collective.kind == LayerCollectiveKind::kWait) {  // for a shift, whose input stays until then
       collective_ready(index);
       input_.reset();

@@ -69,8 +69,7 @@ Router route(LayerBuilder& builder, const Layer& layer) {
           torch::ones_like(best, torch::kBool).scatter(-1, std::get<1>(best.topk(kept, -1)), false);
       wanted = grouped.masked_fill(out.unsqueeze(-1), -std::numeric_limits<double>::infinity()).flatten(-2);
     }
-    const torch::Tensor chosen = std::get<1>(wanted.topk(active, -1));
-    const torch::Tensor weights = scores.gather(-1, chosen);
+    const torch::Tensor chosen = std::get<1>(wanted.topk(active, -1)), weights = scores.gather(-1, chosen);
     return std::pair(weights / weights.sum(-1, true), chosen);
   };
 }

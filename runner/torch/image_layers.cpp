@@ -19,8 +19,7 @@ LayerFunction build_linear(LayerBuilder& builder, const Layer& layer) {
 }
 
 LayerFunction build_batch_norm(LayerBuilder& builder, const Layer& layer) {
-  constexpr double kMomentum = 0.1;
-  constexpr double kEpsilon = 1e-5;
+  constexpr double kMomentum = 0.1, kEpsilon = 1e-5;
   const torch::Tensor weight = builder.ones(layer.name + ".weight");
   const torch::Tensor bias = builder.parameter(layer.name + ".bias");
   const torch::Tensor mean = builder.buffer(layer.name + ".running_mean");

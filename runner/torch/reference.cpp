@@ -59,8 +59,7 @@ std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const Bucke
       parameters, {static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max())}, expect_sparse);
   std::ranges::reverse(indices);
   std::ranges::reverse(limits);
-  constexpr bool kFindUnused = false;
-  constexpr bool kGradientIsView = false;
+  constexpr bool kFindUnused = false, kGradientIsView = false;
   auto reducer = make_reducer_of<c10d::Reducer>(
       parameters, indices, limits, group, expect_sparse, static_cast<std::int64_t>(buckets.cap.count()),
       kFindUnused, kGradientIsView, names, static_cast<std::int64_t>(buckets.first_cap.count()));
@@ -244,8 +243,7 @@ class ReferenceStep : public SteppedProgram {
     const bool synchronizes = reducer_ != nullptr && index + 1 == parts;
     if (reducer_ != nullptr) begin_forward(synchronizes, index == 0);
     const std::string suffix = parts == 1 ? "" : "/mb" + std::to_string(index);
-    torch::Tensor output;
-    torch::Tensor loss;
+    torch::Tensor output, loss;
     timed("forward" + suffix, Compute{.phase = Phase::kForward, .micro_batch = index}, [&] {
       const torch::AutoGradMode enabled(true);
       output = model_.forward(batch_.input.narrow(0, index * samples, samples));

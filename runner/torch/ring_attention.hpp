@@ -164,8 +164,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
 
   static AttendedPart part_of(const AttentionRing& ring, const torch::Tensor& q, const torch::Tensor& both,
                               const Window& window) {
-    torch::Tensor scores = ring.scores(q, both[0], window);
-    torch::Tensor log_sum = scores.logsumexp(-1, true);
+    torch::Tensor scores = ring.scores(q, both[0], window), log_sum = scores.logsumexp(-1, true);
     const torch::Tensor probabilities = scores.sub_(log_sum).exp_().to(q.scalar_type());
     return {AttentionRing::product(probabilities, window.of_keys(both[1])).to(ring.sums), std::move(log_sum)};
   }

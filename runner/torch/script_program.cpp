@@ -157,10 +157,7 @@ void ScriptProgram::lower_attribute(Node* node, const c10::IValue& object, const
                                     Objects& objects) {
   const std::string name = path + node->s(jit::attr::name);
   const c10::IValue value = object.toObject()->getAttr(node->s(jit::attr::name));
-  if (value.isModule()) {
-    objects[node->output()] = {value, name + "."};
-    return;
-  }
+  if (value.isModule()) return void(objects[node->output()] = {value, name + "."});
   const auto known = value.isTensor() ? first_names_.find(name) : first_names_.end();
   if (known != first_names_.end()) {
     Value*& input = inputs_[known->second];

@@ -67,8 +67,7 @@ LayerFunction build_mamba(LayerBuilder& builder, const Layer& layer) {
         torch::silu(torch::conv1d(parts[1].transpose(1, 2), weight, bias, 1, taps - 1, 1, inner + 2 * shared)
                         .narrow(2, 0, u.size(1))
                         .transpose(1, 2));
-    const torch::Tensor dt = torch::softplus(parts[2] + dt_bias);
-    const torch::Tensor decay = dt * -a_log.exp();
+    const torch::Tensor dt = torch::softplus(parts[2] + dt_bias), decay = dt * -a_log.exp();
     const auto chunked = [&](const torch::Tensor& all, std::int64_t outer, std::int64_t last) {
       return all.reshape({u.size(0), -1, form.chunk, outer, last});
     };

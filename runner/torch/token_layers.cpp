@@ -9,8 +9,7 @@ namespace {
 /// Rows of the words in this rank's part of the table, 0 for all others.
 LayerFunction own_words(LayerBuilder& builder, const torch::Tensor& table) {
   return [table, first = builder.part().share * table.size(0)](const torch::Tensor& tokens) {
-    const torch::Tensor own = tokens - first;
-    const torch::Tensor foreign = own.lt(0).logical_or(own.ge(table.size(0)));
+    const torch::Tensor own = tokens - first, foreign = own.lt(0).logical_or(own.ge(table.size(0)));
     return torch::embedding(table, own.masked_fill(foreign, 0)).masked_fill(foreign.unsqueeze(-1), 0.0);
   };
 }

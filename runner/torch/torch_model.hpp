@@ -27,9 +27,7 @@ torch::Tensor collective_alone(const Model& model, int index, const torch::Tenso
 
 /// Part of a model on one rank: of its layers, of its sequences, and of its experts.
 struct ModelPart {
-  int share = 0;
-  int context = 0;
-  int expert = 0;
+  int share = 0, context = 0, expert = 0;
   int expert_share = 0;  ///< of each expert
 };
 
@@ -117,8 +115,7 @@ class TorchModel {
 
   const Model& model_;
   TrainingDtypes dtypes_;
-  std::vector<torch::Tensor> parameters_;
-  std::vector<torch::Tensor> buffers_;
+  std::vector<torch::Tensor> parameters_, buffers_;
   std::array<torch::Tensor, 2> flat_buffers_;
   std::vector<std::vector<LayerFunction>> segments_;
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;  ///< by segment; null without parameters

@@ -29,8 +29,7 @@ class UnitShards {
  public:
   /// True for arrays that the program frees.
   struct Freed {
-    bool parameters;
-    bool gradients;
+    bool parameters, gradients;
   };
   /// \param index of this rank among `unit.shards`
   UnitShards(TorchModel& model, const FsdpUnit& unit, int index, Freed freed)
@@ -143,10 +142,8 @@ class UnitShards {
   }
 
   int index_;
-  bool is_alone_;
-  bool has_master_;
-  torch::Tensor flat_parameters_;
-  torch::Tensor flat_gradients_;
+  bool is_alone_, has_master_;
+  torch::Tensor flat_parameters_, flat_gradients_;
   torch::Tensor converted_gradients_;  ///< undefined if no conversion is needed
   torch::Tensor own_place_;            ///< part of flat_parameters_ that is the shard
   torch::Tensor parameter_shard_;      ///< updated by the optimizer

@@ -58,8 +58,7 @@ std::string comparison_text(const std::vector<Case>& cases, const std::vector<Sp
 /// One collective at one size in a measured and a predicted bench file.
 struct BenchPair {
   std::string collective;
-  double message_bytes = 0.0;
-  double measured_s = 0.0, predicted_s = 0.0;
+  double message_bytes = 0.0, measured_s = 0.0, predicted_s = 0.0;
 };
 
 /// Rows that both files contain, in the order of the measured file. Rows of 0 s have no relative error and

@@ -27,8 +27,7 @@ bool is_measured_collectives(const std::string& head) {
   if (contains_any(head, {"Collective test starting", "algbw", "\"coll_perf\"", "op_name,"})) return true;
   if (contains_any(head, {"\"results\""}) && contains_any(head, {"out_of_place"})) return true;
   constexpr std::size_t kSearched = 10'000;  // std::regex recurses
-  const std::string start = head.substr(0, kSearched);
-  return std::regex_search(start, kRow);
+  return std::regex_search(head.substr(0, kSearched), kRow);
 }
 
 NcclHints hints_of(const ImportTexts& options) {

@@ -91,8 +91,7 @@ std::vector<const RowValues*> RowModel::at(const std::vector<std::size_t>& rows,
 }
 
 double RowModel::alpha_beta(std::size_t row, const Assignment& parameters) {
-  const Words words = words_of(set_, set_.rows[row], parameters);
-  const Result result = result_of(row, words, false);
+  const Result result = result_of(row, words_of(set_, set_.rows[row], parameters), false);
   const auto found = result.forecast.baseline_step_time_s.find("alpha_beta");
   if (found == result.forecast.baseline_step_time_s.end()) return 0.0;
   Result baseline;

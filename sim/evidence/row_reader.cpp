@@ -108,10 +108,9 @@ void add_patterns(const YamlNode& patterns, Assignment& values) {
     const std::string* cell = values.find(pattern.at("in").text());
     std::smatch found;
     try {
-      if (cell != nullptr && std::regex_search(*cell, found, std::regex(pattern.at("find").text())))
-        values.set(name, found.str(found.size() > 1 ? 1 : 0));
-      else
-        values.set(name, pattern.at("else").text());
+      const bool fits =
+          cell != nullptr && std::regex_search(*cell, found, std::regex(pattern.at("find").text()));
+      values.set(name, fits ? found.str(found.size() > 1 ? 1 : 0) : pattern.at("else").text());
     } catch (const std::regex_error& error) {
       pattern.at("find").fail("is no regular expression: {}", error.what());
     }
@@ -189,11 +188,9 @@ class RowReader {
   }
 
   void read_fit() {
-    if (!file_.has("fit")) {
-      if (!set_.free.empty())
-        file_.at("free").fail("needs 'fit', which names the rows that parameters are fitted to");
-      return;
-    }
+    if (!file_.has("fit") && !set_.free.empty())
+      file_.at("free").fail("needs 'fit', which names the rows that parameters are fitted to");
+    if (!file_.has("fit")) return;
     const YamlNode fit = file_.at("fit").allow_only({"folds", "when"});
     if (fit.has("folds") == fit.has("when")) fit.fail("expected either 'folds' or 'when'");
     if (!fit.has("folds")) return;

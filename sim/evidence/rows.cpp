@@ -72,9 +72,8 @@ const std::string* RowSet::option(const Row& row, const std::string& name) const
 }
 
 std::vector<std::string> measured_ids() {
-  std::vector<std::string> ids = resource_names(kMeasured, ".yaml");
-  std::erase_if(ids, [](const std::string& id) { return id == "accuracy" || id == "blind"; });
-  return ids;
+  return filtered(resource_names(kMeasured, ".yaml"),
+                  [](const std::string& id) { return id != "accuracy" && id != "blind"; });
 }
 
 std::string measured_path(const std::string& id) { return find_resource(kMeasured, id, ".yaml").string(); }

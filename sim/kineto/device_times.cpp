@@ -193,10 +193,8 @@ struct DeviceTimes {
     const KinetoEvent& event = event_of(placed);
     ProfiledStep& step = steps[placed.place.step];
     StepPart part = placed.place.part;
-    if (placed.place.owner == Owner::kCopies || placed.place.owner == Owner::kCollective) {
-      step.strategy.device += duration;
-      return;
-    }
+    if (placed.place.owner == Owner::kCopies || placed.place.owner == Owner::kCollective)
+      return void(step.strategy.device += duration);
     const bool from_host = file.name(event).find("HtoD") != std::string::npos;
     if (from_host && part == StepPart::kForward) part = StepPart::kInput;
     if (step.has(placed.place.operation) && (part == StepPart::kForward || part == StepPart::kBackward)) {

@@ -115,15 +115,12 @@ struct HostSweep {
     const bool closure = kind == NameKind::kOptimizer && times.has_nodes(event.begin, event.end);
     if (closure) kind = NameKind::kOther;
     leave(track, event.begin + kTolerance);
-    if (kind == NameKind::kStep && track.is_main) {
-      end_step(track, event.begin);
-    }
+    if (kind == NameKind::kStep && track.is_main) end_step(track, event.begin);
     if (const int step = step_at(steps, event.begin); track.is_main && step != state.step)
       state = {.step = step};
-    if (file.name(event).starts_with("gloo:") && (track.is_main || track.current >= 0)) {
-      place_of(track, event, index, kind);  // its time overlaps that of operations: it is no frame
-      return;
-    }
+    // The time of a collective of Gloo overlaps that of operations: it is no frame.
+    if (file.name(event).starts_with("gloo:") && (track.is_main || track.current >= 0))
+      return void(place_of(track, event, index, kind));
     if (kind == NameKind::kModule) state.module = file.name(event);
     if (kind == NameKind::kOptimizer && track.is_main) state.updated = true;
     if (kind == NameKind::kUnitForward && track.is_main)

@@ -51,8 +51,7 @@ std::string collective_kernel(const std::string& name) {
 }
 
 std::string collective_kind(const std::string& call) {
-  if (contains_any(call, {"barrier", "wait", "monitored"})) return "";
-  return kind_in(call);
+  return contains_any(call, {"barrier", "wait", "monitored"}) ? "" : kind_in(call);
 }
 
 std::string precision_dtype(const std::string& type) { return first_fit("precisions", type); }

@@ -18,9 +18,7 @@ namespace {
 
 /// Operations of one micro-batch.
 std::vector<ProfiledOperation> operations_of(const ProfiledStep& step, int micro_batch) {
-  std::vector<ProfiledOperation> result = step.operations;
-  std::erase_if(result, [&](const ProfiledOperation& each) { return each.micro_batch != micro_batch; });
-  return result;
+  return filtered(step.operations, [&](const auto& each) { return each.micro_batch == micro_batch; });
 }
 
 /// Segments of one micro-batch. Operations may differ from step to step by rounding, parameters not.
@@ -360,8 +358,7 @@ ProfiledRun read_profiled_run(const std::vector<std::string>& paths, const std::
       for (ProfiledStep& each : rank.steps)
         share_buckets(each, any.strategy == "fsdp" ? "reduce_scatter" : "all_reduce");
   run.micro_batches = std::max(1, step.micro_batches);
-  const std::vector<ProfiledOperation> operations = operations_of(step, 0);
-  run.segments = segments_in(operations, run.model, any.path);
+  run.segments = segments_in(operations_of(step, 0), run.model, any.path);
   for (const ProfiledSegment& segment : run.segments) {
     run.parameters += segment.total();
     run.gradients += segment.elements.size();

@@ -62,10 +62,8 @@ void join_micro_batches(EventBegins& begins, std::vector<ProfiledStep>& steps,
   // If all have it, they may as well be steps, and the Optimizer.step of one was skipped or lost.
   const NameKind sign = begins[NameKind::kZeroGrad].empty() ? NameKind::kCollective : NameKind::kZeroGrad;
   const bool whole = std::ranges::all_of(steps, [&](const ProfiledStep& step) { return has(sign, step); });
-  if (most < 2 || (alike(most) < 2 && most < 3 && whole)) {
-    notes.push_back("not every ProfilerStep# with a backward has an Optimizer.step");
-    return;
-  }
+  if (most < 2 || (alike(most) < 2 && most < 3 && whole))
+    return notes.push_back("not every ProfilerStep# with a backward has an Optimizer.step");
   note(notes, "{} ProfilerStep# were joined to each of {} with an Optimizer.step", most,
        counted(static_cast<std::size_t>(alike(most)), "step"));
   steps.clear();

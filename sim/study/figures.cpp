@@ -32,8 +32,7 @@ std::vector<std::string> names_under(const YamlNode& node, const std::string& ke
 
 /// A file name of a format that can be drawn. \throws InputError
 std::string figure_file(const YamlNode& node) {
-  const std::string file = node.text();
-  const std::string extension = std::filesystem::path(file).extension().string();
+  const std::string file = node.text(), extension = std::filesystem::path(file).extension().string();
   if (extension != ".svg" && extension != ".png" && extension != ".pdf")
     node.fail("found '{}', expected a name that ends in .svg, .png or .pdf", file);
   if (file.find('/') != std::string::npos) node.fail("found '{}', expected a name without folder", file);

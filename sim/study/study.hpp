@@ -49,8 +49,7 @@ struct EvidenceFigure {
   std::string figure, file;
   std::vector<std::string> words{};  ///< more options of `stepcast plot`
   std::optional<Condition> where{};
-  bool with_baselines = false;
-  bool one_launch = false;
+  bool with_baselines = false, one_launch = false;
 };
 
 /// How points run: options of `stepcast run` in addition to those of the point's training.

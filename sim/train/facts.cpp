@@ -82,8 +82,7 @@ TrainingFacts training_facts(const Result& result) {
   if (option("zero", "0") != "0") facts.full_copies = 1;
   try {
     if (!run.model.empty()) {
-      const Model whole = load_model(whole_model(run.model));
-      facts.tokens_per_sample = whole.tokens_per_sample();
+      facts.tokens_per_sample = load_model(whole_model(run.model)).tokens_per_sample();
       facts.state = state_bytes(run.model, option("precision", "fp32"));
     }
   } catch (const InputError&) {  // the trace of an imported profile describes the model

@@ -2,6 +2,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/train/training.hpp"
 
@@ -67,8 +68,7 @@ std::string failures_text(const TrainingOutcome& outcome) {
     text += "; " + short_number(planned) + " planned stops";
   text += failures.source.empty() ? "\n" : " (" + failures.source + ")\n";
   if (!failures.name.ends_with(".csv")) return text;
-  for (std::size_t i = 0; i < failures.components.size(); ++i) {
-    const FailureComponent& one = failures.components[i];
+  for (const auto [i, one] : enumerated(failures.components)) {
     if (one.count <= 0.0) continue;
     const auto [low, high] = count_interval(one.count);
     const double rate = outcome.plan.events_per_day[i];

@@ -33,8 +33,7 @@ using TrainingParts = std::array<double, kTrainingParts.size()>;
 
 /// Events of equal effect.
 struct Interruption {
-  double rate = 0.0;
-  double detection_s = 0.0, restart_s = 0.0;
+  double rate = 0.0, detection_s = 0.0, restart_s = 0.0;
   double repair_s = 0.0;      ///< mean of an exponential distribution; 0: no host needs a repair
   int hosts = 0;              ///< that leave until they are repaired
   bool loses_memory = false;  ///< checkpoints in the memory of hosts do not survive
