@@ -35,9 +35,10 @@ namespace stepcast {
 /// `fp8` follows Transformer Engine and torchao (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
 /// In the blocks of a `repeat`, GEMMs of activations with weights and of both their gradients run in float8.
 /// Attention, routers, norms, embedding and head do not, nor does a GEMM whose rows are not a multiple of 16
-/// elements. Inputs, gradients of outputs, and weights are cast (Recipe). Inputs that only GEMMs need are
-/// saved in 1 B per element by Transformer Engine; all-gathers of tensor parallelism move 1 B. A rank with
-/// whole weights keeps 2 B of copies. `gather=fp8` casts weights after their update, so that all-gathers
+/// elements. Inputs, gradients of outputs, and weights are cast (Recipe). Transformer Engine saves
+/// inputs that only GEMMs need in 1 B per element, and a rank with whole weights keeps 2 B of copies; torchao
+/// does neither. All-gathers of tensor parallelism move 1 B, but not of `fp8-rowwise` and `mxfp8-torchao`.
+/// `gather=fp8` casts weights after their update, so that all-gathers
 /// (FSDP's, ZeRO's) move 1 B and forwards cast none. Transformer Engine's recipes then keep weights in 8 or 4
 /// bit alone, by rows and, where GEMMs need it, by columns. `gather=mxfp8` sends bf16 and casts after the
 /// all-gather. Left out: collectives of scales, histories of largest elements, casts that
@@ -56,12 +57,12 @@ struct Precision {
 std::string to_text(const Precision& precision);
 
 /// How GEMMs with weights run in 8 or 4 bit. Transformer Engine casts by rows and by columns at once, torchao
-/// by rows in the forward and by columns in the backward.
+/// by rows in the forward and by columns in the backward (weight gradients in bf16 need no column).
 struct Recipe {
-  /// Bytes moved per element of an input, of the gradient of an output and of a weight; `again`: in the
-  /// backward. Of a weight 0: it is cast once per step, which is not counted.
+  /// Bytes moved per element of an input, of the gradient of an output and of a weight, in the forward and in
+  /// the backward. Weights with 0 are cast once per step, which is not counted.
   struct Casts {
-    double input = 3.0, input_again = 0.0, gradient = 3.0, weight = 0.0, weight_again = 0.0;
+    double input = 3.0, input_backward = 0.0, gradient = 3.0, weight = 0.0, weight_backward = 0.0;
     double fused = 0.0;  ///< part of `input` that a norm before it saves
     int launches = 1;
   };

@@ -44,14 +44,16 @@ struct Casts {
         casts.push_back(cast(bytes(recipe.casts.input, gemm->depth) - (after_norm ? recipe.casts.fused : 0.0),
                              inputs, times, true));
         if (of_experts == 2) casts.back().role = KernelRole::kExpertActivation;
-        if (recipe.casts.input_again > 0.0 && gemm->trains_weight())
-          casts.push_back(cast(recipe.casts.input_again, inputs, times, false));
+        if (recipe.casts.input_backward > 0.0 && gemm->trains_weight())
+          casts.push_back(cast(recipe.casts.input_backward, inputs, times, false));
       }
       last = {};
       after_norm = false;
       if (recipe.casts_each_time()) add_weight(*gemm, work, casts);
-      casts.push_back(cast(bytes(recipe.casts.gradient, gemm->columns),
-                           gemm->rows * gemm->columns * gemm->times, times, false));
+      const bool rows_alone = recipe.casts_each_time() && !gemm->trains_weight();
+      const double gradient = rows_alone ? recipe.casts.input : recipe.casts.gradient;
+      casts.push_back(
+          cast(bytes(gradient, gemm->columns), gemm->rows * gemm->columns * gemm->times, times, false));
       if (of_experts == 1) casts.back().role = KernelRole::kExpertActivation;
     }
     // Transformer Engine joins the GEMMs of gate and value, which follow each other in two works.
@@ -71,11 +73,12 @@ struct Casts {
       casts.push_back(cast(0.0, 0.0, times, true));
     }
     work.backward_weights +=
-        Bytes((casts_weights ? recipe.casts.weight_again : 2.0 * recipe.bytes) * elements);
+        Bytes((casts_weights ? recipe.casts.weight_backward : 2.0 * recipe.bytes) * elements);
     casts.push_back(cast(0.0, 0.0, times, false));
   }
 
-  /// Of the array between layers that a tensor-parallel rank casts its part of, or of others.
+  /// Bytes per element of an input or gradient. Arrays between layers are cast by all tensor-parallel ranks
+  /// together, each its part.
   [[nodiscard]] double bytes(double moved, double features) const {
     const double transposed = copies ? 1.0 : 0.0;
     return features == width && parts > 1.0 ? moved / parts + 2.0 * transposed : moved + transposed;
@@ -121,14 +124,14 @@ void narrow_collectives(Model& model, Segment& segment, double part) {
 }  // namespace
 
 const std::vector<Recipe>& recipes() {
-  // Bytes per element (input, again, gradient, weight, again): from Transformer Engine's code. torchao: one
-  // pass for the largest element of a tensor, 2, and a cast of 3 by rows, and by columns in the backward,
-  // where gradients are read once for both; with scales by rows a transposed copy in 16 bit, 4, before it.
-  // Transposed weights need no pass of their own.
+  // Bytes per element (input in forward and backward, gradient, weight in both): from Transformer Engine's
+  // code. torchao, fp8: a pass for the largest element of a tensor, 2, and a cast, 3, in the forward, a cast
+  // by columns in the backward, where gradients are read once for both; with scales by rows the cast alone,
+  // and by columns a transposed copy in 16 bit, 4, before it.
   static const std::vector<Recipe> kRecipes{
-      {.name = "fp8", .casts = {5.0, 3.0, 6.0, 5.0, 3.0}},
+      {.name = "fp8", .casts = {5.0, 3.0, 6.0, 5.0, 3.0, 0.0, 2}},
       {.name = "fp8-rowwise",
-       .casts = {3.0, 7.0, 10.0, 3.0, 7.0},
+       .casts = {3.0, 7.0, 10.0, 3.0, 7.0, 0.0, 2},
        .rates = "fp8",
        .bytes = 1.001,
        .sends_half = true},
@@ -174,7 +177,9 @@ void quantize(Model& model, bool transposes) {
   const double part = recipe.bytes / bytes_of(model.precision.compute);
   const bool gathered = model.precision.gather != "none";
   const bool in_parts = model.parallel.tensor > 1 && model.parallel.sequence_parallel;
-  const double copies = recipe.scaled_by_tensor && !transposes ? recipe.bytes : recipe.copies;
+  const double copies = recipe.casts_each_time()                 ? 0.0
+                        : recipe.scaled_by_tensor && !transposes ? recipe.bytes
+                                                                 : recipe.copies;
   bool any = false;
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;
@@ -182,7 +187,7 @@ void quantize(Model& model, bool transposes) {
       Casts casts{.recipe = recipe,
                   .copies = transposes && recipe.scaled_by_tensor,
                   .casts_weights = !gathered || recipe.gathers_half,
-                  .parts = in_parts ? 1.0 * model.parallel.tensor : 1.0,
+                  .parts = in_parts && !recipe.sends_half ? 1.0 * model.parallel.tensor : 1.0,
                   .width = static_cast<double>(segment.output.back())};
       for (LayerWork& work : *works) casts.add(work);
     }

@@ -84,12 +84,7 @@ class WorkQueue {
       threads.swap(state_->threads);
     }
     state_->changed.notify_all();
-    for (std::thread& thread : threads) {
-      if (finished)
-        thread.join();
-      else
-        thread.detach();
-    }
+    for (std::thread& thread : threads) finished ? thread.join() : thread.detach();
   }
   WorkQueue& operator=(WorkQueue&&) = delete;
 

@@ -99,12 +99,7 @@ class PostedCall : public TimedWork {
     over_ = true;
   }
 
-  void abort_in_gloo() {
-    if (sends_)
-      buffer_->abortWaitSend();
-    else
-      buffer_->abortWaitRecv();
-  }
+  void abort_in_gloo() { sends_ ? buffer_->abortWaitSend() : buffer_->abortWaitRecv(); }
 
   std::shared_ptr<GlooConnection> connection_;
   std::string what_;

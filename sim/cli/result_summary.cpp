@@ -51,7 +51,7 @@ std::string rank_table(const Result& result) {
   std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // with the ranks that have them
   for (std::size_t i = 0; i < result.breakdown.size(); ++i) {
     const Breakdown& part = result.breakdown[i];
-    // Of a large world breakdown and memory contain one rank of each kind, the slowest and the fullest.
+    // Breakdown and memory of a large world contain one rank of each kind, the slowest and the fullest.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
     std::vector<std::string> cells{""};
     for (const auto& [name, member] : breakdown_parts()) cells.push_back(to_text(Seconds(part.*member)));
@@ -63,15 +63,18 @@ std::string rank_table(const Result& result) {
     else
       known->second.push_back(rank);
   }
+  const std::size_t left_out = std::max(rows.size(), kMostRows) - kMostRows;
+  const auto middle = rows.begin() + std::min(rows.size(), kMostRows / 2);
+  rows.erase(middle, middle + left_out);
   Table table(columns);
-  for (auto& [cells, ranks] : rows | std::views::take(kMostRows)) {
+  for (auto& [cells, ranks] : rows) {
     cells.front() = ranks_text(ranks);
     table.add(cells);
   }
   std::string text = table.text();
-  if (rows.size() > kMostRows)
-    text += fmt::format("and {} more rows, in the file of -o\n", rows.size() - kMostRows);
-  else if (static_cast<int>(result.breakdown.size()) < result.configuration.world_size)
+  if (left_out > 0)
+    text += fmt::format("{} more rows after the first {} are in the file of -o\n", left_out, kMostRows / 2);
+  if (static_cast<int>(result.breakdown.size()) < result.configuration.world_size)
     text += fmt::format("of {} ranks: one of each kind, the slowest and the fullest\n",
                         result.configuration.world_size);
   return text;

@@ -141,7 +141,7 @@ ExitCode predict_bench(const po::variables_map& values) {
 std::string shipped_text(const std::string& folder) {
   Table table({"name", "description"});
   for (const std::string& name : resource_names(folder, ".yaml"))
-    table.add({name, YamlNode::shipped(folder + "/" + name + ".yaml").at("description").text()});
+    table.add({name, YamlNode::shipped(folder + "/" + name + ".yaml").text_or("description", "")});
   return table.text() + "\n'stepcast show NAME' shows one.\n";
 }
 

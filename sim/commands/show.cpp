@@ -29,7 +29,8 @@ std::string schema_of(const std::string& head) {
 void print_own(const std::string& file, const std::string& what, const std::string& use,
                const ImportTexts& options) {
   if (!options.empty())
-    throw UsageError("--{} has no effect on files of stepcast, as {}", options.begin()->first, file);
+    throw UsageError("--{} has no effect on models, clusters and files of stepcast, as {}",
+                     options.begin()->first, file);
   print(file, what, use);
 }
 
@@ -44,12 +45,16 @@ bool show_own_json(const std::string& file, const std::string& head, const Impor
   return true;
 }
 
-void print_model(const Model& model, const std::string& description) {
+/// Tree of a cluster, or parameters and settings of a model.
+std::string contents_of(const std::string& what, const std::string& specification) {
+  if (what == "cluster") return tree_text(load_cluster(specification));
+  if (what != "model") return "";
+  const Model model = load_model(specification);
   std::vector<std::string> settings;
   for (const auto& [name, value] : model.settings) settings.push_back(fmt::format("{}={}", name, value));
-  std::cout << fmt::format("{}\n{} parameters in {}{}\n", description, model.parameter_count(),
-                           counted(model.segments.size(), "segment"),
-                           settings.empty() ? "" : "\nsettings: " + joined(settings));
+  return fmt::format("{}\n{} parameters in {}{}\n", YamlNode::load(model.path).text_or("description", ""),
+                     model.parameter_count(), counted(model.segments.size(), "segment"),
+                     settings.empty() ? "" : "\nsettings: " + joined(settings));
 }
 
 bool show_own_yaml(const std::string& file, const ImportTexts& options) {
@@ -61,9 +66,9 @@ bool show_own_yaml(const std::string& file, const ImportTexts& options) {
   for (const std::string& sign : kinds.keys()) {
     if (!yaml.has(sign)) continue;
     const std::string what = kinds.at(sign).at("what").text();
+    const std::string contents = contents_of(what, file);
     print_own(file, what, kinds.at(sign).at("use").text(), options);
-    if (what == "cluster") std::cout << tree_text(load_cluster(file));
-    if (what == "model") print_model(load_model(file), yaml.text_or("description", ""));
+    std::cout << contents;
     return true;
   }
   return false;
@@ -83,24 +88,18 @@ ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& 
   return ExitCode::kDone;
 }
 
-/// A shipped model or cluster, with settings. \return false if it is neither
-bool show_shipped(const std::string& specification, const ImportTexts& options) {
+/// Shows a shipped model or cluster, with settings. \throws InputError that lists them if it is neither
+void show_shipped(const std::string& specification, const ImportTexts& options) {
   const std::string name = specification.substr(0, specification.find(':'));
-  const auto is_in = [&](const char* folder) {
-    const std::vector<std::string> names = resource_names(folder, ".yaml");
-    return std::ranges::find(names, name) != names.end();
-  };
-  if (is_in("models")) {
-    print_own(specification, "model", "predict --model " + specification, options);
-    print_model(load_model(specification),
-                YamlNode::shipped("models/" + name + ".yaml").at("description").text());
-  } else if (is_in("topologies")) {
-    print_own(specification, "cluster", "predict --cluster " + specification, options);
-    std::cout << tree_text(load_cluster(specification));
-  } else {
-    return false;
-  }
-  return true;
+  std::vector<std::string> known = resource_names("models", ".yaml");
+  const auto is_known = [&] { return std::ranges::find(known, name) != known.end(); };
+  const std::string what = is_known() ? "model" : "cluster";
+  std::ranges::move(resource_names("topologies", ".yaml"), std::back_inserter(known));
+  if (!is_known())
+    throw InputError("{}: no such file; {}", specification, unknown_name("model or cluster", name, known));
+  const std::string contents = contents_of(what, specification);
+  print_own(specification, what, "predict --" + what + " " + specification, options);
+  std::cout << contents;
 }
 
 ExitCode run(const po::variables_map& values) {
@@ -109,7 +108,10 @@ ExitCode run(const po::variables_map& values) {
   const std::string& file = files.front();
   const std::string as = text_option(values, "as");
   const ImportTexts options = import_texts(values);
-  if (as.empty() && !std::filesystem::exists(file) && show_shipped(file, options)) return ExitCode::kDone;
+  if (as.empty() && file.find('/') == std::string::npos && !std::filesystem::exists(file)) {
+    show_shipped(file, options);
+    return ExitCode::kDone;
+  }
   if (as.empty() && !std::filesystem::is_directory(file)) {
     const std::string head = file_head(file);
     if (show_own_json(file, head, options) ||

@@ -154,7 +154,7 @@ std::string machine_verdict(const std::vector<Case>& cases) {
   const std::string taken = taken_in_words(cases);
   return fmt::format("the machine was {} while measuring; median error {}, at equal speed {}{}", speed,
                      percent_text(error), percent_text(equal),
-                     taken.empty() ? "" : "; others took of the processor time " + taken);
+                     taken.empty() ? "" : "; CPU time stolen by other processes: " + taken);
 }
 
 std::vector<Speedup> speedups(const std::vector<Case>& cases) {

@@ -90,7 +90,8 @@ DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int th
 FlopPerSecond recipe_peak(const DeviceModel& device, const Recipe& recipe) {
   const auto& known = device.kernels.recipes;
   const bool has_peak = device.peak.contains(recipe.dtype);
-  if (has_peak && (device.has_kernels() ? known.contains(recipe.rates) : recipe.dtype == "float8"))
+  if (has_peak && (device.has_kernels() ? known.contains(recipe.rates)
+                                        : recipe.dtype == "float8" && !recipe.exact_gradients))
     return device.peak.at(recipe.dtype);
   const auto rated = filtered(recipes(), [&](const Recipe& one) { return known.contains(one.rates); });
   throw InputError("precision {}: device '{}' has no such GEMMs; it has {}", recipe.name, device.name,

@@ -15,7 +15,7 @@ int dispatch_blocks(const Model& model) {
 
 std::string domain_note(const Model& model, int gpus_per_host) {
   const int ranks = model.parallel.expert, domain = nvlink_domain(model.execution).value_or(gpus_per_host);
-  if (std::min(domain, ranks) == std::min(gpus_per_host, ranks)) return "";
+  if (gpus_per_host == 0 || std::min(domain, ranks) == std::min(gpus_per_host, ranks)) return "";
   return fmt::format("flex{0} takes {0} ranks for an NVLink domain; hosts of the cluster have {1} GPUs",
                      domain, gpus_per_host);
 }

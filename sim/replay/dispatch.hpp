@@ -13,7 +13,7 @@ namespace stepcast {
 /// 16 with NCCL.
 int dispatch_blocks(const Model& model);
 
-/// That `flexN` takes another NVLink domain than hosts of the cluster have; else empty.
+/// States it if N of `flexN` splits the experts' ranks otherwise than hosts with GPUs do; else empty.
 std::string domain_note(const Model& model, int gpus_per_host);
 
 /// Times of a flexible dispatcher, by collective of the model; empty if it has none whose rates are known.

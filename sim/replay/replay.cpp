@@ -28,8 +28,8 @@ namespace {
 
 constexpr int kDeadlockLines = 10;
 constexpr double kRecordedTimes = 2e6;  // operations whose times are kept: 80 MB
-constexpr int kDetailedRanks =
-    64;  // larger worlds report spans of three ranks, and times and memory of each program
+// Larger worlds report spans of three ranks, and times and memory of a rank of each program.
+constexpr int kDetailedRanks = 64;
 
 /// Cluster, collectives and classes of ranks of one replay.
 struct ReplaySetup {

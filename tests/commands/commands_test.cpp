@@ -94,13 +94,16 @@ TEST_CASE("the table of a large world has a row for every stage, the slowest ran
 TEST_CASE("shipped models and clusters are listed, and shown with their settings", "[commands]") {
   const Shell shell;
   CHECK_THAT(shell.run("stepcast help models").out, Catch::Contains("llama3-8b") && Catch::Contains("BERT"));
-  CHECK_THAT(shell.run("stepcast help clusters").out, Catch::Contains("h100x8-hgx  Hosts with eight H100"));
+  CHECK_THAT(shell.run("stepcast help clusters").out, Catch::Contains("Hosts with eight H100 SXM"));
   CHECK_THAT(shell.run("stepcast show llama3-8b:layers=16").out,
              Catch::Contains("llama3-8b:layers=16: model") && Catch::Contains("4540469248 parameters") &&
                  Catch::Contains("layers=16"));
   CHECK_THAT(shell.run("stepcast show star:hosts=2").out, Catch::Contains("star:hosts=2: cluster"));
   CHECK(shell.run("stepcast show llama3-8b --device h100-sxm").exit_code == 2);
-  CHECK(shell.run("stepcast show llama3-9b").exit_code == 3);
+  CHECK(shell.run("stepcast show llama3-8b:layerz=3").out.empty());
+  const Outcome misspelt = shell.run("stepcast show llama3-9b");
+  CHECK(misspelt.exit_code == 3);
+  CHECK_THAT(misspelt.err, Catch::Contains("no such file") && Catch::Contains("llama3-8b"));
 }
 
 TEST_CASE("a timeline in a file that ends in .gz is the same, and two results share one", "[commands]") {

@@ -279,7 +279,7 @@ TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multipli
     CHECK(sum(cast, 1, read) - sum(half, 1, read) == Approx(weight * weights));
     CHECK(sum(cast, 1, written) - sum(half, 1, written) == Approx(weight_again * weights));
   }
-  CHECK(sum(low, 1, kernels) - sum(half, 1, kernels) == Approx(4 + 6));
+  CHECK(sum(low, 1, kernels) - sum(half, 1, kernels) == Approx(2 * (4 + 6)));
   // torchao keeps inputs as they are; Transformer Engine a byte less of those that nothing else keeps, and
   // with delayed scaling one more of what attention keeps, too.
   CHECK(low.segments[1].saved.size == half.segments[1].saved.size);
@@ -292,9 +292,10 @@ TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multipli
   double travels = 0.0, copies = 0.0;
   for (const int index : gathered.segments[1].parameters)
     travels += (half.parameters[index].gathered() - gathered.parameters[index].gathered()).count();
-  for (const int index : low.segments[1].parameters) copies += low.parameters[index].copies.count();
+  for (const int index : current.segments[1].parameters) copies += current.parameters[index].copies.count();
   CHECK(travels == weights);
   CHECK(copies == 2 * weights);
+  for (const int index : low.segments[1].parameters) CHECK(low.parameters[index].copies.count() == 0.0);
   CHECK(bytes_of_messages("fp8", "fsdp", CollectiveKind::kAllGather) ==
         bytes_of_messages("bf16", "fsdp", CollectiveKind::kAllGather));
   CHECK(bytes_of_messages("fp8,gather=fp8", "fsdp", CollectiveKind::kAllGather) <
@@ -314,6 +315,35 @@ TEST_CASE("with tensor parallelism inputs are gathered in float8, and sums stay 
                        half.segments[static_cast<std::size_t>(before.segment)].repeated;
     CHECK(after.per_sample.count() == (lower ? 0.5 : 1.0) * before.per_sample.count());
   }
+}
+
+TEST_CASE("with scales by rows tensor parallelism gathers in 16 bit, and every rank casts all it gathered") {
+  const std::string name = "llama:layers=2,hidden=64,heads=4,vocabulary=128,sequence=32,tensor=2";
+  const auto added = [&](const std::string& settings, bool forward) {
+    const Model whole = load_model(name + settings);
+    const Model half = in_precision(whole, Precision::parse("bf16")),
+                low = in_precision(whole, Precision::parse("fp8-rowwise"));
+    for (std::size_t i = 0; i < half.collectives.size(); ++i)
+      CHECK(low.collectives[i].per_sample == half.collectives[i].per_sample);
+    double bytes = 0.0;
+    for (std::size_t i = 0; i < half.segments[1].work.size(); ++i)
+      bytes += (low.segments[1].work[i].traffic(forward) - half.segments[1].work[i].traffic(forward)).count();
+    return bytes;
+  };
+  for (const bool forward : {true, false})
+    CHECK(added(",sequence_parallel=1", forward) == Approx(added("", forward)));
+}
+
+TEST_CASE("without gradients of weights torchao casts gradients of outputs by rows alone") {
+  const Model whole = load_model("llama:layers=2,hidden=64,heads=4,vocabulary=128,sequence=32,lora=4");
+  const auto backward = [&](const char* precision) {
+    double bytes = 0.0;
+    const Model model = in_precision(whole, Precision::parse(precision));
+    for (const LayerWork& work : model.segments[1].work) bytes += work.traffic(false).count();
+    return bytes;
+  };
+  const double half = backward("bf16");
+  CHECK((backward("fp8-rowwise") - half) / (backward("fp8") - half) == Approx(3.0 / 5.0));
 }
 
 TEST_CASE("float8 is written as it is read, and unsupported parts are errors") {

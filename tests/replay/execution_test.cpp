@@ -34,6 +34,7 @@ TEST_CASE("a flexible dispatcher of another NVLink domain than the cluster's is 
         "flex4 takes 4 ranks for an NVLink domain; hosts of the cluster have 8 GPUs");
   CHECK(domain_note(model_of(kMoe + ",expert=4", {.dispatch = "flex8"}), 72).empty());
   CHECK(domain_note(model_of(kMoe + ",expert=8", {}), 4).empty());
+  CHECK(domain_note(model, 0).empty());
 }
 
 TEST_CASE("experts in one kernel take as long as one after the other if one expert holds all", "[models]") {
