@@ -257,10 +257,7 @@ struct ModelReader {
     if (layer.kind == kTensorParallel || std::ranges::find(known, layer.kind) == known.end())
       node.fail(unknown_name("layer kind", layer.kind, known));
     const YamlNode place = node.is_scalar() ? node : node.at(layer.kind);
-    if (layer.kind == "operators")
-      read_operators(place, layer);
-    else
-      read_attributes(place, layer);
+    layer.kind == "operators" ? read_operators(place, layer) : read_attributes(place, layer);
     const LayerKind& kind = layer_kind(layer.kind);
     if (layer.kind == "embedding") check_embedding(place, layer);
     if (layer.texts.contains("to")) tie(place, layer);

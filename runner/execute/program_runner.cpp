@@ -176,12 +176,7 @@ const std::vector<Stamp>& ProgramRunner::step() {
   launched_ = 0;
   computing_ = {};
   if (threads_) computed_ = now();
-  for (const std::size_t index : inline_) {
-    if (steps_[index].posted)
-      post(index);
-    else
-      run_inline(index);
-  }
+  for (const std::size_t index : inline_) steps_[index].posted ? post(index) : run_inline(index);
   for (const std::vector<std::size_t>* all : {&collectives_, &posted_})
     for (const std::size_t index : *all) finish(index);
   for (const std::vector<std::size_t>* all : {&collectives_, &posted_})

@@ -266,10 +266,7 @@ class ReplayedProgram final : public ProgramRunner {
       const double ready = std::max(passed, times_.hook_fraction(*hook));
       wait_for((ready - passed) * whole);
       passed = ready;
-      if (hook->exchange >= 0)
-        collective_ready(hook->exchange);
-      else
-        gradient_ready(hook->ready_tensor);
+      hook->exchange >= 0 ? collective_ready(hook->exchange) : gradient_ready(hook->ready_tensor);
     }
     wait_for((1.0 - passed) * whole);
   }

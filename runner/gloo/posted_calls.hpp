@@ -24,10 +24,7 @@ class PostedCall : public TimedWork {
         sends_(sends),
         buffer_(connection_->context()->createUnboundBuffer(data.data, data.bytes())) {
     started_ = Clock::now();
-    if (sends_)
-      buffer_->send(peer, slot);
-    else
-      buffer_->recv(peer, slot);
+    sends_ ? buffer_->send(peer, slot) : buffer_->recv(peer, slot);
   }
 
   /// \throws RunError when the connection broke or the call is not over after the connection's timeout; then

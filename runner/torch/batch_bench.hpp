@@ -59,10 +59,7 @@ class BatchBench {
 
   /// Runs the step that precedes a sampled one: a whole-graph step, or a step that waits.
   void first_step_of_turn() {
-    if (entry_.pace == StepContext::kContinuous)
-      native_step(false);
-    else
-      segmented_step(Kept::kNone);
+    entry_.pace == StepContext::kContinuous ? native_step(false) : segmented_step(Kept::kNone);
   }
 
   void next_step_of_turn() {

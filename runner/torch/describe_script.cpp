@@ -190,10 +190,7 @@ class ScriptTrial {
     }
     for (std::size_t i = pieces.size(); i-- > 0;) {
       order.clear();
-      if (i + 1 == pieces.size())
-        loss_of(outputs_[i]).backward();
-      else
-        outputs_[i].backward(starts_[i + 1].grad());
+      i + 1 == pieces.size() ? loss_of(outputs_[i]).backward() : outputs_[i].backward(starts_[i + 1].grad());
       GivenLayer& layer = parts_[i].layer;
       for (const std::string& name : order)
         if (contains(layer.parameters, name)) layer.ready.push_back(name);

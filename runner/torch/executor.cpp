@@ -292,10 +292,7 @@ class CompiledProgram final : public ProgramRunner {
             peer = rank_ + action.offset, tag = static_cast<std::uint32_t>(action.tag)] {
       torch::Tensor place = torch::empty(shape, on_device(model_.dtype()));
       const Array array = array_of(place);
-      if (gradient)
-        on->receive_gradient(segment, std::move(place));
-      else
-        on->receive(segment + 1, std::move(place));
+      gradient ? on->receive_gradient(segment, std::move(place)) : on->receive(segment + 1, std::move(place));
       return backend_.recv(array, peer, tag);
     };
   }

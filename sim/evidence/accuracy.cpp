@@ -116,10 +116,12 @@ std::vector<SetAccuracy> read_accuracy(const std::string& path) {
     SetAccuracy set{name, node.at("title").text(), static_cast<std::size_t>(node.at("rows").integer()),
                     static_cast<std::size_t>(node.at("forecast").integer())};
     std::vector<std::string> known = kKeys;
-    known.insert(known.end(), {"title", "rows", "forecast", "ranking"});
+    known.insert(known.end(), {"title", "rows", "forecast", "ranking", "devices"});
     node.allow_only(known);
     for (const std::string& key : kKeys)
       if (node.has(key)) set.percent[key] = node.at(key).number();
+    for (const auto& [device, median] : entries_of(node, "devices"))
+      set.percent["on " + device] = median.number();
     set.ranking = node.text_or("ranking", "");
     sets.push_back(std::move(set));
   }
@@ -138,6 +140,10 @@ std::string accuracy_yaml(const std::vector<SetAccuracy>& sets) {
     for (const std::string& key : kKeys)
       if (const auto percent = optional_at(set.percent, key))
         text += fmt::format("  {}: {:.2f}\n", key, *percent);
+    std::vector<std::string> devices;
+    for (const auto& [key, percent] : set.percent)
+      if (key.starts_with("on ")) devices.push_back(fmt::format("{}: {:.2f}", key.substr(3), percent));
+    if (!devices.empty()) text += "  devices: {" + joined(devices) + "}\n";
     if (!set.ranking.empty()) text += "  ranking: " + set.ranking + "\n";
   }
   return text;
@@ -159,7 +165,9 @@ std::vector<std::string> differences(const std::vector<SetAccuracy>& today,
       all.push_back(fmt::format("{}: {} of {} rows forecast, {} of {} in the accuracy file", now.set,
                                 now.forecast, now.rows, before->forecast, before->rows));
     const double allowed = now.rows >= kLarge ? kOfLarge : kOfSmall;
-    for (const std::string& key : kKeys) {
+    std::map<std::string, double> either = now.percent;
+    either.insert(before->percent.begin(), before->percent.end());
+    for (const std::string& key : names_of(either)) {
       const auto here = optional_at(now.percent, key), there = optional_at(before->percent, key);
       if (here.has_value() == there.has_value() && (!here || std::abs(*here - *there) <= allowed)) continue;
       const auto text = [](const auto& value) {

@@ -14,9 +14,9 @@
 namespace stepcast {
 
 /// Errors of one set. Percentages by key: `log_mean`, `log_median` and `log_p90` of |ln(f/m)|; `mean`,
-/// `median`, `p90` and `worst` of |f/m - 1|; `defaults` and `defaults_p90`, the same with nothing fitted;
-/// medians of the baselines `nearest_neighbour` and
-/// `constant_throughput`; the median error of `memory`. Keys without rows are absent.
+/// `median`, `p90` and `worst` of |f/m - 1|; `defaults` and `defaults_p90`, the same with nothing fitted, and
+/// its median `on h100-sxm` and other shipped devices with at least five rows; medians of the baselines
+/// `nearest_neighbour` and `constant_throughput`; the median error of `memory`. Keys without rows are absent.
 struct SetAccuracy {
   std::string set{}, title{};
   std::size_t rows = 0, forecast = 0;

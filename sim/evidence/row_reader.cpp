@@ -153,10 +153,7 @@ class RowReader {
     set_.assumed = transformed(file_.items("assumed"), &YamlNode::text);
     read_parameters();
     set_.table = file_.at("rows").is_scalar();
-    if (set_.table)
-      read_table();
-    else
-      read_inline_rows();
+    set_.table ? read_table() : read_inline_rows();
     return std::move(set_);
   }
 

@@ -1,9 +1,11 @@
 #include "sim/evidence/set_summary.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/ranges.hpp"
+#include "core/statistics.hpp"
 
 namespace stepcast {
 namespace {
@@ -11,6 +13,14 @@ namespace {
 constexpr double kAsGood = 0.03;  // by which the predicted best plan may be slower than the best
 
 using Plan = std::pair<double, double>;  // forecast and measured step
+
+/// Name of the shipped device that a row is forecast on with nothing fitted; "" of one with settings.
+std::string shipped_device(const RowSet& set, const Row& row) {
+  const std::vector<std::string> words = words_of(set, row, {});
+  const auto option = std::ranges::find(words, "--device");
+  const std::string device = option == words.end() ? "" : *std::next(option);
+  return device.find(':') == std::string::npos ? device : "";
+}
 
 }  // namespace
 
@@ -70,6 +80,17 @@ SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast) {
     accuracy.percent[name] = 100.0 * errors.relative.median;
     if (name == "defaults") accuracy.percent["defaults_p90"] = 100.0 * errors.relative.p90;
   }
+  constexpr std::size_t kLeastRows = 5;
+  std::map<std::string, std::vector<double>> on;
+  for (const auto [i, row] : enumerated(set.rows)) {
+    const auto defaults = optional_at(forecast.rows[i].baselines, "defaults");
+    const auto measured = row.number(kStepTime);
+    if (!defaults || !measured || forecast.rows[i].fitted) continue;
+    if (const std::string device = shipped_device(set, row); !device.empty())
+      on[device].push_back(100.0 * std::abs(*defaults / *measured - 1.0));
+  }
+  for (const auto& [device, errors] : on)
+    if (errors.size() >= kLeastRows) accuracy.percent["on " + device] = median(errors);
   if (has_steps(set) && summary.memory.count > 0)
     accuracy.percent["memory"] = 100.0 * summary.memory.relative.median;
   if (summary.groups > 0) accuracy.ranking = fmt::format("{} of {}", summary.ranked, summary.groups);

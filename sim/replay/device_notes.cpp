@@ -8,6 +8,7 @@
 #include "core/load.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "core/yaml.hpp"
 #include "models/layer.hpp"
 #include "sim/replay/dispatch.hpp"
 #include "sim/replay/kernels.hpp"
@@ -89,9 +90,16 @@ std::string known_errors_note(const DeviceModel& device) {
         row.model, row.world_size > 1 ? fmt::format(", {} on {}", row.strategy, row.world_size) : "",
         row.remark.empty() ? "" : ", " + row.remark, row.source));
   }
-  return errors.empty()
-             ? "not known of single steps on " + device.name + "; sets of measured steps: docs/measured.md"
-             : joined(errors, "; ");
+  std::vector<std::pair<double, std::string>> sets;
+  for (const auto& [name, set] : entries_of(YamlNode::shipped("studies/measured/accuracy.yaml")))
+    for (const auto& [on, median] : entries_of(set, "devices"))
+      if (on == device.name) sets.emplace_back(median.number(), name);
+  std::ranges::sort(sets);
+  const auto text = [](const auto& one) { return fmt::format("{:.1f} % ({})", one.first, one.second); };
+  if (!sets.empty())
+    errors.push_back("median of measured steps " + joined(transformed(sets, text)) + ": docs/measured.md");
+  return errors.empty() ? "not known on " + device.name + ", no step of which was compared: docs/measured.md"
+                        : joined(errors, "; ");
 }
 
 std::string fitted_note(const FittedTo& fitted, int ranks) {

@@ -199,10 +199,7 @@ class Workers {
                            : fmt::format("its process ended with exit code {}", WEXITSTATUS(status));
       store(point, line_of({point.point->key, {}, how, true}));
     }
-    if (next_[number] < batch.size())
-      start(number);
-    else
-      start_next();
+    next_[number] < batch.size() ? start(number) : start_next();
   }
 
   const std::vector<Batch>& batches_;

@@ -287,10 +287,8 @@ class ExperimentRun {
       if (!row.error.empty()) continue;
       const auto rule = std::ranges::find_if(
           parts_.run.skip, [&](const SkipRule& one) { return one.when.holds(with_columns(*point, row)); });
-      if (rule == parts_.run.skip.end())
-        all_.points_run.push_back(point);
-      else
-        leave_out(all_.left_out, rule->because, point->name);
+      rule == parts_.run.skip.end() ? all_.points_run.push_back(point)
+                                    : leave_out(all_.left_out, rule->because, point->name);
     }
   }
 

@@ -51,9 +51,9 @@ TEST_CASE("predict --device without a trace reports that it is an estimate, with
 TEST_CASE("predict --device warns if no estimate for the device was compared with a measurement",
           "[commands]") {
   const Outcome outcome = Shell().run(
-      "stepcast predict --model simple-cnn --batch 8 --strategy single --device a100-sxm --cluster a100x8");
+      "stepcast predict --model simple-cnn --batch 8 --strategy single --device h20 --cluster star:hosts=1");
   CHECK(outcome.exit_code == 0);
-  CHECK_THAT(outcome.out, Catch::Contains("known errors: not known"));
+  CHECK_THAT(outcome.out, Catch::Contains("known errors: not known on h20"));
 }
 
 TEST_CASE("predict --device moves a trace, and keeps what the host does", "[commands]") {

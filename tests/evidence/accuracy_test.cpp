@@ -9,7 +9,7 @@ namespace {
 
 SetAccuracy set_of(const std::string& name, std::size_t rows, double log_median) {
   SetAccuracy set{.set = name, .title = "GPT on \"A100\"", .rows = rows, .forecast = rows - 1};
-  set.percent = {{"log_median", log_median}, {"mean", 6.25}};
+  set.percent = {{"log_median", log_median}, {"mean", 6.25}, {"on a100-sxm", 7.5}};
   set.ranking = "3 of 4";
   return set;
 }
@@ -24,7 +24,8 @@ TEST_CASE("an accuracy file is read as it was written") {
   CHECK(read[0].title == "GPT on \"A100\"");
   CHECK(read[0].rows == 455);
   CHECK(read[0].forecast == 454);
-  CHECK(read[0].percent == std::map<std::string, double>{{"log_median", 4.5}, {"mean", 6.25}});
+  CHECK(read[0].percent ==
+        std::map<std::string, double>{{"log_median", 4.5}, {"mean", 6.25}, {"on a100-sxm", 7.5}});
   CHECK(read[0].ranking == "3 of 4");
   CHECK_THROWS_WITH(read_accuracy(folder.write("b.yaml", "x: {title: y, rows: 1, forecast: 1, medain: 3}\n")),
                     Catch::Contains("medain") && Catch::Contains("median"));
@@ -39,6 +40,10 @@ TEST_CASE("0.3 points of 100 rows and 1.0 point of fewer are allowed in both dir
     CHECK(differences({set_of("small", 99, 4.5 + sign * 0.99)}, {set_of("small", 99, 4.5)}).empty());
     CHECK(differences({set_of("small", 99, 4.5 + sign * 1.01)}, {set_of("small", 99, 4.5)}).size() == 1);
   }
+  SetAccuracy elsewhere = set_of("big", 100, 4.5);
+  elsewhere.percent["on b200"] = 5.0;
+  CHECK(differences({elsewhere}, {set_of("big", 100, 4.5)}).size() == 1);
+  CHECK(differences({set_of("big", 100, 4.5)}, {elsewhere}).size() == 1);
   CHECK(differences({set_of("big", 101, 4.5)}, {set_of("big", 100, 4.5)}).size() == 1);
   CHECK(differences({set_of("new", 100, 4.5)}, {set_of("big", 100, 4.5)}).size() == 1);
 }

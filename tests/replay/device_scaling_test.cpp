@@ -381,10 +381,13 @@ TEST_CASE("every row of device-errors.json equals today's estimate") {
 }
 
 TEST_CASE("errors of estimates are read as percent, or as a factor where they are far too fast") {
-  CHECK_THAT(known_errors_note(device_model("h100-sxm")), Catch::StartsWith("-1.0 %"));
+  CHECK_THAT(known_errors_note(device_model("h100-sxm")),
+             Catch::StartsWith("-1.0 %") && Catch::Contains(" % (nemo_2026)"));
   CHECK_THAT(known_errors_note(device_model("p100-pcie-12gb")),
              Catch::StartsWith("9 times") && Catch::Contains("times too fast"));
-  CHECK_THAT(known_errors_note(device_model("a100-sxm")), Catch::Contains("not known"));
+  CHECK_THAT(known_errors_note(device_model("a100-sxm")),
+             Catch::StartsWith("median of measured steps ") && Catch::Contains(" % (vtrain_single)"));
+  CHECK_THAT(known_errors_note(device_model("h20")), Catch::StartsWith("not known on h20"));
 }
 
 TEST_CASE("devices that go with nothing are refused") {
