@@ -38,11 +38,10 @@ namespace stepcast {
 /// elements. Inputs, gradients of outputs, and weights are cast (Recipe). Transformer Engine saves
 /// inputs that only GEMMs need in 1 B per element, and a rank with whole weights keeps 2 B of copies; torchao
 /// does neither. All-gathers of tensor parallelism move 1 B, but not of `fp8-rowwise` and `mxfp8-torchao`.
-/// `gather=fp8` casts weights after their update, so that all-gathers
-/// (FSDP's, ZeRO's) move 1 B and forwards cast none. Transformer Engine's recipes then keep weights in 8 or 4
-/// bit alone, by rows and, where GEMMs need it, by columns. `gather=mxfp8` sends bf16 and casts after the
-/// all-gather. Left out: collectives of scales, histories of largest elements, casts that
-/// are fused with the kernel that computes the input.
+/// `gather=fp8` casts weights after their update, so that all-gathers (FSDP's, ZeRO's) move 1 B and forwards
+/// cast none. Transformer Engine's recipes then keep weights in 8 or 4 bit alone, by rows and, where GEMMs
+/// need it, by columns. `gather=mxfp8` sends bf16 and casts after the all-gather. Left out: collectives of
+/// scales, histories of largest elements, casts that are fused with the kernel that computes the input.
 struct Precision {
   std::string compute = "fp32", parameters = "fp32", gradients = "fp32", reduction = "fp32", master = "none",
               optimizer = "fp32", products = "none", gather = "none";

@@ -124,10 +124,10 @@ void narrow_collectives(Model& model, Segment& segment, double part) {
 }  // namespace
 
 const std::vector<Recipe>& recipes() {
-  // Bytes per element (input in forward and backward, gradient, weight in both): from Transformer Engine's
-  // code. torchao, fp8: a pass for the largest element of a tensor, 2, and a cast, 3, in the forward, a cast
-  // by columns in the backward, where gradients are read once for both; with scales by rows the cast alone,
-  // and by columns a transposed copy in 16 bit, 4, before it.
+  // Bytes per element (input in forward and backward, gradient, weight in both; what a norm saves), kernels:
+  // from Transformer Engine's code. torchao, fp8: a pass for the largest element of a tensor, 2, and a cast,
+  // 3, in the forward, a cast by columns in the backward, where gradients are read once for both; with scales
+  // by rows the cast alone, and by columns a transposed copy in 16 bit, 4, before it.
   static const std::vector<Recipe> kRecipes{
       {.name = "fp8", .casts = {5.0, 3.0, 6.0, 5.0, 3.0, 0.0, 2}},
       {.name = "fp8-rowwise",
@@ -177,9 +177,8 @@ void quantize(Model& model, bool transposes) {
   const double part = recipe.bytes / bytes_of(model.precision.compute);
   const bool gathered = model.precision.gather != "none";
   const bool in_parts = model.parallel.tensor > 1 && model.parallel.sequence_parallel;
-  const double copies = recipe.casts_each_time()                 ? 0.0
-                        : recipe.scaled_by_tensor && !transposes ? recipe.bytes
-                                                                 : recipe.copies;
+  const bool one_copy = recipe.scaled_by_tensor && !transposes;
+  const double copies = recipe.casts_each_time() ? 0.0 : one_copy ? recipe.bytes : recipe.copies;
   bool any = false;
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;

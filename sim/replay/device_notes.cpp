@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <ranges>
 
 #include "core/error.hpp"
 #include "core/load.hpp"
@@ -93,11 +94,12 @@ std::string known_errors_note(const DeviceModel& device) {
   std::vector<std::pair<double, std::string>> sets;
   for (const auto& [name, set] : entries_of(YamlNode::shipped("studies/measured/accuracy.yaml")))
     for (const auto& [on, median] : entries_of(set, "devices"))
-      if (on == device.name) sets.emplace_back(median.number(), name);
+      if (on == device.name) sets.emplace_back(median.number(), median.text() + " % (" + name + ")");
   std::ranges::sort(sets);
-  const auto text = [](const auto& one) { return fmt::format("{:.1f} % ({})", one.first, one.second); };
+  const char* without = device.specification == device.name ? "" : " without these settings";
   if (!sets.empty())
-    errors.push_back("median of measured steps " + joined(transformed(sets, text)) + ": docs/measured.md");
+    errors.push_back(fmt::format("median errors of measured steps{}: {} (docs/measured.md)", without,
+                                 joined(std::views::values(sets))));
   return errors.empty() ? "not known on " + device.name + ", no step of which was compared: docs/measured.md"
                         : joined(errors, "; ");
 }

@@ -386,7 +386,9 @@ TEST_CASE("errors of estimates are read as percent, or as a factor where they ar
   CHECK_THAT(known_errors_note(device_model("p100-pcie-12gb")),
              Catch::StartsWith("9 times") && Catch::Contains("times too fast"));
   CHECK_THAT(known_errors_note(device_model("a100-sxm")),
-             Catch::StartsWith("median of measured steps ") && Catch::Contains(" % (vtrain_single)"));
+             Catch::StartsWith("median errors of measured steps: ") && Catch::Contains(" % (vtrain_single)"));
+  CHECK_THAT(known_errors_note(device_model("a100-sxm:compute_efficiency=0.3")),
+             Catch::StartsWith("median errors of measured steps without these settings: "));
   CHECK_THAT(known_errors_note(device_model("h20")), Catch::StartsWith("not known on h20"));
 }
 

@@ -51,7 +51,7 @@ TEST_CASE("on a device a measured step has what it computes and what its host is
   const Model model = load_model("netflix-mlp");
   SlowDevice device;
   MeasureOptions options;
-  options.batches = {4, 8};
+  options.batches = {4096, 8192};  // phases beside which a few us for reading clocks do not count
   options.steps = 7;
   options.warmup_steps = 1;
   options.budget_s = 0.0;
@@ -70,15 +70,12 @@ TEST_CASE("on a device a measured step has what it computes and what its host is
   for (const TraceEntry& entry : trace.entries) {
     REQUIRE(entry.pace == StepContext::kContinuous);
     CHECK(entry.native_step_s.size() == entry.steps());
-    double backward = 0.0, issued = 0.0;
     for (std::size_t i = 0; i < model.segments.size(); ++i) {
-      backward += median(entry.segments[i].backward_s);
-      issued += SlowDevice::kSlower * median(entry.segments[i].backward_issue_s);
+      // As long on the blocked device; the issue is the shorter one of a blocked and a free device's.
+      const double issued = SlowDevice::kSlower * median(entry.segments[i].backward_issue_s);
+      CHECK(median(entry.segments[i].backward_s) > 0.95 * issued);
       CHECK(entry.segments[i].grad_ready_fraction.size() == model.segments[i].parameters.size());
     }
-    // As long on the blocked device; the issue is the shorter one of a blocked and a free device's. A device
-    // that is not slower has a third of it, and an interrupted thread of phases of 30 us up to 0.1 less.
-    CHECK(backward > 0.75 * issued);
     // fc1 leaves relu's output.
     CHECK(entry.segments[0].saved_bytes == entry.batch * 128 * 4);
   }
