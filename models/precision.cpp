@@ -29,7 +29,8 @@ const std::map<std::string, std::string Precision::*>& parts() {
       {"compute", &Precision::compute},     {"parameters", &Precision::parameters},
       {"gradients", &Precision::gradients}, {"reduction", &Precision::reduction},
       {"master", &Precision::master},       {"optimizer", &Precision::optimizer},
-      {"products", &Precision::products},   {"gather", &Precision::gather}};
+      {"products", &Precision::products},   {"gather", &Precision::gather},
+      {"scope", &Precision::scope}};
   return kParts;
 }
 
@@ -52,6 +53,7 @@ std::string known_dtype(const std::string& part, const std::string& dtype) {
   std::vector<std::string> known{"bf16", "fp16", "fp32"};
   if (part == "products" || part == "gather") known.clear();
   if (part == "gather") known = {"fp8", "mxfp8", "nvfp4"};
+  if (part == "scope") known = {"both", "linear", "experts"};
   if (part == "products" || part.empty())
     for (const Recipe& recipe : recipes()) known.push_back(recipe.name);
   if (part.empty() || part == "compute") known.emplace_back("tf32");  // a way to multiply, not to store
@@ -59,7 +61,8 @@ std::string known_dtype(const std::string& part, const std::string& dtype) {
   if (part == "gradients") known.emplace_back("bf16+fp32");
   if (part == "master" || part == "products" || part == "gather") known.emplace_back("none");
   if (std::ranges::find(known, dtype) != known.end()) return dtype;
-  throw InputError("precision{}: {}", part.empty() ? "" : " of " + part, unknown_name("dtype", dtype, known));
+  throw InputError("precision{}: {}", part.empty() ? "" : " of " + part,
+                   unknown_name(part == "scope" ? part : "dtype", dtype, known));
 }
 
 }  // namespace
@@ -90,6 +93,14 @@ Precision Precision::parse(const std::string& text) {
         "precision '{}': gather={} does not fit products={}; valid are fp8 with fp8, fp8-delayed or "
         "fp8-current, mxfp8 with mxfp8, nvfp4 with nvfp4",
         text, result.gather, result.products);
+  if (result.scope == "experts" && result.gather != "none")
+    throw InputError("precision '{}': gather={} is of linear layers; with scope=experts leave it out", text,
+                     result.gather);
+  if (result.scope != "both" && (recipe == nullptr || !recipe->casts_each_time()))
+    throw InputError(
+        "precision '{}': scope={} is for recipes of torchao: fp8, fp8-rowwise, fp8-rowwise-gw-hp, "
+        "mxfp8-torchao",
+        text, result.scope);
   return result;
 }
 

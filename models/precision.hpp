@@ -18,6 +18,7 @@ namespace stepcast {
 /// | `optimizer`  | each of its states                                         | fp32 | fp32 | fp32 | fp32 |
 /// | `products`   | GEMMs of the blocks' linear layers; `none`: as `compute`   | none | none | none | fp8  |
 /// | `gather`     | their weights, kept and gathered; `none`: as `parameters`  | none | none | none | none |
+/// | `scope`      | which of those GEMMs: `linear` layers, `experts` or `both` | both | both | both | both |
 ///
 /// `gradients=bf16+fp32`: those of the backward beside accumulators in fp32, to which every micro-batch adds
 /// them (DeepSpeed's BF16_Optimizer).
@@ -30,7 +31,8 @@ namespace stepcast {
 /// Recipes of 8 and 4 bit (`products`; as a precision: bf16 with them): `fp8`, `fp8-rowwise`,
 /// `fp8-rowwise-gw-hp` and `mxfp8-torchao` cast as torchao does with every forward; `fp8-delayed`,
 /// `fp8-current`, `fp8-blockwise`, `mxfp8` and `nvfp4` are Transformer Engine's, which casts weights once
-/// per step. See recipes().
+/// per step. See recipes(). torchao converts linear layers and the grouped GEMMs of experts separately
+/// (`scope`).
 ///
 /// `fp8` follows Transformer Engine and torchao (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
 /// In the blocks of a `repeat`, GEMMs of activations with weights and of both their gradients run in float8.
@@ -44,7 +46,7 @@ namespace stepcast {
 /// scales, histories of largest elements, casts that are fused with the kernel that computes the input.
 struct Precision {
   std::string compute = "fp32", parameters = "fp32", gradients = "fp32", reduction = "fp32", master = "none",
-              optimizer = "fp32", products = "none", gather = "none";
+              optimizer = "fp32", products = "none", gather = "none", scope = "both";
 
   /// `bf16`, `fp32,compute=bf16`, `gradients=bf16,reduction=bf16`: a column of the table (fp32 unless named
   /// first), then parts that differ. \throws InputError that names the part or dtype and the known ones

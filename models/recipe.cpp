@@ -12,9 +12,13 @@ namespace {
 constexpr double kGranule = 16.0;                  // rows of an operand are a multiple of this many elements
 constexpr double kMicroScaled = 1.0 + 1.0 / 32.0;  // bytes with a scale of 1 B for 32 elements
 
-bool fits(const Gemm& gemm) {
-  return gemm.has_weight() && !gemm.chooses && !gemm.adapts && std::fmod(gemm.columns, kGranule) == 0.0 &&
-         std::fmod(gemm.depth, kGranule) == 0.0;
+bool covers(const std::string& scope, bool expert) {
+  return scope == "both" || expert == (scope == "experts");
+}
+
+bool fits(const Gemm& gemm, const std::string& scope) {
+  return covers(scope, gemm.expert) && gemm.has_weight() && !gemm.chooses && !gemm.adapts &&
+         std::fmod(gemm.columns, kGranule) == 0.0 && std::fmod(gemm.depth, kGranule) == 0.0;
 }
 
 /// Casts of the operands of a segment's GEMMs.
@@ -24,6 +28,7 @@ struct Casts {
   const bool casts_weights;  ///< they do not arrive cast
   const double parts;        ///< ranks that cast their own positions of arrays between layers
   const double width;        ///< features of these arrays
+  const std::string& scope;  ///< Precision::scope
 
   /// Adds casts of the input, of weights that do not arrive cast, and of the gradients of the outputs.
   void add(LayerWork& work) {
@@ -34,7 +39,7 @@ struct Casts {
     for (Kernel& kernel : work.kernels) {
       after_norm = after_norm || kernel.is(KernelRole::kNorm);
       Gemm* gemm = kernel.gemm();
-      if (gemm == nullptr || !fits(*gemm)) continue;
+      if (gemm == nullptr || !fits(*gemm, scope)) continue;
       gemm->low = true;
       const auto times = static_cast<int>(gemm->times);
       const double inputs = gemm->rows * gemm->depth * gemm->times;
@@ -94,7 +99,19 @@ struct Casts {
   std::pair<double, double> last{};  ///< rows and depth of the linear layer before, whose input is cast
 };
 
-bool is_weight(const Parameter& parameter, const Segment& segment) {
+/// Of the inputs that GEMMs with weights save, the part that is cast.
+double cast_part(const Segment& segment) {
+  double cast = 0.0, all = 0.0;
+  for (const LayerWork& work : segment.work)
+    work.for_each_gemm([&](const Gemm& one) {
+      const double input = one.has_weight() && !one.shares_input ? one.rows * one.depth * one.times : 0.0;
+      all += input;
+      cast += one.low ? input : 0.0;
+    });
+  return all > 0.0 ? cast / all : 0.0;
+}
+
+bool is_weight(const Parameter& parameter, const Segment& segment, const std::string& scope) {
   const auto rows = static_cast<double>(parameter.shape.front()),
              depth = static_cast<double>(parameter.shape.back());
   bool holds = false, routes = false;
@@ -104,7 +121,8 @@ bool is_weight(const Parameter& parameter, const Segment& segment) {
       holds = holds || (one.low && one.frozen == parameter.frozen && one.columns >= rows);
       routes = routes || (one.chooses && one.columns == rows);
     });
-  return parameter.shape.size() == 2 && holds && !routes;
+  const bool expert = parameter.name.find(".experts.") != std::string::npos;
+  return parameter.shape.size() == 2 && holds && !routes && covers(scope, expert);
 }
 
 /// All-gathers of tensor parallelism move float8, and so do the copies of gathered arrays.
@@ -187,7 +205,8 @@ void quantize(Model& model, bool transposes) {
                   .copies = transposes && recipe.scaled_by_tensor,
                   .casts_weights = !gathered || recipe.gathers_half,
                   .parts = in_parts && !recipe.sends_half ? 1.0 * model.parallel.tensor : 1.0,
-                  .width = static_cast<double>(segment.output.back())};
+                  .width = static_cast<double>(segment.output.back()),
+                  .scope = model.precision.scope};
       for (LayerWork& work : *works) casts.add(work);
     }
     SavedBytes& inputs =
@@ -196,11 +215,11 @@ void quantize(Model& model, bool transposes) {
     if (!recipe.casts_each_time())
       inputs.size += (recipe.saves_attended ? part : 0.0) * segment.saved.attended - (1.0 - part) * own;
     else if (model.compiled())
-      inputs.size -= own;
-    if (!recipe.sends_half) narrow_collectives(model, segment, part);
+      inputs.size -= model.precision.scope == "both" ? own : cast_part(segment) * own;
+    if (!recipe.sends_half && model.precision.scope != "experts") narrow_collectives(model, segment, part);
     for (const int index : segment.all_parameters()) {
       Parameter& parameter = model.parameters[index];
-      parameter.quantized = is_weight(parameter, segment);
+      parameter.quantized = is_weight(parameter, segment, model.precision.scope);
       if (!parameter.quantized) continue;
       any = true;
       const auto count = static_cast<double>(parameter.numel());
@@ -216,9 +235,8 @@ void quantize(Model& model, bool transposes) {
   }
   if (!any)
     throw InputError(
-        "precision {}: '{}' has no blocks of a `repeat` with linear layers whose sizes are "
-        "multiples of 16; take bf16",
-        recipe.name, model.specification);
+        "precision {}: '{}' has no blocks of a `repeat` with {} whose sizes are multiples of 16; take bf16",
+        recipe.name, model.specification, model.precision.scope == "experts" ? "experts" : "linear layers");
 }
 
 }  // namespace stepcast

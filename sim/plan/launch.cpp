@@ -67,6 +67,7 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   if (plan.text("strategy") == "pipeline" && !plan.text("shard").empty())
     values.set("sharding", "shard_grad_op");
   values.set("has-experts", model.has_experts() ? "yes" : "no");
+  values.set("gemm-scope", model.has_experts() ? model.precision.scope : "linear");
   set("shards", plan.number("data") / plan.copies());
   set("replicas", plan.number("data") * plan.number("context"));
   set("shared-layers", plan.number("tensor") * plan.number("context"));

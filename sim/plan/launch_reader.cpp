@@ -1,23 +1,19 @@
 #include "sim/plan/launch_reader.hpp"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
+#include <regex>
 #include <set>
-#include <utility>
 
-#include "core/expression.hpp"
 #include "core/file.hpp"
-#include "core/importer.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "models/execution.hpp"
 #include "models/model.hpp"
-#include "sim/plan/launch_syntax.hpp"
+#include "sim/plan/launch_entries.hpp"
 #include "sim/plan/space.hpp"
 #include "sim/replay/convention.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
@@ -59,7 +55,7 @@ std::string program_of(const std::string& text) {
 ///   signs: [--num-layers]        # texts, one of which the file contains
 ///   leaf: true                   # only the last part of nested keys counts
 ///   keys: {num-layers: layers}   # key: name of its value in the conditions and expressions below
-///   model: {hidden-size: hidden} # the same, of the model; without effect if --model is given
+///   model: {hidden-size: hidden} # the same, of the model; --model replaces all but the name `sequence`
 ///   defaults: {tensor: 1}        # values of missing keys
 ///   only: {optimizer: [adam]}    # values that are modelled
 ///   auto: [train_batch_size]     # keys whose number may be the text `auto`
@@ -83,23 +79,17 @@ struct TableReader {
     reading.program = table.at("name").text();
     const LaunchFile file = reader_of(text)(text, file_name);
     reading.ignored = file.ignored;
-    take_words(file.words);
-    for (const auto& [option, value] : given_options) words[option] = value;
-    for (const auto& [key, value] : entries_of(rules.at("defaults"))) named_values.set(key, value.text());
-    for (const LaunchEntry& entry : file.entries) take(entry);
-    check_parents();
+    taken = name_entries(file, file_name, rules, given_options);
     if (words.contains("world-size")) named_values.set("world-size", words.at("world-size"));
-    named_values.set("model-given", words.contains("model") ? "yes" : "no");
+    for (const char* option : {"model", "batch", "precision"})
+      named_values.set(option + std::string("-given"), words.contains(option) ? "yes" : "no");
     add_layers();
     evaluate("set", [&](const std::string& name, const std::string& value) {
       named_values.set(name, rounded_up(value));
     });
-    evaluate("cannot", [&](const std::string& key, const std::string& why) {
-      if (const auto entry = entries.find(key); entry != entries.end()) fail(entry->second, why);
-      throw InputError("{}: {}: {}", file_name, key, why);
-    });
+    evaluate("cannot", [&](const std::string& key, const std::string& why) { refuse(key, why); });
     evaluate("assumed", [&](const std::string& key, const std::string& what) {
-      reading.assumed.push_back(key + ": " + what);
+      reading.assumed.push_back(spelled(key) + ": " + what);
     });
     add_domain();
     named_values.set("mesh", mesh());
@@ -114,12 +104,6 @@ struct TableReader {
     return std::move(reading);
   }
 
-  [[noreturn]] void fail(const LaunchEntry& entry, const std::string& message) const {
-    const bool literal = !entry.value.starts_with(kNotLiteral);
-    throw InputError("{}:{}: {}{}: {}", file_name, entry.line, entry.key,
-                     entry.value.empty() ? "" : " " + printable(literal ? entry.value : "..."), message);
-  }
-
   using Reader = LaunchFile (*)(const std::string& text, const std::string& name);
   [[nodiscard]] Reader reader_of(const std::string& text) const {
     static const std::map<std::string, Reader> kReaders{{"arguments", read_script},
@@ -131,115 +115,6 @@ struct TableReader {
     const Reader reader = rules.at("syntax").named("syntax", kReaders);
     const bool is_map = !assigns(uncommented(text)) && text.find(':') != std::string::npos;
     return reader == read_recipe && is_map ? read_yaml : reader;
-  }
-
-  /// `--model llama3-8b --like=`: options that the program's own do not express; an empty value unsets one.
-  void take_words(const std::vector<std::string>& lines) {
-    for (const std::string& line : lines) {
-      std::string option;
-      for (const std::string& word : words_in(line)) {
-        if (word.starts_with("--")) {
-          const auto equals = word.find('=');
-          option = word.substr(2, equals == std::string::npos ? equals : equals - 2);
-          words[option] = equals == std::string::npos ? "yes" : word.substr(equals + 1);
-        } else if (!option.empty()) {
-          words[option] = word;
-        }
-      }
-    }
-  }
-
-  [[nodiscard]] std::string normal(const std::string& key) const {
-    std::string result = rules.flag("leaf") ? key.substr(key.find_last_of('.') + 1) : key;
-    if (rules.at("syntax").text() == "arguments") std::ranges::replace(result, '_', '-');
-    return result;
-  }
-
-  void take(const LaunchEntry& entry) {
-    if (entry.key == "world-size") return named_values.set("world-size", entry.value);
-    const std::string key = normal(entry.key), usual = default_of(key);
-    const std::string value = is_flag(usual) ? flag_value(entry.value) : normal_value(entry.value);
-    const bool absent = value == "null" || value == "None";
-    if (!absent) entries[key] = entry;
-    const std::vector<std::string> parts = matches("lists", key) ? values_in(value) : std::vector{value};
-    const bool of_model = rules.has("model") && rules.at("model").has(key);
-    if (of_model && words.contains("model")) {
-      if (!absent) ignored_keys.push_back(entry.key + " (the model is given)");
-      return;
-    }
-    const bool known = of_model || rules.at("keys").has(key);
-    const std::string word = entry.value.substr(entry.value.find_last_of(kExpression) + 1);
-    std::vector<std::string> modelled;
-    if (rules.has("only") && rules.at("only").has(key))
-      modelled = transformed(rules.at("only").at(key).one_or_more(), &YamlNode::text);
-    const bool listed = !word.empty() && std::ranges::find(modelled, word) != modelled.end();
-    if (listed && entry.value.starts_with(kNotLiteral)) return take({entry.key, word, entry.line});
-    const bool call = !known && entry.value.starts_with(kExpression), checked = !call && !modelled.empty();
-    if ((known || checked) && entry.value.find(kNotLiteral) != std::string::npos)
-      fail(entry,
-           "the value is not literal; only literal assignments, arrays and variables of these are read");
-    if (checked) {
-      for (const std::string& part : parts)
-        if (!absent && std::ranges::find(modelled, part) == modelled.end())
-          fail(entry, "this value is not modelled; known: " + joined(modelled));
-      if (!known) return;
-    }
-    if (!known) return take_other(entry, key, value);
-    if (absent) return void(nested[key].erase(entry.key));
-    if (!checked) check_kind(entry, key, value);
-    if (entry.key.find('.') != std::string::npos) nested[key][entry.key] = entry;
-    const std::string name = (of_model ? rules.at("model") : rules.at("keys")).at(key).text();
-    if (value.empty() && !rules.at("defaults").text_or(name, "none").empty())
-      fail(entry, "found an empty text; write a value, or remove the key");
-    named_values.set(name, joined(parts, "+"));
-  }
-
-  /// Default of the value that a key has; "" if it has none.
-  [[nodiscard]] std::string default_of(const std::string& key) const {
-    const YamlNode names = rules.at(rules.has("model") && rules.at("model").has(key) ? "model" : "keys");
-    return names.has(key) ? rules.at("defaults").text_or(names.at(key).text(), "") : "";
-  }
-
-  /// Refuses texts where the default is a flag or a number.
-  void check_kind(const LaunchEntry& entry, const std::string& key, const std::string& value) const {
-    const std::string usual = default_of(key);
-    if (value.empty() || (value == "auto" && matches("auto", key))) return;
-    if (is_flag(usual) && !is_flag(value)) fail(entry, "expected true or false");
-    if (number_in<double>(usual) && !number_in<double>(value)) fail(entry, "expected a number");
-  }
-
-  /// Refuses different last values of a key under several parents, as `ddp` and `mixed_precision`.
-  void check_parents() const {
-    for (const auto& [key, found] : nested)
-      for (const auto& [name, entry] : found)
-        for (const auto& [other, before] : found)
-          if (before.line <= entry.line && normal_value(before.value) != normal_value(entry.value))
-            fail(entry, "contradicts " + other + " " + printable(before.value) + "; remove one of them");
-  }
-
-  [[nodiscard]] bool matches(const char* list, const std::string& key) const {
-    return std::ranges::any_of(rules.items(list), [&](const YamlNode& pattern) {
-      return fnmatch(pattern.text().c_str(), key.c_str(), 0) == 0;
-    });
-  }
-
-  /// A key without a value of its own: refused, without effect or unknown.
-  void take_other(const LaunchEntry& entry, const std::string& key, const std::string& value) {
-    static const std::set<std::string> kOff{"", "no", "0", "none", "null", "None", "[]"};
-    for (const auto& [pattern, why] : entries_of(rules, "refused"))
-      if (fnmatch(pattern.c_str(), key.c_str(), 0) == 0) {
-        if (kOff.contains(value)) return;
-        fail(entry, "is not modelled: " + why.text());
-      }
-    if (entry.value.starts_with(kExpression)) return ignored_keys.push_back(entry.key + " (not literal)");
-    if (matches("ignored", key)) return ignored_keys.push_back(entry.key);
-    if (value == "null" || value == "None") return;
-    std::vector<std::string> known;
-    for (const char* list : {"keys", "model", "only"})
-      for (const auto& [name, node] : entries_of(rules, list)) known.push_back(name);
-    const std::string near = nearest(key, known);
-    fail(entry, "is not known and may have an effect" +
-                    (near.empty() ? "" : "; did you mean '" + near + "'?") + "; remove it if it has none");
   }
 
   /// Conditions of an entry, over all names of the table.
@@ -263,17 +138,52 @@ struct TableReader {
         const std::string text = node.text();
         for (const std::string& needed : names_in(text))
           if (named_values.find(needed) == nullptr || named_values.find(needed)->empty()) {
-            const char* hint = needed == "world-size" || needed == "nodes" || needed == "gpus-per-node"
-                                   ? "--world-size sets it"
-                                   : "--model or the option sets it";
-            throw InputError("{}: '{}' is missing, which {} needs; {}", file_name, key_of(needed), name,
-                             hint);
+            const bool ranks = needed == "world-size" || needed == "nodes" || needed == "gpus-per-node";
+            throw InputError("{}: '{}' is missing, which {} needs; {}", file_name, key_of(needed, rules),
+                             name, ranks ? "give --world-size" : "write it into the file, or give --model");
           }
-        const Expansion value = entry.placed([&] { return expand(text, named_values); });
-        if (!value.problem.empty()) throw InputError("{}: {}: {}", file_name, name, value.problem);
-        use(name, value.text);
+        use(name, expanded(entry, name, text));
       }
     }
+  }
+
+  [[nodiscard]] std::string expanded(const YamlNode& entry, const std::string& name,
+                                     const std::string& text) const {
+    static const std::regex kProduct(R"(\{[^{}]*[*/+][^{}]*\})");
+    for (std::sregex_iterator at(text.begin(), text.end(), kProduct), end; at != end; ++at)
+      for (const std::string& needed : names_in(at->str()))
+        if (!number_in<double>(*named_values.find(needed))) refuse_value(needed, "expected a number");
+    const Expansion value = entry.placed([&] { return expand(text, named_values); });
+    if (value.problem.empty()) return value.text;
+    for (const std::string& needed : names_in(text))
+      if (taken.named.contains(needed)) refuse_value(needed, name + ": " + value.problem);
+    throw InputError("{}: {}: {}", file_name, name, value.problem);
+  }
+
+  /// Name of a key's value; "": none.
+  [[nodiscard]] std::string name_of(const std::string& key) const {
+    const std::string of_model = rules.has("model") ? rules.at("model").text_or(key, "") : "";
+    return rules.at("keys").text_or(key, of_model);
+  }
+  /// The key, or the alias of it that the file contains.
+  [[nodiscard]] std::string spelled(const std::string& key) const {
+    const auto alias = taken.named.find(name_of(key));
+    return taken.found.contains(key) || alias == taken.named.end() ? key : alias->second.key;
+  }
+
+  /// \throws InputError about a key or its alias, with line and value if the file contains it
+  [[noreturn]] void refuse(const std::string& key, const std::string& message) const {
+    if (const auto entry = taken.found.find(key); entry != taken.found.end())
+      refuse_entry(file_name, entry->second, message);
+    if (const auto alias = taken.named.find(name_of(key)); alias != taken.named.end())
+      refuse_entry(file_name, alias->second, message);
+    throw InputError("{}: {}: {}", file_name, key, message);
+  }
+  /// The same about the key that set a value.
+  [[noreturn]] void refuse_value(const std::string& name, const std::string& message) const {
+    if (const auto entry = taken.named.find(name); entry != taken.named.end())
+      refuse_entry(file_name, entry->second, message);
+    throw InputError("{}: {}: {}", file_name, key_of(name, rules), message);
   }
 
   /// GPUs of an NVLink domain, to each of which a flexible dispatcher sends a token once: those of a host of
@@ -298,21 +208,31 @@ struct TableReader {
   void leave_out_kernels() {
     for (const ExecutionOption& option : execution_options())
       if (reading.options.erase(option.name) > 0)
-        ignored_keys.push_back("--" + option.name + " (--trace has it)");
+        taken.ignored.push_back("--" + option.name + " (--trace has it)");
   }
 
-  /// The key whose value has this name.
-  [[nodiscard]] std::string key_of(const std::string& name) const {
-    for (const char* map : {"keys", "model"})
-      for (const auto& [key, value] : entries_of(rules, map))
-        if (value.text() == name) return key;
-    return name;
+  /// A given model with the file's length of sequences, which its text does not set.
+  [[nodiscard]] std::string with_sequence(const std::string& model) const {
+    const bool in_file = std::ranges::any_of(taken.found, [&](const auto& one) {
+      return rules.has("model") && rules.at("model").text_or(one.first, "") == "sequence";
+    });
+    const std::string length = in_file ? named_values.value_or("sequence", "") : "";
+    if (length.empty() || Specification::parse("model", model).find("sequence") != nullptr) return model;
+    if (!model.starts_with("hf:")) {
+      const auto settings = load_model(model).settings;
+      const auto own = settings.find("sequence");
+      if (own == settings.end() || std::to_string(own->second) == length) return model;
+    }
+    return with_setting(model, "sequence", length);
   }
 
   /// Blocks of a given model, letters of a pattern, and stages by a layout such as `Et*9|t*10L` or
   /// `"layers.9","norm"`.
   void add_layers() {
-    if (words.contains("model")) model_settings = load_model(words.at("model")).settings;
+    if (const auto model = words.find("model"); model != words.end()) {
+      model->second = with_sequence(model->second);
+      model_settings = load_model(model->second).settings;
+    }
     for (const auto& [setting, name] :
          {std::pair{"layers", "layers"}, {"sequence", "model-sequence"}, {"experts", "experts"}})
       if (const auto found = model_settings.find(setting); found != model_settings.end())
@@ -401,17 +321,17 @@ struct TableReader {
     if (reading.options.contains("like") && !given_options.contains("like"))
       reading.assumed.push_back("what " + reading.program + " does by itself: convention " +
                                 reading.options.at("like"));
-    if (!ignored_keys.empty())
-      reading.ignored.push_back("keys without effect: " + joined(sorted_unique(ignored_keys)));
+    if (!taken.ignored.empty())
+      reading.ignored.push_back("keys without effect: " + joined(sorted_unique(taken.ignored)));
+    if (!taken.replaced.empty())
+      reading.ignored.push_back("keys that --model replaces: " + joined(sorted_unique(taken.replaced)));
   }
 
   const YamlNode rules = table.at("read");
-  OptionTexts words{};                           ///< of comments and of the command line
-  std::map<std::string, LaunchEntry> entries{};  ///< by key
-  std::map<std::string, std::map<std::string, LaunchEntry>> nested{};  ///< the last by key and by full key
-  Assignment named_values{};
+  NamedEntries taken{};
+  Assignment& named_values = taken.values;
+  OptionTexts& words = taken.words;
   std::map<std::string, std::int64_t> model_settings{};
-  std::vector<std::string> ignored_keys{};
   LaunchReading reading{};
 };
 

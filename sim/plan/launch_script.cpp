@@ -15,13 +15,29 @@
 namespace stepcast {
 namespace {
 
+constexpr const char* kContinued = "\r";  // the end of a line that a quotation leaves out
+
 struct ShellWord {
   std::string text;
   int line = 0;
 };
 
-/// Commands, in one line each, and comments. Ends of lines, `;`, `&` and `|` separate them outside of quotes
-/// and parentheses.
+std::vector<ShellWord> split_words(const ShellWord& several) {
+  std::vector<ShellWord> words;
+  int line = several.line;
+  for (const std::string& of_line : split(several.text, '\n')) {
+    for (const std::string& word : words_in(of_line)) words.push_back({word, line});
+    ++line;
+  }
+  return words;
+}
+
+int lines_in(std::string_view text) {
+  return static_cast<int>(std::ranges::count(text, '\n') + std::ranges::count(text, *kContinued));
+}
+
+/// Commands and comments. Ends of lines, `;`, `&` and `|` separate them outside of quotes and parentheses; a
+/// command of several lines keeps their ends.
 std::vector<ShellWord> commands_in(const std::string& text) {
   constexpr std::size_t kLongest = 100'000;
   std::vector<ShellWord> commands{{"", 1}};
@@ -40,7 +56,7 @@ std::vector<ShellWord> commands_in(const std::string& text) {
     if (c == '\\' && quote != '\'') {
       const std::size_t more = std::min(text.find_first_not_of(" \t", at + 1), text.size());
       const bool continues = more == text.size() || text[more] == '\n';
-      command += continues ? " " : text.substr(at, 2);
+      command += !continues ? text.substr(at, 2) : quote == '"' ? kContinued : "\n";
       number += continues ? 1 : 0;
       at = continues ? more : at + 1;
       continue;
@@ -58,7 +74,7 @@ std::vector<ShellWord> commands_in(const std::string& text) {
     if (ends && quote == 0 && depth == 0)
       commands.push_back({"", number});
     else if (command.size() < kLongest)
-      command += c == '\n' ? ' ' : c;
+      command += c;
   }
   return commands;
 }
@@ -109,18 +125,28 @@ struct ScriptReader {
 
   /// Assignments and a command.
   void read_command(std::string text, int line) {
-    do text.erase(0, text.find_first_not_of(" \t{})"));
-    while (assignment(text, line));
+    do {
+      const std::string before = text.substr(0, text.find_first_not_of(" \t\n{})"));
+      line += lines_in(before);
+      text.erase(0, before.size());
+    } while (assignment(text, line));
     const std::vector<ShellWord> words = words_of(text, line);
     if (words.empty()) return;
+    for (const char* all : {"$@", "$*"})
+      if (text.find(all) != std::string::npos)
+        file.ignored.push_back(
+            fmt::format("line {}: {}, the script's own arguments", words.back().line, all));
     if (words.front().text.starts_with("--")) return add_arguments(words, 0);
     command(words);
   }
 
   /// Takes `NAME=value`, `NAME=( ... )` or `export NAME=value` from the text, which may go on.
-  bool assignment(std::string& text, int line) {
-    constexpr std::string_view kExport = "export ";
-    const std::size_t start = text.starts_with(kExport) ? kExport.size() : 0, equals = text.find('=');
+  bool assignment(std::string& text, int& line) {
+    static const std::regex kDeclares(R"(^(export|declare|readonly|local|typeset)(\s+-[A-Za-z]+)*\s+)");
+    std::smatch declares;
+    const std::string head = text.substr(0, 80);
+    const std::size_t start = std::regex_search(head, declares, kDeclares) ? declares.length() : 0;
+    const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals <= start) return false;
     std::string variable = text.substr(start, equals - start);
     const bool appends = variable.ends_with('+');
@@ -133,6 +159,7 @@ struct ScriptReader {
     if (list && end == std::string::npos) fail(line, "'" + variable + "': the list is not closed");
     const auto words = list ? words_of(text.substr(equals + 2, end - equals - 2), line)
                             : words_of(text.erase(0, equals + 1), line, &end);
+    line += lines_in(text.substr(0, end));
     std::vector<ShellWord>& known = variables[variable];
     if (!appends) known.clear();
     known.insert(known.end(), words.begin(), words.end());
@@ -147,14 +174,21 @@ struct ScriptReader {
     std::optional<std::string> word;
     bool redirects = false;
     char quote = 0;
-    const auto add = [&](const std::string& more) { (word ? *word : word.emplace()) += more; };
+    int word_line = line;
+    const int first_line = line;
+    const auto add = [&](const std::string& more, int from = 0) {
+      if (!word) word_line = from > 0 ? from : line;
+      (word ? *word : word.emplace()) += more;
+    };
     const auto finish = [&] {
-      if (word && !std::exchange(redirects, false)) words.push_back({*word, line});
+      if (word && !std::exchange(redirects, false)) words.push_back({*word, word_line});
       word.reset();
     };
     for (std::size_t at = 0; at < text.size() && (end == nullptr || *end > at); ++at) {
       const char c = text[at];
-      if (quote == 0 && (c == ' ' || c == '\t')) {
+      line += lines_in(text.substr(at, 1));
+      if (c == *kContinued) continue;
+      if (quote == 0 && std::string_view(" \t\n").find(c) != std::string_view::npos) {
         if (end != nullptr) *end = at;
         finish();
       } else if (quote == 0 && c == '#' && !word) {
@@ -170,19 +204,24 @@ struct ScriptReader {
         quote = c;
         add("");
       } else if (c == '$' && quote != '\'') {
-        add("");
         const bool all =
             text.compare(at, 2, "${") == 0 && text.substr(at, text.find('}', at) - at).ends_with("[@]");
-        std::vector<std::string> parts;
+        const bool own = all || text.compare(at, 2, "$@") == 0 || text.compare(at, 2, "$*") == 0;
+        const std::size_t begin = at;
+        std::vector<ShellWord> parts;
         for (const ShellWord& value : expanded(text, at)) {
-          const auto more = quote != 0 ? std::vector{value.text} : words_in(value.text);
+          const auto more = quote != 0 ? std::vector{value} : split_words(value);
           parts.insert(parts.end(), more.begin(), more.end());
         }
+        line += lines_in(text.substr(begin, at - begin));
+        const bool was_empty = !word || word->empty();
+        if (parts.empty() && !(was_empty && (quote == 0 || own))) add("");
+        if (parts.empty() && was_empty && own) word.reset();
         for (std::size_t i = 0; i < parts.size(); ++i) {
           if (i > 0 && (quote == 0 || all)) finish();
-          add((i > 0 && quote != 0 && !all ? " " : "") + parts[i]);
+          if (i == 0 && word && word->empty()) word.reset();  // an opened quotation
+          add((i > 0 && quote != 0 && !all ? " " : "") + parts[i].text, parts[i].line);
         }
-        if (parts.empty() && word->empty() && quote == 0) word.reset();
       } else if (c == '`') {
         add(kNotLiteral);
         break;
@@ -191,7 +230,7 @@ struct ScriptReader {
         add({escapes ? text[++at] : c});
       }
     }
-    if (quote != 0) fail(line, "a quotation is not closed");
+    if (quote != 0) fail(first_line, "a quotation is not closed");
     finish();
     return words;
   }
@@ -217,6 +256,11 @@ struct ScriptReader {
     const auto end = std::find_if_not(begin, text.end(), is_in_name);
     const auto close = braces ? std::find(end, text.end(), '}') : end;
     const std::string name(begin, end), more(end, close);
+    if (name.empty() && !braces && end != text.end() &&
+        std::string_view("@*").find(*end) != std::string_view::npos) {
+      ++at;
+      return {};
+    }
     at = static_cast<std::size_t>(close - text.begin()) - (braces && close != text.end() ? 0 : 1);
     const bool has_default = more.starts_with(":-") || more.starts_with(":=");
     const bool is_value = has_default || more.empty() || more == "[@]" || more == "[*]";
@@ -247,16 +291,32 @@ struct ScriptReader {
     return fmt::format("{:.0f}", sum + product);
   }
 
+  void evaluate(const std::vector<ShellWord>& words) {
+    constexpr int kMost = 20;
+    const int line = words.front().line;
+    if (++evaluations > kMost) fail(line, fmt::format("'eval': at most {} are read", kMost));
+    std::string text;
+    for (const ShellWord& word : words)
+      if (word.text != "eval" || !text.empty()) text += word.text + " ";
+    for (const ShellWord& command : commands_in(text)) read_command(command.text, line + command.line - 1);
+  }
+
   void command(const std::vector<ShellWord>& words) {
     static const std::vector<std::string> kHarmless{
-        "set",   "cd",     "mkdir", "echo", "ulimit",     "module",   "wait", "exit", "sleep",
-        "unset", "export", "pwd",   "date", "nvidia-smi", "hostname", "ls",   "tee",  "grep"};
+        "set",    "cd",     "mkdir", "echo", "ulimit",  "module",     "wait",     "exit",   "sleep",
+        "unset",  "export", "pwd",   "date", "ls",      "nvidia-smi", "hostname", "tee",    "grep",
+        "source", ".",      "conda", "pip",  "pip3",    "rm",         "cp",       "shift",  "chmod",
+        "trap",   "git",    "which", "true", "declare", "readonly",   "local",    "typeset"};
     static const std::vector<std::string> kStarters{
         "torchrun", "python", "python3", "srun", "mpirun", "deepspeed", "accelerate", "bash",
         "exec",     "time",   "nohup",   "uv",   "sudo",   "megatron",  "nsys"};
     std::string program = words.front().text.substr(words.front().text.rfind('/') + 1);
     const int line = words.front().line;
     if (std::ranges::find(kHarmless, program) != kHarmless.end()) return;
+    static const std::set<std::string> kControl{"if", "for", "while", "until", "case", "function", "[", "[["};
+    if (kControl.contains(program))
+      fail(line, "'" + program + "': conditions and loops are not evaluated; keep the lines that hold");
+    if (program == "eval") return evaluate(words);
     if (std::ranges::find(kStarters, program) == kStarters.end())
       fail(line, "'" + printable(program) +
                      "': only literal assignments, arrays, and a command that starts python, torchrun, srun "
@@ -300,6 +360,7 @@ struct ScriptReader {
         continue;
       }
       std::string key = word.substr(2), value;
+      const int line = words[i].line;
       if (const auto equals = key.find('='); equals != std::string::npos) {
         value = key.substr(equals + 1);
         key.erase(equals);
@@ -313,15 +374,18 @@ struct ScriptReader {
       const bool ends = started || first == 0 ? option_follows() : program_follows();
       if (value.empty() && !ends && key.find(kNotLiteral) == std::string::npos) {
         value = words[++i].text;
-        while (!program_follows() && words[i + 1].text.find('=') == std::string::npos)
+        while (!program_follows() && words[i + 1].text.find('=') == std::string::npos &&
+               words[i + 1].text != kNotLiteral)
           value += " " + words[++i].text;
       }
-      file.entries.push_back({key, value, words[i].line});
+      std::ranges::replace(value, '\n', ' ');
+      file.entries.push_back({key, value, line});
     }
   }
 
   std::map<std::string, std::vector<ShellWord>> variables{};
   std::set<int> steps{};  ///< lines of srun and mpirun
+  int evaluations = 0;
   LaunchFile file{};
 };
 

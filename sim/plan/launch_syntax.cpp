@@ -226,8 +226,13 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
     if (plain.starts_with("import ") || plain.starts_with("from ") || plain.starts_with("def ") ||
         plain.starts_with("@") || quotation != std::string::npos)
       continue;
+    const auto is_value = [&](std::size_t at) {  // a quoted text behind `=`
+      const auto last = plain.find_last_not_of(" \t", at == 0 ? 0 : at - 1);
+      return at > 0 && last != std::string::npos && plain[last] == '=';
+    };
     for (std::sregex_iterator at(plain.begin(), plain.end(), kOther), end; at != end; ++at)
-      file.entries.push_back({(*at)[1].str() + (*at)[2].str(), kExpression, number});
+      if (!(*at)[1].matched || !is_value(at->position()))
+        file.entries.push_back({(*at)[1].str() + (*at)[2].str(), kExpression, number});
     const bool in_call = std::exchange(depth, depth + opened_in(plain)) > 0;
     if (!in_call && std::regex_match(plain, kSeveral)) {
       for (const std::string& key : split(plain.substr(0, plain.find('=')), ','))
@@ -244,7 +249,8 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       const bool plain_name = plain_key && !line.starts_with(' ') && !line.starts_with('\t');
       if (plain_name) variables.erase(key);
       if (value && plain_name) variables[key] = *value;
-      if (value && (!plain_name || key.find('_') != std::string::npos))
+      const bool constant = std::ranges::none_of(key, [](unsigned char c) { return std::islower(c) != 0; });
+      if (value && !(plain_name && constant) && (!plain_name || key.find('_') != std::string::npos))
         file.entries.push_back({key, *value, number});
       const bool word = plain == key + "=" + rest && std::regex_match(rest, kWord);  // as of Hydra
       if (!value)

@@ -27,8 +27,11 @@ STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size
                        measured_s, source, remark)
 
 std::string estimate_note(const Precision& precision, const DeviceModel& device) {
+  const std::string scope = precision.scope == "both"     ? "blocks"
+                            : precision.scope == "linear" ? "linear layers"
+                                                          : "experts";
   return "ESTIMATE, nothing was measured: " + device_dtype(precision.compute) +
-         (precision.products == "none" ? "" : ", GEMMs of blocks in " + precision.products) + " at " +
+         (precision.products == "none" ? "" : ", GEMMs of " + scope + " in " + precision.products) + " at " +
          percent_text(device.estimate.compute_efficiency, 0) + " of the peak rate, " +
          percent_text(device.estimate.memory_efficiency, 0) +
          " of the memory bandwidth, kernel launches; no host time, no loading" +

@@ -346,6 +346,50 @@ TEST_CASE("without gradients of weights torchao casts gradients of outputs by ro
   CHECK((backward("fp8-rowwise") - half) / (backward("fp8") - half) == Approx(3.0 / 5.0));
 }
 
+TEST_CASE("linear layers and experts are cast apart, and what both add is what `both` adds") {
+  const std::string name =
+      "moe:layers=2,hidden=64,heads=4,experts=4,feed_forward=32,shared=32,vocabulary=128,sequence=32";
+  const Model whole = load_model(name);
+  struct Sums {
+    double moved = 0.0, of_experts = 0.0, of_others = 0.0;  ///< bytes; GEMMs in 8 bit
+  };
+  const auto sums = [](const Model& model) {
+    Sums result;
+    for (const LayerWork& work : model.segments[1].work) {
+      result.moved += (work.traffic(true) + work.traffic(false)).count();
+      work.for_each_gemm(
+          [&](const Gemm& one) { (one.expert ? result.of_experts : result.of_others) += one.low ? 1 : 0; });
+    }
+    return result;
+  };
+  const auto in = [&](const std::string& text) { return sums(in_precision(whole, Precision::parse(text))); };
+  for (const std::string recipe : {"fp8", "fp8-rowwise", "mxfp8-torchao"}) {
+    INFO(recipe);
+    const Sums half = in("bf16"), both = in(recipe), linear = in(recipe + ",scope=linear"),
+               experts = in(recipe + ",scope=experts");
+    CHECK(linear.of_experts == 0.0);
+    CHECK(experts.of_others == 0.0);
+    CHECK(linear.of_others == both.of_others);
+    CHECK(experts.of_experts == both.of_experts);
+    CHECK(both.of_experts > 0.0);
+    CHECK(linear.moved + experts.moved - half.moved == Approx(both.moved));
+  }
+  const Model gathered = in_precision(whole, Precision::parse("fp8,gather=fp8,scope=linear"));
+  const Model half = in_precision(whole, Precision::parse("bf16"));
+  for (const int index : gathered.segments[1].parameters) {
+    const Parameter &before = half.parameters[index], &after = gathered.parameters[index];
+    INFO(before.name);
+    const bool narrow = before.shape.size() == 2 && before.name.find(".experts.") == std::string::npos &&
+                        before.name.find(".gate.") == std::string::npos;
+    CHECK(after.gathered() == (narrow ? 0.5 : 1.0) * before.gathered());
+  }
+  CHECK_THROWS_WITH(Precision::parse("mxfp8,scope=linear"), Catch::Contains("recipes of torchao"));
+  CHECK_THROWS_WITH(Precision::parse("fp8,scope=router"), Catch::Contains("both, linear"));
+  CHECK_THROWS_WITH(in_precision(load_model(kLlama), Precision::parse("fp8,scope=experts")),
+                    Catch::Contains("scope=experts"));
+  CHECK(to_text(Precision::parse("fp8,scope=linear,gather=fp8")) == "fp8,gather=fp8,scope=linear");
+}
+
 TEST_CASE("float8 is written as it is read, and unsupported parts are errors") {
   CHECK(to_text(Precision::parse("fp8")) == "fp8");
   CHECK(to_text(Precision::parse("fp8,gather=fp8,reduction=bf16")) == "fp8,gather=fp8,reduction=bf16");
