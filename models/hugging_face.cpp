@@ -102,14 +102,15 @@ struct ConfigurationReader {
       flat.erase("layers_block_type");
     }
     constexpr const char* kDense = "first_k_dense_replace";
-    if (const Json kinds = list("mlp_layer_types"); !kinds.empty() && rules.known_fields().contains(kDense)) {
+    if (const Json kinds = list("mlp_layer_types"); !kinds.empty()) {
       const auto dense = static_cast<std::size_t>(std::ranges::count(kinds, Json("dense")));
       Json sorted(dense, Json("dense"));
       sorted.insert(sorted.end(), kinds.size() - dense, Json("sparse"));
-      if (kinds != sorted || flat.value(kDense, Json(dense)) != dense)
-        fail("field 'mlp_layer_types': computed are dense layers before sparse ones, as many as '" +
-             std::string(kDense) + "'");
-      flat.emplace(kDense, dense);
+      if (kinds != sorted) fail("field 'mlp_layer_types': computed are dense layers before sparse ones");
+      if (rules.known_fields().contains(kDense))
+        flat[kDense] = dense;  // transformers reads the list alone
+      else if (dense > 0)
+        return;
       flat.erase("mlp_layer_types");
     }
   }
@@ -213,7 +214,11 @@ struct ConfigurationReader {
   /// one.
   [[nodiscard]] std::string number(const std::vector<std::string>& fields, bool required) const {
     for (const std::string& field : fields) {
-      if (field.find('{') != std::string::npos) return evaluated(field);
+      if (field.find('{') != std::string::npos) {
+        for (const std::string& name : names_in(field))
+          if (required && !flat.contains(name)) fail("field '" + name + "' is missing");
+        return evaluated(field);
+      }
       if (is_given(field)) return whole(field);
       if (number_in<int>(field)) return field;
     }

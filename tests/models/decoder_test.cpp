@@ -27,17 +27,19 @@ const Segment& block(const Model& model) { return model.segments.at(1); }
 }  // namespace
 
 TEST_CASE("shipped decoders have the parameters that their authors publish", "[models]") {
-  for (const auto& [name, count] : std::map<std::string, std::int64_t>{{"llama3-8b", 8'030'261'248},
-                                                                       {"llama3-70b", 70'553'706'496},
-                                                                       {"llama3-405b", 405'853'388'800},
-                                                                       {"llama2-7b", 6'738'415'616},
-                                                                       {"llama2-70b", 68'976'648'192},
-                                                                       {"mistral-7b", 7'241'732'096},
-                                                                       {"mixtral-8x7b", 46'702'792'704},
-                                                                       {"qwen2-7b", 7'615'616'512},
-                                                                       {"gpt2-small", 124'439'808},
-                                                                       {"mpt-7b", 6'649'286'656},
-                                                                       {"opt-350m", 331'196'416}}) {
+  for (const auto& [name, count] : std::map<std::string, std::int64_t>{
+           {"llama3-8b", 8'030'261'248},       {"llama3-70b", 70'553'706'496},
+           {"llama3-405b", 405'853'388'800},   {"llama2-7b", 6'738'415'616},
+           {"llama2-70b", 68'976'648'192},     {"mistral-7b", 7'241'732'096},
+           {"mixtral-8x7b", 46'702'792'704},   {"qwen2-7b", 7'615'616'512},
+           {"qwen3-8b", 8'190'735'360},        {"qwen3-32b", 32'762'123'264},
+           {"qwen3-30b-a3b", 30'532'122'624},  {"qwen3-235b-a22b", 235'093'634'560},
+           {"gpt-oss-20b", 20'914'757'184},    {"gpt-oss-120b", 116'829'156'672},
+           {"kimi-k2", 1'026'408'209'408},     {"deepseek-v2-lite", 15'706'484'224},
+           {"llama3.2-1b", 1'235'814'400},     {"llama3.2-3b", 3'212'749'824},
+           {"gemma3-27b", 27'009'346'304},     {"mistral-small-24b", 23'572'403'200},
+           {"mixtral-8x22b", 140'620'634'112}, {"gpt2-small", 124'439'808},
+           {"mpt-7b", 6'649'286'656},          {"opt-350m", 331'196'416}}) {
     CAPTURE(name);
     CHECK(parameters_of(name) == count);
   }
