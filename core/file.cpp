@@ -270,7 +270,8 @@ fs::path find_resource(const std::string& folder, const std::string& name, const
                                 : folder == "reliability"       ? "failure data"
                                                                 : "cluster",
                                 name, known) +
-                   " (or a path to a " + extension + " file)");
+                   " (or a path to a " + extension + " file" +
+                   (folder == "models" && name.ends_with(".json") ? "; of Hugging Face: hf:" + name + ")" : ")"));
 }
 
 }  // namespace stepcast

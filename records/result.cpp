@@ -117,16 +117,6 @@ std::string Result::problem() const {
 
 namespace {
 
-/// By step, of the slowest rank.
-std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_time_s) {
-  if (step_time_s.empty() || step_time_s.front().empty()) throw InputError("result: contains no step times");
-  std::vector<double> slowest = step_time_s.front();
-  for (const auto& rank : step_time_s)
-    for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i)
-      slowest[i] = std::max(slowest[i], rank[i]);
-  return slowest;
-}
-
 /// Mean and standard deviation; 0 without values.
 std::pair<double, double> moments(const std::vector<double>& values) {
   const auto count = static_cast<double>(values.size());
@@ -184,7 +174,16 @@ void charge(Breakdown& result, const std::vector<const Span*>& running, double l
 
 }  // namespace
 
-double Result::median_step_time_s() const { return median(slowest_steps(step_time_s)); }
+std::vector<double> Result::slowest_steps_s() const {
+  if (step_time_s.empty() || step_time_s.front().empty()) throw InputError("result: contains no step times");
+  std::vector<double> slowest = step_time_s.front();
+  for (const auto& rank : step_time_s)
+    for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i)
+      slowest[i] = std::max(slowest[i], rank[i]);
+  return slowest;
+}
+
+double Result::median_step_time_s() const { return median(slowest_steps_s()); }
 
 double Result::step_time_without_interference_s() const {
   return machine.without_interference_s.empty() ? median_step_time_s()
@@ -196,7 +195,7 @@ std::optional<double> Result::step_time_at_speed(double speed) const {
     return std::nullopt;
   if (!machine.without_interference_s.empty())
     return step_time_without_interference_s() * median(machine.log.probe_per_s) / speed;
-  const std::vector<double> slowest = slowest_steps(step_time_s);
+  const std::vector<double> slowest = slowest_steps_s();
   const auto block = static_cast<std::size_t>(machine.steps);
   std::vector<double> times;
   for (std::size_t i = 0; i < machine.log.size() && i * block < slowest.size(); ++i) {

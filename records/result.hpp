@@ -166,6 +166,8 @@ struct Result {
   [[nodiscard]] const std::vector<Span>& shown_spans() const {
     return shown.spans.empty() ? spans : shown.spans;
   }
+  /// By step, of its slowest rank.
+  [[nodiscard]] std::vector<double> slowest_steps_s() const;
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
   /// Median step time without interference, or median_step_time_s() if that is unknown.

@@ -148,12 +148,10 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
   if (!device.gpu && *setting->cpu_refusal != '\0')
     throw InputError("{}: found '{}' for a CPU, but {}", what, text, setting->cpu_refusal);
   std::visit(
-      Overloaded{[&](double DeviceEstimate::*member) {
-                   device.estimate.*member = number_of(*setting, what, text);
-                   device.estimate.is_set = true;
-                 },
-                 [&](Seconds LaunchOverhead::*member) { device.launch.*member = parse_seconds(text, what); },
-                 [&](Bytes DeviceEstimate::*member) { device.estimate.*member = parse_bytes(text, what); }},
+      Overloaded{
+          [&](double DeviceEstimate::*member) { device.estimate.*member = number_of(*setting, what, text); },
+          [&](Seconds LaunchOverhead::*member) { device.launch.*member = parse_seconds(text, what); },
+          [&](Bytes DeviceEstimate::*member) { device.estimate.*member = parse_bytes(text, what); }},
       setting->member);
 }
 

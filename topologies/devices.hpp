@@ -111,7 +111,6 @@ struct DeviceEstimate {
   /// workspaces of cuBLAS that PyTorch keeps (topologies/devices/kernels.yaml).
   Bytes process;
   std::optional<FittedTo> fitted{};
-  bool is_set = false;  ///< a setting applies to estimates alone
 };
 
 /// A GPU (of NVIDIA if it has a compute capability), or a CPU with all its cores.

@@ -38,6 +38,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   if (ranks.size() == 1) return std::to_string(ranks.front());
   if (ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size()))
     return fmt::format("{}-{}", ranks.front(), ranks.back());
+  if (ranks.size() == 2) return fmt::format("{} and {}", ranks[0], ranks[1]);
   return fmt::format("{}, {} and {} more", ranks[0], ranks[1], ranks.size() - 2);
 }
 

@@ -38,10 +38,7 @@ void report_launch_file(const po::variables_map& values) {
 }
 
 void print_summary(const Result& result, bool every_term) {
-  std::vector<double> all;
-  for (const auto& rank : result.step_time_s)  // a rank whose device another one drives has nothing to do
-    std::ranges::copy_if(rank, std::back_inserter(all), [](double time) { return time > 0.0; });
-  if (all.empty()) all = result.step_time_s.front();
+  const std::vector<double> all = result.slowest_steps_s();
   if (const auto free = result.notes.find("endpoints"); free != result.notes.end())
     std::cout << "endpoints " << free->second << '\n';
   std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n";
@@ -145,6 +142,12 @@ std::string shipped_text(const std::string& folder) {
   return table.text() + "\n'stepcast show NAME' shows one.\n";
 }
 
+std::string devices_text() {
+  Table table({"name", "description"});
+  for (const DeviceModel& device : device_models()) table.add({device.name, device.about.summary});
+  return table.text() + "\n'stepcast show NAME' shows one.\n";
+}
+
 ExitCode run(const po::variables_map& values) {
   return values.count("collectives") != 0 ? predict_bench(values) : predict_step(values);
 }
@@ -155,7 +158,8 @@ const Registration<Command> kPredict{commands(),
                                       .run = run,
                                       .topics = {{"conventions", conventions_text},
                                                  {"models", [] { return shipped_text("models"); }},
-                                                 {"clusters", [] { return shipped_text("topologies"); }}}},
+                                                 {"clusters", [] { return shipped_text("topologies"); }},
+                                                 {"devices", devices_text}}},
                                      20};
 
 }  // namespace

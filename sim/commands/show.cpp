@@ -1,12 +1,16 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
+#include "core/table.hpp"
 #include "core/yaml.hpp"
 #include "models/model.hpp"
 #include "sim/cli/option.hpp"
 #include "topologies/cluster_text.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
@@ -17,19 +21,16 @@ void print(const std::string& file, const std::string& what, const std::string& 
 
 /// Schema of a JSON file of stepcast; "" of others.
 std::string schema_of(const std::string& head) {
-  constexpr std::string_view kKey = "\"schema\": \"";
-  const auto at = head.find(kKey);
-  if (at == std::string::npos || at > 1000) return "";
-  const std::string schema =
-      head.substr(at + kKey.size(), head.find('"', at + kKey.size()) - at - kKey.size());
-  return schema.starts_with("stepcast.") ? schema : "";
+  static const std::regex kSchema(R"re("schema"\s{0,9}:\s{0,9}"(stepcast\.[\w./-]{1,80})")re");
+  std::smatch found;
+  return std::regex_search(head, found, kSchema) ? found[1].str() : "";
 }
 
 /// print() for a file of ours. \throws UsageError with an option of importers
 void print_own(const std::string& file, const std::string& what, const std::string& use,
                const ImportTexts& options) {
   if (!options.empty())
-    throw UsageError("--{} has no effect on models, clusters and files of stepcast, as {}",
+    throw UsageError("--{} has no effect on models, clusters, devices and files of stepcast, as {}",
                      options.begin()->first, file);
   print(file, what, use);
 }
@@ -45,9 +46,31 @@ bool show_own_json(const std::string& file, const std::string& head, const Impor
   return true;
 }
 
-/// Tree of a cluster, or parameters and settings of a model.
+/// Data sheet of a device, and what an estimate assumes of it.
+std::string device_text(const DeviceModel& device) {
+  Table table({device.name, device.about.summary});
+  for (const auto& [dtype, peak] : device.peak) table.add({"peak in " + dtype, to_text(peak)});
+  table.add(
+      {"memory", (device.gpu ? to_text(device.memory) + " at " : "") + to_text(device.memory_bandwidth)});
+  const double reached = device.estimate.compute_efficiency;
+  table.add({device.has_kernels() ? "compute_efficiency of large GEMMs" : "compute_efficiency",
+             percent_text(reached, 1)});
+  table.add({"memory_efficiency", percent_text(device.estimate.memory_efficiency, 0)});
+  if (device.gpu)
+    for (const auto& [name, time] : {std::pair{"kernel_launch", device.launch.kernel},
+                                     {"operation_issue", device.launch.operation},
+                                     {"module_issue", device.launch.module},
+                                     {"collective_issue", device.launch.collective}})
+      table.add({name, to_text(time)});
+  if (!device.about.assumed.empty()) table.add({"assumed", device.about.assumed});
+  table.add({"source", device.about.source});
+  return table.text();
+}
+
+/// Tree of a cluster, parameters and settings of a model, or data of a device.
 std::string contents_of(const std::string& what, const std::string& specification) {
   if (what == "cluster") return tree_text(load_cluster(specification));
+  if (what == "device") return device_text(device_model(specification));
   if (what != "model") return "";
   const Model model = load_model(specification);
   std::vector<std::string> settings;
@@ -88,15 +111,21 @@ ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& 
   return ExitCode::kDone;
 }
 
-/// Shows a shipped model or cluster, with settings. \throws InputError that lists them if it is neither
+/// Shows a shipped model, cluster or device, with settings. \throws InputError that lists them if it is none
 void show_shipped(const std::string& specification, const ImportTexts& options) {
   const std::string name = specification.substr(0, specification.find(':'));
   std::vector<std::string> known = resource_names("models", ".yaml");
+  known.emplace_back("hf");  // hf:FILE
   const auto is_known = [&] { return std::ranges::find(known, name) != known.end(); };
-  const std::string what = is_known() ? "model" : "cluster";
-  std::ranges::move(resource_names("topologies", ".yaml"), std::back_inserter(known));
-  if (!is_known())
-    throw InputError("{}: no such file; {}", specification, unknown_name("model or cluster", name, known));
+  std::string what = is_known() ? "model" : "";
+  for (const auto& [kind, names] : {std::pair{"cluster", resource_names("topologies", ".yaml")},
+                                    std::pair{"device", transformed(device_models(), &DeviceModel::name)}}) {
+    known.insert(known.end(), names.begin(), names.end());
+    if (what.empty() && is_known()) what = kind;
+  }
+  if (what.empty())
+    throw InputError("{}: no such file; {}", specification,
+                     unknown_name("model, cluster or device", name, known));
   const std::string contents = contents_of(what, specification);
   print_own(specification, what, "predict --" + what + " " + specification, options);
   std::cout << contents;
@@ -108,7 +137,8 @@ ExitCode run(const po::variables_map& values) {
   const std::string& file = files.front();
   const std::string as = text_option(values, "as");
   const ImportTexts options = import_texts(values);
-  if (as.empty() && file.find('/') == std::string::npos && !std::filesystem::exists(file)) {
+  const bool is_name = file.find('/') == std::string::npos || file.starts_with("hf:");
+  if (as.empty() && is_name && !std::filesystem::exists(file)) {
     show_shipped(file, options);
     return ExitCode::kDone;
   }

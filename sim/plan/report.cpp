@@ -156,13 +156,16 @@ std::string counts_text(PlanModels& models, const PlanOutcome& outcome) {
   if (counts.failed > 0) text += ", " + std::to_string(counts.failed) + " cannot be predicted";
   text += "\n";
   if (outcome.ranked == 0 || !outcome.open_score) return text;
-  const double found = score_of(models, outcome.plans.front());
+  const double gap = std::max(0.0, 1.0 - *outcome.open_score / score_of(models, outcome.plans.front()));
+  constexpr double kProven = 0.005;  // of a search that ends by itself
+  if (gap <= kProven)
+    return text + "No other plan is more than " + percent_text(gap) + " better than the best found\n";
   return text +
          (outcome.timed_out
               ? "Not proven: --time-limit ended the search, so that a faster machine may find more"
               : "Not proven: --replays ended the search") +
-         "; by its bound a plan that was not replayed may be up to " +
-         percent_text(std::max(0.0, 1.0 - *outcome.open_score / found)) + " better than the best found\n";
+         "; by its bound a plan that was not replayed may be up to " + percent_text(gap) +
+         " better than the best found\n";
 }
 
 std::string plans_csv(const PlanOutcome& outcome) {

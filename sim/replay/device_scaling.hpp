@@ -90,4 +90,7 @@ TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string&
 /// \throws InputError if places of the cluster are devices of another kind
 void check_places(const Cluster& cluster, const DeviceModel& device);
 
+/// Note that a trace was measured on another device than the cluster has; "" if it was not.
+std::string place_note(const Cluster& cluster, const Trace& trace);
+
 }  // namespace stepcast

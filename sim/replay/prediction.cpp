@@ -288,6 +288,9 @@ void describe(const PredictionRequest& request, const Workload& workload,
     result.notes["copies"] = fmt::format("pageable memory at {}, {} to issue one",
                                          to_text(asked.copies.pageable), to_text(asked.copies.launch));
   const auto gpus = std::ssize(environment.cluster.hosts.front().devices);
+  if (workload.traced && workload.device == nullptr)
+    if (const std::string note = place_note(environment.cluster, *workload.traced); !note.empty())
+      result.notes["compute"] = note;
   if (const std::string note = domain_note(workload.model, static_cast<int>(gpus)); !note.empty())
     result.notes["dispatch"] = note;
   if (asked.pcie) result.notes["pcie"] = to_text(*asked.pcie) + " per link";

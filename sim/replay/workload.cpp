@@ -88,7 +88,9 @@ struct WorkloadResolver {
     result.device = &device_model(request.device);
     const auto sets = [&](const char* name) { return request.device.find(name) != std::string::npos; };
     if (!request.trace.empty() &&
-        (result.device->estimate.is_set || sets("module_issue=") || sets("operation_issue=")))
+        std::ranges::any_of(
+            std::array{"efficiency=", "activations=", "rate_spread=", "module_issue=", "operation_issue="},
+            sets))
       throw UsageError(
           "--device {}: efficiencies, activations, rate_spread, module_issue and operation_issue apply to "
           "estimates, and cannot be combined with --trace",

@@ -20,6 +20,12 @@ double fraction_of(const Text& text) {
   throw InputError("'{}' is not a percentage from 0% to below 100%; write for example 10%", text);
 }
 
+template <class Value>
+Value positive(Value value, const Text& text) {
+  if (value > Value(0)) return value;
+  throw InputError("'{}': must be above 0", text);
+}
+
 int whole_of(const Text& text, int least, int most) {
   const auto number = number_in<int>(text);
   if (!number || *number < least || *number > most)
@@ -66,9 +72,13 @@ const std::vector<TrainOption>& train_options() {
       {"checkpoints", word("checkpoints", &CheckpointRequest::method, {"none", "blocking", "async", "best"})},
       {"checkpoint-to", word("checkpoint-to", &CheckpointRequest::target, {"storage", "host", "neighbour"})},
       {"checkpoint-size",
-       [](Request& r, const Text& v) { r.checkpoint.size = parse_bytes(v, "--checkpoint-size"); }},
+       [](Request& r, const Text& v) {
+         r.checkpoint.size = positive(parse_bytes(v, "--checkpoint-size"), v);
+       }},
       {"storage-rate",
-       [](Request& r, const Text& v) { r.checkpoint.storage_rate = parse_bytes_per_second(v, "rate"); }},
+       [](Request& r, const Text& v) {
+         r.checkpoint.storage_rate = positive(parse_bytes_per_second(v, "rate"), v);
+       }},
       {"checkpoint-stop",
        [](Request& r, const Text& v) { r.checkpoint.stop = parse_seconds(v, "--checkpoint-stop"); }},
       {"checkpoint-slowdown", [](Request& r, const Text& v) { r.checkpoint.slowdown = fraction_of(v); }},
