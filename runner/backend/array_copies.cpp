@@ -121,10 +121,10 @@ template <class Format>
 using InEights = NoEights;
 #endif
 
-/// Loops over numbers of 2 bytes: eight at once, the rest one by one. \tparam at_once false: all one by one
-template <class Format, bool at_once = true>
+/// Loops over numbers of 2 bytes: eight at once, the rest one by one.
+template <class Format>
 struct Loops {
-  static std::size_t eights(std::size_t count) { return at_once && kHasEight ? count - count % 8 : 0; }
+  static std::size_t eights(std::size_t count) { return kHasEight ? count - count % 8 : 0; }
   static void sum(void* result, const void* a, const void* b, std::size_t count) {
     auto* const to = static_cast<std::uint16_t*>(result);
     const auto *left = static_cast<const std::uint16_t*>(a), *right = static_cast<const std::uint16_t*>(b);
@@ -148,8 +148,7 @@ struct Loops {
 };
 
 template <class Format>
-constexpr TwoByteLoops kLoops{&Loops<Format>::sum, &Loops<Format, false>::sum, &Loops<Format>::round,
-                              &Loops<Format>::widen};
+constexpr TwoByteLoops kLoops{&Loops<Format>::sum, &Loops<Format>::round, &Loops<Format>::widen};
 
 }  // namespace
 

@@ -23,9 +23,7 @@ void add_scaled(const Array& into, const Array& from, double scale);
 /// element relative to float32 (0.78 to 0.90 ms): one third (0.54 to 0.59 ms); one by one with gloo's
 /// conversions 20 times (30 to 34 ms); gloo::sum<gloo::float16> 45 times (77 to 79 ms).
 struct TwoByteLoops {
-  using Sum = void (*)(void* result, const void* a, const void* b, std::size_t count);
-  Sum sum;           ///< result[i] = a[i] + b[i]
-  Sum sum_portable;  ///< the same one by one, on any CPU
+  void (*sum)(void* result, const void* a, const void* b, std::size_t count);  ///< result[i] = a[i] + b[i]
   void (*round)(void* to, const float* from, float scale, std::size_t count);  ///< to[i] = scale * from[i]
   void (*widen)(float* to, const void* from, float scale, std::size_t count);  ///< to[i] = scale * from[i]
 };

@@ -107,12 +107,6 @@ std::vector<int> SharedHost::take_ended(double now) {
   return ended;
 }
 
-double SharedHost::rate(int id) const {
-  for (const Running& one : running_)
-    if (one.id == id) return one.rate;
-  return 0.0;
-}
-
 Processors::Processors(Clock& clock, std::vector<int> cores, std::vector<int> cores_per_rank,
                        std::vector<std::size_t> machine, const SharingCost& sharing)
     : clock_(clock),

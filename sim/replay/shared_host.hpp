@@ -56,8 +56,6 @@ class SharedHost {
   [[nodiscard]] std::optional<double> next_end() const;
   /// Removes the jobs that end at or before `now`, in the order of their ids; the others speed up.
   std::vector<int> take_ended(double now);
-  /// Present rate of a job. \pre it runs
-  [[nodiscard]] double rate(int id) const;
 
  private:
   struct Running {

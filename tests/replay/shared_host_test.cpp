@@ -7,6 +7,8 @@
 namespace stepcast::shared_host_test {
 namespace {
 
+constexpr double kForever = std::numeric_limits<double>::infinity();
+
 Job compute(double seconds, int rank, double cores = 1.0, double memory = 0.0) {
   return {seconds, cores, memory, rank, false};
 }
@@ -30,27 +32,28 @@ TEST_CASE("a job alone takes its time exactly, and so do two on two cores") {
 TEST_CASE("three jobs on two cores run at 2/3 each, and faster when one has ended") {
   SharedHost host(2, {});
   for (const double seconds : {2.0, 4.0, 4.0}) host.add(compute(seconds, 0), 0.0);
-  CHECK(host.rate(0) == Approx(2.0 / 3.0));
   const std::vector<double> end = ends(host, 3);
-  CHECK(end[0] == Approx(3.0));
+  CHECK(end[0] == Approx(3.0));  // 2 s at 2/3
   CHECK(end[1] == Approx(5.0));  // 3 s at 2/3, then 2 s alone on a core
 }
 
 TEST_CASE("a thread that needs a fifth of a core gets it; two others divide the rest of two cores") {
   SharedHost host(2, {});
-  const int small = host.add(compute(1.0, 0, 0.2), 0.0);
-  const int large = host.add(compute(1.0, 1), 0.0);
-  host.add(compute(1.0, 2), 0.0);
-  CHECK(host.rate(small) == Approx(1.0));
-  CHECK(host.rate(large) == Approx(0.9));
+  host.add(compute(1.0, 0, 0.2), 0.0);
+  for (const int rank : {1, 2}) host.add(compute(0.9, rank), 0.0);
+  const std::vector<double> end = ends(host, 3);
+  CHECK(end[0] == Approx(1.0));
+  CHECK(end[1] == Approx(1.0));  // 0.9 s at 0.9
+  CHECK(end[2] == Approx(1.0));
 }
 
 TEST_CASE("a job of two threads next to one of one thread gets two of three shares") {
   SharedHost host(2, {});
-  const int two = host.add(compute(1.0, 0, 2.0), 0.0);
-  const int one = host.add(compute(1.0, 1), 0.0);
-  CHECK(host.rate(two) == Approx(2.0 / 3.0));
-  CHECK(host.rate(one) == Approx(2.0 / 3.0));
+  host.add(compute(1.0, 0, 2.0), 0.0);
+  host.add(compute(1.0, 1), 0.0);
+  const std::vector<double> end = ends(host, 2);
+  CHECK(end[0] == Approx(1.5));
+  CHECK(end[1] == Approx(1.5));
 }
 
 TEST_CASE("two jobs that stream 10 GB/s each from a memory that gives 15 run at 3/4") {
@@ -58,11 +61,12 @@ TEST_CASE("two jobs that stream 10 GB/s each from a memory that gives 15 run at 
   sharing.memory_bandwidth_one_bytes_per_s = 10e9;
   sharing.memory_bandwidth_all_bytes_per_s = 15e9;
   SharedHost host(4, sharing);
-  const int streams = host.add(compute(1.0, 0, 1.0, 10e9), 0.0);
-  host.add(compute(1.0, 1, 1.0, 25e9), 0.0);  // no core draws more than 10 GB/s
-  const int quiet = host.add(compute(1.0, 2, 1.0, 0.0), 0.0);
-  CHECK(host.rate(streams) == Approx(0.75));
-  CHECK(host.rate(quiet) == 1.0);
+  host.add(compute(0.9, 0, 1.0, 10e9), 0.0);
+  host.add(compute(2.0, 1, 1.0, 25e9), 0.0);  // no core draws more than 10 GB/s
+  host.add(compute(1.0, 2, 1.0, 0.0), 0.0);
+  const std::vector<double> end = ends(host, 3);
+  CHECK(end[0] == Approx(1.2));
+  CHECK(end[2] == 1.0);
 }
 
 TEST_CASE("compute slows down with concurrent compute or communication, communication does not") {
@@ -70,15 +74,16 @@ TEST_CASE("compute slows down with concurrent compute or communication, communic
   sharing.rate_beside_compute = 0.8;
   sharing.rate_beside_communication = 0.5;
   SharedHost host(8, sharing);
-  const int first = host.add(compute(1.0, 0), 0.0);
-  CHECK(host.rate(first) == 1.0);
-  host.add(compute(1.0, 0), 0.0);  // of the same rank
-  CHECK(host.rate(first) == 1.0);
-  host.add(compute(1.0, 1), 0.0);
-  CHECK(host.rate(first) == Approx(0.8));
-  const int reduction = host.add(communication(1.0, 0), 0.0);
-  CHECK(host.rate(first) == Approx(0.4));
-  CHECK(host.rate(reduction) == 1.0);
+  host.add(compute(1.0, 0), 0.0);
+  CHECK(*host.next_end() == 1.0);
+  host.add(compute(kForever, 0), 0.0);  // of the same rank
+  CHECK(*host.next_end() == 1.0);
+  host.add(compute(kForever, 1), 0.0);
+  CHECK(*host.next_end() == Approx(1.0 / 0.8));
+  host.add(communication(kForever, 0), 0.0);
+  CHECK(*host.next_end() == Approx(1.0 / 0.4));
+  host.add(communication(1.0, 0), 0.0);
+  CHECK(*host.next_end() == 1.0);
 }
 
 TEST_CASE("a job that is slowed for a while is late by what it missed") {
@@ -94,12 +99,10 @@ TEST_CASE(
     "a job without an end takes its share until it is removed: 1 s beside 0.2 cores for 0.5 s is 1.1 s") {
   SharedHost host(1, {});
   const int id = host.add(compute(1.0, 0), 0.0);
-  Job open = communication(std::numeric_limits<double>::infinity(), 0);
-  open.cores = 0.2;
+  const Job open = communication(kForever, 0, 0.2);
   const int other = host.add(open, 0.0);
-  CHECK(host.rate(id) == Approx(0.8));
+  CHECK(*host.next_end() == Approx(1.25));
   host.remove(other, 0.5);
-  CHECK(host.rate(id) == 1.0);
   CHECK(*host.next_end() == Approx(1.1));
   CHECK(host.take_ended(*host.next_end()) == std::vector<int>{id});
   host.add(open, 2.0);
