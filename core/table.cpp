@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstddef>
+#include <ranges>
 #include <utility>
 
 #include "core/text.hpp"
@@ -20,6 +22,12 @@ bool is_number(const std::string& cell) {
 void Table::add(std::vector<std::string> row) {
   row.resize(rows_.front().size());
   rows_.push_back(std::move(row));
+}
+
+void Table::drop_empty_columns() {
+  for (std::size_t c = rows_.front().size(); c-- > 0;)
+    if (std::ranges::all_of(rows_ | std::views::drop(1), [c](const auto& row) { return row[c].empty(); }))
+      for (auto& row : rows_) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
 }
 
 std::string Table::text() const {

@@ -13,6 +13,8 @@ class Table {
  public:
   explicit Table(const std::vector<std::string>& header) : rows_{header} {}
   void add(std::vector<std::string> row);
+  /// Removes columns that are empty in all rows but the header.
+  void drop_empty_columns();
   [[nodiscard]] std::string text() const;
 
  private:

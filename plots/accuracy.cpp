@@ -17,11 +17,11 @@ style::Panel panel_of(const std::string& title, const std::vector<const Case*>& 
   std::vector<std::string> rows;
   for (const Case* one : cases) {
     const Estimate& measured = *one->measured;
-    const double high = kMilli * std::max(measured.high, one->predicted->value);
+    const double high = kMilli * std::max(measured.high, *one->predicted);
     tallest = std::max(tallest, high);
     rows.push_back(
         style::row({rows.size() + 1, kMilli * measured.value, kMilli * measured.low, kMilli * measured.high,
-                    kMilli * one->predicted->value, style::cell(case_label(*one)),
+                    kMilli * *one->predicted, style::cell(case_label(*one)),
                     style::cell(signed_percent_text(one->relative_error())), high}));
   }
   const std::size_t block =

@@ -81,7 +81,7 @@ ExitCode run(const po::variables_map& values) {
   result.set.folds = int_option(values, "folds", 2, kMostFolds);
   result.forecast = forecast(result.set, asked_here(),
                              {.jobs = jobs_option(values), .seed = values["seed"].as<unsigned>()});
-  std::cout << set_text(result, true, flag_option(values, "every-row"));
+  std::cout << set_text(result, flag_option(values, "every-row") ? ShownRows::kEvery : ShownRows::kWorst);
   if (output.empty()) return ExitCode::kDone;
   const std::string name = text_option(values, "name");
   write_file(output, device_text(name.empty() ? like + "-fitted" : name, like, result),

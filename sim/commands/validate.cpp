@@ -4,9 +4,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <set>
-#include <utility>
 
 #include "core/file.hpp"
 #include "core/processes.hpp"
@@ -16,14 +14,12 @@
 #include "sim/commands/measured_output.hpp"
 #include "sim/commands/predict.hpp"
 #include "sim/evidence/measured_collectives.hpp"
-#include "sim/evidence/row_comparison.hpp"
 #include "sim/evidence/row_forecast.hpp"
 
 namespace stepcast {
 namespace {
 
-constexpr const char* kValidationSchema = "stepcast.validation/1";
-constexpr const char* kMeasuredSchema = "stepcast.measured/1";
+constexpr const char* kValidationSchema = "stepcast.validation/2";
 constexpr const char* kCollectives = "nccl_collectives";
 
 /// Help text of --case.
@@ -46,65 +42,6 @@ std::vector<RowSet> chosen_cases(const po::variables_map& values) {
   const auto found = std::ranges::find(cases, id, &RowSet::id);
   if (found != cases.end()) return {std::move(*found)};
   throw UsageError("--case: {}", unknown_name("case", id, transformed(cases, &RowSet::id)));
-}
-
-/// `8529 | 4210 | 4210 | 4399`: one value per rank.
-std::string listed(const std::vector<double>& numbers) { return range_text({numbers, numbers, numbers}); }
-
-/// `753.8  (747.7 to 753.8)`
-std::string with_range(const PredictedValue& value) {
-  const std::string ranges = range_text(value), central = listed(value.central);
-  return ranges == central ? central : fmt::format("{}  ({})", central, ranges);
-}
-
-/// A measured quantity, or its blind forecast.
-std::string text_of(const nlohmann::json& values, const std::string& quantity) {
-  if (!values.contains(quantity)) return "-";
-  return listed(values[quantity].is_array() ? values[quantity].get<std::vector<double>>()
-                                            : std::vector{values[quantity].get<double>()});
-}
-
-/// Whether `--details` prints a quantity: a row contains it, or it is the step.
-bool shown(const RowSet& set, const std::string& quantity) {
-  return quantity == "step_time_s" || std::ranges::any_of(set.rows, [&](const Row& row) {
-           return row.measured.contains(quantity) || row.blind.contains(quantity);
-         });
-}
-
-void print_quantities(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
-  Table table({"row", "quantity", "measured", "predicted", "error", "blind forecast"});
-  for (const auto [i, row] : enumerated(set.rows)) {
-    std::string name = row.name + (row.role == RowRole::kFit ? " [fitted]" : "");
-    for (const RowQuantity& quantity : kRowQuantities) {
-      const auto found = forecast.rows[i].values.find(quantity.name);
-      if (found == forecast.rows[i].values.end() || !shown(set, quantity.name)) continue;
-      table.add({std::exchange(name, ""), quantity.name, text_of(json_of(row.measured), quantity.name),
-                 with_range(found->second), error_text(relative_error(row, quantity.name, found->second)),
-                 text_of(row.blind, quantity.name)});
-    }
-    if (const auto all = error_of_all_ranks(row, comparisons[i]))
-      table.add({"", "  of all ranks' mean", "", "", error_text(all), ""});
-  }
-  std::cout << table.text() << '\n';
-}
-
-void print_details(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
-  std::cout << fmt::format("{}\n{} ({})\n\n", set.id(), set.title, set.source);
-  print_quantities(set, forecast, comparisons);
-  for (const std::string& line : assumptions(set, forecast)) std::cout << "assumed: " << line << '\n';
-  for (const std::string& line : forecast.unidentified)  // one line per value of what stays open
-    std::cout << std::regex_replace(line, std::regex("; with "), "\n    with ") << '\n';
-  for (const std::string& line : verdict(comparisons, set.limits)) std::cout << line << '\n';
-  std::cout << '\n';
-}
-
-/// Every row of every case, by the quantity that it is judged by.
-void print_all(const std::vector<Case>& rows) {
-  std::cout << cases_text(rows,
-                          {"case", "row", "quantity", "measured", "predicted", "error", "blind forecast",
-                           "copy fit row", "ideal scaling", "alpha-beta", "counts as"})
-            << '\n'
-            << to_text(summarize(rows)) << '\n';
 }
 
 std::string evidence_file(const std::string& name) {
@@ -134,7 +71,10 @@ nlohmann::json validated_set(const std::string& id, const po::variables_map& val
   }
   SetResult result{read_rows(measured_path(id), table), {}};
   result.forecast = forecast(result.set, asked_here(), {.jobs = jobs, .seed = values["seed"].as<unsigned>()});
-  return {{"text", set_text(result, is_single(values), flag_option(values, "every-row"))},
+  const ShownRows shown = !is_single(values)                 ? ShownRows::kNone
+                          : flag_option(values, "every-row") ? ShownRows::kEvery
+                                                             : ShownRows::kWorst;
+  return {{"text", set_text(result, shown)},
           {"accuracy", accuracy_of(result.set, result.forecast)},
           {"set", json_of(result.set, result.forecast)}};
 }
@@ -200,7 +140,7 @@ ExitCode run_measured(const po::variables_map& values) {
     all["lineage"].push_back(make_ancestor("measured rows", measured_path(accuracy.back().set)));
   }
   if (!json && !single) std::cout << accuracy_text(accuracy);
-  write_json_output(values, kMeasuredSchema, std::move(all));
+  write_json_output(values, kValidationSchema, std::move(all));
   return check_accuracy(accuracy, values);
 }
 
@@ -241,28 +181,32 @@ void refuse_others(const po::variables_map& values) {
                                   : "without --measured or --tables");
 }
 
+/// Validates the published sets; their rows are summarised together.
+ExitCode run_published(const po::variables_map& values) {
+  const bool json = flag_option(values, "json"), details = flag_option(values, "details");
+  nlohmann::json output{{"sets", nlohmann::json::array()}, {"lineage", nlohmann::json::array()}};
+  SetResult all{{.path = "published", .title = "published runs"}, {}};
+  const AskPrediction ask = asked_here();
+  for (RowSet& set : chosen_cases(values)) {
+    const SetResult one{set, forecast(set, ask)};
+    if (details && !json) std::cout << set_text(one, ShownRows::kDetailed);
+    output["sets"].push_back(json_of(one.set, one.forecast));
+    output["lineage"].push_back(make_ancestor("published rows", set.path));
+    for (Row& row : set.rows) row.part = set.id();
+    all.set.rows.insert(all.set.rows.end(), set.rows.begin(), set.rows.end());
+    all.forecast.rows.insert(all.forecast.rows.end(), one.forecast.rows.begin(), one.forecast.rows.end());
+  }
+  if (!json) std::cout << rows_text(all, ShownRows::kEvery) << '\n' << summary_text(all);
+  output["accuracy"].push_back(accuracy_of(all.set, all.forecast));
+  write_json_output(values, kValidationSchema, std::move(output));
+  return ExitCode::kDone;
+}
+
 ExitCode run(const po::variables_map& values) {
   refuse_others(values);
   check_output(values);
   if (values.count("tables") != 0) return run_tables(values);
-  if (values.count("measured") != 0) return run_measured(values);
-  const bool json = flag_option(values, "json");
-  const std::vector<RowSet> cases = chosen_cases(values);
-  nlohmann::json all{{"cases", nlohmann::json::array()}, {"lineage", nlohmann::json::array()}};
-  std::vector<Case> rows;
-  const AskPrediction ask = asked_here();
-  for (const RowSet& one : cases) {
-    const SetForecast found = forecast(one, ask);
-    const std::vector<Case> comparisons = compare_rows(one, found);
-    all["cases"].push_back(case_json(one, found, comparisons));
-    all["lineage"].push_back(make_ancestor("published case", one.path));
-    if (flag_option(values, "details") && !json) print_details(one, found, comparisons);
-    rows.insert(rows.end(), comparisons.begin(), comparisons.end());
-  }
-  if (!json) print_all(rows);
-  all["summary"] = summary_json(summarize(rows));
-  write_json_output(values, kValidationSchema, std::move(all));
-  return ExitCode::kDone;
+  return values.count("measured") != 0 ? run_measured(values) : run_published(values);
 }
 
 const Registration<Command> kValidate{commands(), "validate", {.declare = declare, .run = run}, 22};

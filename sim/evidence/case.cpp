@@ -34,8 +34,8 @@ Speedup speedup_over(const Case& scaled, const Case& single, bool strong) {
     const double work = batches * single.measured->value;
     speedup.measured = {work / time->value, work / time->high, work / time->low};
   }
-  if (scaled.predicted && single.predicted && single.predicted->value > 0.0)
-    speedup.predicted = batches * single.predicted->value / scaled.predicted->value;
+  if (scaled.predicted && single.predicted && *single.predicted > 0.0)
+    speedup.predicted = batches * *single.predicted / *scaled.predicted;
   return speedup;
 }
 
@@ -75,7 +75,7 @@ Estimate estimate_of(const std::vector<double>& values) {
 
 std::optional<double> Case::error_at_equal_speed() const {
   if (!has_error() || !measured_at_equal_speed) return std::nullopt;
-  return predicted->value / measured_at_equal_speed->value - 1.0;
+  return *predicted / measured_at_equal_speed->value - 1.0;
 }
 
 std::optional<double> Case::error_of(double value) const {
@@ -86,7 +86,7 @@ std::optional<double> Case::error_over_exposed() const {
   const auto exposed = std::ranges::find(phases, "exposed_communication", &PhaseError::name);
   if (!has_error() || exposed == phases.end() || exposed->measured_s < kMinExposedFraction * measured->value)
     return std::nullopt;
-  return (predicted->value - measured->value) / exposed->measured_s;
+  return (*predicted - measured->value) / exposed->measured_s;
 }
 
 bool Case::within(double bar) const { return std::abs(relative_error()) <= bar || inside_launch_range(); }
@@ -94,10 +94,6 @@ bool Case::within(double bar) const { return std::abs(relative_error()) <= bar |
 std::string label_of(const Configuration& configuration) {
   const int parts = configuration.micro_batches;
   return configuration.label + (parts > 1 ? ", " + std::to_string(parts) + " micro-batches" : "");
-}
-
-std::string describe(const Case& one) {
-  return one.source.empty() ? describe(one.configuration) : one.source + " " + one.name;
 }
 
 std::map<std::string, double> better_trivial_predictors(const Case& one) {
@@ -109,17 +105,17 @@ std::map<std::string, double> better_trivial_predictors(const Case& one) {
   return better;
 }
 
-Accuracy accuracy_of(const std::vector<Case>& cases, const std::function<bool(const Case&)>& counted) {
+Accuracy accuracy_of(const std::vector<Case>& cases) {
   struct Compared {
     std::vector<ForecastError> trivial, ours;
   };
   std::vector<ForecastError> all;
   std::map<std::string, Compared> by_predictor;
   for (const Case& one : cases) {
-    if (!one.has_error() || !counted(one)) continue;
-    all.push_back({one.relative_error(), describe(one)});
+    if (!one.has_error()) continue;
+    all.push_back({one.relative_error(), describe(one.configuration)});
     for (const auto& [name, value] : one.trivial) {
-      by_predictor[name].trivial.push_back({*one.error_of(value), describe(one)});
+      by_predictor[name].trivial.push_back({*one.error_of(value), describe(one.configuration)});
       by_predictor[name].ours.push_back(all.back());
     }
   }
@@ -132,7 +128,7 @@ Accuracy accuracy_of(const std::vector<Case>& cases, const std::function<bool(co
 Errors errors_by(const std::vector<Case>& cases, std::optional<double> (Case::*error_of)() const) {
   std::vector<ForecastError> errors;
   for (const Case& one : cases)
-    if (const auto error = (one.*error_of)()) errors.push_back({*error, describe(one)});
+    if (const auto error = (one.*error_of)()) errors.push_back({*error, describe(one.configuration)});
   return summary_of(errors);
 }
 

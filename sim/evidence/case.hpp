@@ -1,23 +1,20 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/enum_table.hpp"
 #include "records/machine_state.hpp"
 #include "records/result.hpp"
 #include "sim/evidence/errors.hpp"
 
-/// A case: a measured training step next to its forecast, with errors and baselines. Own runs, virtual
-/// clusters and published rows are all cases.
+/// A case: a measured training step next to its forecast, with errors and baselines. Own runs and virtual
+/// clusters are cases.
 namespace stepcast {
 
-/// A number with a range: over launches, or over what assumptions leave open.
+/// A number with a range over launches.
 struct Estimate {
   double value = 0.0, low = 0.0, high = 0.0;
 };
@@ -46,25 +43,11 @@ struct MemoryError {
   [[nodiscard]] double relative_error() const { return predicted_bytes / measured_bytes - 1.0; }
 };
 
-/// Role of a case in summaries.
-enum class CaseRole : std::uint8_t {
-  kJudged,    ///< predicted and measured
-  kRepeated,  ///< likewise, but it differs from a fitted case only in the cores of its host
-  kWithheld,  ///< predicted, no measurement here
-  kFitted,    ///< parameters were fitted to it
-};
-inline constexpr auto kCaseRoles =
-    enum_names<CaseRole>("predicted", "repeats a fit row", "withheld", "fitted");
-
 struct Case {
   Configuration configuration{};
-  std::string name{};                    ///< identifies it: strategy with options, `fsdp x4`
-  std::string source{};                  ///< set of a published row; empty: a training
-  std::string quantity = "step_time_s";  ///< that it is judged by
-  CaseRole role = CaseRole::kJudged;
-  std::optional<Estimate> measured{};       ///< median, fastest and slowest launch
-  std::optional<Estimate> predicted{};      ///< with what assumptions leave open
-  std::optional<Estimate> blind{};          ///< forecast before the measurement was known
+  std::string name{};                       ///< identifies it: strategy with options, `fsdp x4`
+  std::optional<Estimate> measured{};       ///< step: median, fastest and slowest launch
+  std::optional<double> predicted{};        ///< step
   std::map<std::string, double> trivial{};  ///< by name, see trivial.hpp
   std::vector<PhaseError> phases{};
   std::vector<MemoryError> memory{};  ///< one per rank that both files contain
@@ -80,7 +63,7 @@ struct Case {
   /// True if it is measured and predicted.
   [[nodiscard]] bool has_error() const { return measured && predicted && measured->value > 0.0; }
   /// predicted / measured - 1. \pre has_error()
-  [[nodiscard]] double relative_error() const { return predicted->value / measured->value - 1.0; }
+  [[nodiscard]] double relative_error() const { return *predicted / measured->value - 1.0; }
   /// predicted / measured_at_equal_speed - 1. None without one of them.
   [[nodiscard]] std::optional<double> error_at_equal_speed() const;
   /// (predicted - measured) / measured exposed communication, which replayed compute cannot dilute. Exposed
@@ -92,7 +75,7 @@ struct Case {
   [[nodiscard]] std::optional<double> error_of(double value) const;
   /// True if some launch took longer than predicted and some less. \pre has_error()
   [[nodiscard]] bool inside_launch_range() const {
-    return measured->low <= predicted->value && predicted->value <= measured->high;
+    return measured->low <= *predicted && *predicted <= measured->high;
   }
   /// At most `bar` off, or inside the range of the launches.
   [[nodiscard]] bool within(double bar) const;
@@ -102,8 +85,6 @@ struct Case {
 std::string describe(const Configuration& configuration);
 /// Label that separates cases of one model, batch and world size: `pipeline, split 3-1, 4 micro-batches`.
 std::string label_of(const Configuration& configuration);
-/// A published row by its source and name, a training by its configuration.
-std::string describe(const Case& one);
 
 /// Baselines that came closer to the measurement than the prediction, with signed errors.
 std::map<std::string, double> better_trivial_predictors(const Case& one);
@@ -119,10 +100,8 @@ struct Accuracy {
   std::map<std::string, TrivialAccuracy> trivial;
 };
 
-/// Accuracy over the cases that have an error and are `counted`. All 0 without one.
-Accuracy accuracy_of(
-    const std::vector<Case>& cases,
-    const std::function<bool(const Case&)>& counted = [](const Case&) { return true; });
+/// Accuracy over the cases that have an error. All 0 without one.
+Accuracy accuracy_of(const std::vector<Case>& cases);
 
 /// Errors of the cases that have one. \param error_of Case::error_at_equal_speed or Case::error_over_exposed
 Errors errors_by(const std::vector<Case>& cases, std::optional<double> (Case::*error_of)() const);
@@ -154,18 +133,16 @@ std::vector<Speedup> speedups(const std::vector<Case>& cases);
 /// The cases with an error, the largest first.
 std::vector<Case> worst_first(std::vector<Case> cases);
 
-/// A table for people, one row per case. Columns: `case`, `row`, `model`, `strategy`, `ranks`, `batch`,
-/// `threads`, `compute`, `cluster`, `quantity`, `measured`, `launches`, `low`, `high`,
-/// `predicted`, `error`, `at equal speed` (speed-normalised error), `over exposed` (error over exposed
-/// communication), `blind forecast`, `in range`, `better trivial predictors`, `counts as`, and every baseline
-/// by its title. \pre known columns
+/// A table for people, one row per case. Columns: `model`, `strategy`, `ranks`, `batch`, `threads`,
+/// `measured`, `launches`, `low`, `high`, `predicted`, `error`, `at equal speed` (speed-normalised error),
+/// `over exposed` (error over exposed communication), `in range`, `better trivial predictors`.
+/// \pre known columns
 std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns);
 /// One line each: all errors, those of the baselines, speed-normalised and over exposed communication.
 std::string errors_text(const std::vector<Case>& cases);
 
-/// The same with `trivial`: by name, and `median_of_predictions_over_same_cases` beside.
-nlohmann::json accuracy_json(const Accuracy& accuracy);
-/// Accuracy of all cases; with `at_equal_speed`, `machine_verdict` and `over_exposed_communication` if known.
+/// Errors of all cases; with `trivial` by name, and `median_of_predictions_over_same_cases` beside; with
+/// `at_equal_speed`, `machine_verdict` and `over_exposed_communication` if known.
 nlohmann::json accuracy_json(const std::vector<Case>& cases);
 
 void to_json(nlohmann::json& json, const Case& one);

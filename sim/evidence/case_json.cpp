@@ -75,24 +75,17 @@ Json pair_json(const EnginePair& pair) {
 }  // namespace
 
 void to_json(Json& json, const Case& one) {
-  json = {{"quantity", one.quantity},
-          {"standing", row_of(kCaseRoles, one.role).name},
-          {"relative_error", nullptr},
-          {"trivial", Json::object()}};
+  json = {{"relative_error", nullptr}, {"trivial", Json::object()}};
   const auto better = better_trivial_predictors(one);
   for (const auto& [name, value] : one.trivial) {
-    Json& trivial = json["trivial"][name] = {{one.quantity, value}, {"better", better.contains(name)}};
+    Json& trivial = json["trivial"][name] = {{"step_time_s", value}, {"better", better.contains(name)}};
     if (const auto error = one.error_of(value)) trivial["relative_error"] = *error;
   }
   if (one.measured)
-    json.update({{"measured_" + one.quantity, one.measured->value},
+    json.update({{"measured_step_time_s", one.measured->value},
                  {"measured_low_s", one.measured->low},
                  {"measured_high_s", one.measured->high}});
-  if (one.predicted) json["predicted_" + one.quantity] = one.predicted->value;
-  if (one.blind) {
-    json["blind_" + one.quantity] = one.blind->value;
-    if (const auto error = one.error_of(one.blind->value)) json["blind_relative_error"] = *error;
-  }
+  if (one.predicted) json["predicted_step_time_s"] = *one.predicted;
   if (one.has_error())
     json.update(
         {{"relative_error", one.relative_error()}, {"inside_launch_range", one.inside_launch_range()}});
@@ -101,28 +94,24 @@ void to_json(Json& json, const Case& one) {
                  {"relative_error_at_equal_speed", *error}});
   if (const auto error = one.error_over_exposed()) json["error_over_exposed_communication"] = *error;
   if (!one.machines.empty()) json["machine"] = one.machines;
-  if (one.source.empty()) add_training(json, one);
+  add_training(json, one);
 }
 
-Json accuracy_json(const Accuracy& accuracy) {
+Json accuracy_json(const std::vector<Case>& cases) {
+  const Accuracy accuracy = accuracy_of(cases);
   Json json = errors_json(accuracy.errors);
   json["trivial"] = Json::object();
   for (const auto& [name, trivial] : accuracy.trivial) {
     json["trivial"][name] = errors_json(trivial.errors);
     json["trivial"][name]["median_of_predictions_over_same_cases"] = trivial.predictions;
   }
-  return json;
-}
-
-Json accuracy_json(const std::vector<Case>& cases) {
-  Json json = accuracy_json(accuracy_of(cases));
   if (const std::string verdict = machine_verdict(cases); !verdict.empty())
     json.update({{"at_equal_speed", errors_json(errors_by(cases, &Case::error_at_equal_speed))},
                  {"machine_verdict", verdict}});
   if (const Errors errors = errors_by(cases, &Case::error_over_exposed); errors.count > 0) {
     Json& exposed = json["over_exposed_communication"] = errors_json(errors);
     exposed["least_exposed_part"] = Case::kMinExposedFraction;
-    exposed["cases_without"] = accuracy_of(cases).errors.count - errors.count;
+    exposed["cases_without"] = accuracy.errors.count - errors.count;
   }
   return json;
 }

@@ -1,31 +1,13 @@
 #include <cmath>
+#include <functional>
 
 #include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 #include "sim/evidence/compare.hpp"
-#include "sim/evidence/trivial.hpp"
 
 namespace stepcast {
 namespace {
-
-/// A training's time with its unit; of a published row the number as sources print it.
-std::string value_text(const Case& one, double value) {
-  return one.source.empty() ? to_text(Seconds(value)) : short_number(value);
-}
-
-std::string estimate_text(const Case& one, const std::optional<Estimate>& estimate) {
-  if (!estimate) return "-";
-  const std::string low = value_text(one, estimate->low), high = value_text(one, estimate->high);
-  const std::string value = value_text(one, estimate->value);
-  return low == high && low == value ? value : fmt::format("{}  ({} to {})", value, low, high);
-}
-
-/// `1.264  (0.799 to 1.506), -9.9 %`
-std::string blind_text(const Case& one) {
-  const auto error = one.blind ? one.error_of(one.blind->value) : std::nullopt;
-  return estimate_text(one, one.blind) + (error ? ", " + signed_percent_text(*error) : "");
-}
 
 std::string better_text(const Case& one) {
   return joined(transformed(better_trivial_predictors(one), [](const auto& better) {
@@ -33,58 +15,32 @@ std::string better_text(const Case& one) {
   }));
 }
 
-/// `1.745 (+15.9 %)`
-std::string trivial_text(const Case& one, const char* predictor) {
-  const auto found = one.trivial.find(predictor);
-  if (found == one.trivial.end()) return "-";
-  const auto error = one.error_of(found->second);
-  return value_text(one, found->second) + (error ? " (" + signed_percent_text(*error) + ")" : "");
-}
-
 std::string measured_text(const Case& one, double Estimate::*part) {
-  return one.measured ? value_text(one, (*one.measured).*part) : "-";
-}
-
-/// Shortens names that are whole sentences.
-std::string shortened_name(const std::string& name) {
-  constexpr std::size_t kMost = 44;
-  return name.size() <= kMost ? name : name.substr(0, kMost - 3) + "...";
+  return one.measured ? to_text(Seconds((*one.measured).*part)) : "-";
 }
 
 using Cell = std::function<std::string(const Case&)>;
 
 const std::map<std::string, Cell>& known_columns() {
-  static const std::map<std::string, Cell> columns = [] {
-    std::map<std::string, Cell> all{
-        {"case", [](const Case& one) { return one.source; }},
-        {"row", [](const Case& one) { return shortened_name(one.name); }},
-        {"model", [](const Case& one) { return one.configuration.model; }},
-        {"strategy", [](const Case& one) { return one.name; }},
-        {"ranks", [](const Case& one) { return std::to_string(one.configuration.world_size); }},
-        {"batch", [](const Case& one) { return std::to_string(one.configuration.batch); }},
-        {"threads", [](const Case& one) { return std::to_string(one.configuration.threads); }},
-        {"compute", [](const Case& one) { return one.configuration.compute; }},
-        {"cluster", [](const Case& one) { return one.configuration.cluster; }},
-        {"quantity", [](const Case& one) { return one.quantity; }},
-        {"measured", [](const Case& one) { return measured_text(one, &Estimate::value); }},
-        {"launches", [](const Case& one) { return std::to_string(one.launches.size()); }},
-        {"low", [](const Case& one) { return measured_text(one, &Estimate::low); }},
-        {"high", [](const Case& one) { return measured_text(one, &Estimate::high); }},
-        {"predicted", [](const Case& one) { return estimate_text(one, one.predicted); }},
-        {"blind forecast", blind_text},
-        {"error",
-         [](const Case& one) { return one.has_error() ? signed_percent_text(one.relative_error()) : "-"; }},
-        {"at equal speed", [](const Case& one) { return error_text(one.error_at_equal_speed()); }},
-        {"over exposed", [](const Case& one) { return error_text(one.error_over_exposed()); }},
-        {"in range",
-         [](const Case& one) { return one.has_error() && one.inside_launch_range() ? "yes" : "no"; }},
-        {"better trivial predictors", better_text},
-        {"counts as", [](const Case& one) { return row_of(kCaseRoles, one.role).name; }}};
-    for (const TrivialPredictor& predictor : kTrivialPredictors)
-      all.emplace(predictor.title,
-                  [name = predictor.name](const Case& one) { return trivial_text(one, name); });
-    return all;
-  }();
+  static const std::map<std::string, Cell> columns{
+      {"model", [](const Case& one) { return one.configuration.model; }},
+      {"strategy", [](const Case& one) { return one.name; }},
+      {"ranks", [](const Case& one) { return std::to_string(one.configuration.world_size); }},
+      {"batch", [](const Case& one) { return std::to_string(one.configuration.batch); }},
+      {"threads", [](const Case& one) { return std::to_string(one.configuration.threads); }},
+      {"measured", [](const Case& one) { return measured_text(one, &Estimate::value); }},
+      {"launches", [](const Case& one) { return std::to_string(one.launches.size()); }},
+      {"low", [](const Case& one) { return measured_text(one, &Estimate::low); }},
+      {"high", [](const Case& one) { return measured_text(one, &Estimate::high); }},
+      {"predicted",
+       [](const Case& one) { return one.predicted ? to_text(Seconds(*one.predicted)) : std::string("-"); }},
+      {"error",
+       [](const Case& one) { return one.has_error() ? signed_percent_text(one.relative_error()) : "-"; }},
+      {"at equal speed", [](const Case& one) { return error_text(one.error_at_equal_speed()); }},
+      {"over exposed", [](const Case& one) { return error_text(one.error_over_exposed()); }},
+      {"in range",
+       [](const Case& one) { return one.has_error() && one.inside_launch_range() ? "yes" : "no"; }},
+      {"better trivial predictors", better_text}};
   return columns;
 }
 
@@ -131,7 +87,7 @@ std::string memory_text(const std::vector<Case>& cases) {
   if (worst == nullptr) return "";
   return fmt::format("peak memory: worst error {} over {} (rank {} of {} with {})\n",
                      signed_percent_text(worst->relative_error()), counted(ranks, "rank"), worst->rank,
-                     describe(*where), to_text(Bytes(worst->measured_bytes)));
+                     describe(where->configuration), to_text(Bytes(worst->measured_bytes)));
 }
 
 std::string phases_text(const std::vector<Case>& cases) {
@@ -192,14 +148,8 @@ std::vector<std::string> compared_columns(const std::vector<Case>& cases) {
 
 std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns) {
   Table table(columns);
-  std::string last;
-  for (const Case& one : cases) {
-    std::vector<std::string> row;
-    for (const std::string& column : columns)
-      row.push_back(column == "case" && one.source == last ? "" : known_columns().at(column)(one));
-    last = one.source;
-    table.add(std::move(row));
-  }
+  for (const Case& one : cases)
+    table.add(transformed(columns, [&](const auto& column) { return known_columns().at(column)(one); }));
   return table.text();
 }
 

@@ -106,7 +106,7 @@ void add_errors(Case& one) {
   one.measured =
       over_launches(one, [](const Result& launch) { return std::optional(launch.median_step_time_s()); });
   if (!one.prediction) return;
-  one.predicted = estimate_of({one.prediction->result.median_step_time_s()});
+  one.predicted = one.prediction->result.median_step_time_s();
   one.trivial = one.prediction->result.forecast.baseline_step_time_s;
   add_phases(one);
   add_memory(one);

@@ -6,6 +6,8 @@
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
+#include "core/table.hpp"
+#include "core/units.hpp"
 
 namespace stepcast {
 namespace {
@@ -40,6 +42,11 @@ void add_memory(const Result& result, RowValues& values) {
     if (const double most = largest_of(result.memory, bytes); most > 0.0) values[name] = {most};
 }
 
+std::string value_text(const std::string& quantity, double value) {
+  if (quantity == kStepTime) return to_text(Seconds(value));
+  return quantity.ends_with("_bytes") ? to_text(Bytes(value)) : short_number(value);
+}
+
 }  // namespace
 
 const RowQuantity& quantity_named(const std::string& name) {
@@ -62,6 +69,19 @@ nlohmann::json json_of(const RowValues& values) {
   for (const auto& [quantity, numbers] : values)
     json[quantity] = numbers.size() == 1 ? nlohmann::json(numbers.front()) : nlohmann::json(numbers);
   return json;
+}
+
+std::string values_text(const std::string& quantity, const std::vector<double>& values) {
+  return joined(transformed(values, [&](double value) { return value_text(quantity, value); }), " | ");
+}
+
+std::string range_text(const std::string& quantity, const PredictedValue& value) {
+  std::vector<std::string> ranges;
+  for (std::size_t i = 0; i < value.low.size(); ++i) {
+    const std::string low = value_text(quantity, value.low[i]), high = value_text(quantity, value.high[i]);
+    ranges.push_back(low == high ? low : low + " to " + high);
+  }
+  return joined(ranges, " | ");
 }
 
 double highest_peak_bytes(const Result& result) { return largest_of(result.memory, &MemoryUse::peak_bytes); }

@@ -65,6 +65,17 @@ RowValues row_values(const Result& result, const RowScope& scope);
 /// By quantity a number, or a list of several values.
 nlohmann::json json_of(const RowValues& values);
 
+/// Values of a quantity, one per rank with ` | ` between: `9.84 s`, `10127 | 9805`. Steps and memory have a
+/// unit; the names of other quantities contain it.
+std::string values_text(const std::string& quantity, const std::vector<double>& values);
+
+/// The most probable forecast and its range; one value, or one per rank.
+struct PredictedValue {
+  std::vector<double> central, low, high;
+};
+/// `748.5 to 752.1`, or `748.5` if both look alike; one per rank with ` | ` between.
+std::string range_text(const std::string& quantity, const PredictedValue& value);
+
 /// Maximum of the ranks' peak memory; 0 if the Result contains no memory.
 double highest_peak_bytes(const Result& result);
 /// Mean over the ranks of one part of the step; none without breakdowns.

@@ -18,10 +18,9 @@
 namespace stepcast {
 namespace {
 
-constexpr double kNotDetermined = 0.8;  // posterior over prior standard deviation
-constexpr std::size_t kPolished = 3;    // best combinations of choices that are polished before one is taken
-constexpr std::size_t kMostNamed = 6;   // values of a choice that are listed one by one
-constexpr double kSlopeStep = 0.1;      // standard deviations
+constexpr std::size_t kPolished = 3;   // best combinations of choices that are polished before one is taken
+constexpr std::size_t kMostNamed = 6;  // values of a choice that are listed one by one
+constexpr double kSlopeStep = 0.1;     // standard deviations
 constexpr int kDescents = 2;
 
 using Rows = std::vector<std::size_t>;
@@ -72,6 +71,8 @@ struct SetFit {
     if (set.table) {
       add_table_baselines(set, rows, result);
       add_defaults(rows, result);
+    } else {
+      add_file_baselines(set, result);
     }
     result.forecasts = model.forecasts();
     return result;
@@ -111,6 +112,10 @@ struct SetFit {
   void fill(const Rows& rows, const Assignment& parameters, SetForecast& result, int fold = -1) {
     const auto values = model.at(rows, parameters);
     for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Row& asked = set.rows[rows[i]];
+      if (!set.table && !values[i]->contains(asked.leading()))
+        throw InputError("{}: the forecast has no '{}' to compare with; it has {}", asked.where,
+                         asked.leading(), joined(names_of(*values[i])));
       RowForecast& row = result.rows[rows[i]];
       row.fold = fold;
       for (const auto& [quantity, numbers] : *values[i]) row.values[quantity] = {numbers, numbers, numbers};
@@ -120,7 +125,8 @@ struct SetFit {
   void add_defaults(const Rows& rows, SetForecast& result) {
     const auto values = model.at(rows, Assignment());
     for (std::size_t i = 0; i < rows.size(); ++i)
-      if (const auto found = values[i]->find(kStepTime); found != values[i]->end())
+      if (const auto found = values[i]->find(kStepTime);
+          found != values[i]->end() && set.rows[rows[i]].leading() == kStepTime)
         result.rows[rows[i]].baselines["defaults"] = mean_of(found->second);
   }
 
@@ -255,11 +261,6 @@ struct SetFit {
         for (double& high : value.high) high *= factor;
       }
     }
-    for (const FittedParameter& one : result.parameters)
-      if (one.left > kNotDetermined)
-        result.unidentified.push_back(fmt::format("not determined by the rows to fit: {}, {} to {} {} ({})",
-                                                  one.name, short_number(one.low), short_number(one.high),
-                                                  one.unit, one.source));
     for (std::size_t c = 0; c < set.open.size(); ++c)
       if (std::string line = effect_of(c, accepted, each); !line.empty())
         result.unidentified.push_back(std::move(line));
@@ -350,7 +351,7 @@ struct SetFit {
           high = std::max(high, mean_of(each[i][row].at(quantity).high));
         }
         text += fmt::format("{}{} {} ({})", text.back() == ':' ? " " : " | ", set.rows[row].name,
-                            range_text({{low}, {low}, {high}}), quantity);
+                            range_text(quantity, {{low}, {low}, {high}}), quantity);
       }
     }
     return text;
@@ -376,31 +377,14 @@ std::optional<double> relative_error(const Row& row, const std::string& quantity
   return measured ? std::optional(mean_of(value.central) / *measured - 1.0) : std::nullopt;
 }
 
-std::string range_text(const PredictedValue& value) {
-  std::string text;
-  for (std::size_t i = 0; i < value.low.size(); ++i) {
-    const std::string low = short_number(value.low[i]), high = short_number(value.high[i]);
-    text.append(i == 0 ? "" : " | ").append(low);
-    if (low != high) text.append(" to ").append(high);
-  }
-  return text;
-}
-
 std::vector<std::string> assumptions(const RowSet& set, const SetForecast& forecast) {
   std::vector<std::string> lines;
-  for (const auto [j, one] : enumerated(forecast.parameters)) {
-    if (one.left > kNotDetermined) continue;
-    const FreeParameter& before = set.free[j];
-    lines.push_back(fmt::format("fitted: {} {} {} ({} to {} {}; before any row {} to {}: {})", one.name,
-                                short_number(one.value), one.unit, short_number(one.low),
-                                short_number(one.high), one.unit, short_number(before.low),
-                                short_number(before.high), one.source));
-  }
   for (const OpenChoice& open : set.open)
     if (const auto found = forecast.chosen.find(open.name); found != forecast.chosen.end())
       lines.push_back(fmt::format("chosen: {} {} ({})", found->first, found->second, open.source));
-  lines.push_back(fmt::format("measurements have a standard deviation of {}: {}",
-                              percent_text(set.uncertainty.sigma), set.uncertainty.because));
+  if (!forecast.parameters.empty())
+    lines.push_back(fmt::format("measurements have a standard deviation of {}: {}",
+                                percent_text(set.uncertainty.sigma), set.uncertainty.because));
   for (const Row& row : set.rows)
     if (row.uncertainty.sigma > 0.0)
       lines.push_back(fmt::format("{} has one of {}: {}", row.name, percent_text(row.uncertainty.sigma),

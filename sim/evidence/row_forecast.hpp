@@ -15,16 +15,10 @@ namespace stepcast {
 /// \param brief step, memory and breakdown alone
 using AskPrediction = std::function<Result(const std::vector<std::string>& words, bool brief)>;
 
-/// The most probable forecast and its range; one value, or one per rank.
-struct PredictedValue {
-  std::vector<double> central, low, high;
-};
-
 struct RowForecast {
   std::map<std::string, PredictedValue> values{};  ///< by quantity
-  /// Baselines of the leading quantity: `alpha_beta`, or of tables `nearest_neighbour` (the most similar
-  /// known row, scaled by work) and `constant_throughput` (all work at the median rate of the known rows);
-  /// and `defaults`, the forecast with nothing fitted.
+  /// Baselines of the leading quantity (kRowBaselines in sim/evidence/trivial.hpp); and of tables `defaults`,
+  /// the forecast with nothing fitted.
   std::map<std::string, double> baselines{};
   int fold = -1;          ///< that left the row out; -1: none
   bool fitted = false;    ///< parameters were fitted to it
@@ -51,7 +45,7 @@ struct SetForecast {
   double objective = 0.0;    ///< squared residuals plus squared deviations
   /// Root mean square error of rows to fit forecast from the others; 0: too few.
   double left_out_error = 0.0;
-  std::vector<std::string> unidentified{};  ///< what the rows leave open, and how forecasts change with it
+  std::vector<std::string> unidentified{};  ///< choices left open, and how forecasts change with them
   std::size_t forecasts = 0;                ///< number of forecasts that were made
 };
 
@@ -80,10 +74,7 @@ SetForecast forecast(const RowSet& set, const AskPrediction& ask, const Forecast
 std::optional<double> relative_error(const Row& row, const std::string& quantity,
                                      const PredictedValue& value);
 
-/// Assumptions of the forecast of rows in a file, one sentence each.
+/// Assumptions of the forecast other than fitted parameters, one sentence each.
 std::vector<std::string> assumptions(const RowSet& set, const SetForecast& forecast);
-
-/// `748.5 to 752.1`, or `748.5` if both look alike; one per rank with ` | ` between.
-std::string range_text(const PredictedValue& value);
 
 }  // namespace stepcast

@@ -263,8 +263,8 @@ class RowReader {
     Row row;
     row.name = node.at("name").text();
     row.where = fmt::format("{}: row '{}'", set_.path, row.name);
-    const bool fit = node.at("use").one_of("use", {"fit", "predict"}) == "fit";
-    row.role = fit ? RowRole::kFit : RowRole::kPredict;
+    row.role = node.placed([&] { return value_of(kRowRoles, "use", node.at("use").text()); });
+    const bool fit = row.role == RowRole::kFit;
     if (node.has("options")) row.options = assignment_of(node.at("options"));
     if (node.has("with")) row.values = assignment_of(node.at("with"));
     if (node.has("measured")) row.measured = quantities_of(node.at("measured"));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "calibration/fitter.hpp"
+#include "core/enum_table.hpp"
 #include "core/expression.hpp"
 #include "core/yaml.hpp"
 #include "sim/evidence/quantities.hpp"
@@ -29,7 +30,9 @@ struct Uncertainty {
 enum class RowRole : std::uint8_t {
   kFit,      ///< parameters are fitted to it
   kPredict,  ///< forecast with parameters that were fitted to other rows
+  kRepeat,   ///< likewise, but its forecast is that of a row to fit: it counts in no summary
 };
+inline constexpr auto kRowRoles = enum_names<RowRole>("fit", "predict", "repeat");
 
 // NOLINTNEXTLINE(bugprone-exception-escape): moving a json value throws nothing
 struct Row {
@@ -126,6 +129,8 @@ struct RowSet {
 ///       - {name: ddp x4, use: predict, options: {world-size: 4}, with: {cores: 6},
 ///          measured: {total_time_s: 300},
 ///          blind: {revision: e418a42, total_time_s: 310, range: [290, 330]}}
+///       - {name: ddp x4 8 cores, use: repeat, options: {world-size: 4}, with: {cores: 8},
+///          measured: {total_time_s: 299}}
 ///
 /// Expressions in options (core/expression.hpp) may contain parameters, choices, `with` or columns, and the
 /// row's own options; {shipped} is the folder of shipped files. A row in the file is fitted by its first

@@ -22,23 +22,67 @@ std::string shipped_device(const RowSet& set, const Row& row) {
   return device.find(':') == std::string::npos ? device : "";
 }
 
-}  // namespace
-
-bool has_steps(const RowSet& set) {
-  return std::ranges::any_of(set.rows, [](const Row& row) { return row.measured.contains(kStepTime); });
-}
-
+/// Quantity of a row's measured memory; empty if there is none.
 std::string memory_quantity(const Row& row) {
   for (const char* quantity : {kPeakMemory, kLastRankMemory, kReservedMemory, kProcessMemory})
     if (row.measured.contains(quantity)) return quantity;
   return "";
 }
 
+nlohmann::json row_json(const Row& row, const RowForecast& forecast, const std::set<std::string>& compared) {
+  nlohmann::json json{{"name", row.name}, {"use", row_of(kRowRoles, row.role).name}};
+  for (const auto& [name, value] : row.values.values()) json["values"][name] = value;
+  if (!row.left_out.empty() || !forecast.refusal.empty()) {
+    json["left_out"] = row.left_out.empty() ? forecast.refusal : row.left_out;
+    return json;
+  }
+  RowValues central, low, high;
+  for (const auto& [quantity, value] : forecast.values) {
+    if (quantity != row.leading() && !compared.contains(quantity)) continue;
+    central[quantity] = value.central;
+    low[quantity] = value.low;
+    high[quantity] = value.high;
+    if (const auto error = relative_error(row, quantity, value)) json["errors"][quantity] = *error;
+  }
+  json.update({{"fitted", forecast.fitted},
+               {"quantity", row.leading()},
+               {"measured", json_of(row.measured)},
+               {"forecast", json_of(central)},
+               {"low", json_of(low)},
+               {"high", json_of(high)},
+               {"baselines", forecast.baselines}});
+  if (!row.blind.empty()) json["blind_forecast"] = row.blind;
+  if (row.uncertainty.sigma > 0.0) json["sigma"] = row.uncertainty.sigma;
+  if (forecast.fold >= 0) json["fold"] = forecast.fold;
+  for (const auto& [key, text] :
+       {std::pair("group", &Row::group), std::pair("part", &Row::part), std::pair("comment", &Row::comment)})
+    if (!(row.*text).empty()) json[key] = row.*text;
+  return json;
+}
+
+}  // namespace
+
+bool has_steps(const RowSet& set) {
+  return std::ranges::any_of(set.rows, [](const Row& row) {
+    return !row.measured.empty() && row.leading() != memory_quantity(row);
+  });
+}
+
+std::set<std::string> compared_quantities(const RowSet& set) {
+  std::set<std::string> names;
+  for (const RowQuantity& quantity : kRowQuantities)
+    if (std::ranges::any_of(set.rows, [&](const Row& row) {
+          return row.measured.contains(quantity.name) || row.blind.contains(quantity.name);
+        }))
+      names.insert(quantity.name);
+  return names;
+}
+
 Errors SetSummary::baseline(const std::string& name) const { return value_or(baselines, name, Errors{}); }
 
 SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std::string& part) {
   SetSummary result;
-  std::vector<ForecastError> steps, memory;
+  std::vector<ForecastError> leading, memory;
   std::map<std::string, std::vector<ForecastError>> baselines;
   std::map<std::string, std::vector<Plan>> groups;  // plans for the same training on the same GPUs
   for (const auto [i, row] : enumerated(set.rows)) {
@@ -49,17 +93,25 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
       ++result.left_out[row.left_out.empty() ? "refused: " + one.refusal : row.left_out];
       continue;
     }
-    if (one.fitted || one.values.empty()) continue;
-    if (const std::string quantity = memory_quantity(row); one.central(quantity) > 0.0)
-      memory.push_back({one.central(quantity) / *row.number(quantity) - 1.0, row.name, row.part});
-    const auto measured = row.number(kStepTime);
-    if (!measured) continue;
-    steps.push_back({one.central(kStepTime) / *measured - 1.0, row.name, row.part});
-    for (const auto& [name, value] : one.baselines)
-      baselines[name].push_back({value / *measured - 1.0, row.name, row.part});
-    if (!row.group.empty()) groups[row.group].emplace_back(one.central(kStepTime), *measured);
+    const std::string quantity = row.leading();
+    if (one.fitted || !one.values.contains(quantity)) continue;
+    if (row.measured.empty() || row.role == RowRole::kRepeat) {
+      ++result.left_out[row.measured.empty() ? "not measured" : "same forecast as a row to fit"];
+      continue;
+    }
+    if (const std::string held = memory_quantity(row); one.central(held) > 0.0)
+      memory.push_back({one.central(held) / *row.number(held) - 1.0, row.name, row.part});
+    const double measured = *row.agreed(quantity), error = one.central(quantity) / measured - 1.0;
+    leading.push_back({error, row.name, row.part});
+    for (const auto& [name, value] : one.baselines) {
+      const double other = value / measured - 1.0;
+      baselines[name].push_back({other, row.name, row.part});
+      if (std::abs(other) > std::abs(error)) ++result.farther[name];
+    }
+    if (!row.group.empty() && quantity == kStepTime)
+      groups[row.group].emplace_back(one.central(kStepTime), measured);
   }
-  result.errors = summary_of(has_steps(set) ? steps : memory);
+  result.errors = summary_of(leading);
   result.memory = summary_of(memory);
   for (const auto& [name, errors] : baselines) result.baselines[name] = summary_of(errors);
   std::erase_if(groups, [](const auto& group) { return group.second.size() < 2; });
@@ -101,31 +153,21 @@ nlohmann::json json_of(const RowSet& set, const SetForecast& forecast) {
   nlohmann::json json{{"id", set.id()},
                       {"title", set.title},
                       {"source", set.source},
+                      {"limits", set.limits},
                       {"rows", nlohmann::json::array()},
                       {"parameters", forecast.parameters},
                       {"correlation", forecast.correlation},
+                      {"chosen", forecast.chosen},
+                      {"accepted", forecast.accepted},
+                      {"objective", forecast.objective},
+                      {"left_out_error", forecast.left_out_error},
+                      {"assumed", assumptions(set, forecast)},
+                      {"unidentified", forecast.unidentified},
                       {"folds", set.folds},
                       {"forecasts", forecast.forecasts}};
-  for (const auto [i, row] : enumerated(set.rows)) {
-    const RowForecast& of_row = forecast.rows[i];
-    nlohmann::json& one = json["rows"].emplace_back(nlohmann::json{{"name", row.name}});
-    for (const auto& [name, value] : row.values.values()) one["values"][name] = value;
-    if (!row.left_out.empty() || !of_row.refusal.empty()) {
-      one["left_out"] = row.left_out.empty() ? of_row.refusal : row.left_out;
-      continue;
-    }
-    one["fitted"] = of_row.fitted;
-    if (const auto measured = row.number(kStepTime))
-      one.update({{"measured_s", *measured},
-                  {"forecast_s", of_row.central(kStepTime)},
-                  {"error", of_row.central(kStepTime) / *measured - 1.0}});
-    for (const auto& [name, value] : of_row.baselines) one[name + "_s"] = value;
-    if (of_row.fold >= 0) one["fold"] = of_row.fold;
-    if (!row.group.empty()) one["group"] = row.group;
-    if (!row.part.empty()) one["part"] = row.part;
-    if (const std::string quantity = memory_quantity(row); !quantity.empty())
-      one.update({{"measured_bytes", *row.number(quantity)}, {"forecast_bytes", of_row.central(quantity)}});
-  }
+  const std::set<std::string> compared = compared_quantities(set);
+  for (const auto [i, row] : enumerated(set.rows))
+    json["rows"].push_back(row_json(row, forecast.rows[i], compared));
   return json;
 }
 

@@ -9,6 +9,7 @@
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
+#include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 namespace {
@@ -44,6 +45,13 @@ double ideal_power(const std::string& quantity, bool global_batch) {
   return global_batch ? -1.0 : 0.0;
 }
 
+/// Ranks of a training; 0 if the row trains nothing or computes their number.
+int ranks_of(const RowSet& set, const Row& row) {
+  if (!strategies().find(*set.option(row, "strategy")).trains) return 0;
+  const std::string* ranks = set.option(row, "world-size");
+  return ranks == nullptr ? 1 : number_in<int>(*ranks).value_or(0);
+}
+
 /// How unlike two rows are: numbers by the logarithm of their ratio, words by whether they differ.
 double unlikeness(const Row& a, const Row& b) {
   double sum = 0.0;
@@ -67,28 +75,27 @@ void add_nearest_measured(std::vector<Case>& cases) {
       one.trivial["nearest_measured"] = nearest->measured->value;
 }
 
-void add_published_predictors(const RowSet& set, std::vector<Case>& rows) {
-  const auto measured = [&](std::size_t row, const std::string& quantity) {
-    return set.rows[row].agreed(quantity);
-  };
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    Case& here = rows[i];
-    std::vector<std::size_t> fitted;
-    for (std::size_t j = 0; j < rows.size(); ++j)
-      if (rows[j].role == CaseRole::kFitted && measured(j, here.quantity)) fitted.push_back(j);
-    if (fitted.empty()) continue;
-    const auto ranks = [&](std::size_t j) { return std::max(1, rows[j].configuration.world_size); };
-    const auto distance = [&](std::size_t j) {
-      return std::tuple(std::abs(std::log(static_cast<double>(ranks(j)) / ranks(i))),
-                        rows[j].configuration.strategy != here.configuration.strategy, j > i ? j - i : i - j);
+void add_file_baselines(const RowSet& set, SetForecast& forecast) {
+  for (const auto [i, here] : enumerated(set.rows)) {
+    const std::string quantity = here.leading();
+    std::vector<const Row*> known;
+    for (const Row& row : set.rows)
+      if (row.role == RowRole::kFit && row.agreed(quantity)) known.push_back(&row);
+    if (known.empty()) continue;
+    const auto ranks = [&](const Row* row) { return std::max(1, ranks_of(set, *row)); };
+    const auto scale = [&](const Row* row) { return static_cast<double>(ranks(&here)) / ranks(row); };
+    const auto distance = [&](const Row* row) {
+      return std::tuple(std::abs(std::log(scale(row))),
+                        *set.option(*row, "strategy") != *set.option(here, "strategy"),
+                        std::abs(row - &here));
     };
-    here.trivial["copy"] = *measured(*std::ranges::min_element(fitted, {}, distance), here.quantity);
-    std::erase_if(fitted, [&](std::size_t j) { return rows[j].configuration.world_size == 0; });
-    if (fitted.empty() || here.configuration.world_size == 0) continue;
-    const std::size_t least = *std::ranges::min_element(fitted, {}, ranks);
-    here.trivial["ideal_scaling"] =
-        *measured(least, here.quantity) *
-        std::pow(static_cast<double>(ranks(i)) / ranks(least), ideal_power(here.quantity, set.global_batch));
+    std::map<std::string, double>& baselines = forecast.rows[i].baselines;
+    baselines["copy"] = *(*std::ranges::min_element(known, {}, distance))->agreed(quantity);
+    std::erase_if(known, [&](const Row* row) { return ranks_of(set, *row) == 0; });
+    if (known.empty() || ranks_of(set, here) == 0) continue;
+    const Row* least = *std::ranges::min_element(known, {}, ranks);
+    baselines["ideal_scaling"] =
+        *least->agreed(quantity) * std::pow(scale(least), ideal_power(quantity, set.global_batch));
   }
 }
 

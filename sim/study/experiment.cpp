@@ -415,7 +415,7 @@ ExperimentCases cases_of(const StudyExperiment& experiment, const std::vector<co
     std::vector<Case> cases = group_cases(files);
     if (cases.size() != 1)
       throw InputError("{}: its runs are another training than its prediction: {} and {}", point->name,
-                       describe(cases.front()), describe(cases.back()));
+                       describe(cases.front().configuration), describe(cases.back().configuration));
     check_lineage(cases);
     cases.front().name = point->name;
     all.cases.push_back(std::move(cases.front()));

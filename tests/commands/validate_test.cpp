@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -9,23 +10,28 @@
 
 namespace stepcast::tests::validate_test {
 
-TEST_CASE("validate prints every row, marks fitted ones and shows blind forecasts next to today's",
+TEST_CASE("validate prints every row and quantity, fitted parameters and open choices with --details",
           "[commands]") {
   const Shell shell;
   const Outcome outcome = shell.run("stepcast validate --details");
   CHECK(outcome.exit_code == 0);
   for (const char* text : {"bert-base-pipeline-h100x4", "6-2-2-2", "[fitted]", "blind forecast",
-                           "assumed:", "unidentified: micro", "netflix-mlp-cpu-gloo", "memory_cv",
-                           "not determined by the rows to fit: per_thread", "summary: ", " of the same ",
-                           "nearer than copying the fit row", "repeats a fit row", "alpha-beta"})
+                           "assumed:", "assumed: chosen: sequence", "unidentified: micro", "with block:",
+                           "netflix-mlp-cpu-gloo", "memory_cv", "5322 | 5226 | 5226 | 5322", "per_thread",
+                           ": not determined", "limits: the sequence is not stated", "alpha-beta"})
     CHECK_THAT(outcome.out, Catch::Contains(text));
 }
 
-TEST_CASE("validate prints one table of at most 40 lines", "[commands]") {
+TEST_CASE("validate prints one table of at most 40 lines, with blind forecasts and baselines", "[commands]") {
   const Outcome outcome = Shell().run("stepcast validate");
   CHECK(outcome.exit_code == 0);
   CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') <= 40);
-  CHECK_THAT(outcome.out, Catch::Contains("6-2-2-2") && !Catch::Contains("assumed:"));
+  for (const char* text : {"6-2-2-2", "28.58, -16.7 %", "[repeated]",
+                           "10 of 27 rows forecast: absolute error: ", "median 13.3 %", "worst 66.6 %",
+                           "copy fit row, median 23.5 %", "ideal scaling, median 43.0 %", " of 9 rows",
+                           "alpha-beta, median 11.", "left out: 3 rows: same forecast as a row to fit"})
+    CHECK_THAT(outcome.out, Catch::Contains(text));
+  CHECK_THAT(outcome.out, !Catch::Contains("assumed:"));
 }
 
 TEST_CASE("errors of the measured sets are those of the accuracy file", "[commands]") {
@@ -55,37 +61,41 @@ TEST_CASE("the accuracy tables of README and docs follow from the accuracy file,
 }
 
 /// In processes of their own, where the simulator's clock starts at zero.
-TEST_CASE("validate as JSON has every row of every case, and is the same to the last digit each time",
+TEST_CASE("validate as JSON has every row of every set, and is the same to the last digit each time",
           "[commands]") {
   const Shell shell;
   const nlohmann::json json = nlohmann::json::parse(shell.run("stepcast validate --json").out);
-  CHECK(json["cases"].size() >= 8);
+  CHECK(json["sets"].size() >= 8);
   int blind = 0;
-  for (const nlohmann::json& one : json["cases"]) {
+  std::map<std::string, int> uses;
+  for (const nlohmann::json& one : json["sets"]) {
     INFO(one["id"]);
     CHECK(one["assumed"].size() >= 3);
+    CHECK(one["limits"].is_string());
     for (const nlohmann::json& row : one["rows"]) {
       INFO(row["name"]);
-      for (const char* key : {"role", "predicted", "relative_error", "trivial", "standing", "quantity"})
-        CHECK(row.contains(key));
-      for (const char* key : {"copy", "ideal_scaling", "alpha_beta"}) CHECK(row["trivial"].contains(key));
       const auto quantity = row["quantity"].get<std::string>();
-      CHECK(row["predicted"][quantity + "_low"] <= row["predicted"][quantity]);
-      CHECK(row["predicted"][quantity + "_high"] >= row["predicted"][quantity]);
-      if (row["role"] == "fit")
-        CHECK(std::abs(row["relative_error"].get<double>()) < std::max(0.01, row.value("sigma", 0.0)));
+      ++uses[row["use"].get<std::string>()];
+      CHECK(row["low"][quantity] <= row["forecast"][quantity]);
+      CHECK(row["high"][quantity] >= row["forecast"][quantity]);
+      for (const char* key : {"copy", "alpha_beta"}) CHECK(row["baselines"][key].is_number());
+      CHECK(row["baselines"].contains("ideal_scaling") == (quantity != "time_s"));  // copies are no training
+      const double error = row["errors"][quantity].get<double>();
+      if (row["use"] == "fit") CHECK(std::abs(error) < std::max(0.01, row.value("sigma", 0.0)));
+      if (row["use"] == "repeat") CHECK(std::abs(error) < 0.006);
       if (!row.contains("blind_forecast")) continue;
       ++blind;
       CHECK(row["blind_forecast"]["revision"] == "e418a42");
-      CHECK(row["blind_relative_error"].is_number());
+      CHECK(row["blind_forecast"].contains(quantity));
     }
   }
   CHECK(blind == 5);
-  CHECK(json["summary"]["withheld"] == 0);
-  CHECK(json["summary"]["repeated"]["count"] == 3);
-  CHECK(json["summary"]["predicted_and_measured"]["count"] == 10);
+  CHECK(uses == std::map<std::string, int>{{"fit", 14}, {"predict", 10}, {"repeat", 3}});
+  CHECK(json["accuracy"][0]["forecast"] == 10);
+  CHECK(json["accuracy"][0]["percent"]["median"].get<double>() == Approx(13.3).margin(0.1));
+  CHECK(json["accuracy"][0]["percent"]["worst"].get<double>() == Approx(66.6).margin(0.1));
   const nlohmann::json again = nlohmann::json::parse(shell.run("stepcast validate --json").out);
-  CHECK(again["cases"] == json["cases"]);
+  CHECK(again["sets"] == json["sets"]);
 }
 
 TEST_CASE("validate reads a user's case and rejects bad ones", "[commands]") {
@@ -107,9 +117,9 @@ rows:
 )");
   const Outcome outcome = shell.run("stepcast validate --cases mine.yaml --case mine --details -o v.json");
   CHECK(outcome.exit_code == 0);
-  CHECK_THAT(outcome.out, Catch::Contains("all_reduce x2") && Catch::Contains("fitted: link"));
+  CHECK_THAT(outcome.out, Catch::Contains("all_reduce x2") && Catch::Contains("\nlink "));
   const nlohmann::json written = nlohmann::json::parse(shell.read("v.json"));
-  CHECK(written["cases"][0]["fitted"][0]["value"].get<double>() == Approx(20.0).epsilon(0.02));
+  CHECK(written["sets"][0]["parameters"][0]["value"].get<double>() == Approx(20.0).epsilon(0.02));
   CHECK(shell.run("stepcast validate --cases absent.yaml").exit_code == 3);
   std::string other = shell.read("mine.yaml");
   const std::string step = "measured: {step_time_s: 0.022}";

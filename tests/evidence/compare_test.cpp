@@ -283,7 +283,7 @@ TEST_CASE("errors over exposed communication are of cases that have enough of it
   const auto one = [](double predicted_s, double exposed_s) {
     Case result;
     result.measured = estimate_of({1.0});
-    result.predicted = estimate_of({predicted_s});
+    result.predicted = predicted_s;
     result.phases = {{"compute", 1.0 - exposed_s, 1.0 - exposed_s},
                      {"exposed_communication", exposed_s, 0.0}};
     return result;

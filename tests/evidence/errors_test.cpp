@@ -41,4 +41,11 @@ TEST_CASE("groups keep the order of their first rows, and a table of no rows has
   CHECK(errors_json(groups[0].second).at("bias") == Approx(0.2));
 }
 
+TEST_CASE("a signed percentage has a sign unless nothing is left of it") {
+  CHECK(signed_percent_text(0.014) == "+1.4 %");
+  CHECK(signed_percent_text(-0.014) == "-1.4 %");
+  CHECK(signed_percent_text(-1.0) == "-100.0 %");
+  for (const double nothing : {0.0, -0.0, -0.0004, 0.0004}) CHECK(signed_percent_text(nothing) == "0.0 %");
+}
+
 }  // namespace stepcast::errors_test

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "core/error.hpp"
-#include "sim/evidence/row_comparison.hpp"
+#include "sim/evidence/set_summary.hpp"
 
 /// Case files against a machine whose truth is known.
 namespace stepcast::row_forecast_test {
@@ -118,10 +118,12 @@ TEST_CASE("a case file is fitted on its fit rows, and the row to predict is met 
   const double missed = prediction.left_out_error;
   CHECK(std::exp(missed) * eight.low[0] == Approx(26.0 * 4.38).epsilon(0.1));
   CHECK(std::exp(-missed) * eight.high[0] == Approx(26.0 * 4.38).epsilon(0.1));
-  CHECK(says(prediction.unidentified, "not determined by the rows to fit: elsewhere, 1.000 to 2.000"));
   CHECK(says(prediction.unidentified, "unidentified: parts"));
   CHECK(prediction.parameters[1].value == Approx(200.0).epsilon(0.05));
+  CHECK(prediction.parameters[2].name == "elsewhere");
   CHECK(prediction.parameters[2].left == Approx(1.0));
+  CHECK(prediction.parameters[2].low == Approx(1.0));
+  CHECK(prediction.parameters[2].high == Approx(2.0));
   for (std::size_t row = 0; row < 3; ++row)
     CHECK(*relative_error(published.rows[row], "step_time_s",
                           prediction.rows[row].values.at("step_time_s")) == Approx(0.0).margin(0.005));
@@ -146,7 +148,7 @@ TEST_CASE("a training without a stated world size has one rank, from which ideal
     text.replace(text.find(from), from.size(), to);
   const CaseFile file(text);
   const RowSet set = read_rows(file.path);
-  CHECK(compare_rows(set, forecast(set, milliseconds))[3].trivial.at("ideal_scaling") == Approx(12.08));
+  CHECK(forecast(set, milliseconds).rows[3].baselines.at("ideal_scaling") == Approx(12.08));
 }
 
 TEST_CASE("rows to fit that a model does not explain, and rows of less certainty, make the range wider") {
@@ -184,17 +186,23 @@ TEST_CASE("what was measured in a row to predict changes nothing but its error, 
     }
 }
 
-TEST_CASE("rows are shown with their blind forecasts, baselines and roles") {
+TEST_CASE("rows have their blind forecasts, baselines and roles") {
   const CaseFile file(two_parts(110.0));
   const RowSet published = read_rows(file.path);
-  const std::vector<Case> rows = compare_rows(published, forecast(published, milliseconds));
-  CHECK(rows[0].role == CaseRole::kFitted);
-  CHECK(rows[3].role == CaseRole::kJudged);
-  REQUIRE(rows[3].blind.has_value());
-  CHECK(rows[3].blind->value == 100.0);
-  CHECK(rows[3].blind->high == 120.0);
-  CHECK_THAT(cases_text(rows, {"row", "blind forecast"}), Catch::Contains("100.0  (90.00 to 120.0), -9.1 %"));
-  CHECK(rows[3].trivial.at("alpha_beta") == Approx(26.0 * 12.0).epsilon(0.02));
+  const SetForecast prediction = forecast(published, milliseconds);
+  CHECK(prediction.rows[0].fitted);
+  CHECK_FALSE(prediction.rows[3].fitted);
+  const nlohmann::json row = json_of(published, prediction)["rows"][3];
+  CHECK(row["use"] == "predict");
+  CHECK(row["blind_forecast"]["total_time_s"] == 100.0);
+  CHECK(row["blind_forecast"]["range"] == std::vector{90.0, 120.0});
+  CHECK(row["measured"]["total_time_s"] == 110.0);
+  CHECK(row["errors"]["total_time_s"].get<double>() ==
+        Approx(prediction.rows[3].central("total_time_s") / 110.0 - 1.0));
+  CHECK(prediction.rows[3].baselines.at("alpha_beta") == Approx(26.0 * 12.0).epsilon(0.02));
+  const std::map<std::string, double>& of_fit = prediction.rows[2].baselines;
+  CHECK(of_fit.at("copy") == 4.28);
+  CHECK(of_fit.at("ideal_scaling") == Approx(12.08));  // the batch is of a rank
 }
 
 TEST_CASE("bad case files are refused with file, key, value and what would be valid") {
