@@ -79,7 +79,7 @@ std::string range_text(const std::string& quantity, const PredictedValue& value)
   std::vector<std::string> ranges;
   for (std::size_t i = 0; i < value.low.size(); ++i) {
     const std::string low = value_text(quantity, value.low[i]), high = value_text(quantity, value.high[i]);
-    ranges.push_back(low == high ? low : low + " to " + high);
+    ranges.push_back(low == high ? low : fmt::format("{} to {}", low, high));
   }
   return joined(ranges, " | ");
 }

@@ -48,4 +48,12 @@ TEST_CASE("a signed percentage has a sign unless nothing is left of it") {
   for (const double nothing : {0.0, -0.0, -0.0004, 0.0004}) CHECK(signed_percent_text(nothing) == "0.0 %");
 }
 
+TEST_CASE("a table drops columns that are empty in every row") {
+  Table table({"row", "range", "error", "plan"});
+  table.add({"a", "", "1.0 %"});
+  table.add({"b"});
+  table.drop_empty_columns();
+  CHECK(table.text() == "row  error\na    1.0 %\nb\n");
+}
+
 }  // namespace stepcast::errors_test
