@@ -271,7 +271,7 @@ fs::path find_resource(const std::string& folder, const std::string& name, const
                                                                 : "cluster",
                                 name, known) +
                    " (or a path to a " + extension + " file" +
-                   (folder == "models" && name.ends_with(".json") ? "; of Hugging Face: hf:" + name + ")" : ")"));
+                   (name.ends_with(".json") ? ", or hf:" + name : "") + ")");
 }
 
 }  // namespace stepcast

@@ -32,11 +32,12 @@ std::string name_of(const std::filesystem::path& path) {
 }
 
 Model model_of(const HuggingFaceModel& configured, const std::string& name) {
-  const YamlNode file =
-      configured.blocks.empty()
-          ? YamlNode::load(find_resource("models", configured.specification.file, ".yaml").string())
-          : YamlNode::parse(model_text(configured), name);
-  return of_file(name, [&] { return model_from(file, configured.specification); });
+  const Specification& given = configured.specification;
+  return of_file(name, [&] {
+    return model_from(configured.blocks.empty() ? YamlNode::shipped("models/" + given.file + ".yaml")
+                                                : YamlNode::parse(model_text(configured), name),
+                      given);
+  });
 }
 
 /// A power of two of at most 4096 and the positions of the model.

@@ -93,13 +93,11 @@ Precision Precision::parse(const std::string& text) {
         "precision '{}': gather={} does not fit products={}; valid are fp8 with fp8, fp8-delayed or "
         "fp8-current, mxfp8 with mxfp8, nvfp4 with nvfp4",
         text, result.gather, result.products);
-  if (result.scope == "experts" && result.gather != "none")
-    throw InputError("precision '{}': gather={} is of linear layers; with scope=experts leave it out", text,
-                     result.gather);
-  if (result.scope != "both" && (recipe == nullptr || !recipe->casts_each_time()))
+  const bool own = recipe != nullptr && recipe->casts_each_time();
+  if (result.scope != "both" && (!own || (result.scope == "experts" && result.gather != "none")))
     throw InputError(
-        "precision '{}': scope={} is for recipes of torchao: fp8, fp8-rowwise, fp8-rowwise-gw-hp, "
-        "mxfp8-torchao",
+        "precision '{}': scope={} is for recipes of torchao (fp8, fp8-rowwise, fp8-rowwise-gw-hp, "
+        "mxfp8-torchao), gather for linear layers",
         text, result.scope);
   return result;
 }

@@ -99,40 +99,16 @@ ExitCode run_ranks(const po::variables_map& values, const Words& words) {
   return start_ranks(plan.hosts, ranks_per_host, program);
 }
 
-/// Runs the study of the lab by `stepcast`.
-ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
-  const bool plans = flag_option(values, "dry-run");
-  if (!plans) require_lab_capabilities();
-  const bool blind = values.count("seed") != 0;
-  const bool quick = flag_option(values, "quick");
-  if (blind && quick) throw UsageError("--quick cannot be combined with --seed");
-  const std::string study = blind ? "lab-blind" : quick ? "lab-quick" : "lab";
-  const std::string launches = std::to_string(int_option(values, "launches", 1));
-  Words words{"stepcast", "study", study, "-o", text_option(values, "folder")};
-  words.insert(words.end(), {"--launches", launches, "--lab", lab_name(values)});
-  if (blind) words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
-  if (const auto only = text_option(values, "only"); !only.empty())
-    words.insert(words.end(), {"--only", only});
-  if (flag_option(values, "force")) words.emplace_back("--force");
-  if (plans) words.emplace_back("--dry-run");
-  std::cout.flush();
-  become_program(program_beside("stepcast"), words);
-}
-
 ExitCode run(const po::variables_map& values) {
   static const std::vector<std::pair<std::string, ExitCode (*)(const po::variables_map&, const Words&)>>
-      kActions{{"up", up}, {"run", run_ranks}, {"status", status}, {"down", down}, {"validate", validate}};
-  const auto& action = action_option(values, "lab", kActions);
+      kActions{{"up", up}, {"run", run_ranks}, {"status", status}, {"down", down}};
+  const auto& [name, act] = action_option(values, "lab", kActions);
   const Words words = texts_option(values, "words");
-  if (words.size() > 1 && action.first != "run")
+  if (words.size() > 1 && name != "run")
     throw UsageError("'lab " + words[0] + "' takes no further words, got '" + words[1] + "'");
-  const std::string& name = action.first;
-  if (name != "validate")
-    reject_options(values, {"quick", "only", "launches", "seed", "dry-run", "folder", "force"},
-                   "lab " + name);
   if (name != "run") reject_options(values, {"ranks-per-host"}, "lab " + name);
   if (name != "run" && name != "up") reject_options(values, {"cluster"}, "lab " + name);
-  return action.second(values, words);
+  return act(values, words);
 }
 
 const Registration<Command> kLab{commands(), "lab", {.run = run}, 50};

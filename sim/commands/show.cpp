@@ -52,9 +52,7 @@ std::string device_text(const DeviceModel& device) {
   for (const auto& [dtype, peak] : device.peak) table.add({"peak in " + dtype, to_text(peak)});
   table.add(
       {"memory", (device.gpu ? to_text(device.memory) + " at " : "") + to_text(device.memory_bandwidth)});
-  const double reached = device.estimate.compute_efficiency;
-  table.add({device.has_kernels() ? "compute_efficiency of large GEMMs" : "compute_efficiency",
-             percent_text(reached, 1)});
+  table.add({"compute_efficiency", percent_text(device.estimate.compute_efficiency, 1)});
   table.add({"memory_efficiency", percent_text(device.estimate.memory_efficiency, 0)});
   if (device.gpu)
     for (const auto& [name, time] : {std::pair{"kernel_launch", device.launch.kernel},
@@ -114,14 +112,13 @@ ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& 
 /// Shows a shipped model, cluster or device, with settings. \throws InputError that lists them if it is none
 void show_shipped(const std::string& specification, const ImportTexts& options) {
   const std::string name = specification.substr(0, specification.find(':'));
-  std::vector<std::string> known = resource_names("models", ".yaml");
-  known.emplace_back("hf");  // hf:FILE
-  const auto is_known = [&] { return std::ranges::find(known, name) != known.end(); };
-  std::string what = is_known() ? "model" : "";
-  for (const auto& [kind, names] : {std::pair{"cluster", resource_names("topologies", ".yaml")},
-                                    std::pair{"device", transformed(device_models(), &DeviceModel::name)}}) {
+  std::string what = name == "hf" ? "model" : "";
+  std::vector<std::string> known;
+  for (const auto& [kind, names] : {std::pair{"model", resource_names("models", ".yaml")},
+                                    {"cluster", resource_names("topologies", ".yaml")},
+                                    {"device", transformed(device_models(), &DeviceModel::name)}}) {
+    if (what.empty() && std::ranges::find(names, name) != names.end()) what = kind;
     known.insert(known.end(), names.begin(), names.end());
-    if (what.empty() && is_known()) what = kind;
   }
   if (what.empty())
     throw InputError("{}: no such file; {}", specification,

@@ -14,10 +14,6 @@ namespace stepcast {
 namespace {
 
 constexpr double kPercent = 100.0;
-const std::vector<std::string> kKeys = words_in(
-    "log_mean log_median log_p90 mean median p90 worst defaults defaults_p90 nearest_neighbour "
-    "constant_throughput memory");
-
 /// `4.7 %`, or `missing` without a value.
 std::string cell(const SetAccuracy& set, const std::string& key, const std::string& missing) {
   const auto percent = optional_at(set.percent, key);
@@ -115,13 +111,9 @@ std::vector<SetAccuracy> read_accuracy(const std::string& path) {
   for (const auto& [name, node] : entries_of(YamlNode::load(path))) {
     SetAccuracy set{name, node.at("title").text(), static_cast<std::size_t>(node.at("rows").integer()),
                     static_cast<std::size_t>(node.at("forecast").integer())};
-    std::vector<std::string> known = kKeys;
-    known.insert(known.end(), {"title", "rows", "forecast", "ranking", "devices"});
-    node.allow_only(known);
-    for (const std::string& key : kKeys)
-      if (node.has(key)) set.percent[key] = node.at(key).number();
-    for (const auto& [device, median] : entries_of(node, "devices"))
-      set.percent["on " + device] = median.number();
+    for (const auto& [key, value] : entries_of(node))
+      if (key != "title" && key != "rows" && key != "forecast" && key != "ranking")
+        set.percent[key] = value.number();
     set.ranking = node.text_or("ranking", "");
     sets.push_back(std::move(set));
   }
@@ -137,13 +129,7 @@ std::string accuracy_yaml(const std::vector<SetAccuracy>& sets) {
   for (const SetAccuracy& set : sets) {
     text += fmt::format("{}:\n  title: {}\n  rows: {}\n  forecast: {}\n", set.set,
                         in_double_quotes(set.title), set.rows, set.forecast);
-    for (const std::string& key : kKeys)
-      if (const auto percent = optional_at(set.percent, key))
-        text += fmt::format("  {}: {:.2f}\n", key, *percent);
-    std::vector<std::string> devices;
-    for (const auto& [key, percent] : set.percent)
-      if (key.starts_with("on ")) devices.push_back(fmt::format("{}: {:.2f}", key.substr(3), percent));
-    if (!devices.empty()) text += "  devices: {" + joined(devices) + "}\n";
+    for (const auto& [key, percent] : set.percent) text += fmt::format("  {}: {:.2f}\n", key, percent);
     if (!set.ranking.empty()) text += "  ranking: " + set.ranking + "\n";
   }
   return text;

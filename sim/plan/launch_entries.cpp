@@ -14,6 +14,13 @@
 namespace stepcast {
 namespace {
 
+/// Whether a key fits one of the patterns of a list of the rules.
+bool matches(const std::string& key, const YamlNode& rules, const char* list) {
+  return std::ranges::any_of(rules.items(list), [&](const YamlNode& pattern) {
+    return fnmatch(pattern.text().c_str(), key.c_str(), 0) == 0;
+  });
+}
+
 bool is_absent(const std::string& value) { return value == "null" || value == "None"; }
 
 struct EntryNamer {
@@ -60,18 +67,13 @@ struct EntryNamer {
     return text;
   }
 
-  /// The key's name in `keys`, or in `model`, whose keys a given model replaces but for the sequence; "": none.
-  [[nodiscard]] std::string name_of(const std::string& key) const {
-    const char* map = is_of_model(key) ? "model" : "keys";
-    return rules.has(map) ? rules.at(map).text_or(key, "") : "";
-  }
   [[nodiscard]] bool is_of_model(const std::string& key) const {
     return rules.has("model") && rules.at("model").has(key);
   }
 
   void take(LaunchEntry entry) {
     if (entry.key == "world-size") return result.values.set("world-size", entry.value);
-    const std::string key = normal(entry.key), name = name_of(key);
+    const std::string key = normal(entry.key), name = name_of(key, rules);
     const std::string usual = rules.at("defaults").text_or(name, "");
     const bool has_values = rules.has("only") && rules.at("only").has(key);
     if (is_flag(usual) && !has_values && entry.value == kNotLiteral &&
@@ -121,8 +123,8 @@ struct EntryNamer {
 
   /// Refuses texts where the default is a flag or a number, or a size of a model is expected.
   void check_kind(const LaunchEntry& entry, const std::string& key, const std::string& value) const {
-    const bool size = is_of_model(key) && !rules.at("defaults").has(name_of(key));
-    const std::string usual = rules.at("defaults").text_or(name_of(key), "");
+    const bool size = is_of_model(key) && !rules.at("defaults").has(name_of(key, rules));
+    const std::string usual = rules.at("defaults").text_or(name_of(key, rules), "");
     if (value.empty() || (value == "auto" && matches(key, rules, "auto"))) return;
     if (size && !positive_number(value)) fail(entry, "expected a whole number above 0");
     if (is_flag(usual) && !is_flag(value)) fail(entry, "expected true or false");
@@ -177,17 +179,16 @@ NamedEntries name_entries(const LaunchFile& entries, const std::string& file, co
   return EntryNamer{file, rules}.name(entries, given);
 }
 
+std::string name_of(const std::string& key, const YamlNode& rules) {
+  const bool of_model = rules.has("model") && rules.at("model").has(key);
+  return rules.at(of_model ? "model" : "keys").text_or(key, "");
+}
+
 std::string key_of(const std::string& name, const YamlNode& rules) {
   for (const char* map : {"keys", "model"})
     for (const auto& [key, value] : entries_of(rules, map))
       if (value.text() == name) return key;
   return name;
-}
-
-bool matches(const std::string& key, const YamlNode& rules, const char* list) {
-  return std::ranges::any_of(rules.items(list), [&](const YamlNode& pattern) {
-    return fnmatch(pattern.text().c_str(), key.c_str(), 0) == 0;
-  });
 }
 
 void refuse_entry(const std::string& file, const LaunchEntry& entry, const std::string& message) {

@@ -25,11 +25,10 @@ struct NamedEntries {
 NamedEntries name_entries(const LaunchFile& entries, const std::string& file, const YamlNode& rules,
                           const OptionTexts& given);
 
+/// The key's name in `keys` or `model`; "": none.
+std::string name_of(const std::string& key, const YamlNode& rules);
 /// The first key whose value has this name; the name if none has.
 std::string key_of(const std::string& name, const YamlNode& rules);
-
-/// Whether a key fits one of the patterns of a list of the rules.
-bool matches(const std::string& key, const YamlNode& rules, const char* list);
 
 /// \throws InputError: file, line, key and value of the entry, and the message
 [[noreturn]] void refuse_entry(const std::string& file, const LaunchEntry& entry, const std::string& message);

@@ -152,22 +152,18 @@ struct TableReader {
     static const std::regex kProduct(R"(\{[^{}]*[*/+][^{}]*\})");
     for (std::sregex_iterator at(text.begin(), text.end(), kProduct), end; at != end; ++at)
       for (const std::string& needed : names_in(at->str()))
-        if (!number_in<double>(*named_values.find(needed))) refuse_value(needed, "expected a number");
+        if (!number_in<double>(*named_values.find(needed)))
+          refuse(key_of(needed, rules), "expected a number");
     const Expansion value = entry.placed([&] { return expand(text, named_values); });
     if (value.problem.empty()) return value.text;
     for (const std::string& needed : names_in(text))
-      if (taken.named.contains(needed)) refuse_value(needed, name + ": " + value.problem);
+      if (taken.named.contains(needed)) refuse(key_of(needed, rules), name + ": " + value.problem);
     throw InputError("{}: {}: {}", file_name, name, value.problem);
   }
 
-  /// Name of a key's value; "": none.
-  [[nodiscard]] std::string name_of(const std::string& key) const {
-    const std::string of_model = rules.has("model") ? rules.at("model").text_or(key, "") : "";
-    return rules.at("keys").text_or(key, of_model);
-  }
   /// The key, or the alias of it that the file contains.
   [[nodiscard]] std::string spelled(const std::string& key) const {
-    const auto alias = taken.named.find(name_of(key));
+    const auto alias = taken.named.find(name_of(key, rules));
     return taken.found.contains(key) || alias == taken.named.end() ? key : alias->second.key;
   }
 
@@ -175,15 +171,9 @@ struct TableReader {
   [[noreturn]] void refuse(const std::string& key, const std::string& message) const {
     if (const auto entry = taken.found.find(key); entry != taken.found.end())
       refuse_entry(file_name, entry->second, message);
-    if (const auto alias = taken.named.find(name_of(key)); alias != taken.named.end())
+    if (const auto alias = taken.named.find(name_of(key, rules)); alias != taken.named.end())
       refuse_entry(file_name, alias->second, message);
     throw InputError("{}: {}: {}", file_name, key, message);
-  }
-  /// The same about the key that set a value.
-  [[noreturn]] void refuse_value(const std::string& name, const std::string& message) const {
-    if (const auto entry = taken.named.find(name); entry != taken.named.end())
-      refuse_entry(file_name, entry->second, message);
-    throw InputError("{}: {}: {}", file_name, key_of(name, rules), message);
   }
 
   /// GPUs of an NVLink domain, to each of which a flexible dispatcher sends a token once: those of a host of
@@ -213,10 +203,7 @@ struct TableReader {
 
   /// A given model with the file's length of sequences, which its text does not set.
   [[nodiscard]] std::string with_sequence(const std::string& model) const {
-    const bool in_file = std::ranges::any_of(taken.found, [&](const auto& one) {
-      return rules.has("model") && rules.at("model").text_or(one.first, "") == "sequence";
-    });
-    const std::string length = in_file ? named_values.value_or("sequence", "") : "";
+    const std::string length = taken.named.contains("sequence") ? *named_values.find("sequence") : "";
     if (length.empty() || Specification::parse("model", model).find("sequence") != nullptr) return model;
     if (!model.starts_with("hf:")) {
       const auto settings = load_model(model).settings;

@@ -82,6 +82,23 @@ std::vector<ShellWord> commands_in(const std::string& text) {
 /// Whether names of variables contain a character.
 bool is_in_name(unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }
 
+/// Words of a command as they are read.
+struct Words {
+  void add(const std::string& more, int from) {
+    if (!word) line = from;
+    (word ? *word : word.emplace()) += more;
+  }
+  void finish() {
+    if (word && !std::exchange(redirects, false)) all.push_back({*word, line});
+    word.reset();
+  }
+
+  std::vector<ShellWord> all{};
+  std::optional<std::string> word{};
+  int line = 0;            ///< where `word` begins
+  bool redirects = false;  ///< `word` is a file
+};
+
 struct ScriptReader {
   const std::string& file_name;
 
@@ -170,69 +187,62 @@ struct ScriptReader {
   /// Words with variables replaced, without redirections. A value that is not literal is kNotLiteral.
   /// \param end if not null, the first word alone is read, and this becomes its end
   std::vector<ShellWord> words_of(const std::string& text, int line, std::size_t* end = nullptr) const {
-    std::vector<ShellWord> words;
-    std::optional<std::string> word;
-    bool redirects = false;
-    char quote = 0;
-    int word_line = line;
+    Words words;
+    std::optional<std::string>& word = words.word;
     const int first_line = line;
-    const auto add = [&](const std::string& more, int from = 0) {
-      if (!word) word_line = from > 0 ? from : line;
-      (word ? *word : word.emplace()) += more;
-    };
-    const auto finish = [&] {
-      if (word && !std::exchange(redirects, false)) words.push_back({*word, word_line});
-      word.reset();
-    };
+    char quote = 0;
     for (std::size_t at = 0; at < text.size() && (end == nullptr || *end > at); ++at) {
       const char c = text[at];
       line += lines_in(text.substr(at, 1));
       if (c == *kContinued) continue;
       if (quote == 0 && std::string_view(" \t\n").find(c) != std::string_view::npos) {
         if (end != nullptr) *end = at;
-        finish();
+        words.finish();
       } else if (quote == 0 && c == '#' && !word) {
         break;
       } else if (quote == 0 && (c == '<' || c == '>')) {
-        if (word && word->find_first_not_of("0123456789&") != std::string::npos) finish();
+        if (word && word->find_first_not_of("0123456789&") != std::string::npos) words.finish();
         word.reset();  // `2` of `2>`
-        redirects = text.compare(at + 1, 1, "(") != 0;
-        if (!redirects) at = std::min(text.find(')', at), text.size());
+        words.redirects = text.compare(at + 1, 1, "(") != 0;
+        if (!words.redirects) at = std::min(text.find(')', at), text.size());
       } else if (c == quote) {
         quote = 0;
       } else if (quote == 0 && (c == '"' || c == '\'')) {
         quote = c;
-        add("");
+        words.add("", line);
       } else if (c == '$' && quote != '\'') {
-        const bool all =
-            text.compare(at, 2, "${") == 0 && text.substr(at, text.find('}', at) - at).ends_with("[@]");
-        const bool own = all || text.compare(at, 2, "$@") == 0 || text.compare(at, 2, "$*") == 0;
         const std::size_t begin = at;
-        std::vector<ShellWord> parts;
-        for (const ShellWord& value : expanded(text, at)) {
-          const auto more = quote != 0 ? std::vector{value} : split_words(value);
-          parts.insert(parts.end(), more.begin(), more.end());
-        }
+        add_expansion(text, at, quote != 0, line, words);
         line += lines_in(text.substr(begin, at - begin));
-        const bool was_empty = !word || word->empty();
-        if (parts.empty() && !(was_empty && (quote == 0 || own))) add("");
-        if (parts.empty() && was_empty && own) word.reset();
-        for (std::size_t i = 0; i < parts.size(); ++i) {
-          if (i > 0 && (quote == 0 || all)) finish();
-          if (i == 0 && word && word->empty()) word.reset();  // an opened quotation
-          add((i > 0 && quote != 0 && !all ? " " : "") + parts[i].text, parts[i].line);
-        }
       } else if (c == '`') {
-        add(kNotLiteral);
+        words.add(kNotLiteral, line);
         break;
       } else {
         const bool escapes = c == '\\' && quote != '\'' && at + 1 < text.size();
-        add({escapes ? text[++at] : c});
+        words.add({escapes ? text[++at] : c}, line);
       }
     }
     if (quote != 0) fail(first_line, "a quotation is not closed");
-    finish();
-    return words;
+    words.finish();
+    return words.all;
+  }
+
+  /// Adds the value of the variable at `at`, which moves to its last character: in a quotation one word, but
+  /// of `"${NAME[@]}"` and `"$@"` as many as the array has.
+  void add_expansion(const std::string& text, std::size_t& at, bool quoted, int line, Words& words) const {
+    const bool all =
+        text.compare(at, 2, "${") == 0 && text.substr(at, text.find('}', at) - at).ends_with("[@]");
+    const bool own = all || text.compare(at, 2, "$@") == 0 || text.compare(at, 2, "$*") == 0;
+    std::vector<ShellWord> parts;
+    for (const ShellWord& value : expanded(text, at))
+      std::ranges::copy(quoted ? std::vector{value} : split_words(value), std::back_inserter(parts));
+    const bool empty = !words.word || words.word->empty();
+    if (empty && (!parts.empty() || own)) words.word.reset();  // an opened quotation
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (i > 0 && (!quoted || all)) words.finish();
+      const bool joins = i > 0 && quoted && !all;
+      words.add((joins ? " " : "") + parts[i].text, parts[i].line > 0 ? parts[i].line : line);
+    }
   }
 
   /// Value of the `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}` or `$((...))` at `at`, which moves to its
@@ -302,19 +312,18 @@ struct ScriptReader {
   }
 
   void command(const std::vector<ShellWord>& words) {
-    static const std::vector<std::string> kHarmless{
-        "set",    "cd",     "mkdir", "echo", "ulimit",  "module",     "wait",     "exit",   "sleep",
-        "unset",  "export", "pwd",   "date", "ls",      "nvidia-smi", "hostname", "tee",    "grep",
-        "source", ".",      "conda", "pip",  "pip3",    "rm",         "cp",       "shift",  "chmod",
-        "trap",   "git",    "which", "true", "declare", "readonly",   "local",    "typeset"};
-    static const std::vector<std::string> kStarters{
-        "torchrun", "python", "python3", "srun", "mpirun", "deepspeed", "accelerate", "bash",
-        "exec",     "time",   "nohup",   "uv",   "sudo",   "megatron",  "nsys"};
+    static const std::vector<std::string> kHarmless = words_in(
+        "set cd mkdir echo ulimit module wait exit sleep unset export pwd date ls nvidia-smi hostname tee "
+        "grep "
+        "source . conda pip pip3 rm cp shift chmod trap git which true declare readonly local typeset");
+    static const std::vector<std::string> kStarters = words_in(
+        "torchrun python python3 srun mpirun deepspeed accelerate bash exec time nohup uv sudo megatron "
+        "nsys");
     std::string program = words.front().text.substr(words.front().text.rfind('/') + 1);
     const int line = words.front().line;
     if (std::ranges::find(kHarmless, program) != kHarmless.end()) return;
-    static const std::set<std::string> kControl{"if", "for", "while", "until", "case", "function", "[", "[["};
-    if (kControl.contains(program))
+    static const std::vector<std::string> kControl = words_in("if for while until case function [ [[");
+    if (std::ranges::find(kControl, program) != kControl.end())
       fail(line, "'" + program + "': conditions and loops are not evaluated; keep the lines that hold");
     if (program == "eval") return evaluate(words);
     if (std::ranges::find(kStarters, program) == kStarters.end())

@@ -101,6 +101,12 @@ void add_yaml(const YamlNode& node, const std::string& prefix, const std::string
   }
 }
 
+/// Whether a name may be that of an option: with `_`, and not a constant such as NUM_NODES.
+bool is_option(const std::string& name) {
+  return name.find('_') != std::string::npos &&
+         std::ranges::any_of(name, [](unsigned char c) { return std::islower(c) != 0; });
+}
+
 }  // namespace
 
 void read_comment(const std::string& line, int number, LaunchFile& file) {
@@ -205,7 +211,7 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
   static const std::regex kWord(R"([A-Za-z][\w-]*)");
   static const std::regex kSeveral(R"(^[\w.]+(\s*,\s*[\w.]+)+\s*=(?!=).*)");
   static const std::regex kOther(
-      R"(["']([A-Za-z_]\w*)["']\s*[:,\]]|([A-Za-z_]\w*)\s*(?:(?:\*\*|//|[-+*/%|])=(?!=)|\.{3}))");
+      R"((=\s*)?["']([A-Za-z_]\w*)["']\s*[:,\]]|([A-Za-z_]\w*)\s*(?:(?:\*\*|//|[-+*/%|])=(?!=)|\.{3}))");
   LaunchFile file;
   std::map<std::string, std::string> variables;
   int number = 0, depth = 0;  // of the line, of parentheses
@@ -226,13 +232,8 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
     if (plain.starts_with("import ") || plain.starts_with("from ") || plain.starts_with("def ") ||
         plain.starts_with("@") || quotation != std::string::npos)
       continue;
-    const auto is_value = [&](std::size_t at) {  // a quoted text behind `=`
-      const auto last = plain.find_last_not_of(" \t", at == 0 ? 0 : at - 1);
-      return at > 0 && last != std::string::npos && plain[last] == '=';
-    };
     for (std::sregex_iterator at(plain.begin(), plain.end(), kOther), end; at != end; ++at)
-      if (!(*at)[1].matched || !is_value(at->position()))
-        file.entries.push_back({(*at)[1].str() + (*at)[2].str(), kExpression, number});
+      if (!(*at)[1].matched) file.entries.push_back({(*at)[2].str() + (*at)[3].str(), kExpression, number});
     const bool in_call = std::exchange(depth, depth + opened_in(plain)) > 0;
     if (!in_call && std::regex_match(plain, kSeveral)) {
       for (const std::string& key : split(plain.substr(0, plain.find('=')), ','))
@@ -249,9 +250,7 @@ LaunchFile read_recipe(const std::string& text, const std::string& name) {
       const bool plain_name = plain_key && !line.starts_with(' ') && !line.starts_with('\t');
       if (plain_name) variables.erase(key);
       if (value && plain_name) variables[key] = *value;
-      const bool constant = std::ranges::none_of(key, [](unsigned char c) { return std::islower(c) != 0; });
-      if (value && !(plain_name && constant) && (!plain_name || key.find('_') != std::string::npos))
-        file.entries.push_back({key, *value, number});
+      if (value && (!plain_name || is_option(key))) file.entries.push_back({key, *value, number});
       const bool word = plain == key + "=" + rest && std::regex_match(rest, kWord);  // as of Hydra
       if (!value)
         file.entries.push_back(

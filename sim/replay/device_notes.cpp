@@ -96,8 +96,8 @@ std::string known_errors_note(const DeviceModel& device) {
   }
   std::vector<std::pair<double, std::string>> sets;
   for (const auto& [name, set] : entries_of(YamlNode::shipped("studies/measured/accuracy.yaml")))
-    for (const auto& [on, median] : entries_of(set, "devices"))
-      if (on == device.name) sets.emplace_back(median.number(), median.text() + " % (" + name + ")");
+    if (const std::string on = "on " + device.name; set.has(on))
+      sets.emplace_back(set.at(on).number(), set.at(on).text() + " % (" + name + ")");
   std::ranges::sort(sets);
   const char* without = device.specification == device.name ? "" : " without these settings";
   if (!sets.empty())

@@ -206,15 +206,14 @@ void check_places(const Cluster& cluster, const DeviceModel& device) {
 }
 
 std::string place_note(const Cluster& cluster, const Trace& trace) {
-  if (!cluster.has_devices()) return "";
   const DeviceModel* known = reported_device(trace.device);
-  if (known == nullptr ? trace.device == "CPU" || trace.device == trace.context.cpu_model : !known->gpu)
-    return "was measured on the CPU '" + trace.device + "', not on the cluster's GPUs";
+  const bool cpu =
+      known == nullptr ? trace.device == "CPU" || trace.device == trace.context.cpu_model : !known->gpu;
   for (const int place : cluster.places())
     if (const std::string& other = cluster.node(place).device;
-        known != nullptr && !other.empty() && other != known->hardware)
-      return fmt::format("was measured on '{}', and the cluster has {}; --device {} moves the trace",
-                         trace.device, other, other);
+        !other.empty() && (cpu || (known != nullptr && other != known->hardware)))
+      return fmt::format("was measured on '{}', and the cluster has {}{}", trace.device, other,
+                         cpu ? "" : "; --device moves the trace");
   return "";
 }
 

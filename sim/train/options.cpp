@@ -20,9 +20,8 @@ double fraction_of(const Text& text) {
   throw InputError("'{}' is not a percentage from 0% to below 100%; write for example 10%", text);
 }
 
-template <class Value>
-Value positive(Value value, const Text& text) {
-  if (value > Value(0)) return value;
+auto positive(auto value, const Text& text) {
+  if (value > decltype(value)(0)) return value;
   throw InputError("'{}': must be above 0", text);
 }
 

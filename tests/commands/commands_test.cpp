@@ -99,6 +99,15 @@ TEST_CASE("shipped models and clusters are listed, and shown with their settings
              Catch::Contains("llama3-8b:layers=16: model") && Catch::Contains("4540469248 parameters") &&
                  Catch::Contains("layers=16"));
   CHECK_THAT(shell.run("stepcast show star:hosts=2").out, Catch::Contains("star:hosts=2: cluster"));
+  CHECK_THAT(shell.run("stepcast help devices").out,
+             Catch::Contains("b200") && Catch::Contains("NVIDIA H100"));
+  CHECK_THAT(shell.run("stepcast show b200:kernel_launch=7us").out,
+             Catch::Contains("peak in bfloat16") && Catch::Contains("7.00 us") && Catch::Contains("source"));
+  shell.write("config.json",
+              R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                  "num_attention_heads": 4, "vocab_size": 128})");
+  CHECK_THAT(shell.run("stepcast show hf:config.json:sequence=32").out,
+             Catch::Contains("parameters in 4 segments"));
   CHECK(shell.run("stepcast show llama3-8b --device h100-sxm").exit_code == 2);
   CHECK(shell.run("stepcast show llama3-8b:layerz=3").out.empty());
   const Outcome misspelt = shell.run("stepcast show llama3-9b");

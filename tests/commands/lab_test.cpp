@@ -197,10 +197,7 @@ TEST_CASE("the lab's own mistakes are explained", "[commands][lab]") {
            {"lab run --cluster lab-star", "the command for the ranks is missing"},
            {"lab run --cluster lab-star -- measure --model simple-cnn", "unknown command 'measure'"},
            {"lab status more", "takes no further words, got 'more'"},
-           {"lab validate --dry-run --cluster x", "--cluster has no effect with lab validate"},
-           {"lab validate --dry-run --ranks-per-host 7", "--ranks-per-host has no effect with lab validate"},
-           {"lab down --quick", "--quick has no effect with lab down"},
-           {"lab status --seed 3", "--seed has no effect with lab status"},
+           {"lab down --ranks-per-host 7", "--ranks-per-host has no effect with lab down"},
            {"lab down --cluster x", "--cluster has no effect with lab down"}}) {
     const Outcome outcome = shell.run("stepcast " + line);
     INFO(line << ": " << outcome.err);
@@ -210,11 +207,11 @@ TEST_CASE("the lab's own mistakes are explained", "[commands][lab]") {
   CHECK_THAT(shell.run("stepcast lab up --cluster h100x8-hgx").err, Contains("the lab cannot build cluster"));
 }
 
-TEST_CASE("lab validate predicts, runs, compares and draws the requested cases", "[commands][lab]") {
+TEST_CASE("the study of the lab predicts, runs, compares and draws the requested cases", "[commands][lab]") {
   const Shell shell;
   if (!lab_is_possible(shell)) return;
   const std::string validate =
-      "stepcast lab validate --quick --only simple.all_reduce --launches 2 --name tf --folder lab";
+      "stepcast study lab-quick --only simple.all_reduce --launches 2 --lab tf -o lab";
   const Outcome outcome = shell.run(validate);
   INFO(outcome.out << outcome.err);
   CHECK((outcome.exit_code == 0 || outcome.exit_code == 4));  // the study reports how close the forecasts are
@@ -244,16 +241,16 @@ TEST_CASE("lab validate predicts, runs, compares and draws the requested cases",
   const Outcome again = shell.run(validate);
   if (cases > 0) CHECK_THAT(again.out, Contains("nothing was measured again"));
   CHECK(nlohmann::json::parse(shell.read("lab/compare.json"))["cases"] == report["cases"]);
-  CHECK_THAT(shell.run("stepcast lab validate --only resnet5 --folder other").err,
+  CHECK_THAT(shell.run("stepcast study lab --only resnet5 -o other").err,
              Contains("no point has 'resnet5'"));
   CHECK(spaces(shell, "tf").empty());
 }
 
 // Hidden, because it measures this machine. Wider than the goals of the whole matrix (4 % and 20 %): it has
 // one launch of every case.
-TEST_CASE("the quick matrix of lab validate is predicted from two hosts' messages", "[lab][.machine]") {
+TEST_CASE("the quick matrix of the lab is predicted from two hosts' messages", "[lab][.machine]") {
   const Shell shell;
-  const Outcome outcome = shell.run("stepcast lab validate --quick --launches 1 --name tf --folder lab");
+  const Outcome outcome = shell.run("stepcast study lab-quick --launches 1 --lab tf -o lab");
   INFO(outcome.out << outcome.err);
   std::vector<double> errors;
   const nlohmann::json compared = nlohmann::json::parse(shell.read("lab/compare.json"));

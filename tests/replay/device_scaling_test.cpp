@@ -361,6 +361,25 @@ TEST_CASE("the estimated device is an error on another kind of GPU, but not on a
 }
 
 // Rows to fit of studies/published; nothing is fitted to them.
+TEST_CASE("a trace of another device than the cluster has is named") {
+  Trace trace;
+  const auto note = [&](const char* device, const char* cluster) {
+    trace.device = device;
+    return place_note(load_cluster(cluster), trace);
+  };
+  trace.context.cpu_model = "AMD EPYC 7763";
+  CHECK(note("NVIDIA H100 80GB HBM3", "h100x8-hgx").empty());
+  CHECK(note("NVIDIA Unheard 9", "h100x8-hgx").empty());
+  CHECK_THAT(note("NVIDIA H100 80GB HBM3", "h100-fat-tree:gpu=b200"),
+             Catch::Contains("the cluster has b200; --device"));
+  for (const char* cpu : {"CPU", "AMD EPYC 7763"}) {
+    CHECK_THAT(note(cpu, "h100x8-hgx"), Catch::Contains("was measured on") && !Catch::Contains("--device"));
+    CHECK(note(cpu, "star:hosts=4").empty());
+  }
+  CHECK(note("NVIDIA H100 80GB HBM3", "star:hosts=4").empty());
+  CHECK_THROWS_WITH(load_cluster("h100-fat-tree:gpu=mi300x"), Catch::Contains("NVSwitches do not join"));
+}
+
 TEST_CASE("every row of device-errors.json equals today's estimate") {
   const std::vector<DeviceError> rows = device_errors();
   REQUIRE(rows.size() >= 6);

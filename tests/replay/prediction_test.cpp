@@ -284,6 +284,12 @@ TEST_CASE("costs of copies are refused with strategies that make none, and issue
     CHECK_THROWS_WITH(predict(prediction_request(options)),
                       Catch::Contains(setting) && Catch::Contains("with --trace"));
   }
+  options["device"] = "h100-sxm:compute_efficiency=0.5";
+  CHECK_THROWS_WITH(predict(prediction_request(options)), Catch::Contains("compute_efficiency=0.5"));
+  for (const char* device : {"b200", "mi300x"}) {  // whose file states an efficiency of estimates
+    options["device"] = device;
+    CHECK_NOTHROW(predict(prediction_request(options)));
+  }
 }
 
 TEST_CASE("options that a forecast does not read are refused") {

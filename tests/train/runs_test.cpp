@@ -428,6 +428,8 @@ TEST_CASE("trainings without an answer are refused with the reason", "[train]") 
   small = facts;
   small.host.storage = {};
   CHECK_THAT(train_error(small, {}), Contains("states no storage; set --storage-rate"));
+  CHECK_THAT(train_error(small, {{"storage-rate", "0GB/s"}}), Contains("must be above 0"));
+  CHECK_THAT(train_error(small, {{"checkpoint-size", "0B"}}), Contains("must be above 0"));
   small = facts;
   small.state = Bytes(0);
   CHECK_THAT(train_error(small, {}), Contains("--checkpoint-size"));
