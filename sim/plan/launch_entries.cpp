@@ -115,7 +115,7 @@ struct EntryNamer {
     if (value.empty() && !rules.at("defaults").text_or(name, "none").empty())
       fail(entry, "found an empty text; write a value, or remove the key");
     const LaunchEntry& before = result.named.try_emplace(name, entry).first->second;
-    if (is_of_model(key) && normal(before.key) != key && normal_value(before.value) != value)
+    if (name == "sequence" && normal(before.key) != key && normal_value(before.value) != value)
       fail(entry, "contradicts " + before.key + " " + printable(before.value) + "; remove one of them");
     result.named[name] = entry;
     result.values.set(name, joined(parts, "+"));
