@@ -241,8 +241,7 @@ TEST_CASE("the study of the lab predicts, runs, compares and draws the requested
   const Outcome again = shell.run(validate);
   if (cases > 0) CHECK_THAT(again.out, Contains("nothing was measured again"));
   CHECK(nlohmann::json::parse(shell.read("lab/compare.json"))["cases"] == report["cases"]);
-  CHECK_THAT(shell.run("stepcast study lab --only resnet5 -o other").err,
-             Contains("no point has 'resnet5'"));
+  CHECK_THAT(shell.run("stepcast study lab --only resnet5 -o other").err, Contains("no point has 'resnet5'"));
   CHECK(spaces(shell, "tf").empty());
 }
 
