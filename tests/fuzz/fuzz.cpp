@@ -81,11 +81,12 @@ class Fuzzer {
     const auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       const auto left = static_cast<double>(targets_.size() - i);
-      const double until = options_.seconds > 0.0 ? spent() + (options_.seconds - spent()) / left : 0.0;
       const Target& target = targets_[i];
       Count seeds;
       while (seeds.inputs < static_cast<long long>(target.seeds.size()) && seeds.findings < kMostFindings)
         work(target, seeds, 0.0, true);
+      const double share = std::max(kLeastSeconds, (options_.seconds - spent()) / left);  // seeds come first
+      const double until = options_.seconds > 0.0 ? spent() + share : 0.0;
       Count& count = counts_[target.name];
       while (count.inputs < options_.each && (until == 0.0 || spent() < until) &&
              count.findings < kMostFindings)
@@ -102,6 +103,7 @@ class Fuzzer {
 
  private:
   static constexpr long long kMostFindings = 20;  // of a target, after which it is left
+  static constexpr double kLeastSeconds = 0.5;    // of a target, however long the others took
 
   static bool is_hang(int status) { return WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGPROF; }
 
