@@ -96,8 +96,8 @@ Precision Precision::parse(const std::string& text) {
   const bool own = recipe != nullptr && recipe->casts_each_time();
   if (result.scope != "both" && (!own || (result.scope == "experts" && result.gather != "none")))
     throw InputError(
-        "precision '{}': scope={} is for recipes of torchao (fp8, fp8-rowwise, fp8-rowwise-gw-hp, "
-        "mxfp8-torchao), gather for linear layers",
+        "precision '{}': scope={} needs a recipe of torchao (fp8, fp8-rowwise, fp8-rowwise-gw-hp, "
+        "mxfp8-torchao); with scope=experts leave out gather",
         text, result.scope);
   return result;
 }

@@ -169,8 +169,8 @@ const std::vector<std::string>& host_part_keys() {
 }
 
 void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster) {
-  node.has("nodes") || node.has("links") ? add_explicit_parts(node, settings, host, cluster)
-                                         : HostParts{node, settings, {cluster, host}}.add();
+  if (node.has("nodes") || node.has("links")) return add_explicit_parts(node, settings, host, cluster);
+  HostParts{node, settings, {cluster, host}}.add();
 }
 
 const DeviceModel& device_at(const YamlNode& name, const ClusterSettings& settings) {

@@ -21,6 +21,10 @@ bool matches(const std::string& key, const YamlNode& rules, const char* list) {
   });
 }
 
+bool is_of_model(const std::string& key, const YamlNode& rules) {
+  return rules.has("model") && rules.at("model").has(key);
+}
+
 bool is_absent(const std::string& value) { return value == "null" || value == "None"; }
 
 struct EntryNamer {
@@ -67,10 +71,6 @@ struct EntryNamer {
     return text;
   }
 
-  [[nodiscard]] bool is_of_model(const std::string& key) const {
-    return rules.has("model") && rules.at("model").has(key);
-  }
-
   void take(LaunchEntry entry) {
     if (entry.key == "world-size") return result.values.set("world-size", entry.value);
     const std::string key = normal(entry.key), name = name_of(key, rules);
@@ -78,13 +78,13 @@ struct EntryNamer {
     const bool has_values = rules.has("only") && rules.at("only").has(key);
     if (is_flag(usual) && !has_values && entry.value == kNotLiteral &&
         rules.at("syntax").text() == "arguments") {
-      result.ignored.push_back(fmt::format("a word behind {} (not literal)", entry.key));
+      result.unread.push_back(fmt::format("{} (line {})", entry.key, entry.line));
       entry.value.clear();
     }
     const std::string value = is_flag(usual) ? flag_value(entry.value) : normal_value(entry.value);
     const bool absent = is_absent(value);
     if (!absent) result.found[key] = entry;
-    if (is_of_model(key) && model_given && (name != "sequence" || sequence_given)) {
+    if (is_of_model(key, rules) && model_given && (name != "sequence" || sequence_given)) {
       if (!absent) result.replaced.push_back(entry.key);
       return;
     }
@@ -123,7 +123,7 @@ struct EntryNamer {
 
   /// Refuses texts where the default is a flag or a number, or a size of a model is expected.
   void check_kind(const LaunchEntry& entry, const std::string& key, const std::string& value) const {
-    const bool size = is_of_model(key) && !rules.at("defaults").has(name_of(key, rules));
+    const bool size = is_of_model(key, rules) && !rules.at("defaults").has(name_of(key, rules));
     const std::string usual = rules.at("defaults").text_or(name_of(key, rules), "");
     if (value.empty() || (value == "auto" && matches(key, rules, "auto"))) return;
     if (size && !positive_number(value)) fail(entry, "expected a whole number above 0");
@@ -180,8 +180,7 @@ NamedEntries name_entries(const LaunchFile& entries, const std::string& file, co
 }
 
 std::string name_of(const std::string& key, const YamlNode& rules) {
-  const bool of_model = rules.has("model") && rules.at("model").has(key);
-  return rules.at(of_model ? "model" : "keys").text_or(key, "");
+  return rules.at(is_of_model(key, rules) ? "model" : "keys").text_or(key, "");
 }
 
 std::string key_of(const std::string& name, const YamlNode& rules) {

@@ -13,11 +13,12 @@
 namespace stepcast {
 
 struct NamedEntries {
-  Assignment values{};                           ///< of the file, and defaults
-  OptionTexts words{};                           ///< options of `predict`: of comments, and those given
-  std::map<std::string, LaunchEntry> found{};    ///< by key
-  std::map<std::string, LaunchEntry> named{};    ///< the last by name, as the file spells its key
-  std::vector<std::string> ignored, replaced{};  ///< keys without effect, and those that --model replaces
+  Assignment values{};                         ///< of the file, and defaults
+  OptionTexts words{};                         ///< options of `predict`: of comments, and those given
+  std::map<std::string, LaunchEntry> found{};  ///< by key
+  std::map<std::string, LaunchEntry> named{};  ///< the last by name, as the file spells its key
+  /// Keys without effect, those that --model replaces, and flags with a word behind them that is not literal.
+  std::vector<std::string> ignored{}, replaced{}, unread{};
 };
 
 /// \param file its name, for errors \param rules `read` of launchers/*.yaml \param given options of the user

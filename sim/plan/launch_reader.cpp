@@ -308,10 +308,10 @@ struct TableReader {
     if (reading.options.contains("like") && !given_options.contains("like"))
       reading.assumed.push_back("what " + reading.program + " does by itself: convention " +
                                 reading.options.at("like"));
-    if (!taken.ignored.empty())
-      reading.ignored.push_back("keys without effect: " + joined(sorted_unique(taken.ignored)));
-    if (!taken.replaced.empty())
-      reading.ignored.push_back("keys that --model replaces: " + joined(sorted_unique(taken.replaced)));
+    for (const auto& [what, keys] : {std::pair{"keys without effect: ", &taken.ignored},
+                                     {"keys that --model replaces: ", &taken.replaced},
+                                     {"words that are not literal, behind ", &taken.unread}})
+      if (!keys->empty()) reading.ignored.push_back(what + joined(sorted_unique(*keys)));
   }
 
   const YamlNode rules = table.at("read");

@@ -4,6 +4,7 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "core/error.hpp"
@@ -306,8 +307,7 @@ struct ScriptReader {
     const int line = words.front().line;
     if (++evaluations > kMost) fail(line, fmt::format("'eval': at most {} are read", kMost));
     std::string text;
-    for (const ShellWord& word : words)
-      if (word.text != "eval" || !text.empty()) text += word.text + " ";
+    for (const ShellWord& word : std::span(words).subspan(1)) text += word.text + " ";
     for (const ShellWord& command : commands_in(text)) read_command(command.text, line + command.line - 1);
   }
 

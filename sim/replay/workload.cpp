@@ -1,6 +1,7 @@
 #include "sim/replay/workload.hpp"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 

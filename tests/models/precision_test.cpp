@@ -383,7 +383,7 @@ TEST_CASE("linear layers and experts are cast apart, and what both add is what `
                         before.name.find(".gate.") == std::string::npos;
     CHECK(after.gathered() == (narrow ? 0.5 : 1.0) * before.gathered());
   }
-  CHECK_THROWS_WITH(Precision::parse("mxfp8,scope=linear"), Catch::Contains("recipes of torchao"));
+  CHECK_THROWS_WITH(Precision::parse("mxfp8,scope=linear"), Catch::Contains("needs a recipe of torchao"));
   CHECK_THROWS_WITH(Precision::parse("fp8,scope=router"), Catch::Contains("both, linear"));
   CHECK_THROWS_WITH(in_precision(load_model(kLlama), Precision::parse("fp8,scope=experts")),
                     Catch::Contains("with experts whose sizes"));
