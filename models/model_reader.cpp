@@ -383,6 +383,7 @@ struct ModelReader {
     };
     expect(value >= attribute.least, "least", attribute.least);
     expect(attribute.unit != Unit::kCount || value <= kMaxElements, "most", kMaxElements);
+    expect(attribute.unit != Unit::kFlag || value <= 1, "most", 1);
     return value;
   }
 

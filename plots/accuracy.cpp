@@ -5,7 +5,7 @@
 
 /// Measured and predicted step times as paired bars, whiskers over the launches, the signed error above each
 /// pair.
-namespace stepcast {
+namespace stepcast::accuracy_figure {
 namespace {
 
 constexpr const char *kMeasuredBar = "with boxes fc rgb '#4477AA'",
@@ -50,4 +50,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kAccuracy{figures(), "accuracy", draw, 10};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::accuracy_figure

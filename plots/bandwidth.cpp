@@ -9,7 +9,7 @@
 #include "plots/cases.hpp"
 
 /// Bus bandwidth over message size, one panel per collective: measured as markers, predicted as a line.
-namespace stepcast {
+namespace stepcast::bandwidth_figure {
 namespace {
 
 constexpr const char *kLine = "with lines lw 2 lc rgb '#EE6677'", *kMarker = "pt 7 ps 0.8 lc rgb '#4477AA'";
@@ -93,4 +93,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kBandwidth{figures(), "bandwidth", draw, 12};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::bandwidth_figure

@@ -5,7 +5,7 @@
 
 /// Parts of the step as stacked bars, measured next to predicted. Overlapped communication is not part of the
 /// sum; it is hatched over the top of the compute that hides it.
-namespace stepcast {
+namespace stepcast::breakdown_figure {
 namespace {
 
 constexpr double kOffset = 0.2;      // of a bar from the middle of its pair
@@ -63,4 +63,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kBreakdown{figures(), "breakdown", draw, 11};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::breakdown_figure

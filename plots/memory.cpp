@@ -8,7 +8,7 @@
 
 /// Memory of every rank at its peak, by category: stacked bars, measured next to predicted. The parts add up
 /// to the peak. Panels of one model share their scale, so that strategies compare.
-namespace stepcast {
+namespace stepcast::memory_figure {
 namespace {
 
 constexpr std::size_t kMaxRanks = 16;       // of a panel
@@ -146,4 +146,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kMemory{figures(), "memory", draw, 15};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::memory_figure

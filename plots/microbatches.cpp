@@ -8,7 +8,7 @@
 /// form a line. Beside it the bubble of p equal stages in theory, for schedules without virtual stages:
 ///
 ///     bubble_fraction = (p - 1) / (m + p - 1)
-namespace stepcast {
+namespace stepcast::microbatches_figure {
 namespace {
 
 int stages_of(const Configuration& c) { return c.world_size / std::max(1, c.data_parallel); }
@@ -74,4 +74,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kMicrobatches{figures(), "microbatches", draw, 16};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::microbatches_figure

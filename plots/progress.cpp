@@ -7,7 +7,7 @@
 /// a line per launch, in one colour per case.
 ///
 ///     throughput of a step = samples of all batches / slowest rank's time of that step
-namespace stepcast {
+namespace stepcast::progress_figure {
 namespace {
 
 void add_points(const ResultFile& file, Chart& chart) {
@@ -48,4 +48,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kProgress{figures(), "progress", draw, 19};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::progress_figure

@@ -13,7 +13,7 @@
 ///     speed-up = n * T_1 / T_n      same batch per rank (weak)
 ///
 /// T_1 is the step of one rank without communication, which every prediction contains (`ideal_scaling`).
-namespace stepcast {
+namespace stepcast::sensitivity_figure {
 namespace {
 
 struct Forecast {
@@ -119,4 +119,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kSensitivity{figures(), "sensitivity", draw, 18};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::sensitivity_figure

@@ -3,7 +3,7 @@
 #include "plots/chart.hpp"
 
 /// Throughput of n ranks over throughput of one, measured and predicted, a line per strategy.
-namespace stepcast {
+namespace stepcast::speedup_figure {
 namespace {
 
 Drawing draw(const FigureInput& input) {
@@ -41,4 +41,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kSpeedup{figures(), "speedup", draw, 13};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::speedup_figure

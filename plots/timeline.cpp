@@ -13,7 +13,7 @@
 
 /// One step as a Gantt chart: a lane per rank and stream. Pipelines have a lane per rank, with a box per
 /// action and micro-batch. Predicted and measured steps share one time axis.
-namespace stepcast {
+namespace stepcast::timeline_figure {
 namespace {
 
 constexpr int kMaxRanks = 8, kMaxStages = 16;
@@ -244,4 +244,4 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kTimeline{figures(), "timeline", draw, 14};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::timeline_figure

@@ -12,7 +12,7 @@
 #include "sim/cli/option.hpp"
 #include "sim/collectives/algorithm.hpp"
 
-namespace stepcast {
+namespace stepcast::bench_command {
 namespace {
 
 void declare(po::options_description& options) {
@@ -153,4 +153,4 @@ ExitCode run(const po::variables_map& options) {
 const Registration<Command> kBench{commands(), "bench", {.declare = declare, .run = run}, 20};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::bench_command

@@ -20,7 +20,7 @@
 #include "topologies/cluster.hpp"
 #include "topologies/paths.hpp"
 
-namespace stepcast {
+namespace stepcast::calibrate_command {
 namespace {
 
 ProbeSettings settings_of(const po::variables_map& options) {
@@ -237,4 +237,4 @@ ExitCode run(const po::variables_map& options) {
 const Registration<Command> kCalibrate{commands(), "calibrate", {.run = run}, 30};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::calibrate_command

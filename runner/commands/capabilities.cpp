@@ -6,7 +6,7 @@
 #include "runner/execute/device_library.hpp"
 #include "sim/cli/command.hpp"
 
-namespace stepcast {
+namespace stepcast::capabilities_command {
 namespace {
 
 /// Prints libraries and backends of this program as JSON; called by `stepcast doctor`.
@@ -35,4 +35,4 @@ ExitCode run(const po::variables_map& /*options*/) {
 const Registration<Command> kCapabilities{commands(), "capabilities", {.run = run}, 90};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::capabilities_command

@@ -10,7 +10,7 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 
-namespace stepcast {
+namespace stepcast::lab_command {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -114,4 +114,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kLab{commands(), "lab", {.run = run}, 50};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::lab_command

@@ -21,7 +21,7 @@
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
-namespace stepcast {
+namespace stepcast::measure_command {
 namespace {
 
 std::string model_of(const po::variables_map& values) {
@@ -322,4 +322,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kMeasure{commands(), "measure", {.run = run}, 10};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::measure_command

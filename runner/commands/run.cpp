@@ -21,7 +21,7 @@
 #include "sim/strategies/strategy.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
-namespace stepcast {
+namespace stepcast::run_command {
 namespace {
 
 void declare(po::options_description& options) {
@@ -347,4 +347,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kRun{commands(), "run", {.declare = declare, .run = run}, 40};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::run_command

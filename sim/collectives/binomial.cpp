@@ -2,7 +2,7 @@
 
 #include "sim/collectives/blocks.hpp"
 
-namespace stepcast {
+namespace stepcast::binomial_collective {
 namespace {
 
 /// Rounds of the tree: ceil(log2 n); a rank that is number v, counted from root, has the array after round
@@ -55,4 +55,4 @@ const Registration<Algorithm> kBinomial{
      {CollectiveKind::kBroadcast, kMessageBackends, kMessageBackends, steps_of, step_of, time_of, sent_by}}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::binomial_collective

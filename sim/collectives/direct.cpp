@@ -3,7 +3,7 @@
 #include "sim/collectives/blocks.hpp"
 
 /// Algorithms whose blocks go straight from where they are to where they belong.
-namespace stepcast {
+namespace stepcast::direct_collective {
 namespace {
 
 /// All parts share one rank's link:
@@ -127,4 +127,4 @@ const Registration<Algorithm> kPairwise{
       all_but_own, own_shard}}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::direct_collective

@@ -3,7 +3,7 @@
 
 #include "sim/collectives/blocks.hpp"
 
-namespace stepcast {
+namespace stepcast::gloo_ring_collective {
 namespace {
 
 /// Gloo cuts the array into equal segments of at most 1 MiB, and into at least two for every rank.
@@ -100,4 +100,4 @@ const Registration<Algorithm> kGlooRing{algorithms(),
                                           step_of, time_of, sent_by, nullptr, std::nullopt, true}}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::gloo_ring_collective

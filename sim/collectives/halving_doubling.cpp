@@ -3,7 +3,7 @@
 
 #include "sim/collectives/blocks.hpp"
 
-namespace stepcast {
+namespace stepcast::halving_doubling_collective {
 namespace {
 
 /// A power of two p of the ranks halves and doubles. Of the e = n - p others each gives its whole array to a
@@ -96,4 +96,4 @@ const Registration<Algorithm> kHalvingDoubling{
      {CollectiveKind::kAllReduce, kMessageBackends, kOnRequest, steps_of, step_of, time_of, sent_by}}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::halving_doubling_collective

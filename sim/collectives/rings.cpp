@@ -1,7 +1,7 @@
 #include "sim/collectives/blocks.hpp"
 #include "sim/collectives/nccl_tuning.hpp"
 
-namespace stepcast {
+namespace stepcast::rings_collective {
 namespace {
 
 /// In a ring every rank sends to its successor and receives from its predecessor, S/n per round step. A step
@@ -117,4 +117,4 @@ const Registration<Algorithm> kAllToAllRing{
       all_to_all_sent, own_shard, std::nullopt, true}}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::rings_collective

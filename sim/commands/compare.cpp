@@ -16,7 +16,7 @@
 #include "sim/cli/option.hpp"
 #include "sim/kineto/profile_result.hpp"
 
-namespace stepcast {
+namespace stepcast::compare_command {
 namespace {
 
 using Paths = std::vector<std::string>;
@@ -126,4 +126,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kCompare{commands(), "compare", {.run = run}, 21};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::compare_command

@@ -12,7 +12,7 @@
 #include "sim/cli/examination.hpp"
 #include "sim/cli/option.hpp"
 
-namespace stepcast {
+namespace stepcast::doctor_command {
 namespace {
 
 /// The machine over one second: the median of some probes, which take a hundredth of the time.
@@ -76,4 +76,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kDoctor{commands(), "doctor", {.run = run}, 1};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::doctor_command

@@ -10,7 +10,7 @@
 #include "sim/explain/report.hpp"
 #include "sim/kineto/profile_result.hpp"
 
-namespace stepcast {
+namespace stepcast::explain_command {
 namespace {
 
 constexpr double kMilliseconds = 1e3;
@@ -129,4 +129,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kExplain{commands(), "explain", {.run = run}, 21};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::explain_command

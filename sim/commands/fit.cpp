@@ -13,7 +13,7 @@
 #include "sim/commands/predict.hpp"
 #include "topologies/devices.hpp"
 
-namespace stepcast {
+namespace stepcast::fit_command {
 namespace {
 
 constexpr double kNotDetermined = 0.5;  // of the range that is left
@@ -93,4 +93,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kFit{commands(), "fit", {.declare = declare, .run = run}, 13};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::fit_command

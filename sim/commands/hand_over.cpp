@@ -6,7 +6,7 @@
 
 /// Commands that `stepcast-runner` runs, because they need LibTorch: `stepcast` starts in milliseconds and
 /// works without LibTorch.
-namespace stepcast {
+namespace stepcast::hand_over_command {
 namespace {
 
 Registry<Command>::Entry entry(const std::string& name, int order) {
@@ -27,4 +27,4 @@ const Registration<Command> kHandedOver[]{{commands(), entry("measure", 10)},
                                           {commands(), entry("lab", 14)}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::hand_over_command

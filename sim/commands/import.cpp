@@ -6,7 +6,7 @@
 #include "records/run_context.hpp"
 #include "sim/cli/option.hpp"
 
-namespace stepcast {
+namespace stepcast::import_command {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -59,4 +59,4 @@ std::string kinds_text() {
 const Registration<Command> kImport{commands(), "import", {.run = run, .ending = kinds_text}, 24};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::import_command

@@ -18,7 +18,7 @@
 #include "sim/train/expected.hpp"
 #include "topologies/devices.hpp"
 
-namespace stepcast {
+namespace stepcast::plan_command {
 namespace {
 
 void declare(po::options_description& options) {
@@ -222,4 +222,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kPlan{commands(), "plan", {.declare = declare, .run = run}, 22};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::plan_command

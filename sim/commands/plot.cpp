@@ -7,7 +7,7 @@
 #include "sim/cli/option.hpp"
 #include "sim/strategies/strategy.hpp"
 
-namespace stepcast {
+namespace stepcast::plot_command {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -154,4 +154,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kPlot{commands(), "plot", {.run = run}, 22};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::plot_command

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kWidestNote = 40;
 
-void declare(po::options_description& options) {
+void declare_predict(po::options_description& options) {
   declare_forecast_options(options);
   declare_options(options, "predict");
 }
@@ -63,7 +63,7 @@ void print_summary(const Result& result, bool every_term) {
 /// The given options of the forecast as words of a command line.
 std::vector<std::string> request_words(const po::variables_map& values) {
   po::options_description table;
-  declare(table);
+  declare_predict(table);
   std::vector<std::string> words;
   for (const auto& [name, value] : forecast_options(values)) {
     const bool is_flag = table.find(name, false).semantic()->max_tokens() == 0;
@@ -148,14 +148,14 @@ std::string devices_text() {
   return table.text() + "\n'stepcast show NAME' shows one.\n";
 }
 
-ExitCode run(const po::variables_map& values) {
+ExitCode run_predict(const po::variables_map& values) {
   return values.count("collectives") != 0 ? predict_bench(values) : predict_step(values);
 }
 
 const Registration<Command> kPredict{commands(),
                                      "predict",
-                                     {.declare = declare,
-                                      .run = run,
+                                     {.declare = declare_predict,
+                                      .run = run_predict,
                                       .topics = {{"conventions", conventions_text},
                                                  {"models", [] { return shipped_text("models"); }},
                                                  {"clusters", [] { return shipped_text("topologies"); }},

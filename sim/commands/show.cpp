@@ -12,7 +12,7 @@
 #include "topologies/cluster_text.hpp"
 #include "topologies/devices.hpp"
 
-namespace stepcast {
+namespace stepcast::show_command {
 namespace {
 
 void print(const std::string& file, const std::string& what, const std::string& use) {
@@ -153,4 +153,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kShow{commands(), "show", {.run = run}, 24};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::show_command

@@ -26,7 +26,7 @@
 #include "sim/study/experiment.hpp"
 #include "sim/train/training.hpp"
 
-namespace stepcast {
+namespace stepcast::study_command {
 namespace {
 
 constexpr std::size_t kMaxLines = 40;  // of the printed table
@@ -383,4 +383,4 @@ const Registration<Command> kStudy{
     commands(), "study", {.declare = declare, .run = run, .topics = {{"columns", column_table}}}, 25};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::study_command

@@ -7,7 +7,7 @@
 #include "sim/cli/option.hpp"
 #include "topologies/cluster_text.hpp"
 
-namespace stepcast {
+namespace stepcast::topology_command {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -53,4 +53,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kTopology{commands(), "topology", {.run = run}, 23};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::topology_command

@@ -15,7 +15,7 @@
 namespace stepcast {
 namespace {
 
-void declare(po::options_description& options) {
+void declare_train(po::options_description& options) {
   declare_options(options, "train");
   declare_train_options(options, true);
   declare_options(options, "train", {}, "more");
@@ -90,7 +90,7 @@ void draw(const TrainingOutcome& outcome, const std::string& path, bool force) {
   render(draw_waterfall(sheet), path, "stepcast train, failures " + outcome.plan.failures.name, force);
 }
 
-ExitCode run(const po::variables_map& values) {
+ExitCode run_train(const po::variables_map& values) {
   const bool force = flag_option(values, "force");
   const TrainingRequest request = training_request(train_texts(values));
   check_output(values);
@@ -103,7 +103,7 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kTrain{commands(), "train", {.declare = declare, .run = run}, 23};
+const Registration<Command> kTrain{commands(), "train", {.declare = declare_train, .run = run_train}, 23};
 
 }  // namespace
 

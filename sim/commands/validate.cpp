@@ -16,7 +16,7 @@
 #include "sim/evidence/measured_collectives.hpp"
 #include "sim/evidence/row_forecast.hpp"
 
-namespace stepcast {
+namespace stepcast::validate_command {
 namespace {
 
 constexpr const char* kValidationSchema = "stepcast.validation/2";
@@ -212,4 +212,4 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kValidate{commands(), "validate", {.declare = declare, .run = run}, 22};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::validate_command

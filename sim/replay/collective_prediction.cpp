@@ -62,14 +62,6 @@ Schedule ping_pong_schedule(Bytes message, int world_size) {
   return schedule;
 }
 
-/// By step.
-std::vector<double> slowest_rank(const Result& result) {
-  std::vector<double> times = result.step_time_s.front();
-  for (const auto& rank : result.step_time_s)
-    std::ranges::transform(times, rank, times.begin(), std::ranges::max);
-  return times;
-}
-
 void add_once(std::vector<std::string>& warnings, const std::string& warning) {
   if (std::ranges::find(warnings, warning) == warnings.end()) warnings.push_back(warning);
 }
@@ -133,7 +125,7 @@ Bench predict_collectives(const CollectiveRequest& request) {
       row.collective = name;
       row.message_bytes = size.count();
       const Result result = replay(input);
-      row.time_s = slowest_rank(result);
+      row.time_s = result.slowest_steps_s();
       if (const auto classes = result.notes.find("path_classes"); classes != result.notes.end())
         add_once(bench.context.warnings, "path_classes: " + classes->second);
       if (const std::string nccl = value_or(result.notes, "nccl", ""); !nccl.empty())

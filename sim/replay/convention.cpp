@@ -22,6 +22,20 @@ Specification given_model(const OptionTexts& options) {
   return model == options.end() ? Specification{} : Specification::parse("model", model->second);
 }
 
+/// What conventions decide of a precision's text, and the parts that they leave as given.
+std::pair<std::string, std::string> decided_and_kept(const std::string& precision) {
+  std::vector<std::string> decided;
+  std::string kept;
+  for (const std::string& word : split(precision, ',')) {
+    const std::string part = word.substr(0, word.find('='));
+    if (part == "gather" || part == "master" || part == "optimizer" || part == "scope")
+      kept += "," + word;
+    else
+      decided.push_back(word);
+  }
+  return {decided.empty() ? "fp32" : joined(decided, ","), kept};
+}
+
 /// Values that conditions may name.
 Assignment conditions_of(const OptionTexts& options) {
   Assignment values{{"strategy", ""},       {"precision", "fp32"}, {"schedule", "1f1b"},
@@ -29,6 +43,7 @@ Assignment conditions_of(const OptionTexts& options) {
                     {"forward-only", "no"}, {"ulysses", "0"},      {"trace", "none"},
                     {"device", "none"},     {"muon", "0"},         {"zero", ""}};
   for (const auto& [name, value] : options) values.set(name, value);
+  values.set("precision", decided_and_kept(values.value_or("precision", "")).first);
   if (const std::string device = values.value_or("device", ""); device != "none")
     values.set("device", device_model(device).hardware);  // without its settings
   for (const auto& [name, value] : given_model(options).overrides)
@@ -135,6 +150,8 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
   const Assignment values = conditions_of(options);
   const Specification given = given_model(options);
   const auto model = result.options.find("model");
+  const auto precision = options.find("precision");
+  const std::string kept = precision == options.end() ? "" : decided_and_kept(precision->second).second;
   for (const Entry& entry : entries_) {
     const bool holds = entry.value.placed([&] { return !entry.condition || entry.condition->holds(values); });
     if (!holds) continue;
@@ -142,8 +159,10 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
     if (!value.problem.empty()) entry.value.fail(value.problem);
     if (!entry.setting) {
       if (!entry.refines && options.contains(entry.name)) continue;
-      result.options[entry.name] = value.text;
-      added[entry.name] = entry.name + " " + value.text;
+      const bool joins = entry.name == "precision" && !kept.empty();
+      const std::string text = joins ? to_text(Precision::parse(value.text + kept)) : value.text;
+      result.options[entry.name] = text;
+      added[entry.name] = entry.name + " " + text;
     } else if (model != result.options.end() && given.find(entry.name) == nullptr) {
       auto& settings = settings_[options.at("model")];
       if (settings.empty()) settings = load_model(options.at("model")).settings;

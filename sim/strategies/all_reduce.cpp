@@ -1,7 +1,7 @@
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
 
-namespace stepcast {
+namespace stepcast::all_reduce_strategy {
 namespace {
 
 /// One blocking all-reduce per parameter tensor after the backward, in the order of parameters(), each
@@ -42,4 +42,4 @@ const Registration<Strategy> kAllReduce{
      .order = 20}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::all_reduce_strategy

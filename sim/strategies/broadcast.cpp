@@ -6,7 +6,7 @@
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
 
-namespace stepcast {
+namespace stepcast::broadcast_strategy {
 namespace {
 
 constexpr double kMaxChunks = 10'000;
@@ -114,4 +114,4 @@ const Registration<Strategy> kBroadcast{
      .order = 90}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::broadcast_strategy

@@ -9,7 +9,7 @@
 #include "sim/strategies/unit_step.hpp"
 #include "sim/strategies/whole_parameters.hpp"
 
-namespace stepcast {
+namespace stepcast::ddp_strategy {
 namespace {
 
 /// Broadcasts of rank 0's buffers, one per dtype, both in flight at once.
@@ -93,4 +93,4 @@ const Registration<Strategy> kDdp{
      .order = 30}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::ddp_strategy

@@ -7,7 +7,7 @@
 #include "sim/strategies/strategy.hpp"
 #include "sim/strategies/unit_step.hpp"
 
-namespace stepcast {
+namespace stepcast::fsdp_strategy {
 namespace {
 
 /// Resolves options and drops those without effect.
@@ -136,4 +136,4 @@ const Registration<Strategy> kFsdp{
      .order = 40}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::fsdp_strategy

@@ -5,7 +5,7 @@
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
 
-namespace stepcast {
+namespace stepcast::gather_scatter_strategy {
 namespace {
 
 constexpr int kRoot = 0;
@@ -64,4 +64,4 @@ const Registration<Strategy> kGatherScatter{
      .order = 10}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::gather_scatter_strategy

@@ -11,7 +11,7 @@
 #include "sim/strategies/pipeline_stage.hpp"
 #include "sim/strategies/whole_parameters.hpp"
 
-namespace stepcast {
+namespace stepcast::pipeline_strategy {
 namespace {
 
 void find_ties(Pipeline& pipeline) {
@@ -173,4 +173,4 @@ const Registration<Strategy> kPipeline{
      .order = 50}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::pipeline_strategy

@@ -2,7 +2,7 @@
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
 
-namespace stepcast {
+namespace stepcast::single_strategy {
 namespace {
 
 /// One rank trains alone: the baseline of every speedup.
@@ -25,4 +25,4 @@ const Registration<Strategy> kSingle{
      .order = 0}};
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::single_strategy

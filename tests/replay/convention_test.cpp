@@ -57,6 +57,13 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
     for (const char* convention : {"megatron", "megatron-defaults"})
       CHECK(like(convention, muon).options.at("precision") == recipe + std::string(",gradients=fp32"));
   }
+  for (const auto& [precision, expected] :
+       {std::pair("bf16,optimizer=int8", "bf16,gradients=fp32,optimizer=int8"),
+        {"fp8-delayed,master=bf16,gather=fp8", "fp8-delayed,gather=fp8,gradients=fp32,master=bf16"},
+        {"bf16,master=bf16,reduction=bf16", "bf16,master=bf16,reduction=bf16"}}) {
+    muon["precision"] = precision;
+    CHECK(like("megatron", muon).options.at("precision") == expected);
+  }
   muon["precision"] = "fp16";
   for (const char* convention : {"megatron", "deepspeed"})
     CHECK(like(convention, muon).options.at("precision") == "fp16,reduction=fp16");
