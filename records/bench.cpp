@@ -1,9 +1,11 @@
 #include "records/bench.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.hpp"
 #include "core/load.hpp"
+#include "core/ranges.hpp"
 #include "schedule/kinds.hpp"
 
 namespace stepcast {
@@ -34,6 +36,35 @@ std::string Bench::problem() const {
       if (samples->empty() || std::ranges::any_of(*samples, [](double s) { return !(s > 0.0); }))
         return "key 'beside[" + std::to_string(i) + "]': expected samples above 0";
   return "";
+}
+
+std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor) {
+  if (smallest < 1.0) throw UsageError("the smallest message must have at least 1 byte");
+  if (largest < smallest) throw UsageError("the largest message is smaller than the smallest");
+  if (largest > 64.0 * kGibi) throw UsageError("the largest message must have at most 64 GiB");
+  if (!(factor >= 1.01)) throw UsageError("the factor between sizes must be at least 1.01");
+  std::vector<std::size_t> sizes;
+  constexpr double kRounding = 1e-9;
+  const auto steps = static_cast<int>(std::log(largest / smallest) / std::log(factor) + kRounding);
+  for (int step = 0; step <= steps; ++step)
+    sizes.push_back(static_cast<std::size_t>(std::llround(smallest * std::pow(factor, step))));
+  return sizes;
+}
+
+std::size_t message_bytes(const std::string& collective, std::size_t bytes, int ranks) {
+  const auto kind = find_value(kCollectiveKinds, collective);  // none: send_recv
+  const std::size_t parts = !kind || traits(*kind).whole_array ? 1 : static_cast<std::size_t>(ranks);
+  const std::size_t unit = sizeof(float) * parts, rounded = 16 * parts;
+  return parts > 1 && bytes >= rounded ? bytes / rounded * rounded
+                                       : std::max<std::size_t>(1, (bytes + unit - 1) / unit) * unit;
+}
+
+std::vector<std::size_t> message_sizes(const std::string& collective, const std::vector<std::size_t>& sizes,
+                                       int ranks) {
+  std::vector<std::size_t> messages =
+      transformed(sizes, [&](std::size_t size) { return message_bytes(collective, size, ranks); });
+  messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
+  return messages;
 }
 
 double algbw_bytes_per_s(const BenchRow& row) {

@@ -58,6 +58,17 @@ struct Bench {
   [[nodiscard]] std::string problem() const;
 };
 
+/// Sizes smallest, smallest * factor, ... up to largest. \throws UsageError if there are none
+std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor);
+
+/// Bytes of the message that a bench of `bytes` sends: whole floats. Where ranks have parts of it, parts are
+/// multiples of 16 B, rounded down as in nccl-tests, or if nothing remains whole floats, rounded up.
+/// \param collective a name of `bench_names`
+std::size_t message_bytes(const std::string& collective, std::size_t bytes, int ranks);
+/// Messages of the sizes; those that are rounded to the same are one message.
+std::vector<std::size_t> message_sizes(const std::string& collective, const std::vector<std::size_t>& sizes,
+                                       int ranks);
+
 /// algbw = S / t.
 double algbw_bytes_per_s(const BenchRow& row);
 /// busbw / algbw of a row: as CollectiveTraits; 1 for send_recv and copies.

@@ -120,8 +120,9 @@ struct HostParts {
         key.fail("found {} links of {}, device '{}' has {}", total[device], builder.name_in_host(device),
                  model.name, model.links.nvlinks);
     };
-    if (nvlink.flag("switch") && model.compute_capability == 0)
-      nvlink.fail("NVSwitches do not join devices such as '" + model.name + "'; see cluster 'mi300x8'");
+    if (nvlink.flag("switch") && (model.compute_capability == 0 || model.links.bridged))
+      nvlink.fail("NVSwitches do not join devices such as '{}'; see cluster '{}'", model.name,
+                  model.links.bridged ? "h100x8-pcie" : "mi300x8");
     if (nvlink.flag("switch"))
       for (const int device : devices) {
         total[device] = model.links.nvlinks;

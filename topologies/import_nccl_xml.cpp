@@ -141,6 +141,11 @@ struct XmlHost {
       if (capability > 0 && device.compute_capability == capability && device.links.nvlinks >= most)
         fitting.push_back(device.name);
     host.choose_device(fitting, fmt::format("sm {} and {} NVLinks", capability, most), place_of(first));
+    for (const pugi::xpath_node& gpu : system.select_nodes(".//gpu"))
+      if (const int own = integer_or(gpu.node(), "sm", 0, 0);
+          own > 0 && own != host.device().compute_capability)
+        fail(gpu.node(), "found sm='{}', device {} has {}", own, host.device().name,
+             host.device().compute_capability);
   }
 
   static bool is(const pugi::xml_node& node, const std::string& name) { return node.name() == name; }

@@ -16,7 +16,7 @@ namespace {
 void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
                          Cluster& cluster) {
   const int ports_per_leaf = settings.integer(node.at("ports_per_leaf"), 1);
-  const int spine_count = settings.integer(node.at("spines"), 1);
+  int spine_count = settings.integer(node.at("spines"), 1);
   const NetworkWire uplink = uplink_wire(node, settings, wire, ports_per_leaf, spine_count);
   const std::vector<int> spines = add_switches(cluster, "spine", spine_count);
   int free_ports = 0, leaves = 0, leaf = 0;

@@ -87,7 +87,8 @@ const char* NcclParameters::unit(std::size_t index) { return kParameters.at(inde
 void NcclParameters::set(const std::map<std::string, double>& values) {
   for (const auto& [name, value] : values) {
     const NcclParameterRow& row = named(kParameters, &NcclParameterRow::name, "law of NCCL", name);
-    if (!(value >= 0.0)) throw InputError("law of NCCL '{}': expected at least 0", name);
+    if (!(value >= 0.0) || (value == 0.0 && row.scale == Scale::kRate))
+      throw InputError("law of NCCL '{}': expected {} 0", name, value == 0.0 ? "above" : "at least");
     this->*row.member = value;
   }
 }

@@ -78,7 +78,7 @@ void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& que
 }
 
 NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
-                        int ports, int spines) {
+                        int ports, int& spines) {
   NetworkWire result = wire;
   if (node.has("uplink")) {
     if (node.has("oversubscription"))
@@ -91,6 +91,7 @@ NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, c
   if (!(oversubscription >= 1.0))
     node.at("oversubscription")
         .fail("expected a factor of at least 1; 'uplink' sets the bandwidth of one uplink");
+  spines = std::clamp(static_cast<int>(ports / oversubscription + 1e-9), 1, spines);
   result.bandwidth = wire.bandwidth * (ports / oversubscription / spines);
   return result;
 }

@@ -50,10 +50,12 @@ void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& que
 ///     bandwidth = ports * wire.bandwidth / oversubscription / spines
 ///
 /// so that all uplinks of a switch together carry its ports' bandwidth divided by `oversubscription: 2` (1
-/// unless set); or what `uplink: 100Gb/s` says of one uplink, meant like the `rate` or the `bandwidth` beside
-/// it. \throws InputError that names file, line and key \pre ports >= 1, spines >= 1
+/// unless set). No uplink is thinner than a port, so at most ports / oversubscription spines are connected,
+/// one at least. Or what `uplink: 100Gb/s` says of one uplink, meant like the `rate` or the `bandwidth`
+/// beside it. \throws InputError that names file, line and key \pre ports >= 1, spines >= 1
+/// \param spines lowered to those that are connected
 NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
-                        int ports, int spines);
+                        int ports, int& spines);
 
 /// The nodes of a host that a network joins: its NICs, or its socket where it has none.
 std::vector<int> ports_of(const Host& host);

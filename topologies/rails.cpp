@@ -27,7 +27,7 @@ int hosts_per_pod(const YamlNode& node, const ClusterSettings& settings, int hos
 /// hosts with eight rails; Wang et al., "Rail-only", HotI 2024, for the form without spines.
 void generate_rails(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
                     Cluster& cluster) {
-  const int spine_count = node.has("spines") ? settings.integer(node.at("spines"), 0) : 0;
+  int spine_count = node.has("spines") ? settings.integer(node.at("spines"), 0) : 0;
   for (const char* key : {"oversubscription", "uplink"})
     if (spine_count == 0 && node.has(key))
       node.at(key).fail("there are no spines; expected 'spines' of at least 1");

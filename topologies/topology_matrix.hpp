@@ -144,7 +144,7 @@ struct MatrixHost {
       if (device.compute_capability > 0) most = std::max(most, device.links.nvlinks);
     const bool switched = equal && (whole > most || pair == most);
     for (const DeviceModel& device : device_models())
-      if (pair > 0 && device.compute_capability > 0 &&
+      if (pair > 0 && device.compute_capability > 0 && !(device.links.bridged && whole > pair) &&
           (switched ? device.links.nvlinks == pair : device.links.nvlinks >= whole))
         result.push_back(device.name);
     return result;
@@ -280,6 +280,10 @@ struct MatrixHost {
     std::set<int> connected;
     for (const auto [i, domain] : enumerated(domains)) {
       connected.insert(domain.begin(), domain.end());
+      if (host.device().links.bridged && domain.size() > 2)
+        fail_at(file, matrix.parts[domain.front()].place,
+                "found NVLinks between {} GPUs, device {} has a bridge to one", domain.size(),
+                host.device().name);
       constexpr int kMoreThanABridge = 18;
       const std::optional<int> equal = equal_links(domain);
       const bool large = domain.size() > 2 || domains.size() == 1;

@@ -19,7 +19,6 @@ struct BenchKind {
     std::size_t world, rank, part;
   };
   const char* name;
-  bool in_parts;        ///< the message consists of a part per rank
   bool in_place;        ///< the result is in the input array
   bool result_is_part;  ///< the result is one part
   int result_ranks;     ///< ranks that have a result, from 0 on; 0: all
@@ -48,23 +47,23 @@ float own_value(const BenchKind::Place& p, std::size_t i) { return known_value(i
 using A = BenchKind::Arrays;
 using Place = BenchKind::Place;
 const std::vector<BenchKind> kKinds{
-    {"send_recv", false, false, false, 2, nullptr,
+    {"send_recv", false, false, 2, nullptr,
      [](const Place& p, std::size_t i) { return known_value(1 - p.rank, i); }},
-    {"all_reduce", false, true, false, 0, [](Backend& b, const A& a) { return b.all_reduce(a.in); },
+    {"all_reduce", true, false, 0, [](Backend& b, const A& a) { return b.all_reduce(a.in); },
      [](const Place& p, std::size_t i) { return known_sum(p.world, i); }},
-    {"broadcast", false, true, false, 0, [](Backend& b, const A& a) { return b.broadcast(a.in, 0); },
+    {"broadcast", true, false, 0, [](Backend& b, const A& a) { return b.broadcast(a.in, 0); },
      [](const Place& /*p*/, std::size_t i) { return known_value(0, i); }},
-    {"gather", true, false, false, 1, [](Backend& b, const A& a) { return b.gather(a.in_part, a.out, 0); },
+    {"gather", false, false, 1, [](Backend& b, const A& a) { return b.gather(a.in_part, a.out, 0); },
      own_value},
-    {"scatter", true, false, true, 0,
+    {"scatter", false, true, 0,
      [](Backend& b, const A& a) { return b.scatter(parts_of(b, a.in, a.in_part.count), a.out_part, 0); },
      [](const Place& p, std::size_t i) { return known_value(0, p.rank * p.part + i); }},
-    {"all_gather", true, false, false, 0,
-     [](Backend& b, const A& a) { return b.all_gather(a.in_part, a.out); }, own_value},
-    {"reduce_scatter", true, false, true, 0,
+    {"all_gather", false, false, 0, [](Backend& b, const A& a) { return b.all_gather(a.in_part, a.out); },
+     own_value},
+    {"reduce_scatter", false, true, 0,
      [](Backend& b, const A& a) { return b.reduce_scatter(a.in, a.out_part); },
      [](const Place& p, std::size_t i) { return known_sum(p.world, p.rank * p.part + i); }},
-    {"all_to_all", true, false, false, 0, [](Backend& b, const A& a) { return b.all_to_all(a.in, a.out); },
+    {"all_to_all", false, false, 0, [](Backend& b, const A& a) { return b.all_to_all(a.in, a.out); },
      [](const Place& p, std::size_t i) { return known_value(i / p.part, p.rank * p.part + i % p.part); }},
 };
 
@@ -73,12 +72,6 @@ const BenchKind& kind_of(const std::string& collective) {
 }
 
 }  // namespace
-
-std::size_t message_bytes(const std::string& collective, std::size_t bytes, int ranks) {
-  const std::size_t unit =
-      sizeof(float) * (kind_of(collective).in_parts ? static_cast<std::size_t>(ranks) : 1);
-  return std::max<std::size_t>(1, (bytes + unit - 1) / unit) * unit;
-}
 
 BenchArrays bench_arrays(Backend& backend, std::size_t largest) {
   const std::size_t rounding = sizeof(float) * static_cast<std::size_t>(backend.world_size());

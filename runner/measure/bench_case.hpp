@@ -17,10 +17,6 @@ struct BenchArrays {
 /// Arrays for messages of up to `largest` bytes, rounded up to equal parts.
 BenchArrays bench_arrays(Backend& backend, std::size_t largest);
 
-/// Bytes of a message of at least `bytes` that divides into equal parts of whole floats, as the collective
-/// requires. \param collective a name of `bench_names`
-std::size_t message_bytes(const std::string& collective, std::size_t bytes, int ranks);
-
 struct BenchKind;
 
 /// One collective at one size. Every rank has arrays of the whole message.

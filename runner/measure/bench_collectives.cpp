@@ -27,27 +27,6 @@ void check_names(const std::string& kind, const std::vector<std::string>& names,
     if (std::ranges::find(known, name) == known.end()) throw UsageError(unknown_name(kind, name, known));
 }
 
-std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor) {
-  if (smallest < 1.0) throw UsageError("the smallest message must have at least 1 byte");
-  if (largest < smallest) throw UsageError("the largest message is smaller than the smallest");
-  if (largest > 64.0 * kGibi) throw UsageError("the largest message must have at most 64 GiB");
-  if (!(factor >= 1.01)) throw UsageError("the factor between sizes must be at least 1.01");
-  std::vector<std::size_t> sizes;
-  constexpr double kRounding = 1e-9;
-  const auto steps = static_cast<int>(std::log(largest / smallest) / std::log(factor) + kRounding);
-  for (int step = 0; step <= steps; ++step)
-    sizes.push_back(static_cast<std::size_t>(std::llround(smallest * std::pow(factor, step))));
-  return sizes;
-}
-
-std::vector<std::size_t> message_sizes(const std::string& collective, const std::vector<std::size_t>& sizes,
-                                       int ranks) {
-  std::vector<std::size_t> messages =
-      transformed(sizes, [&](std::size_t size) { return message_bytes(collective, size, ranks); });
-  messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
-  return messages;
-}
-
 int bench_samples(const BenchSettings& settings, int ranks) {
   std::size_t cases = 0;
   for (const std::string& name : settings.collectives)

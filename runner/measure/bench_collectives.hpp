@@ -22,16 +22,10 @@ struct BenchSettings {
   DeviceStream* device = nullptr;
 };
 
-/// Sizes smallest, smallest * factor, ... up to largest. \throws UsageError if there are none
-std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor);
-
 /// \throws UsageError for a name that is not one of `known`
 void check_names(const std::string& kind, const std::vector<std::string>& names,
                  const std::vector<std::string>& known);
 
-/// Messages of a collective over the sizes of a bench; sizes that are rounded up to the same are one message.
-std::vector<std::size_t> message_sizes(const std::string& collective, const std::vector<std::size_t>& sizes,
-                                       int ranks);
 /// Samples that a bench of these settings takes.
 int bench_samples(const BenchSettings& settings, int ranks);
 
@@ -41,7 +35,7 @@ int bench_samples(const BenchSettings& settings, int ranks);
 /// rank, of all threads. On the host each call is waited for. On a device all calls are issued while it is
 /// blocked, one more than are counted, and a sample reaches from the end of the first, at which all ranks
 /// have met, to the end of the last by the device's clock, as in nccl-tests. A ping-pong is timed on the
-/// host. Sizes that do not divide into equal parts of whole floats are rounded up. \pre known
+/// host. Sizes are rounded (message_sizes). \pre known
 /// collectives, at least 2 ranks
 std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSettings& settings,
                                         const OnSample& on_sample);

@@ -123,8 +123,10 @@ struct GraphOfGroup {
       if (!way.links.empty()) return way;
       way.overhead = pair(hosts[0][here], to_rank).overhead;
       for (const Hop& hop : path(hosts[0][here], to_rank)) {
+        const Link& link = cluster.links[hop.link];
+        if (cluster.node(link.a).host < 0 && cluster.node(link.b).host < 0) continue;  // NCCL sees no fabric
         const auto [found, is_new] = place.try_emplace(hop.slot(), request.capacity.size());
-        if (is_new) request.capacity.push_back(planned_with(cluster.links[hop.link]));
+        if (is_new) request.capacity.push_back(planned_with(link));
         way.links.push_back(found->second);
       }
       return way;

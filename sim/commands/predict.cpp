@@ -98,9 +98,8 @@ CollectiveRequest collective_request(const po::variables_map& values) {
   CollectiveRequest request{environment_request(forecast_options(values))};
   request.collectives = list_option(values, "collectives");
   request.world_size = values["world-size"].defaulted() ? 2 : values["world-size"].as<int>();
-  request.sizes.smallest = bytes_option(values, "min");
-  request.sizes.largest = bytes_option(values, "max");
-  request.sizes.factor = values["factor"].as<double>();
+  request.sizes = bench_sizes(bytes_option(values, "min").count(), bytes_option(values, "max").count(),
+                              values["factor"].as<double>());
   return request;
 }
 

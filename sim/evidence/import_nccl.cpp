@@ -47,8 +47,9 @@ std::vector<NcclSample> read_all(const std::vector<std::string>& paths, const Im
   std::vector<NcclSample>& samples = measured.samples;
   imported.assumed = measured.assumed;
   imported.ignored = measured.ignored;
-  if (hints.gpus > 0)
-    std::erase_if(samples, [&](const NcclSample& sample) { return sample.gpus != hints.gpus; });
+  if (const auto other = [&](const NcclSample& sample) { return sample.gpus != hints.gpus; };
+      hints.gpus > 0 && std::erase_if(samples, other) > 0)
+    imported.ignored.push_back(fmt::format("rows of other numbers of GPUs than --gpus {}", hints.gpus));
   if (samples.empty()) throw InputError("{}: has no collective of {} GPUs", paths.front(), hints.gpus);
   return std::move(samples);
 }
@@ -72,6 +73,9 @@ std::string keep_device(const std::string& given, std::vector<NcclSample>& sampl
       throw InputError("{}: is of {}, others are of {}; set --device", sample.where, name, device);
     kept.push_back(std::move(sample));
   }
+  if (!kept.empty() && kept.size() < samples.size())
+    imported.ignored.push_back(
+        fmt::format("{} of other devices than {}", counted(samples.size() - kept.size(), "row"), wanted));
   if (kept.empty())
     throw InputError("{}: the files have no collective of device '{}'", samples.front().where, wanted);
   for (const std::string& one : taken)
@@ -136,7 +140,13 @@ void make_bench(const std::vector<std::string>& paths, const std::vector<NcclSam
                  .message_bytes = sample.message.count(),
                  .time_s = {sample.time.count()}};
     fastest = std::max(fastest, algbw_bytes_per_s(row) * bus_factor(row.collective, sample.gpus));
-    bench.rows.push_back(std::move(row));
+    const auto same = std::ranges::find_if(bench.rows, [&](const BenchRow& other) {
+      return other.collective == row.collective && other.message_bytes == row.message_bytes;
+    });
+    if (same == bench.rows.end())
+      bench.rows.push_back(std::move(row));
+    else  // of another dtype, or measured again
+      same->time_s.push_back(sample.time.count());
   }
   if (sizes.size() > 1)
     throw InputError(

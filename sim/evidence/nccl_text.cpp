@@ -2,6 +2,7 @@
 #include <cmath>
 #include <optional>
 #include <regex>
+#include <set>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
@@ -58,11 +59,17 @@ struct TestRun {
   std::string test;  ///< `all_reduce`; "" if no line names it
   std::vector<std::string> columns{};
   std::string device{};
-  int highest_rank = -1, rank_lines = 0, highest_device = 0, per_process = 0;
+  std::set<int> listed{};  ///< ranks
+  int highest_device = 0, per_process = 0;
   std::string group{};  ///< of the first rank, whose table this is
   bool split = false;   ///< other groups run at the same time (NCCL_TESTS_SPLIT)
   RanksOfGpus ranks{};
   std::vector<TestRow> rows{};
+
+  /// Ranks that the list states, which may be cut in the middle.
+  [[nodiscard]] int ranks_stated() const {
+    return split || listed.empty() ? static_cast<int>(listed.size()) : *listed.rbegin() + 1;
+  }
 };
 
 /// Kinds that the columns redop and root allow.
@@ -83,8 +90,10 @@ struct NcclTextReader {
   const NcclHints hints;
 
   NcclMeasurements read(const std::string& text) {
+    const std::string prefix = unknown_prefix(text);
     for (std::string line : split(text)) {
       ++line_number;
+      if (line.starts_with(prefix)) line.erase(0, prefix.size());
       if (!untag(line)) continue;
       if (const auto test = test_of(line); !test.empty()) {
         finish();
@@ -102,6 +111,15 @@ struct NcclTextReader {
   [[nodiscard]] std::string where(int line) const { return path + ":" + std::to_string(line); }
   void leave_out(const std::string& why) {
     result.ignored.push_back(fmt::format("line {}: {}", line_number, why));
+  }
+
+  /// What a program writes before each line, other than untag() removes: `[pod/nccl-0/main] `, `nccl-1  | `.
+  std::string unknown_prefix(const std::string& text) {
+    const std::size_t settings = text.find("# nThread");
+    if (settings == std::string::npos) return "";
+    const std::size_t begin = text.rfind('\n', settings) + 1;  // 0 in the first line
+    std::string line = text.substr(begin, text.find('\n', settings) - begin);
+    return untag(line) && !line.starts_with("#") ? text.substr(begin, settings - begin) : "";
   }
 
   /// Removes colours, time stamps, quotation marks and tags of mpirun (`[1,0]<stdout>:`, `[0]`; of Open MPI 5
@@ -147,10 +165,13 @@ struct NcclTextReader {
     std::smatch found;
     if (line.find(" Rank ") != std::string::npos && std::regex_search(line, found, kRank)) {
       if (!run.rows.empty()) finish();
-      if (run.rank_lines == 0) run.group = found[2];
+      if (run.listed.empty()) run.group = found[2];
       if (run.group != found[2]) return void(run.split = true);
-      ++run.rank_lines;
-      run.highest_rank = std::max(run.highest_rank, number_in<int>(found[1].str()).value_or(0));
+      if (!run.listed.insert(number_in<int>(found[1].str()).value_or(0)).second)
+        throw InputError(
+            "{}: rank {} is listed twice; programs ran side by side, such as nccl-tests built "
+            "without MPI (MPI=1) under mpirun",
+            where(line_number), found[1].str());
       run.highest_device = std::max(run.highest_device, number_in<int>(found[5].str()).value_or(0));
       run.ranks[{found[3], found[4]}].insert(found[1]);
       std::string device = found[6];
@@ -161,6 +182,11 @@ struct NcclTextReader {
       run = {.test = run.test};  // without the ranks of a run that failed
       run.per_process =
           number_in<int>(found[1].str()).value_or(0) * number_in<int>(found[2].str()).value_or(0);
+      static const std::regex kUnlike(R"(agg iters: ([2-9]|\d\d)|graph: [1-9])");
+      if (std::regex_search(line, found, kUnlike))
+        result.assumed.push_back(
+            fmt::format("line {}: '{}' launches calls together, so a launch costs less than in training",
+                        line_number, found[0].str()));
     } else if (line.find("algbw") != std::string::npos || line.find("busbw") != std::string::npos) {
       run.columns = words_in(line.substr(1));
     }
@@ -178,8 +204,15 @@ struct NcclTextReader {
 
   void row(const std::string& line) {
     std::vector<std::string> cells = words_in(line);
-    if (cells.size() < 3 || !number_in<long long>(cells.front())) return;  // of other programs
+    if (cells.size() < 3) return;  // of other programs
+    if (!number_in<long long>(cells.front())) {
+      if (!run.columns.empty() && cells.size() >= run.columns.size() && number_in<long long>(cells[1]))
+        leave_out("its size is not a number of bytes");
+      return;
+    }
     if (run.columns.empty()) {
+      if (cells.size() > 8 && !number_in<int>(cells[4]))  // of versions without the column `root`
+        return leave_out("its columns are unknown; keep the line with their names");
       run.columns = {"size",  "count",  "type", "redop", "root",  "time",  "algbw",
                      "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"};
       if (cells.size() < run.columns.size()) run.columns.resize(9);
@@ -202,18 +235,19 @@ struct NcclTextReader {
 
   /// Kind of the run's collective; none if it is not forecast.
   std::optional<CollectiveKind> kind_of_run(BandwidthRatio ratio, int stated) {
-    if (!hints.kind.empty() && run.test.empty()) {
-      const GpuRange range = gpus_of(*nccl_kind(hints.kind), ratio);
-      if (range.first > range.last)
-        throw InputError("{}: --collective {}: busbw / algbw = {:.4g} is that of no number of GPUs",
-                         where(run.rows.front().line), hints.kind, ratio.middle());
-      return nccl_kind(hints.kind);
-    }
-    if (!run.test.empty()) {
-      const auto kind = nccl_kind(run.test);
+    const std::string given = run.test.empty() ? hints.kind : run.test;
+    if (!hints.kind.empty() && given != hints.kind)
+      throw InputError("{}: --collective {}: the table is that of {}_perf", where(run.rows.front().line),
+                       hints.kind, run.test);
+    if (!given.empty()) {
+      const auto kind = nccl_kind(given);
       if (!kind)
         result.ignored.push_back(fmt::format("line {}: the table of {}_perf, which is not forecast",
-                                             run.rows.front().line, run.test));
+                                             run.rows.front().line, given));
+      else if (const GpuRange range = gpus_of(*kind, ratio); range.first > range.last)
+        throw InputError("{}: {}: busbw / algbw = {:.4g} is that of no number of GPUs",
+                         where(run.rows.front().line), run.test.empty() ? "--collective " + given : given,
+                         ratio.middle());
       return kind;
     }
     std::vector<std::string> names;
@@ -251,12 +285,12 @@ struct NcclTextReader {
   /// Lists of ranks are cut in the middle: then a host has as many GPUs as its highest device number states.
   int hosts_of_run(int gpus) {
     int hosts = count_hosts(run.ranks);
-    if (run.rank_lines >= gpus || (run.rank_lines == 0 && run.per_process == gpus)) return hosts;
+    const auto lines = static_cast<int>(run.listed.size());
+    if (lines >= gpus || (lines == 0 && run.per_process == gpus)) return hosts;
     const int per_host = run.highest_device + 1;
-    if (run.rank_lines > 0 && run.rank_lines < run.highest_rank + 1)
-      hosts = std::max(hosts, (gpus + per_host - 1) / per_host);
+    if (lines < run.ranks_stated()) hosts = std::max(hosts, (gpus + per_host - 1) / per_host);
     result.assumed.push_back(fmt::format("line {}: {} GPUs on {} ({} listed)", run.rows.front().line, gpus,
-                                         counted(hosts, "host"), counted(run.rank_lines, "rank")));
+                                         counted(hosts, "host"), counted(lines, "rank")));
     return hosts;
   }
 
@@ -265,10 +299,8 @@ struct NcclTextReader {
     if (!run.rows.empty()) {
       BandwidthRatio ratio;
       for (const TestRow& row : run.rows) ratio.confine(row.algbw, row.busbw);
-      if (run.split) result.assumed.emplace_back(kSplitWorld), run.highest_rank = run.rank_lines - 1;
-      const int stated = run.rank_lines > 0    ? std::max(run.highest_rank + 1, run.rank_lines)
-                         : run.per_process > 1 ? run.per_process
-                                               : 0;
+      if (run.split) result.assumed.emplace_back(kSplitWorld);
+      const int stated = !run.listed.empty() ? run.ranks_stated() : run.per_process > 1 ? run.per_process : 0;
       if (const auto kind = kind_of_run(ratio, stated)) {
         const int gpus = gpus_of_run(*kind, ratio, stated), hosts = hosts_of_run(gpus);
         for (const TestRow& row : run.rows)

@@ -15,7 +15,6 @@ namespace {
 constexpr int kIterations = 10;
 constexpr int kWarmupIterations = 2;
 constexpr int kRoundTrips = 16;
-constexpr double kElementBytes = 4.0;
 
 /// One call, and the host that waits for it before the next step.
 Schedule collective_schedule(CollectiveKind kind, Bytes message, int world_size) {
@@ -69,9 +68,6 @@ void add_once(std::vector<std::string>& warnings, const std::string& warning) {
 void check(const CollectiveRequest& request) {
   if (request.world_size < 2) throw UsageError("--world-size must be at least 2 for collectives");
   if (request.world_size > 65'536) throw UsageError("--world-size must be at most 65536");
-  if (request.sizes.smallest.count() <= 0.0 || request.sizes.largest < request.sizes.smallest ||
-      !(request.sizes.factor >= 1.01))
-    throw UsageError("--min must be above 0 B and at most --max, --factor at least 1.01");
   for (const std::string& name : request.collectives)
     named<UsageError>(bench_names(), std::identity(), "collective", name);
   for (const ResourceScale& one : request.scales)
@@ -81,19 +77,6 @@ void check(const CollectiveRequest& request) {
 }
 
 }  // namespace
-
-std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::string& collective) {
-  const auto kind = find_value(kCollectiveKinds, collective);  // none: send_recv
-  const bool whole = !kind || traits(*kind).whole_array;
-  const double unit = kElementBytes * (whole ? 1 : request.world_size);
-  std::vector<Bytes> sizes;
-  for (Bytes size = request.sizes.smallest; size <= request.sizes.largest;
-       size = size * request.sizes.factor) {
-    const Bytes rounded(unit * std::ceil(size.count() / unit));
-    if (sizes.empty() || sizes.back() != rounded) sizes.push_back(rounded);
-  }
-  return sizes;
-}
 
 Bench predict_collectives(const CollectiveRequest& request) {
   check(request);
@@ -115,15 +98,14 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.run.warmup_steps = place.calibration ? kWarmupIterations : 1;
   input.run.record_spans = false;
   for (const std::string& name : request.collectives.empty() ? bench_names() : request.collectives) {
-    for (const Bytes size : message_sizes(request, name)) {
+    for (const std::size_t bytes : message_sizes(name, request.sizes, request.world_size)) {
+      const Bytes size(static_cast<double>(bytes));
       const auto kind = find_value(kCollectiveKinds, name);
       const Schedule schedule = kind ? collective_schedule(*kind, size, request.world_size)
                                      : ping_pong_schedule(size, request.world_size);
       validate(schedule);
       input.schedule = &schedule;
-      BenchRow row;
-      row.collective = name;
-      row.message_bytes = size.count();
+      BenchRow row{.collective = name, .message_bytes = size.count()};
       const Result result = replay(input);
       row.time_s = result.slowest_steps_s();
       if (const auto classes = result.notes.find("path_classes"); classes != result.notes.end())

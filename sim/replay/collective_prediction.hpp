@@ -9,22 +9,12 @@
 /// Times of single collectives from endpoint costs alone, to be held against a measured bench file.
 namespace stepcast {
 
-struct MessageRange {
-  Bytes smallest{4.0}, largest{64.0 * kMebi};
-  double factor = 4.0;  ///< from one size to the next
-};
-
 struct CollectiveRequest : EnvironmentRequest {
   ResourceScales scales{};
   std::vector<std::string> collectives{};  ///< empty: all of them
   int world_size = 2;
-  MessageRange sizes{};
+  std::vector<std::size_t> sizes = bench_sizes(4.0, 64.0 * kMebi, 4.0);  ///< bytes of messages
 };
-
-/// Message sizes smallest, smallest * factor, ... up to largest, in whole float32 elements, and for
-/// collectives that move parts (gather, scatter, all_gather, reduce_scatter) in whole elements per rank,
-/// rounded up as `stepcast bench` does. \pre factor > 1
-std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::string& collective);
 
 /// Replays each collective back to back, waited for every time as `stepcast bench` does. With a calibration,
 /// skew between ranks that share cores goes on from call to call: a row has the ten samples of the later

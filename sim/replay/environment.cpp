@@ -185,6 +185,8 @@ std::map<std::string, std::string> PredictionEnvironment::communication_notes(
     notes["endpoints"] =
         "free: without a calibration, sending and receiving cost nothing and only the wire is charged, so "
         "the forecast is a lower bound";
+  if (calibration && backend == "nccl" && !calibration->warnings.empty())
+    notes["calibration"] = joined(calibration->warnings, "; ");
   std::set<int> hosts;
   for (const int node : node_of_rank) hosts.insert(cluster.node(node).host);
   const bool ethernet =

@@ -68,6 +68,32 @@ TEST_CASE("text: ranks above the settings are those of a run that failed, and do
   CHECK(samples[0].device == "NVIDIA H100 80GB HBM3");
 }
 
+TEST_CASE("text: what programs write before each line is removed, and what ran side by side is refused") {
+  for (const std::string prefix : {"[pod/nccl-0/main] ", "nccl-1  | ", "[default0]:"}) {
+    INFO(prefix);
+    const std::vector<NcclSample> samples =
+        read(prefix + std::regex_replace(kText, std::regex("\n(?=.)"), "\n" + prefix));
+    REQUIRE(samples.size() == 2);
+    CHECK(samples[1].message == Bytes(2048));
+  }
+  const std::string rank =
+      "#  Rank  0 Group  0 Pid    102 on node-a device  1 [0000:2b:00] NVIDIA H100 80GB HBM3\n";
+  CHECK_THROWS_WITH(
+      read(kText.substr(0, kText.find("#  Rank  1")) + rank + kText.substr(kText.find("#     size"))),
+      Contains(":5: rank 0 is listed twice") && Contains("MPI=1"));
+  CHECK_THROWS_WITH(read("# all_reduce_perf\n" + kText.substr(kText.find('\n') + 1), "all_gather"),
+                    Contains("--collective all_gather: the table is that of all_reduce_perf"));
+  std::string gathers = kText;
+  gathers.replace(gathers.find("0.13"), 4, "0.46").replace(gathers.find("0.07"), 4, "0.25");
+  CHECK_THROWS_WITH(read(gathers), Contains("reduce_scatter: busbw / algbw = 1.7"));
+  const TemporaryFolder folder;
+  std::string graphs = kText;
+  graphs.replace(graphs.find("step: 2(factor)"), 15, "agg iters: 1 graph: 20");
+  const NcclMeasurements measured = read_nccl_samples({folder.write("graphs", graphs)}, {});
+  REQUIRE_FALSE(measured.assumed.empty());
+  CHECK_THAT(measured.assumed.front(), Contains("line 2: 'graph: 2'"));
+}
+
 NcclMeasurements read_case(const std::string& name, const NcclHints& hints = {}) {
   return read_nccl_samples({std::string(STEPCAST_SOURCE_DIR) + "/tests/evidence/nccl_tests/" + name}, hints);
 }

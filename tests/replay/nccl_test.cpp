@@ -228,6 +228,23 @@ TEST_CASE(
   CHECK(time > 24.0 / 32.0 * 32e6 / 450e9);  // what leaves every host, over the GPU's own link
 }
 
+TEST_CASE("a narrower fabric makes no collective faster, and spare spines change nothing") {
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kBroadcast,
+                                    CollectiveKind::kAllReduce, CollectiveKind::kAllToAll}) {
+    const auto time = [&](const std::string& fabric) {
+      return time_of(kind, 128, 64e6, cluster_named("h100-rails:nodes=16,hosts_per_pod=8," + fabric));
+    };
+    double before = 0.0;
+    for (const char* oversubscription : {"1", "2", "2.5", "4", "8"}) {
+      INFO(to_text(kind) << " " << oversubscription);
+      const double now = time(std::string("spines=8,oversubscription=") + oversubscription);
+      CHECK(now >= 0.999 * before);
+      before = now;
+    }
+    CHECK(time("spines=32") == Approx(time("spines=8")));
+  }
+}
+
 TEST_CASE("NCCL's choice can be restricted to its ring or its trees, and costs what they cost") {
   const Cluster cluster = cluster_named("h100x8-hgx:nodes=4");
   const Schedule schedule = one_collective(CollectiveKind::kAllReduce, 32, 1e6);

@@ -196,7 +196,7 @@ TEST_CASE("a predicted collective has one sample where no calibration makes its 
   request.cluster = "h100x4-nvlink";
   request.world_size = 4;
   request.collectives = {"all_reduce", "send_recv"};
-  request.sizes.smallest = request.sizes.largest = Bytes(1e6);
+  request.sizes = {1'000'000};
   const Bench bench = predict_collectives(request);
   REQUIRE(bench.rows.size() == 2);
   for (const BenchRow& row : bench.rows) CHECK(row.time_s.size() == 1);
@@ -210,7 +210,7 @@ TEST_CASE("a short sum over 17 ranks is replayed message by message: it takes no
     request.fidelity = fidelity;
     request.world_size = ranks;
     request.collectives = {"all_reduce"};
-    request.sizes.smallest = request.sizes.largest = Bytes(bytes);
+    request.sizes = {static_cast<std::size_t>(bytes)};
     return predict_collectives(request).rows.front().time_s.back();
   };
   CHECK(time_s(17, Fidelity::kAutomatic, 4.0) == time_s(17, Fidelity::kMessage, 4.0));
@@ -225,7 +225,7 @@ TEST_CASE("a scale of links changes predicted collectives, and options of anythi
     CollectiveRequest request = environment_request(options);
     request.world_size = 4;
     request.collectives = {"all_reduce"};
-    request.sizes.smallest = request.sizes.largest = Bytes(1e9);
+    request.sizes = {1'000'000'000};
     return predict_collectives(request).rows.front().time_s.front();
   };
   CHECK(time_s({{"scale", "nvlink=0.5"}}) > 1.5 * time_s({}));

@@ -43,12 +43,12 @@ TEST_CASE("alpha-beta of a ring all-reduce of 4 B over 4 ranks at 1 B/s and 1 s 
 }
 
 TEST_CASE("sizes grow by the factor and are whole elements per rank where parts move", "[trivial]") {
-  CollectiveRequest request;
-  request.sizes.largest = Bytes(64.0);
-  CHECK(message_sizes(request, "all_reduce") == std::vector<Bytes>{Bytes(4), Bytes(16), Bytes(64)});
-  CHECK(message_sizes(request, "gather") == std::vector<Bytes>{Bytes(8), Bytes(16), Bytes(64)});
-  request.world_size = 8;
-  CHECK(message_sizes(request, "gather") == std::vector<Bytes>{Bytes(32), Bytes(64)});
+  using Sizes = std::vector<std::size_t>;
+  const Sizes sizes = bench_sizes(4.0, 64.0, 4.0);
+  CHECK(message_sizes("all_reduce", sizes, 2) == Sizes{4, 16, 64});
+  CHECK(message_sizes("gather", sizes, 2) == Sizes{8, 16, 64});
+  CHECK(message_sizes("gather", sizes, 8) == Sizes{32, 64});
+  CHECK(message_sizes("all_gather", bench_sizes(1024.0, 4096.0, 4.0), 12) == Sizes{960, 4032});  // nccl-tests
 }
 
 TEST_CASE("between GPUs the trivial line is that of the way from the first to the last") {

@@ -169,7 +169,9 @@ TEST_CASE("a mistake in NCCL's file is named with line, column and what was expe
   CHECK_THAT(complaint("<system><cpu><pci class=\"0x038000\"><gpu><xgmi/></gpu></pci></cpu></system>"),
              Contains("AMD GPUs"));
   CHECK_THAT(complaint(good, {"v100-sxm"}),
-             StartsWith("topo.txt:5:9: <gpu>: found 18 NVLinks, expected at most the 6"));
+             StartsWith("topo.txt:5:9: <gpu>: found sm='90', device v100-sxm has 70"));
+  CHECK_THAT(complaint(good, {"h100-pcie"}),
+             StartsWith("topo.txt:5:9: <gpu>: found 18 NVLinks, expected at most the 12"));
   CHECK_THAT(
       complaint(replaced(reference_text("volta-direct.xml"), "count=\"2\"", "count=\"1\""), {"v100-sxm"}),
       Contains("<nvlink>: found 1 links from node/gpu0 to node/gpu1, expected 2"));
