@@ -53,7 +53,9 @@ Drawing draw(const FigureInput& input) {
   if (cases.empty())
     throw InputError("nothing to draw: give results of 'pipeline' with different --micro-batches");
   std::ranges::stable_sort(cases, {}, [](const Case& one) { return one.configuration.micro_batches; });
-  Chart chart{.title = "Pipelines by micro-batches: lines predicted, markers measured",
+  const bool measured = std::ranges::any_of(cases, [](const Case& one) { return !one.launches.empty(); });
+  Chart chart{.title = measured ? "Pipelines by micro-batches: lines predicted, markers measured"
+                                : "Pipelines by micro-batches, predicted",
               .x_label = "micro-batches per batch (m)",
               .y_label = "",
               .places = true,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
@@ -30,8 +31,10 @@ struct RankNodes {
   int rank;
 
   std::vector<ChakraNode> take() {
+    double begin_s = std::numeric_limits<double>::infinity();  // spans count from the begin of rank 0
     for (const Span& one : result.spans)
-      if (one.rank == rank) spans[one.name] = &one;
+      if (one.rank == rank) spans[one.name] = &one, begin_s = std::min(begin_s, one.start_s);
+    if (!spans.empty()) ready_s = begin_s;
     std::vector<int> last_hook(program.ops.size(), -1);  // by parent
     for (std::size_t i = 0; i < program.ops.size(); ++i)
       if (program.ops[i].within >= 0) last_hook[program.ops[i].within] = static_cast<int>(i);
@@ -48,8 +51,9 @@ struct RankNodes {
       ready_s = open_from = span(op).end_s;
     }
     close();
+    for (const Done& one : done) ready_s = std::max(ready_s, one.end_s);  // also what nothing waits for
     const double step_s = rank < std::ssize(result.breakdown) ? result.breakdown[rank].step_s() : 0.0;
-    if (step_s - ready_s > kNanosecond) link("host", step_s - ready_s);
+    if (begin_s + step_s - ready_s > kNanosecond && !spans.empty()) link("host", begin_s + step_s - ready_s);
     return std::move(nodes);
   }
 

@@ -45,6 +45,13 @@ RunContext make_run_context(const std::string& schema, const std::vector<std::st
   return context;
 }
 
+void check_unchanged(const std::string& path, const std::vector<Ancestor>& lineage) {
+  for (const Ancestor& one : lineage)
+    if (std::filesystem::exists(one.path) && sha1(read_file(one.path)) != one.sha1)
+      throw InputError("{}: {} '{}' has changed since the forecast; repeat 'stepcast predict'", path,
+                       one.role, one.path);
+}
+
 Ancestor make_ancestor(const std::string& role, const std::filesystem::path& path) {
   const std::string content = read_file(path);
   Ancestor result{role, path.string(), sha1(content), {}};

@@ -64,6 +64,9 @@ struct Ancestor {
 /// Describes a file as an input: its hash and, if it has a lineage, all its inputs.
 Ancestor make_ancestor(const std::string& role, const std::filesystem::path& path);
 
+/// \throws InputError that names the first input of the file `path` that has changed since; missing ones pass
+void check_unchanged(const std::string& path, const std::vector<Ancestor>& lineage);
+
 /// `2026-03-01T12:00:00`, UTC.
 std::string utc_text(std::time_t time);
 

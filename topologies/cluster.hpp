@@ -77,6 +77,7 @@ struct Host {
   Bytes memory{};
   double speed = 1.0;          ///< relative to the machine of the trace; 0.5 is a straggler at half speed
   int node = -1;               ///< its first socket
+  int tray = 0;                ///< devices that fail and are repaired together, in a rack; 0: all
   std::vector<int> devices{};  ///< node indices
   std::vector<int> nics{};     ///< node indices
 };

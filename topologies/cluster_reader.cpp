@@ -97,13 +97,14 @@ void repeat_host(Cluster& cluster, const Host& first, const std::string& name, s
 
 /// One entry of `hosts`: a host, or `count` equal ones that are numbered from 0.
 void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
-  std::vector<std::string> keys{"name", "count", "cores", "memory", "speed"};
+  std::vector<std::string> keys{"name", "count", "cores", "memory", "speed", "tray"};
   keys.insert(keys.end(), host_part_keys().begin(), host_part_keys().end());
   node.allow_only(keys);
   Host host;
   host.name = node.has("name") ? node.at("name").text() : "host";
   if (node.has("cores")) host.cores = settings.integer(node.at("cores"), 1);
   if (node.has("memory")) host.memory = settings.value(node.at("memory")).bytes();
+  if (node.has("tray")) host.tray = settings.integer(node.at("tray"), 1);
   if (node.has("speed")) host.speed = factor(node.at("speed"), settings, 1e-3, 1e3, kSpeeds);
   const bool numbered = node.has("count");
   const int count = numbered ? settings.integer(node.at("count"), 1) : 1;

@@ -151,6 +151,7 @@ struct Writer {
     if (cluster.node_name(host.node) == host.name) nodes.clear();  // a host of one node has no list
     std::string text = "    cores: " + std::to_string(host.cores) + "\n";
     if (host.memory.count() > 0.0) text += "    memory: " + text_of(host.memory) + "\n";
+    if (host.tray > 0) text += "    tray: " + std::to_string(host.tray) + "\n";
     if (host.speed != 1.0) text += "    speed: " + shortest_text(host.speed) + "\n";
     return text + list_text("    ", "nodes", nodes) + list_text("    ", "links", links);
   }

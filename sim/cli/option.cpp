@@ -148,7 +148,11 @@ void check_timeline(const po::variables_map& values, int world_size) {
       place.lexically_normal() == std::filesystem::path(text_option(values, "output")).lexically_normal())
     throw UsageError("--timeline and --output name one file, '{}'; choose two", place.string());
   const bool force = flag_option(values, "force");
-  if (!is_folder(place.string())) return check_writable(place, force);
+  if (const std::string text = place.string(); !is_folder(text)) {
+    if (!text.ends_with(".json") && !text.ends_with(".json.gz"))
+      throw UsageError("--timeline: found '{}', expected FILE.json, FILE.json.gz or a folder DIR/", text);
+    return check_writable(place, force);
+  }
   if (!std::filesystem::exists(place)) return;
   for (int rank = 0; rank < std::max(1, world_size); ++rank)
     if (ranks.empty() || ranks.contains(rank))

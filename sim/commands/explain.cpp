@@ -26,10 +26,7 @@ PredictionRequest request_of(const std::string& path, const Result& result) {
         "{}: key 'forecast.request' is empty; it contains the options of the forecast. Repeat 'stepcast "
         "predict -o'",
         path);
-  for (const Ancestor& each : result.lineage)
-    if (each.role == "device file" && sha1(read_file(each.path)) != each.sha1)
-      throw InputError("{}: device file '{}' has changed since the forecast; repeat 'stepcast predict'", path,
-                       each.path);
+  check_unchanged(path, result.lineage);
   return prediction_request(parse_words("predict", result.forecast.request));
 }
 
@@ -114,7 +111,6 @@ ExitCode run(const po::variables_map& values) {
   const Result result = load_result(path);
   if (!against.empty()) return explain_difference(values, result, path, against);
   const Explanation explanation = explain(request_of(path, result), more);
-  check_same_inputs(path, result, explanation.result);
   const double then = result.median_step_time_s(), now = explanation.result.median_step_time_s();
   if (std::abs(now - then) > kSame * then)
     std::cerr << fmt::format("stepcast: {} contains a step time of {}; this version forecasts {}\n", path,

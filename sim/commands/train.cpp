@@ -73,7 +73,9 @@ TrainingFacts facts_of(const po::variables_map& values) {
     throw UsageError("--{} cannot be combined with a result, which was made with its own options",
                      texts.begin()->first);
   if (files.front().ends_with(".jsonl")) return training_facts(predict(best_plan(files.front())));
-  return training_facts(load_result(files.front()));
+  const Result result = load_result(files.front());
+  check_unchanged(files.front(), result.lineage);
+  return training_facts(result);
 }
 
 void draw(const TrainingOutcome& outcome, const std::string& path, bool force) {

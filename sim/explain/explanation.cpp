@@ -81,12 +81,4 @@ Explanation explain(const PredictionRequest& request, double more) {
   return result;
 }
 
-void check_same_inputs(const std::string& path, const Result& stated, const Result& now) {
-  for (const Ancestor& then : stated.lineage)
-    for (const Ancestor& here : now.lineage)
-      if (then.role == here.role && then.sha1 != here.sha1)
-        throw InputError("{}: {} '{}' has changed since the forecast; repeat 'stepcast predict'", path,
-                         then.role, here.path);
-}
-
 }  // namespace stepcast

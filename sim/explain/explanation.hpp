@@ -31,7 +31,4 @@ struct Explanation {
 /// \pre more > 1
 Explanation explain(const PredictionRequest& request, double more);
 
-/// \throws InputError that names an input of `stated` whose content differs from the one of `now`
-void check_same_inputs(const std::string& path, const Result& stated, const Result& now);
-
 }  // namespace stepcast

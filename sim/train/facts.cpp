@@ -28,19 +28,23 @@ std::string whole_model(const std::string& model) {
 
 HostFacts host_facts(const Cluster& cluster) {
   HostFacts facts{.storage = cluster.storage};
-  facts.devices = std::max(1, static_cast<int>(cluster.hosts.front().devices.size()));
-  facts.memory = cluster.hosts.front().memory;
+  const Host& host = cluster.hosts.front();
+  const int all = std::max(1, static_cast<int>(host.devices.size()));
+  facts.devices = host.tray > 0 ? std::min(host.tray, all) : all;
+  const double part = 1.0 * facts.devices / all;
+  facts.memory = part * host.memory;
+  facts.storage.host_rate = part * facts.storage.host_rate;
   std::map<int, std::set<int>> at_switch;
   for (const Link& link : cluster.links)
     for (const auto& [at, from] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
       const Node &a = cluster.node(at), &b = cluster.node(from);
       if (a.kind == NodeKind::kSwitch && b.host >= 0) at_switch[at].insert(b.host);
-      if (a.kind == NodeKind::kSwitch && b.host == 0) facts.to_network += link.bandwidth;
+      if (a.kind == NodeKind::kSwitch && b.host == 0) facts.to_network += part * link.bandwidth;
       const bool below = b.kind == NodeKind::kDevice || b.kind == NodeKind::kPcieSwitch;
-      if (a.kind == NodeKind::kSocket && b.host == 0 && below) facts.to_memory += link.bandwidth;
+      if (a.kind == NodeKind::kSocket && b.host == 0 && below) facts.to_memory += part * link.bandwidth;
     }
   for (const auto& [node, hosts] : at_switch) {
-    facts.at_switch = std::max(facts.at_switch, static_cast<int>(hosts.size()));
+    facts.at_switch = std::max(facts.at_switch, static_cast<int>(static_cast<double>(hosts.size()) / part));
     facts.switches += hosts.contains(0) ? 1 : 0;
   }
   return facts;
@@ -77,7 +81,7 @@ TrainingFacts training_facts(const Result& result) {
   };
   const int layers = mesh.size("tensor") * mesh.size("context");
   facts.replicas = facts.full_copies = with_experts(run.data_parallel, layers);
-  if (run.strategy == "fsdp" && option("sharding", "") != "no_shard")
+  if ((run.strategy == "fsdp" && option("sharding", "") != "no_shard") || mesh.size("shard") > 1)
     facts.full_copies = with_experts(mesh.size("data"), layers * mesh.size("shard"));
   if (option("zero", "0") != "0") facts.full_copies = 1;
   try {
@@ -94,6 +98,10 @@ TrainingFacts training_facts(const Result& result) {
     if (note.ends_with("the step does not fit")) facts.warnings.push_back(name + ": " + note);
   if (!run.device.empty()) facts.power = device_model(run.device).power;
   if (!run.cluster.empty()) facts.host = host_facts(load_cluster(run.cluster));
+  std::set<int> touched;  // replicas that the loss of a host stops
+  for (int rank = 0; rank < std::min(facts.host.devices, run.world_size); ++rank)
+    touched.insert(mesh.has("data") ? mesh.index("data", rank) : 0);
+  facts.replicas /= static_cast<int>(touched.size());
   return facts;
 }
 

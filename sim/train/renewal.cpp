@@ -87,8 +87,10 @@ std::string obstacle_of(const TrainingCase& training) {
   if (training.interval >= training.steps && recoveries_of(training).planned > 0.0)
     return "planned stops divide the only interval";
   const double mean = mean_in_repair(training);
+  const bool lacks =
+      std::ranges::any_of(training.interruptions, [&](auto& one) { return one.hosts > training.spares; });
   if (training.spares > 0 && mean > 0.0 &&
-      cdf(complement(boost::math::poisson(mean), training.spares - 1)) > kRare)
+      (lacks || cdf(complement(boost::math::poisson(mean), training.spares - 1)) > kRare))
     return "spares may run out";
   return "";
 }

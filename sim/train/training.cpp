@@ -224,10 +224,11 @@ class Planner {
 
   void add_assumptions() {
     std::vector<std::string>& assumed = plan_.assumed = plan_.failures.assumes;
-    assumed.push_back(facts_.cluster.empty()
-                          ? "each device has a host of its own (--cluster)"
-                          : fmt::format("a host fails with all its devices: {} in cluster '{}'",
-                                        host_.devices, facts_.cluster));
+    assumed.push_back(
+        facts_.cluster.empty()
+            ? "each device has a host of its own (--cluster)"
+            : fmt::format("a host, or tray of a rack, fails with all its devices: {} in cluster '{}'",
+                          host_.devices, facts_.cluster));
     if (request_.spares < 0 &&
         std::ranges::any_of(case_.interruptions, [](auto& one) { return one.hosts > 0; }))
       assumed.emplace_back("a spare host is always ready (--spares)");

@@ -125,6 +125,31 @@ TEST_CASE("a step that is read back takes as long, and sends as much", "[replay]
   }
 }
 
+TEST_CASE("a trace written on a slow cluster is replayed on a fast one as if it were forecast there",
+          "[replay]") {
+  for (const char* strategy : {"ddp", "pipeline"}) {
+    INFO(strategy);
+    const TemporaryFolder folder;
+    const auto on = [&](const std::string& rate) {
+      OptionTexts options{{"model", "bert-base:layers=4"},
+                          {"batch", "8"},
+                          {"strategy", strategy},
+                          {"device", "h100-sxm"},
+                          {"cluster", "h100-hosts:hosts=4,rate=" + rate},
+                          {"world-size", "4"},
+                          {"exact", "yes"}};
+      if (strategy == std::string("ddp")) options["zero"] = "1";
+      if (strategy == std::string("pipeline")) options["micro-batches"] = "4";
+      return predict(prediction_request(options));
+    };
+    write_chakra(folder.file("step"), on("10Gb/s"), false);
+    const Result read = predict(prediction_request({{"model", folder.file("step.0.et")},
+                                                    {"cluster", "h100-hosts:hosts=4,rate=400Gb/s"},
+                                                    {"world-size", "4"}}));
+    CHECK(read.median_step_time_s() == Approx(on("400Gb/s").median_step_time_s()).epsilon(0.02));
+  }
+}
+
 TEST_CASE("traces are replayed without a strategy, and other ranks are refused with the words to use",
           "[replay]") {
   const TemporaryFolder folder;

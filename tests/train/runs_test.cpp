@@ -313,6 +313,28 @@ TEST_CASE("a lost host takes all its replicas, and a replica all ranks that shar
   CHECK(copies("fsdp", 16, "", "no_shard") == std::pair(16, 16));
   CHECK(copies("fsdp", 32, "data=4,shard=8,expert=8") == std::pair(4, 4));
   CHECK(copies("fsdp", 32, "data=4,shard=8,expert=16") == std::pair(2, 2));
+  CHECK(copies("pipeline", 32, "pipeline=2,shard=32") == std::pair(32, 1));
+  const auto parts = [](const std::string& mesh) {  // of 64 ranks that a lost host of 8 may stop
+    Result result;
+    result.step_time_s = {{1.0}};
+    result.configuration = {.strategy = "pipeline",
+                            .world_size = 64,
+                            .data_parallel = Mesh::parse(mesh).size("data"),
+                            .cluster = "h100x8-hgx:nodes=8",
+                            .options = {{"mesh", mesh}}};
+    return training_facts(result).replicas;
+  };
+  CHECK(parts("pipeline=8,data=8") == 1);  // every host has a stage of all replicas
+  CHECK(parts("pipeline=2,data=32") == 4);
+  CHECK(parts("pipeline=2,data=4,tensor=8") == 4);
+}
+
+TEST_CASE("a tray of an NVLink rack fails alone", "[train]") {
+  const HostFacts rack = host_facts(load_cluster("gb200-nvl72")),
+                  tray = host_facts(load_cluster("gb200-nvl72:racks=2"));
+  CHECK(rack.devices == 4);
+  CHECK(rack.storage.host_rate.count() == Approx(1.2e9));
+  CHECK(tray.at_switch == 36);
 }
 
 TEST_CASE("forecasts that train nothing are refused", "[train]") {
