@@ -162,10 +162,11 @@ struct SegmentAccount {
       add_work(layer, cost, gradients, weights);
     segment.saved.workspace.forward = std::max(segment.saved.workspace.forward, cost.workspace.forward);
     segment.saved.workspace.backward = std::max(segment.saved.workspace.backward, cost.workspace.backward);
-    // Its input goes into GEMMs with weights, none of which is a router's.
+    // Its input goes into GEMMs with weights, none of which is a router's, or is gathered for them.
     if (cost.saves_input && keeps(layer, gradients))
-      (multiplies && !chooses && adapter_rank(layer) == 0 ? activations[input].multiplied
-                                                          : activations[input].kept) = true;
+      ((multiplies || cost.regathers) && !chooses && adapter_rank(layer) == 0 ? activations[input].multiplied
+                                                                              : activations[input].kept) =
+          true;
     if (layer.texts.contains("to"))
       (layer.frozen ? segment.frozen.tied : segment.tied).push_back(parameter_index(layer.texts.at("to")));
     if (cost.is_view) return input;
@@ -317,6 +318,8 @@ struct SegmentAccount {
     const Bytes gathered = number(layer, "context") * part;
     note(name, Kind::kAllGather, false, gathered, {}, Group::kContext);
     note(name, Kind::kReduceScatter, true, gathered, {}, Group::kContext);
+    if (flag(layer, "gather_kv_again"))  // before the sum: the backward reads from the last to the first
+      note(name + ".again", Kind::kAllGather, true, gathered, {}, Group::kContext);
   }
 
   /// Shifts of a ring of c ranks. Forward: keys and values, `own` bytes, are sent in all steps but the last,

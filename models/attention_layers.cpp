@@ -235,8 +235,13 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   }
   if (kv > w) cost.kernels.push_back(moves(2.0 * s * (w + kv), 2.0 * s * (w + kv), 2));
   if (flag(layer, "norms") && !flag(layer, kCompiled)) keep(s * (q + w), cost.kernels.back());
+  if (flag(layer, "norms") && flag(layer, kTransformerEngine))
+    keep_in_float32(s * (heads + kv / head), cost.kernels.back());
   if (uses_ring(layer)) return add_ring(layer, kv, cost);
-  keep(s * q + 2.0 * kept * w, cost.kernels.front());
+  const bool again = !by_heads && keys > s && flag(layer, "gather_kv_again");
+  keep(s * q + 2.0 * (again ? s : kept) * w, cost.kernels.front());
+  if (again)
+    cost.workspace = {float32_bytes(2.0 * keys * w), float32_bytes(4.0 * keys * w)};  // with gradients
   if (by_heads) {
     cost.kernels.push_back(moves(4.0 * s * (q + kv), 4.0 * s * (q + kv), 2));
     keep(s * q, cost.kernels.back());

@@ -182,7 +182,7 @@ AttentionFunction core_attention(LayerBuilder& builder, AttentionForm form, std:
 LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
   const auto flag = [&](const char* name) { return layer.sizes.at(name) != 0; };
   const bool fused = flag("fused");
-  for (const char* attribute : {"wide_norms", "sinks"})
+  for (const char* attribute : {"wide_norms", "sinks", "gather_kv_again"})
     if (flag(attribute)) throw CapabilityError("attention with {} is forecast, not trained", attribute);
   std::vector<LayerFunction> projections;
   for (const std::string& part :

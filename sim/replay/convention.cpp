@@ -38,16 +38,17 @@ std::pair<std::string, std::string> decided_and_kept(const std::string& precisio
 
 /// Values that conditions may name.
 Assignment conditions_of(const OptionTexts& options) {
-  Assignment values{{"strategy", ""},       {"precision", "fp32"}, {"schedule", "1f1b"},
-                    {"micro-batches", "1"}, {"recompute", "none"}, {"sharding", "full_shard"},
-                    {"forward-only", "no"}, {"ulysses", "0"},      {"trace", "none"},
-                    {"device", "none"},     {"muon", "0"},         {"zero", ""}};
+  Assignment values{
+      {"strategy", ""},      {"precision", "fp32"},      {"schedule", "1f1b"},   {"micro-batches", "1"},
+      {"recompute", "none"}, {"sharding", "full_shard"}, {"forward-only", "no"}, {"ulysses", "0"},
+      {"trace", "none"},     {"device", "none"},         {"muon", "0"},          {"zero", ""},
+      {"ring", ""}};
   for (const auto& [name, value] : options) values.set(name, value);
   values.set("precision", decided_and_kept(values.value_or("precision", "")).first);
   if (const std::string device = values.value_or("device", ""); device != "none")
     values.set("device", device_model(device).hardware);  // without its settings
   for (const auto& [name, value] : given_model(options).overrides)
-    if (name == "ulysses" || name == "muon") values.set(name, value);
+    if (name == "ulysses" || name == "muon" || name == "ring") values.set(name, value);
   const std::string strategy = values.value_or("strategy", "");
   const int world = positive_number(values.value_or("world-size", "1")).value_or(1);
   TrainingConfig config{.options = options};
@@ -171,6 +172,10 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
       const std::string text = multiple_of(settings.at(entry.name), value.text);
       model->second = with_setting(model->second, entry.name, text);
       added[entry.name] = entry.name + "=" + text;
+    } else if (const std::string* set = given.find(entry.name); set != nullptr) {
+      const std::string padded = multiple_of(positive_number(*set).value_or(0), value.text);
+      if (padded != value.text && padded != *set)
+        added[entry.name] = fmt::format("{}={} stays as given, not {}", entry.name, *set, padded);
     }
   }
   for (const auto& [name, text] : added) result.note += (result.note == name_ ? ": " : ", ") + text;

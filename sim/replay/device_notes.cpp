@@ -126,12 +126,13 @@ std::string memory_warning(const Result& result, const DeviceModel& device) {
   const double others = std::max(0.0, largest->process_bytes - largest->reserved_bytes);  // CUDA's and NCCL's
   const double allocated = (largest->peak_bytes + others) / device.memory.count();
   const double reserved = std::max(largest->reserved_bytes, largest->peak_bytes) / device.memory.count();
-  if (reserved <= kBarely && allocated <= 1.0) return "";
+  const double process = reserved + others / device.memory.count();
+  if (reserved <= kBarely && process <= 1.0) return "";
   return fmt::format(
       "rank {} needs {} and reserves about {}, {} holds {}{}", largest->rank,
       to_text(Bytes(largest->peak_bytes)), percent_text(reserved, 0), device.name, to_text(device.memory),
       allocated > 1.0 ? ": the step does not fit"
-      : reserved > 1.0
+      : process > 1.0
           ? ": the step fits only if PyTorch's allocator frees what it caches, which is slow"
           : ": the step fits barely, NCCL and CUDA's context need about " + percent_text(1.0 - kBarely, 0));
 }

@@ -197,8 +197,10 @@ void add_utilisation(const Workload& workload, const Schedule& schedule, int bat
   const FlopPerSecond peak = workload.device->peak.at(dtype);
   const StepFlop flop = step_flop(schedule, workload.model, batch);
   const auto part = [&](Flop done) { return percent_text(done.count() / (ranks * peak.count() * seconds)); };
-  result.notes["flop"] = short_number(flop.model.count() / (ranks * seconds) * 1e-12) +
-                         " TFLOP/s per GPU: causal attention half, no recomputation";
+  const bool fused = value_or(workload.model.settings, "flash", 1) != 0;
+  result.notes["flop"] = fmt::format("{} TFLOP/s per GPU: causal attention {}, no recomputation",
+                                     short_number(flop.model.count() / (ranks * seconds) * 1e-12),
+                                     fused ? "half" : "in full, as flash=0 computes it");
   const std::string& recipe = workload.model.precision.products;
   result.notes["mfu"] =
       fmt::format("{} of {} in {}{}; hfu, with recomputed work, {}", part(flop.model), to_text(peak), dtype,

@@ -230,12 +230,14 @@ class Replay {
     return result;
   }
 
-  /// Most bytes per step that a rank sent or moved by copies that it issued.
+  /// Most bytes per step that a rank sent, or moved by its copies where a step only moves data.
   [[nodiscard]] double bytes_per_step() const {
     double most = 0.0;
     const std::vector<double> by_nccl = collectives_.bytes_sent();
+    const double copies = input_.schedule->data_parallel == 0 ? 1.0 : 0.0;
     for (const int rank : symmetry_.replayed())
-      most = std::max(most, transport_.bytes_sent()[rank] + by_nccl[rank] + copies_.bytes_moved()[rank]);
+      most = std::max(most,
+                      transport_.bytes_sent()[rank] + by_nccl[rank] + copies * copies_.bytes_moved()[rank]);
     return most / (input_.run.steps + input_.run.warmup_steps);
   }
 

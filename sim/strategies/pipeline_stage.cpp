@@ -159,7 +159,9 @@ class StageProgram {
   /// input before.
   void keep_references(const PipelineAction& action, int first, int last) {
     const bool again = !ran_.insert(action.phase).second;
-    if (!pipeline_.model.transformer_engine() || pipeline_.forward_only || !again || first < 0) return;
+    const bool alone = pipeline_.chunk_count() == 1;  // as without pipelines
+    if (!pipeline_.model.transformer_engine() || pipeline_.forward_only || !again || first < 0 || alone)
+      return;
     const bool opens = action.chunk == 0, ends = action.chunk + 1 == pipeline_.chunk_count();
     double count = opens ? 0.0 : 1.0;
     if (action.phase == Phase::kForward) count += opens || ends ? 1.0 : 2.0;

@@ -77,11 +77,16 @@ void check(const std::string& strategy, const Model& model, const TrainingConfig
                      strategy);
 }
 
-/// Adds the square roots of Adam's second moments, which `--update foreach` holds of all parameters of a rank
-/// at once (torch/optim/adam.py, _multi_tensor_adam).
-void add_square_roots(Schedule& schedule, const Model& model) {
-  if (model.execution.update != "foreach" || model.optimizer.states() != 2 || model.optimizer.muon) return;
+/// Adds what a rank holds of all its parameters at once during the update: the square roots of Adam's second
+/// moments with `--update foreach` (torch/optim/adam.py, _multi_tensor_adam), and Megatron's copies in fp32
+/// of gradients in 16 bit for masters in fp32 (megatron/core/optimizer/{distrib_optimizer,optimizer}.py).
+void add_update_arrays(Schedule& schedule, const Model& model) {
   const double state = bytes_of(model.precision.optimizer), master = bytes_of(model.precision.master);
+  const bool two_states = model.optimizer.states() == 2 && !model.optimizer.muon;
+  const bool copies =
+      model.transformer_engine() && master == 4.0 && bytes_of(model.precision.gradients) == 2.0;
+  if (!two_states || (model.execution.update != "foreach" && !copies)) return;
+  const double each = (model.execution.update == "foreach" ? state : 0.0) + (copies ? 4.0 : 0.0);
   for (Program& program : schedule.programs) {
     std::vector<Op*> updates;
     for (Op& op : program.ops)
@@ -90,13 +95,14 @@ void add_square_roots(Schedule& schedule, const Model& model) {
                              : std::holds_alternative<UpdateUnit>(op.action))
         updates.push_back(&op);
     if (updates.empty()) continue;
-    MemoryChange roots{.category = MemoryCategory::kOptimizerState, .term = "square roots"};
+    MemoryChange arrays{.category = MemoryCategory::kOptimizerState,
+                        .term = copies ? "gradients in fp32 for the update" : "square roots"};
     for (const MemoryChange& held : program.resident)
-      if (held.category == roots.category) roots.size += state / (master + 2.0 * state) * held.size;
-    updates.front()->memory.push_back(roots);
-    roots.size = -1.0 * roots.size;
-    roots.at_end = true;
-    updates.back()->memory.push_back(roots);
+      if (held.category == arrays.category) arrays.size += each / (master + 2.0 * state) * held.size;
+    updates.front()->memory.push_back(arrays);
+    arrays.size = -1.0 * arrays.size;
+    arrays.at_end = true;
+    updates.back()->memory.push_back(arrays);
   }
 }
 
@@ -197,7 +203,7 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   part.mesh = mesh_of_ranks(found, model, config);
   part.world_size = config.world_size / model.parallel.tensor;
   Schedule schedule = found.build(model, part, options);
-  add_square_roots(schedule, model);
+  add_update_arrays(schedule, model);
   const auto has_parts = [](const FsdpUnit& unit) { return unit.sharded && !unit.alone(); };
   if (model.optimizer.muon &&
       (config.offload.optimizer > 0.0 || std::ranges::any_of(schedule.units, has_parts)))

@@ -189,6 +189,7 @@ int UnitStep::backward(int segment, int micro_batch, bool last, std::vector<int>
     make_gradients(index, segment, backward, state.pending == 0);
   }
   std::ranges::sort(complete);
+  finishes_ = true;  // those of the segment before, at the first of this one
   for (const std::size_t index : complete) {
     states_[index].in_flight = false;
     if (reduces || layout_.gather == Layout::Gather::kUse) free_parameters(index);
@@ -230,7 +231,7 @@ void UnitStep::reduce(std::size_t index, int micro_batch, bool last) {
                 [&](std::size_t each) { return !unit(each).trains() || (unit(each).alone() && !last); });
   if (layout_.shards * layout_.replicas == 1 || trained.empty()) return;
   for (const std::size_t each : trained) units_.scale(each, 1.0 / first_division(unit(each)));
-  if (!layout_.keeps_gradients) finish_reduction();
+  if (!layout_.keeps_gradients && std::exchange(finishes_, false)) finish_reduction();
   const std::vector<int> after = step_.latest();
   for (const std::size_t each : trained) {
     if (unit(each).alone() && layout_.replicas > 1) averaged_.push_back(average(each, false, after.front()));

@@ -107,6 +107,7 @@ class UnitStep {
   std::vector<Reduction> reducing_;
   std::vector<std::size_t> deferred_;  // units whose reduction waits for the end of the backward
   int reduced_ = -1;                   // latest reduction; -1: none
+  bool finishes_ = true;               // the next reduction waits for those in flight
   std::vector<int> averaged_;          // all-reduces over replicas that the optimizer waits for
 };
 

@@ -50,6 +50,7 @@ Op copy(const std::string& name, MemoryLocation from, MemoryLocation to, double 
 /// Rank 0 drives all devices.
 Schedule driven_by_first(int ranks, std::vector<Op> ops) {
   Schedule schedule = same_program(ranks, std::move(ops));
+  schedule.data_parallel = 0;
   schedule.programs.emplace_back();
   std::fill(schedule.program_of_rank.begin() + 1, schedule.program_of_rank.end(), 1);
   return schedule;
