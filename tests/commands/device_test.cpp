@@ -92,20 +92,4 @@ TEST_CASE("a misspelt device is answered with the nearest, and options without t
   }
 }
 
-TEST_CASE("plot sensitivity prints and draws its numbers", "[commands]") {
-  const Shell shell;
-  for (const char* rate : {"1Gb/s", "100Gb/s"})
-    REQUIRE(shell
-                .run("stepcast predict --model resnet18-cifar --batch 128 --strategy ddp --device h100-sxm "
-                     "--cluster "
-                     "h100-hosts:rate=" +
-                     std::string(rate) + " --world-size 2 --steps 2 -o " + std::string(1, rate[2]) + ".json")
-                .exit_code == 0);
-  const Outcome plot = shell.run("stepcast plot sensitivity *.json -o fig.svg");
-  CHECK(plot.exit_code == 0);
-  CHECK_THAT(plot.out, Catch::Contains("speed-up") && Catch::Contains("h100-hosts:rate=1Gb/s") &&
-                           Catch::Contains("h100-hosts:rate=100Gb/s") && Catch::Contains("fig.svg"));
-  CHECK(shell.files().contains("fig.svg"));
-}
-
 }  // namespace stepcast::tests::device_test
