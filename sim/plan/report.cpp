@@ -7,30 +7,24 @@
 
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
 
-/// Parts that add up to the mean step, as tables name them.
-constexpr std::pair<const char*, double Breakdown::*> kParts[]{
-    {"compute", &Breakdown::compute_s},
-    {"exposed communication", &Breakdown::exposed_communication_s},
-    {"bubble", &Breakdown::idle_s},
-    {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
-    {"input and host", &Breakdown::input_and_host_s}};
-
 /// Parts that take longer or less long than in the best plan, if by at least a tenth of the largest
 /// difference.
 std::string differences(const PlanForecast& best, const PlanForecast& other) {
   constexpr double kSmall = 0.1;
-  std::vector<std::pair<double, const char*>> parts;
+  std::vector<std::pair<double, std::string>> parts;
   double largest = 0.0;
-  for (const auto& [name, part] : kParts) {
-    parts.emplace_back(other.mean.*part - best.mean.*part, name);
+  for (const auto& [name, part] : breakdown_parts()) {
+    if (part == &Breakdown::overlapped_communication_s) continue;
+    parts.emplace_back(other.mean.*part - best.mean.*part, name == "idle" ? "bubble" : spaced(name));
     largest = std::max(largest, std::abs(parts.back().first));
   }
-  std::ranges::stable_sort(parts, std::greater(), &std::pair<double, const char*>::first);
+  std::ranges::stable_sort(parts, std::greater(), &std::pair<double, std::string>::first);
   std::vector<std::string> texts;
   for (const auto& [seconds, name] : parts)
     if (largest > 0.0 && std::abs(seconds) >= kSmall * largest)
