@@ -48,14 +48,9 @@ struct PlanSearch {
       outcome.plans.push_back(std::move(record));
     }
     gather();
-    if (request.everything) {
-      for (PlanRecord& record : waiting)
-        if (may_run(record) && may_fit(record)) replay_all({&record});
-    } else {
-      search();
-    }
+    search();
     std::move(waiting.begin(), waiting.end(), std::back_inserter(outcome.plans));
-    if (!request.everything) improve();
+    improve();
     if (ranked().empty()) replay_smallest();
     sort_plans();
     return std::move(outcome);
@@ -65,7 +60,7 @@ struct PlanSearch {
     return score(models, record.plan, record.bound.step_s);
   }
   [[nodiscard]] double score_of(const PlanRecord& record) const {
-    return score(models, record.plan, record.forecast->step_s);
+    return score(models, record.plan, record.forecast.value().step_s);
   }
   /// \pre both plans fit
   [[nodiscard]] auto order() const {
@@ -75,8 +70,7 @@ struct PlanSearch {
   /// Collects all plans that do not replace others, with their time bounds.
   void gather() {
     const Clock::time_point start = Clock::now();
-    enumerate_plans(
-        models, [this](const Plan& plan) { waiting.push_back({.plan = plan}); }, request.everything);
+    enumerate_plans(models, [this](const Plan& plan) { waiting.push_back({.plan = plan}); });
     outcome.counts.enumerated = waiting.size();
     bound_all();
     outcome.bounds_s += seconds_since(start);

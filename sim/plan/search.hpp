@@ -38,7 +38,6 @@ struct PlanRequest {
   std::size_t best = 5;  ///< least number of ranked plans; the first is proven best but for kPlanSlack
   std::size_t most_replays = 500;        ///< of kReplayOperations each
   std::vector<PlanRecord> user_plans{};  ///< ranked with the others, whatever their bounds
-  bool everything = false;               ///< replay every plan, with all values
   const Launcher* only = nullptr;        ///< program that can run all plans but those of the user
   double time_limit_s = std::numeric_limits<double>::infinity();  ///< no new replays later, once a plan fits
 };

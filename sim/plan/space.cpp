@@ -279,7 +279,7 @@ Values rank_orders(PlanModels&, const Plan& plan) {
                                                                    : kDoesNotApply;
 }
 
-void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
+void choose(PlanModels& models, std::size_t index, Plan& plan,
             const std::function<void(const Plan&)>& visit) {
   if (index == plan_dimensions().size()) {
     if (models.part(plan) != nullptr) visit(plan);  // settings of a convention, applied last, may exclude it
@@ -287,14 +287,10 @@ void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
   }
   const PlanDimension& dimension = plan_dimensions()[index];
   const bool decided = models.is_set(dimension.name) && std::string(dimension.name) != "expert_tensor";
-  if (decided || (!dimension.values && !all)) return choose(models, index + 1, plan, all, visit);
-  Values values = dimension.values ? dimension.values(models, plan) : kDoesNotApply;
-  for (const PlanDimension::Values* more : {&dimension.smaller_values, &dimension.refinement_values})
-    if (all && *more)
-      for (const std::string& value : (*more)(models, plan)) add_new(values, value);
-  for (const std::string& value : values) {
+  if (decided || !dimension.values) return choose(models, index + 1, plan, visit);
+  for (const std::string& value : dimension.values(models, plan)) {
     set(models, plan, dimension.name, value);
-    choose(models, index + 1, plan, all, visit);
+    choose(models, index + 1, plan, visit);
   }
   plan.values.erase(dimension.name);
 }
@@ -372,9 +368,9 @@ const PlanDimension* find_dimension(const std::string& name) {
   return nullptr;
 }
 
-void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>& visit, bool all) {
+void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>& visit) {
   Plan plan;
-  choose(models, 0, plan, all, visit);
+  choose(models, 0, plan, visit);
 }
 
 std::vector<Plan> smaller_plans(PlanModels& models, const Plan& plan) {

@@ -43,8 +43,8 @@ const std::vector<PlanDimension>& plan_dimensions();
 /// Returns null if no dimension has the name.
 const PlanDimension* find_dimension(const std::string& name);
 
-/// Visits every plan, always in the same order. \param all with smaller and refinement values too
-void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>& visit, bool all = false);
+/// Visits every plan, always in the same order.
+void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>& visit);
 /// Returns the plans with one more smaller value, for a plan that does not fit. From plan to plan every
 /// combination of smaller values is reached once.
 std::vector<Plan> smaller_plans(PlanModels& models, const Plan& plan);

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "sim/plan/search.hpp"
+#include "tests/plan/variants.hpp"
 #include "tests/temporary_folder.hpp"
 
 namespace stepcast::bounds_test {
@@ -128,6 +129,18 @@ Plan fastest(PlanModels& models, Plan plan) {
   return plan;
 }
 
+/// One of the plans with smaller values, after random steps to refinement values.
+Plan varied(PlanModels& models, const Plan& plan, std::mt19937& random) {
+  std::vector<Plan> smaller{plan};
+  for (std::size_t i = 0; i < smaller.size(); ++i)
+    std::ranges::move(smaller_plans(models, Plan(smaller[i])), std::back_inserter(smaller));
+  Plan result = smaller[random() % smaller.size()];
+  for (auto others = variants_of_split(models, result); !others.empty() && random() % 4 != 0;
+       others = variants_of_split(models, result))
+    result = others[random() % others.size()];
+  return result;
+}
+
 }  // namespace
 
 TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
@@ -154,11 +167,13 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
     PlanModels models(problem);
     PlanBounds bounds(models);
     std::vector<Plan> plans;
-    enumerate_plans(
-        models, [&](const Plan& plan) { plans.push_back(plan); }, true);
-    std::shuffle(plans.begin(), plans.end(), std::mt19937(number + 1));
+    enumerate_plans(models, [&](const Plan& plan) { plans.push_back(plan); });
+    std::mt19937 random(number + 1);
+    std::shuffle(plans.begin(), plans.end(), random);
+    plans.resize(std::min<std::size_t>(kEach, plans.size()));
+    for (Plan& plan : plans) plan = varied(models, plan, random);
     KnownInputs known;
-    for (std::size_t i = 0; i < std::min<std::size_t>(kEach, plans.size()); ++i) {
+    for (std::size_t i = 0; i < plans.size(); ++i) {
       INFO("seed " << number + 1 << ", plan " << i << ": " << command_of(problem, plans[i]));
       PredictionRequest request = request_of(problem, plans[i]);
       request.known = &known;
@@ -189,8 +204,10 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
   CHECK(count > 2000);
   for (const char* value :
        {"recompute selective", "recompute per-op", "gather_again 1", "virtual-stages 3", "accumulate every",
-        "accumulate shard-then-replicas", "stages in shards", "expert_tensor 1", "expert_tensor 2"})
+        "accumulate shard-then-replicas", "stages in shards", "expert_tensor 1", "expert_tensor 2"}) {
+    INFO(value);
     CHECK(values[value] > 10);
+  }
   // Bounds that prune nothing would be lower bounds too.
   INFO("bounds are " << tightness / count << " of the forecasts in the mean of " << count);
   CHECK(tightness / count > 0.75);
