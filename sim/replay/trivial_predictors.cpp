@@ -4,6 +4,7 @@
 #include <map>
 #include <variant>
 
+#include "calibration/fit.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "sim/replay/costs.hpp"
 #include "topologies/paths.hpp"
@@ -12,20 +13,12 @@ namespace stepcast {
 
 AlphaBeta fit_alpha_beta(const PiecewiseCost& cost) {
   // Least squares of (alpha + beta n - t) / t: rows (1/t, n/t) against 1.
-  double aa = 0.0, ab = 0.0, bb = 0.0, a1 = 0.0, b1 = 0.0;
-  for (const auto& knot : cost.knots) {
-    if (knot.time_s <= 0.0) continue;
-    const double a = 1.0 / knot.time_s;
-    const double b = knot.bytes / knot.time_s;
-    aa += a * a, ab += a * b, bb += b * b, a1 += a, b1 += b;
-  }
-  const double determinant = aa * bb - ab * ab;
-  const AlphaBeta constant{aa > 0.0 ? a1 / aa : 0.0, 0.0};
-  if (determinant <= 1e-12 * aa * bb) return constant;
-  const AlphaBeta line{(a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant};
-  if (line.beta_s_per_byte < 0.0) return constant;
-  if (line.alpha_s < 0.0) return {0.0, b1 / bb};
-  return line;
+  std::vector<std::vector<double>> rows;
+  for (const auto& knot : cost.knots)
+    if (knot.time_s > 0.0) rows.push_back({1.0 / knot.time_s, knot.bytes / knot.time_s});
+  if (rows.empty()) return {};
+  const std::vector<double> line = fit_non_negative(rows, std::vector<double>(rows.size(), 1.0));
+  return {line[0], line[1]};
 }
 
 AlphaBeta message_line(const Calibration* calibration, Routes& routes) {
