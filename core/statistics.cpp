@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <numeric>
 
 namespace stepcast {
 
@@ -16,6 +17,10 @@ double quantile(std::vector<double> values, double q) {
   if (low + 1 == values.size()) return below;
   const double above = *std::min_element(middle + 1, values.end());
   return below + (position - static_cast<double>(low)) * (above - below);
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }

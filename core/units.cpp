@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/number.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -61,6 +62,20 @@ double parse(std::string_view text, std::string_view what, const Factors& units,
   return value;
 }
 
+/// \param units the base unit first
+template <class Quantity>
+std::string shortest(Quantity quantity, const Factors& units,
+                     Quantity parse_text(std::string_view, std::string_view)) {
+  const double value = quantity.count();
+  if (value == 0.0) return "0";
+  std::string best;
+  for (const auto& [unit, factor] : units) {
+    const std::string text = shortest_text(value / factor).append(unit);
+    if (best.empty() || (text.size() < best.size() && parse_text(text, "").count() == value)) best = text;
+  }
+  return best;
+}
+
 std::string format(double value, const char* unit) {
   const int decimals = std::abs(value) >= 100.0 ? 0 : std::abs(value) >= 10.0 ? 1 : 2;
   return fmt::format("{:.{}f} {}", value, decimals, unit);
@@ -93,6 +108,18 @@ FlopPerSecond parse_flop_per_second(std::string_view text, std::string_view what
 }
 Watts parse_watts(std::string_view text, std::string_view what) {
   return Watts(parse(text, what, {{"W", 1.0}}, "700W or 1.2kW", 1e-3, 1e12));
+}
+
+std::string exact_text(Seconds time) {
+  return shortest(time, {{"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, parse_seconds);
+}
+std::string exact_text(Bytes size) {
+  static const Factors kUnits{{"B", 1.0},   {"GiB", kGibi}, {"MiB", kMebi}, {"KiB", kKibi},
+                              {"TB", 1e12}, {"GB", 1e9},    {"MB", 1e6},    {"kB", 1e3}};
+  return shortest(size, kUnits, parse_bytes);
+}
+std::string exact_text(BytesPerSecond rate) {
+  return shortest(rate, {{"B/s", 1.0}, {"kB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}}, parse_bytes_per_second);
 }
 
 std::string to_text(Seconds time) {

@@ -78,6 +78,11 @@ BytesPerSecond parse_bytes_per_second(std::string_view text, std::string_view wh
 FlopPerSecond parse_flop_per_second(std::string_view text, std::string_view what);
 Watts parse_watts(std::string_view text, std::string_view what);
 
+/// The shortest text from which the parser reads exactly this quantity: `25MiB`, `0.5us`; `0` for none.
+std::string exact_text(Seconds time);
+std::string exact_text(Bytes size);
+std::string exact_text(BytesPerSecond rate);
+
 /// Readable text: three or four significant digits with a fitting prefix: `1.23 ms`, `25 MiB`, `1.18
 /// GB/s`.
 std::string to_text(Seconds time);

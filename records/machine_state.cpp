@@ -1,7 +1,5 @@
 #include "records/machine_state.hpp"
 
-#include <numeric>
-
 #include "core/load.hpp"
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
@@ -41,9 +39,6 @@ MachineSpeed speed_of(const std::vector<const MachineLog*>& logs, const std::str
   MachineLog all;
   for (const MachineLog* log : logs) all.append(*log);
   if (all.empty()) return {};
-  const auto mean = [&](const std::vector<double>& parts) {
-    return std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(all.size());
-  };
   return {cpu, median(all.probe_per_s), mean(all.lost_fraction), mean(all.excluded_fraction)};
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "core/error.hpp"
 #include "core/load.hpp"
@@ -201,8 +200,8 @@ std::optional<double> Result::step_time_at_speed(double speed) const {
   for (std::size_t i = 0; i < machine.log.size() && i * block < slowest.size(); ++i) {
     const auto begin = slowest.begin() + static_cast<std::ptrdiff_t>(i * block);
     const auto count = std::min(block, slowest.size() - i * block);
-    const double sum = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(count), 0.0);
-    times.push_back(sum / static_cast<double>(count) * (1.0 - machine.log.lost_fraction[i]));
+    times.push_back(mean({begin, begin + static_cast<std::ptrdiff_t>(count)}) *
+                    (1.0 - machine.log.lost_fraction[i]));
   }
   if (times.empty()) return std::nullopt;
   return median(times) * median(machine.log.probe_per_s) / speed;

@@ -2,7 +2,6 @@
 #include <cassert>
 #include <cmath>
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 #include "core/number.hpp"
@@ -15,44 +14,18 @@ namespace {
 
 constexpr int kRoundings = 4;  // adjacent doubles to try: one of them is the dividend
 
-using Units = std::initializer_list<std::pair<double, const char*>>;
-
-/// The shortest text that `parse` reads back as the same quantity.
-template <class Quantity>
-std::string shortest(Quantity quantity, Units units, Quantity parse(std::string_view, std::string_view)) {
-  const double value = quantity.count();
-  if (value == 0.0) return "0";
-  std::string best = shortest_text(value) + units.begin()->second;
-  for (const auto& [factor, unit] : units) {
-    const std::string text = shortest_text(value / factor) + unit;
-    if (parse(text, "").count() == value && text.size() < best.size()) best = text;
-  }
-  return best;
-}
-
-std::string text_of(BytesPerSecond rate) {
-  return shortest(rate, {{1.0, "B/s"}, {1e3, "kB/s"}, {1e6, "MB/s"}, {1e9, "GB/s"}}, parse_bytes_per_second);
-}
-std::string text_of(Bytes size) {
-  return shortest(size, {{1.0, "B"}, {1e6, "MB"}, {1e9, "GB"}, {1e12, "TB"}, {kMebi, "MiB"}, {kGibi, "GiB"}},
-                  parse_bytes);
-}
-std::string text_of(Seconds time) {
-  return shortest(time, {{1.0, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}}, parse_seconds);
-}
-
 /// Bandwidth before degradation: the shortest text whose value times `remaining` is the link's bandwidth,
 /// digit by digit.
 std::string whole_bandwidth(const Link& link) {
-  if (link.remaining == 1.0) return text_of(link.bandwidth);
+  if (link.remaining == 1.0) return exact_text(link.bandwidth);
   const double quotient = link.bandwidth.count() / link.remaining;
-  std::string best = text_of(BytesPerSecond(quotient));
+  std::string best = exact_text(BytesPerSecond(quotient));
   bool exact = quotient * link.remaining == link.bandwidth.count();
   for (const double end : {0.0, 2.0 * quotient}) {
     double whole = quotient;
     for (int step = 0; step < kRoundings; ++step) {
       whole = std::nextafter(whole, end);
-      const std::string text = text_of(BytesPerSecond(whole));
+      const std::string text = exact_text(BytesPerSecond(whole));
       if (whole * link.remaining != link.bandwidth.count() || (exact && text.size() >= best.size())) continue;
       best = text;
       exact = true;
@@ -99,8 +72,9 @@ struct Writer {
     if (cluster.shared_cores > 0) out += "shared_cores: " + std::to_string(cluster.shared_cores) + "\n";
     const Storage& storage = cluster.storage;
     if (storage != Storage{})
-      out += fmt::format("storage: {{host_rate: {}, rate: {}, capacity: {}}}\n", text_of(storage.host_rate),
-                         text_of(storage.rate), text_of(storage.capacity));
+      out +=
+          fmt::format("storage: {{host_rate: {}, rate: {}, capacity: {}}}\n", exact_text(storage.host_rate),
+                      exact_text(storage.rate), exact_text(storage.capacity));
     out += "hosts:\n" + hosts_text();
     std::vector<std::string> switches, links, degraded;
     for (; next_node < cluster.nodes.size(); ++next_node) {
@@ -150,7 +124,7 @@ struct Writer {
     }
     if (cluster.node_name(host.node) == host.name) nodes.clear();  // a host of one node has no list
     std::string text = "    cores: " + std::to_string(host.cores) + "\n";
-    if (host.memory.count() > 0.0) text += "    memory: " + text_of(host.memory) + "\n";
+    if (host.memory.count() > 0.0) text += "    memory: " + exact_text(host.memory) + "\n";
     if (host.tray > 0) text += "    tray: " + std::to_string(host.tray) + "\n";
     if (host.speed != 1.0) text += "    speed: " + shortest_text(host.speed) + "\n";
     return text + list_text("    ", "nodes", nodes) + list_text("    ", "links", links);
@@ -164,9 +138,9 @@ struct Writer {
     if (name != a + "-" + b) text += "name: " + scalar(name) + ", ";
     text += "between: [" + scalar(a) + ", " + scalar(b) + "]";
     if (link.kind != LinkKind::kNetwork) text += ", kind: " + key_of(link.kind);
-    text += ", bandwidth: " + whole_bandwidth(link) + ", latency: " + text_of(link.latency);
+    text += ", bandwidth: " + whole_bandwidth(link) + ", latency: " + exact_text(link.latency);
     if (link.queue != Queue::kFair) text += std::string(", queue: ") + to_text(link.queue);
-    if (link.token_bucket > Bytes(0)) text += ", token_bucket: " + text_of(link.token_bucket);
+    if (link.token_bucket > Bytes(0)) text += ", token_bucket: " + exact_text(link.token_bucket);
     return text + "}";
   }
 

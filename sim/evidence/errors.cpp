@@ -13,7 +13,7 @@ namespace stepcast {
 namespace {
 
 ErrorStatistics statistics_of(const std::vector<double>& errors) {
-  return {mean_of(errors), median(errors), quantile(errors, 0.9), quantile(errors, 1.0)};
+  return {mean(errors), median(errors), quantile(errors, 0.9), quantile(errors, 1.0)};
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ Errors summary_of(const std::vector<ForecastError>& rows) {
   const auto relative = transformed(with_sign, [](double error) { return std::abs(error); });
   const auto logarithmic = transformed(with_sign, [](double error) { return std::abs(std::log1p(error)); });
   const auto worst = std::ranges::max_element(relative) - relative.begin();
-  return {rows.size(), mean_of(with_sign), statistics_of(relative), statistics_of(logarithmic), rows[worst]};
+  return {rows.size(), mean(with_sign), statistics_of(relative), statistics_of(logarithmic), rows[worst]};
 }
 
 std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<ForecastError>& rows) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
+#include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 
@@ -31,7 +31,7 @@ void add_memory(const Result& result, RowValues& values) {
   const auto peaks =
       transformed(result.memory, [](const auto& rank) { return rank.peak_bytes / kPublishedMegabyte; });
   values["peak_memory_mb_per_rank"] = peaks;
-  values["mean_peak_memory_mb"] = {mean_of(peaks)};
+  values["mean_peak_memory_mb"] = {mean(peaks)};
   values["stage_time_cv"] = {result.stage_time_cv()};
   values["memory_cv"] = {result.memory_cv()};
   values["bubble_fraction"] = {result.bubble_fraction()};
@@ -89,10 +89,6 @@ double highest_peak_bytes(const Result& result) { return largest_of(result.memor
 std::optional<double> mean_part(const Result& result, double Breakdown::*part) {
   if (result.breakdown.empty()) return std::nullopt;
   return sum_of(result.breakdown, part) / static_cast<double>(result.breakdown.size());
-}
-
-double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 }  // namespace stepcast

@@ -81,6 +81,4 @@ double highest_peak_bytes(const Result& result);
 /// Mean over the ranks of one part of the step; none without breakdowns.
 std::optional<double> mean_part(const Result& result, double Breakdown::*part);
 
-double mean_of(const std::vector<double>& values);
-
 }  // namespace stepcast

@@ -81,7 +81,7 @@ struct SetFit {
   /// The most probable forecast of one row, with parameters fitted to these.
   double central(std::size_t row, const Rows& fitted) {
     const ChosenFit best = accepted_fits(fitted).front();
-    return mean_of(model.at(row, at(best)).at(set.rows[row].leading()));
+    return mean(model.at(row, at(best)).at(set.rows[row].leading()));
   }
 
   [[nodiscard]] std::vector<double> middle() const { return std::vector<double>(set.free.size(), 0.0); }
@@ -127,7 +127,7 @@ struct SetFit {
     for (std::size_t i = 0; i < rows.size(); ++i)
       if (const auto found = values[i]->find(kStepTime);
           found != values[i]->end() && set.rows[rows[i]].leading() == kStepTime)
-        result.rows[rows[i]].baselines["defaults"] = mean_of(found->second);
+        result.rows[rows[i]].baselines["defaults"] = mean(found->second);
   }
 
   // Fits.
@@ -347,8 +347,8 @@ struct SetFit {
         if (set.rows[row].role == RowRole::kFit || !each.front()[row].contains(quantity)) continue;
         double low = INFINITY, high = 0.0;
         for (const std::size_t i : combinations) {
-          low = std::min(low, mean_of(each[i][row].at(quantity).low));
-          high = std::max(high, mean_of(each[i][row].at(quantity).high));
+          low = std::min(low, mean(each[i][row].at(quantity).low));
+          high = std::max(high, mean(each[i][row].at(quantity).high));
         }
         text += fmt::format("{}{} {} ({})", text.back() == ':' ? " " : " | ", set.rows[row].name,
                             range_text(quantity, {{low}, {low}, {high}}), quantity);
@@ -364,7 +364,7 @@ struct SetFit {
 
 double RowForecast::central(const std::string& quantity) const {
   const auto found = values.find(quantity);
-  return found == values.end() ? 0.0 : mean_of(found->second.central);
+  return found == values.end() ? 0.0 : mean(found->second.central);
 }
 
 SetForecast forecast(const RowSet& set, const AskPrediction& ask, const ForecastOptions& options) {
@@ -374,7 +374,7 @@ SetForecast forecast(const RowSet& set, const AskPrediction& ask, const Forecast
 std::optional<double> relative_error(const Row& row, const std::string& quantity,
                                      const PredictedValue& value) {
   const std::optional<double> measured = row.agreed(quantity);
-  return measured ? std::optional(mean_of(value.central) / *measured - 1.0) : std::nullopt;
+  return measured ? std::optional(mean(value.central) / *measured - 1.0) : std::nullopt;
 }
 
 std::vector<std::string> assumptions(const RowSet& set, const SetForecast& forecast) {

@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "core/processes.hpp"
 #include "core/ranges.hpp"
+#include "core/statistics.hpp"
 
 namespace stepcast {
 namespace {
@@ -99,7 +100,7 @@ double RowModel::alpha_beta(std::size_t row, const Assignment& parameters) {
   baseline.step_time_s = {{found->second}};
   const RowValues values = row_values(baseline, scope_of(row, result.configuration));
   const auto leading = values.find(set_.rows[row].leading());
-  return leading == values.end() ? 0.0 : mean_of(leading->second);
+  return leading == values.end() ? 0.0 : mean(leading->second);
 }
 
 Residuals RowModel::residuals(const std::vector<std::size_t>& rows, const Chosen& chosen) {
@@ -114,7 +115,7 @@ Residuals RowModel::residuals(const std::vector<std::size_t>& rows, const Chosen
         if (found == values[i]->end() && !set_.table)
           throw InputError("{}: the forecast has no '{}' to fit", row.where, quantity);
         all.push_back((found == values[i]->end() ? kImpossible
-                                                 : std::log(mean_of(found->second) / *row.agreed(quantity))) /
+                                                 : std::log(mean(found->second) / *row.agreed(quantity))) /
                       sigma);
       }
     }

@@ -39,7 +39,7 @@ Assignment names_for(const RowSet& set, const Row& row, const Assignment& option
 
 std::optional<double> Row::number(const std::string& quantity) const {
   const auto found = measured.find(quantity);
-  return found == measured.end() ? std::nullopt : std::optional(mean_of(found->second));
+  return found == measured.end() ? std::nullopt : std::optional(mean(found->second));
 }
 
 std::vector<int> Row::ranks_left_out(const std::string& quantity) const {
@@ -57,7 +57,7 @@ std::optional<double> Row::agreed(const std::string& quantity) const {
   auto numbers = optional_at(measured, quantity);
   const std::vector<int> others = ranks_left_out(quantity);
   for (const int rank : others | std::views::reverse) numbers->erase(numbers->begin() + rank);
-  return numbers ? std::optional(mean_of(*numbers)) : std::nullopt;
+  return numbers ? std::optional(mean(*numbers)) : std::nullopt;
 }
 
 std::string Row::leading() const {

@@ -1,12 +1,9 @@
 #include "sim/strategies/options.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <sstream>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
@@ -27,18 +24,6 @@ void check_range(const StrategyOption& option, double number, const std::string&
 }
 
 }  // namespace
-
-std::string exact_text(Bytes size) {
-  std::string shortest = fmt::format("{:.17g}B", size.count());
-  for (const auto& [factor, unit] :
-       {std::pair{kGibi, "GiB"}, {kMebi, "MiB"}, {kKibi, "KiB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}}) {
-    const double count = size.count() / factor;
-    if (count < 1.0 || count != std::floor(count)) continue;
-    if (const std::string text = fmt::format("{:.0f}{}", count, unit); text.size() < shortest.size())
-      shortest = text;
-  }
-  return shortest;
-}
 
 std::vector<std::string> parts_of(const std::string& text, char separator) {
   return split(text + separator, separator);

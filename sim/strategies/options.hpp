@@ -18,9 +18,6 @@ namespace stepcast {
 /// Values by name without dashes, as users write them: {"bucket-cap", "5MiB"}.
 using OptionTexts = std::map<std::string, std::string, std::less<>>;
 
-/// Shortest text of exactly this size: `25MiB`, `1GB`, `3kB`.
-std::string exact_text(Bytes size);
-
 /// Parts of a text between separators, empty ones included.
 std::vector<std::string> parts_of(const std::string& text, char separator);
 /// unknown_name(); for what DeepSpeed has and no strategy models, the reason and the nearest alternative.

@@ -169,7 +169,8 @@ TEST_CASE("the machine's state survives a file and is checked when one is read")
   CHECK_THAT(run.problem(), Catch::Contains("machine"));
 
   Calibration calibrated;
-  calibrated.samples = {{.probe = "copy", .time_s = {1.0}, .cpu_s = {1.0}, .machine = {{50.0}, {0.1}}}};
+  calibrated.samples = {
+      {.probe = "copy", .time_s = {1.0}, .cpu_s = {1.0}, .machine = {{50.0}, {0.1}, {0.0}}}};
   CHECK(nlohmann::json(calibrated).get<Calibration>().machine_speed().speed() == Approx(45.0));
   CHECK_FALSE(Calibration{}.machine_speed().known());
 

@@ -148,8 +148,12 @@ TEST_CASE("commands/strategies.yaml names registered strategies") {
 }
 
 TEST_CASE("a size has one text, however it was written") {
-  for (const auto& [written, canonical] :
-       {std::pair("26214400B", "25MiB"), {"1024KiB", "1MiB"}, {"1GB", "1GB"}, {"3000B", "3kB"}, {"0", "0B"}})
+  for (const auto& [written, canonical] : {std::pair("26214400B", "25MiB"),
+                                           {"1024KiB", "1MiB"},
+                                           {"1GB", "1GB"},
+                                           {"3000B", "3kB"},
+                                           {"1536KiB", "1.5MiB"},
+                                           {"0", "0"}})
     CHECK(exact_text(parse_bytes(written, "")) == canonical);
   for (const double bytes : {1.0, 999.0, 1023.0, 1234567.0, 1234567.8, 3e15})
     CHECK(parse_bytes(exact_text(Bytes(bytes)), "") == Bytes(bytes));
