@@ -8,6 +8,7 @@
 #include "core/number.hpp"
 #include "core/overloaded.hpp"
 #include "core/ranges.hpp"
+#include "core/table.hpp"
 #include "schedule/operations.hpp"
 
 namespace stepcast {
@@ -76,6 +77,21 @@ const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts(
       {"optimizer_and_copies", &Breakdown::optimizer_and_copies_s},
       {"idle", &Breakdown::idle_s}};
   return parts;
+}
+
+std::string describe(const Configuration& c) {
+  const bool trains = c.data_parallel > 0;
+  const std::string model = c.model.empty() ? "" : c.model + ", ";
+  std::string text = fmt::format("{}{}, world size {}", model, c.label, c.world_size);
+  if (trains)
+    text += fmt::format(", batch {}{}{}, {} per rank", c.batch,
+                        c.data_parallel == c.world_size ? " per rank" : "",
+                        c.micro_batches > 1 ? fmt::format(" in {} micro-batches", c.micro_batches) : "",
+                        counted(c.threads, "thread"));
+  if (c.engine != "schedule") text += ", " + c.engine + " engine";
+  if (!c.device.empty()) text += ", on " + c.device;
+  if (c.compute != "real") text += ", " + c.compute + " compute";
+  return text;
 }
 
 std::string Result::problem() const {

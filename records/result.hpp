@@ -121,6 +121,10 @@ struct Configuration {
   }
 };
 
+/// `bert-base, pipeline, split 3-3-3-3, world size 4, batch 32 in 8 micro-batches, 1 thread per rank`; a
+/// forecast for a device ends with it: `..., 1 thread per rank, on h100-sxm`
+std::string describe(const Configuration& configuration);
+
 /// Steps requested for a timeline, in seconds since the start of the first of them on rank 0.
 struct ShownSteps {
   std::vector<Span> spans;

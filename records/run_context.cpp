@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "core/file.hpp"
@@ -27,6 +28,12 @@ std::string cpu_model() {
 }
 
 }  // namespace
+
+std::string schema_of(const std::string& head) {
+  static const std::regex kSchema(R"re("schema"\s{0,9}:\s{0,9}"(stepcast\.[\w./-]{1,80})")re");
+  std::smatch found;
+  return std::regex_search(head, found, kSchema) ? found[1].str() : "";
+}
 
 std::string utc_text(std::time_t time) { return fmt::format("{:%Y-%m-%dT%H:%M:%S}", fmt::gmtime(time)); }
 

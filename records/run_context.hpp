@@ -54,6 +54,9 @@ struct RunContext {
   std::vector<std::string> warnings;             ///< reasons to doubt the numbers in this file
 };
 
+/// Schema of a JSON file of stepcast, from its first part: `stepcast.result/3`; "" of other files.
+std::string schema_of(const std::string& head);
+
 /// An input of a file: role, path, SHA-1 of its bytes, and its own inputs.
 struct Ancestor {
   std::string role;  ///< `trace`, `calibration`, `cluster`, `model`

@@ -99,7 +99,7 @@ std::string span_table(const Result& result) {
 void print_summary(const Result& result) {
   std::vector<double> all;
   for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
-  std::cout << fmt::format("{}: median step {} (p10 {}, p90 {})", describe_run(result.configuration),
+  std::cout << fmt::format("{}: median step {} (p10 {}, p90 {})", describe(result.configuration),
                            to_text(Seconds(result.median_step_time_s())),
                            to_text(Seconds(quantile(all, 0.1))), to_text(Seconds(quantile(all, 0.9))));
   if (result.configuration.data_parallel > 0) std::cout << ", " << throughput_text(result);

@@ -10,21 +10,6 @@
 
 namespace stepcast {
 
-std::string describe_run(const Configuration& c) {
-  const bool trains = c.data_parallel > 0;
-  const std::string model = c.model.empty() ? "" : c.model + ", ";
-  std::string text = fmt::format("{}{}, world size {}", model, c.label, c.world_size);
-  if (trains)
-    text += fmt::format(", batch {}{}{}, {} per rank", c.batch,
-                        c.data_parallel == c.world_size ? " per rank" : "",
-                        c.micro_batches > 1 ? fmt::format(" in {} micro-batches", c.micro_batches) : "",
-                        counted(c.threads, "thread"));
-  if (c.engine != "schedule") text += ", " + c.engine + " engine";
-  if (!c.device.empty()) text += ", on " + c.device;
-  if (c.compute != "real") text += ", " + c.compute + " compute";
-  return text;
-}
-
 std::string throughput_text(const Result& result) {
   const double throughput = result.throughput_samples_per_s();
   return throughput < 100.0 ? fmt::format("{:.3g} samples/s", throughput)

@@ -7,10 +7,6 @@
 /// A Result as text, the same for `run` and `predict`.
 namespace stepcast {
 
-/// `bert-base, pipeline, split 3-3-3-3, world size 4, batch 32 in 8 micro-batches, 1 thread per rank`; a
-/// forecast for a device ends with it: `..., 1 thread per rank, on h100-sxm`
-std::string describe_run(const Configuration& configuration);
-
 /// `1.83 samples/s`
 std::string throughput_text(const Result& result);
 

@@ -119,8 +119,8 @@ ExitCode run(const po::variables_map& values) {
     throw UsageError("name predicted and measured files; see 'stepcast help compare'");
   static_cast<void>(max_error(values));  // a wrong limit is refused before any file is read
   check_output(values);
-  return schema_of(texts_option(values, "files").front()) == kBenchSchema ? compare_benches(values)
-                                                                          : compare_results(values);
+  const std::string head = file_head(texts_option(values, "files").front());
+  return schema_of(head) == kBenchSchema ? compare_benches(values) : compare_results(values);
 }
 
 const Registration<Command> kCompare{commands(), "compare", {.run = run}, 21};

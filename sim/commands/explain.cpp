@@ -87,7 +87,7 @@ ExitCode explain_difference(const po::variables_map& values, Result measured, co
     throw InputError("--against: {}: is not a forecast; 'stepcast predict -o' writes one", against);
   const StepDifferences found = step_differences(measured, forecast);
   if (!write_json_output(values, kExplainSchema, differences_json(found)))
-    std::cout << describe_run(measured.configuration) << "\n\n" << differences_text(found);
+    std::cout << describe(measured.configuration) << "\n\n" << differences_text(found);
   draw(values, difference_sheet(found, measured.configuration), "from forecast to measured step");
   return ExitCode::kDone;
 }
@@ -116,7 +116,7 @@ ExitCode run(const po::variables_map& values) {
     std::cerr << fmt::format("stepcast: {} contains a step time of {}; this version forecasts {}\n", path,
                              to_text(Seconds(then)), to_text(Seconds(now)));
   if (!write_json_output(values, kExplainSchema, explanation_json(explanation, more)))
-    std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n"
+    std::cout << describe(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n"
               << explanation_text(explanation, more);
   draw(values, path_sheet(explanation), "critical path of a step");
   return ExitCode::kDone;

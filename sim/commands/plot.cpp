@@ -15,7 +15,7 @@ using Words = std::vector<std::string>;
 FigureInput load_inputs(const Words& paths) {
   FigureInput input;
   for (const std::string& path : paths) {
-    if (schema_of(path) == kBenchSchema)
+    if (schema_of(file_head(path)) == kBenchSchema)
       input.benches.push_back(load_bench(path));
     else
       input.results.push_back(load_result_file(path));
@@ -29,12 +29,8 @@ Words drawable_files(const std::string& folder) {
   Words paths;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file() || entry.path().extension() != ".json") continue;
-    try {
-      const std::string schema = schema_of(entry.path().string());
-      if (schema == kBenchSchema || schema == kResultSchema) paths.push_back(entry.path().string());
-    } catch (const InputError&) {
-      continue;  // not JSON
-    }
+    const std::string schema = schema_of(file_head(entry.path().string()));
+    if (schema == kBenchSchema || schema == kResultSchema) paths.push_back(entry.path().string());
   }
   std::ranges::sort(paths);
   if (paths.empty()) throw InputError("{}: contains no results or benches", folder);

@@ -41,7 +41,7 @@ void print_summary(const Result& result, bool every_term) {
   const std::vector<double> all = result.slowest_steps_s();
   if (const auto free = result.notes.find("endpoints"); free != result.notes.end())
     std::cout << "endpoints " << free->second << '\n';
-  std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n";
+  std::cout << describe(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n";
   Table table({"predicted", "value", ""});
   table.add({"step time", to_text(Seconds(result.median_step_time_s())),
              fmt::format("p10 {}, p90 {}", to_text(Seconds(quantile(all, 0.1))),

@@ -1,7 +1,6 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "core/file.hpp"
 #include "core/ranges.hpp"
@@ -17,13 +16,6 @@ namespace {
 
 void print(const std::string& file, const std::string& what, const std::string& use) {
   std::cout << fmt::format("{}: {}\nused by: {}\n", file, what, use);
-}
-
-/// Schema of a JSON file of stepcast; "" of others.
-std::string schema_of(const std::string& head) {
-  static const std::regex kSchema(R"re("schema"\s{0,9}:\s{0,9}"(stepcast\.[\w./-]{1,80})")re");
-  std::smatch found;
-  return std::regex_search(head, found, kSchema) ? found[1].str() : "";
 }
 
 /// print() for a file of ours. \throws UsageError with an option of importers

@@ -81,8 +81,6 @@ struct Case {
   [[nodiscard]] bool within(double bar) const;
 };
 
-/// `vgg11-bn-cifar ddp, world size 2, batch 16, 1 thread`
-std::string describe(const Configuration& configuration);
 /// Label that separates cases of one model, batch and world size: `pipeline, split 3-1, 4 micro-batches`.
 std::string label_of(const Configuration& configuration);
 

@@ -21,22 +21,6 @@ ResultFile load_result_file(const std::string& path) {
   return {path, sha1(read_file(path)), load_result(path)};
 }
 
-std::string schema_of(const std::string& path) {
-  const nlohmann::json json = parse_json_file(path);
-  const nlohmann::json::json_pointer where("/context/schema");
-  return json.is_object() && json.contains(where) && json.at(where).is_string()
-             ? json.at(where).get<std::string>()
-             : "";
-}
-
-std::string describe(const Configuration& c) {
-  std::string text = fmt::format("{} {}, world size {}, batch {}, {}", c.model, label_of(c), c.world_size,
-                                 c.batch, counted(c.threads, "thread"));
-  if (c.compute != "real") text += ", " + c.compute + " compute";
-  if (c.engine != "schedule") text += ", " + c.engine + " engine";
-  return text;
-}
-
 bool same_case(const Configuration& a, const Configuration& b) {
   const auto key = [](const Configuration& c) {
     return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.micro_batches, c.threads, c.backend,

@@ -12,8 +12,6 @@ namespace stepcast {
 inline constexpr const char* kCompareSchema = "stepcast.compare/1";
 
 ResultFile load_result_file(const std::string& path);
-/// Which kind of machine-written file `path` is: `stepcast.result/3`; "" when it is none.
-std::string schema_of(const std::string& path);
 
 /// Whether both describe the same training step: model, strategy, world size, batch, micro-batches,
 /// threads, backend, engine and resolved options. Cluster, steps and warm-up are circumstances, not the case.

@@ -4,7 +4,6 @@
 #include "core/error.hpp"
 #include "core/yaml.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/cli/result_summary.hpp"
 #include "sim/evidence/compare.hpp"
 #include "sim/replay/prediction.hpp"
 #include "sim/strategies/local_step.hpp"
@@ -108,7 +107,7 @@ TEST_CASE("a Result contains the resolved options, and two values of one are two
   CHECK(refreshed.median_step_time_s() > plain.median_step_time_s());
   CHECK_FALSE(same_case(plain.configuration, refreshed.configuration));
   CHECK(same_case(plain.configuration, predicted({{"refresh", "0"}}).configuration));
-  CHECK_THAT(describe_run(refreshed.configuration), Catch::Contains("own_option, refresh 3, world size 2"));
+  CHECK_THAT(describe(refreshed.configuration), Catch::Contains("own_option, refresh 3, world size 2"));
   CHECK(predicted({}, 1).configuration.options.empty());
 
   const std::vector<ResultFile> files = {
@@ -118,7 +117,7 @@ TEST_CASE("a Result contains the resolved options, and two values of one are two
   REQUIRE(cases.size() == 2);
   CHECK(label_of(cases[0].configuration) == "own_option");
   CHECK_THAT(describe(cases[1].configuration),
-             Catch::Contains("synthetic own_option, refresh 3, world size 2"));
+             Catch::Contains("synthetic, own_option, refresh 3, world size 2"));
   CHECK_THAT(cases_text(cases, {"strategy", "error"}), Catch::Contains("own_option, refresh 3 "));
 }
 
