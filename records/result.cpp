@@ -94,6 +94,26 @@ std::string describe(const Configuration& c) {
   return text;
 }
 
+std::string difference(const Configuration& one, const Configuration& other) {
+  std::string found;
+  const auto compare = [&](const char* field, auto Configuration::*part) {
+    if (found.empty() && one.*part != other.*part)
+      found = fmt::format("{} '{}', not '{}'", field, one.*part, other.*part);
+  };
+  compare("model", &Configuration::model);
+  compare("strategy", &Configuration::strategy);
+  compare("world_size", &Configuration::world_size);
+  compare("batch", &Configuration::batch);
+  compare("micro_batches", &Configuration::micro_batches);
+  compare("threads", &Configuration::threads);
+  compare("backend", &Configuration::backend);
+  compare("compute", &Configuration::compute);
+  compare("engine", &Configuration::engine);
+  compare("options", &Configuration::options);
+  if (!one.device.empty() && !other.device.empty()) compare("device", &Configuration::device);
+  return found;
+}
+
 std::string Result::problem() const {
   const auto ranks = static_cast<std::size_t>(std::max(0, configuration.world_size));
   const auto is_rank = [&](int rank) { return rank >= 0 && rank < configuration.world_size; };

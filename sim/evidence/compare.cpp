@@ -4,7 +4,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <tuple>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -21,13 +20,7 @@ ResultFile load_result_file(const std::string& path) {
   return {path, sha1(read_file(path)), load_result(path)};
 }
 
-bool same_case(const Configuration& a, const Configuration& b) {
-  const auto key = [](const Configuration& c) {
-    return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.micro_batches, c.threads, c.backend,
-                           c.compute, c.engine, c.options);
-  };
-  return key(a) == key(b);
-}
+bool same_case(const Configuration& a, const Configuration& b) { return difference(a, b).empty(); }
 
 namespace {
 

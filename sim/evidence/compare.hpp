@@ -13,8 +13,7 @@ inline constexpr const char* kCompareSchema = "stepcast.compare/1";
 
 ResultFile load_result_file(const std::string& path);
 
-/// Whether both describe the same training step: model, strategy, world size, batch, micro-batches,
-/// threads, backend, engine and resolved options. Cluster, steps and warm-up are circumstances, not the case.
+/// Whether both describe the same training step.
 bool same_case(const Configuration& a, const Configuration& b);
 
 /// Groups by configuration, in the order of the files, with all errors and trivial predictors. Cases may lack

@@ -64,16 +64,14 @@ double mean(const Result& result, const std::set<int>& ranks, double Breakdown::
   return sum / static_cast<double>(ranks.size());
 }
 
-void check_same_case(const Configuration& measured, const Configuration& forecast) {
-  const auto need = [](const char* what, const auto& a, const auto& b) {
-    if (a == b) return;
-    throw InputError("the forecast is of another case: {} '{}', measured was '{}'", what, b, a);
-  };
-  need("model", measured.model, forecast.model);
-  need("strategy", measured.strategy, forecast.strategy);
-  need("world_size", measured.world_size, forecast.world_size);
-  need("batch", measured.batch, forecast.batch);
-  need("micro_batches", measured.micro_batches, forecast.micro_batches);
+/// Other options, threads and kinds of computing are explained.
+void check_same_case(const Configuration& measured, Configuration forecast) {
+  forecast.options = measured.options;
+  forecast.threads = measured.threads;
+  forecast.compute = measured.compute;
+  forecast.engine = measured.engine;
+  if (const std::string other = difference(forecast, measured); !other.empty())
+    throw InputError("the forecast is of another case than the run: {}", other);
 }
 
 }  // namespace

@@ -120,6 +120,7 @@ TEST_CASE(
   other.compute = "replayed";
   CHECK_FALSE(same_case(one, other));
   CHECK_THAT(describe(other), Catch::Contains("replayed compute"));
+  CHECK(difference(one, other) == "compute 'real', not 'replayed'");
 }
 
 TEST_CASE("a run that is given twice is one launch, and memory is compared by rank", "[compare]") {

@@ -193,7 +193,27 @@ TEST_CASE("parts of the difference between a run and its forecast add up to it, 
   measured.configuration.compute = "replayed";
   CHECK_THAT(step_differences(measured, forecast).note, Catch::Contains("with replayed compute"));
   measured.configuration.batch = 2;
-  CHECK_THROWS_WITH(step_differences(measured, forecast), Catch::Contains("batch '1', measured was '2'"));
+  CHECK_THROWS_WITH(step_differences(measured, forecast), Catch::Contains("batch '1', not '2'"));
+}
+
+TEST_CASE("a run on CPUs is not explained by a forecast for GPUs, nor one device by another", "[explain]") {
+  PredictionRequest request;
+  request.strategy = "ddp";
+  request.costs.model = "resnet18-cifar";
+  request.costs.batch = 8;
+  request.training.world_size = 2;
+  request.costs.device = "h100-sxm";
+  request.environment.cluster = "h100x8-hgx";
+  const Result forecast = predict(request);
+  Result measured = forecast;
+  measured.configuration.device.clear();
+  CHECK_NOTHROW(step_differences(measured, forecast));
+  measured.configuration.backend = "gloo";
+  CHECK_THROWS_WITH(step_differences(measured, forecast), Catch::Contains("backend 'nccl', not 'gloo'"));
+  measured = forecast;
+  measured.configuration.device = "a100-sxm";
+  CHECK_THROWS_WITH(step_differences(measured, forecast),
+                    Catch::Contains("device 'h100-sxm', not 'a100-sxm'"));
 }
 
 TEST_CASE("micro-batches of a layer add up, and parts are those of the ranks in both files", "[explain]") {
