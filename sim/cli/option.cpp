@@ -6,7 +6,6 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/number.hpp"
 #include "core/processes.hpp"
 #include "core/ranges.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -71,11 +70,7 @@ double budget_option(const po::variables_map& values, const std::string& name) {
 }
 
 int int_option(const po::variables_map& values, const std::string& name, int least, int most) {
-  const int value = values[name].as<int>();
-  if (value > most || value < least)
-    throw UsageError("--{} must be at {} {}, got {}", name, value > most ? "most" : "least",
-                     value > most ? most : least, value);
-  return value;
+  return whole_number(name, std::to_string(values[name].as<int>()), least, most);
 }
 
 double percent_option(const po::variables_map& values, const std::string& name) {
@@ -108,7 +103,7 @@ std::set<int> numbers_option(const po::variables_map& values, const std::string&
     const auto first = number_in<int>(std::string_view(part).substr(0, dash), 10);
     const auto last =
         dash == std::string::npos ? first : number_in<int>(std::string_view(part).substr(dash + 1), 10);
-    if (!first || !last || *first < 0 || *last < *first || *last > kMaxIntOption)
+    if (!first || !last || *first < 0 || *last < *first || *last > kMostWhole)
       throw UsageError("--{}: found '{}', expected numbers and ranges, as 0,4-7", name, part);
     for (int number = *first; number <= *last; ++number) numbers.insert(number);
   }

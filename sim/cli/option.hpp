@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/importer.hpp"
+#include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/units.hpp"
 #include "models/precision.hpp"
@@ -35,11 +36,8 @@ Precision precision_option(const po::variables_map& values);
 /// Seconds of an option that limits the time of a command. \throws UsageError below 0
 double budget_option(const po::variables_map& values, const std::string& name = "budget");
 
-constexpr int kMaxIntOption = 10'000'000;  ///< larger values would fill the memory
-constexpr int kMostThreads = 1024;         ///< threads of a rank, and processes that are started at once
-
 /// \throws UsageError if the value is below `least` or above `most`
-int int_option(const po::variables_map& values, const std::string& name, int least, int most = kMaxIntOption);
+int int_option(const po::variables_map& values, const std::string& name, int least, int most = kMostWhole);
 
 /// Value of --jobs; one per core if it was not given.
 int jobs_option(const po::variables_map& values);

@@ -64,7 +64,7 @@ int samples_of(const po::variables_map& values, const Model& model) {
     throw UsageError("--batch-tokens {}: {} tokens are not a whole number of sequences of {}; set {}{}",
                      text_option(values, "batch-tokens"), tokens, sequence,
                      below > 0 ? fmt::format("{} or ", below * sequence) : "", (below + 1) * sequence);
-  if (below > kMaxIntOption) throw UsageError("--batch-tokens: at most {} sequences", kMaxIntOption);
+  if (below > kMostWhole) throw UsageError("--batch-tokens: at most {} sequences", kMostWhole);
   return static_cast<int>(below);
 }
 

@@ -16,22 +16,9 @@
 namespace stepcast {
 namespace {
 
-constexpr int kMaxWhole = 10'000'000;  // larger values would fill the memory
-constexpr int kMaxThreads = 1024;
 using Request = PredictionRequest;
 using Given = GivenOption;
 using Text = std::string;
-
-/// \throws UsageError below `least` or above `most`
-int whole(const Given& given, int least, int most = kMaxWhole) {
-  const auto number = number_in<int>(given.text);
-  if (!number) throw UsageError("--{}: found '{}', expected a whole number", given.name, given.text);
-  if (*number > most || *number < least)
-    throw UsageError("--{} must be at {}, got {}", given.name,
-                     *number > most ? fmt::format("most {}", most) : "least " + std::to_string(least),
-                     given.text);
-  return *number;
-}
 
 /// True for `truth`. \throws UsageError for a value that is neither
 bool either(const Given& given, const Text& otherwise, const Text& truth) {
@@ -77,7 +64,7 @@ auto stores(Text EnvironmentRequest::*member) {
 }
 /// Stores a whole number of at least `least`.
 auto stores(int ReplayRequest::*member, int least) {
-  return [=](Request& r, const Given& g) { r.replay.*member = whole(g, least); };
+  return [=](Request& r, const Given& g) { r.replay.*member = whole_number(g.name, g.text, least); };
 }
 
 /// Options of what computes.
@@ -93,7 +80,8 @@ std::vector<PredictionOption> cost_options() {
       {"like", kForecast},
       {"device", kForecast, stores(&CostRequest::device)},
       {"device-file", kForecast},
-      {"documents", kForecast, [](Request& r, const Given& g) { r.costs.documents = whole(g, 0); }},
+      {"documents", kForecast,
+       [](Request& r, const Given& g) { r.costs.documents = whole_number(g.name, g.text, 0); }},
       {"phase-times", kForecast,
        [](Request& r, const Given& g) { r.costs.phases = parse_phase_times(g.text); }},
       {"gradients", kForecast,
@@ -123,9 +111,11 @@ std::vector<PredictionOption> environment_options() {
       {"backend", kRun, stores(&EnvironmentRequest::backend)},
       {"algorithm", kRun, stores(&EnvironmentRequest::algorithms)},
       {"cluster", kForecast, stores(&EnvironmentRequest::cluster)},
-      {"world-size", kForecast, [](Request& r, const Given& g) { r.training.world_size = whole(g, 1); }},
-      {"batch", kRun, [](Request& r, const Given& g) { r.costs.batch = whole(g, 1); }},
-      {"threads", kRun, [](Request& r, const Given& g) { r.costs.threads = whole(g, 1, kMaxThreads); }},
+      {"world-size", kForecast,
+       [](Request& r, const Given& g) { r.training.world_size = whole_number(g.name, g.text, 1); }},
+      {"batch", kRun, [](Request& r, const Given& g) { r.costs.batch = whole_number(g.name, g.text, 1); }},
+      {"threads", kRun,
+       [](Request& r, const Given& g) { r.costs.threads = whole_number(g.name, g.text, 1, kMostThreads); }},
   };
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
-#include <cmath>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
@@ -11,19 +9,6 @@
 #include "core/yaml.hpp"
 
 namespace stepcast {
-namespace {
-
-std::string limit_text(OptionKind kind, double limit) {
-  return kind == OptionKind::kBytes ? to_text(Bytes(limit)) : std::to_string(std::lround(limit));
-}
-
-void check_range(const StrategyOption& option, double number, const std::string& value) {
-  if (number >= option.least && number <= option.most) return;
-  throw UsageError("--{} must be from {} to {}, got {}", option.name, limit_text(option.kind, option.least),
-                   limit_text(option.kind, option.most), value);
-}
-
-}  // namespace
 
 std::vector<std::string> parts_of(const std::string& text, char separator) {
   return split(text + separator, separator);
@@ -63,17 +48,13 @@ std::vector<std::string> divisors(int number) {
 std::string StrategyOption::canonical(const std::string& value) const {
   if (kind == OptionKind::kBytes) {
     const Bytes size = parsed_option("", [&] { return parse_bytes(value, "--" + name); });
-    check_range(*this, size.count(), value);
+    if (size.count() < least || size.count() > most)
+      throw UsageError("--{} must be from {} to {}, got {}", name, to_text(Bytes(least)),
+                       to_text(Bytes(most)), value);
     return exact_text(size);
   }
-  if (kind == OptionKind::kNumber) {
-    long long number = 0;
-    const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (status == std::errc::invalid_argument || end != value.data() + value.size())
-      throw UsageError("--{}: '{}' is not a whole number; write for example {}", name, value, standard);
-    check_range(*this, status == std::errc{} ? static_cast<double>(number) : HUGE_VAL, value);
-    return std::to_string(number);
-  }
+  if (kind == OptionKind::kNumber)
+    return std::to_string(whole_number(name, value, static_cast<int>(least), static_cast<int>(most)));
   const std::vector<std::string> known =
       kind == OptionKind::kFlag ? std::vector<std::string>{"yes", "no"} : choices;
   if (!known.empty()) require_one_of(name, value, known);

@@ -25,13 +25,6 @@ auto positive(auto value, const Text& text) {
   throw InputError("'{}': must be above 0", text);
 }
 
-int whole_of(const Text& text, int least, int most) {
-  const auto number = number_in<int>(text);
-  if (!number || *number < least || *number > most)
-    throw InputError("'{}' is not a whole number from {} to {}", text, least, most);
-  return *number;
-}
-
 auto word(const char* option, Text CheckpointRequest::*member, const std::vector<Text>& allowed) {
   return [=](Request& r, const Text& v) {
     require_one_of(option, v, allowed);
@@ -64,9 +57,13 @@ const std::vector<TrainOption>& train_options() {
       {"epoch-samples", amount(&Request::epoch_samples)},
       {"failures", [](Request& r, const Text& v) { r.failures = v; }},
       {"per-device-hour", amount(&Request::per_device_hour), true},
-      {"trainings", [](Request& r, const Text& v) { r.trainings = whole_of(v, 10, 1'000'000); }, false, true},
+      {"trainings",
+       [](Request& r, const Text& v) { r.trainings = whole_number("trainings", v, 10, 1'000'000); }, false,
+       true},
       {"train-seed",
-       [](Request& r, const Text& v) { r.seed = static_cast<unsigned>(whole_of(v, 0, 2'000'000'000)); },
+       [](Request& r, const Text& v) {
+         r.seed = static_cast<unsigned>(whole_number("train-seed", v, 0, 2'000'000'000));
+       },
        false, true},
       {"checkpoints", word("checkpoints", &CheckpointRequest::method, {"none", "blocking", "async", "best"})},
       {"checkpoint-to", word("checkpoint-to", &CheckpointRequest::target, {"storage", "host", "neighbour"})},
@@ -89,7 +86,7 @@ const std::vector<TrainOption>& train_options() {
          Recovery all = FailureSet{}.recovery;
          for (const auto& [part, time] : r.recovery) set_part(all, part, time);
        }},
-      {"spares", [](Request& r, const Text& v) { r.spares = whole_of(v, 0, 1'000'000); }},
+      {"spares", [](Request& r, const Text& v) { r.spares = whole_number("spares", v, 0, 1'000'000); }},
       {"repair", [](Request& r, const Text& v) { r.repair = parse_seconds(v, "--repair"); }},
       {"elastic", [](Request& r, const Text& v) { r.elasticity = value_of(kElasticities, "elasticity", v); },
        false, true}};

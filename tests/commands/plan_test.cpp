@@ -82,7 +82,7 @@ TEST_CASE("plan rejects bad options and user plans, and names the key and valid 
   rejected(base + "--batch-tokens 5000", 2, "set 4096 or 8192");
   rejected(base + "--batch-tokens 4G", 2, "write for example 4M");
   rejected(base + "--batch-tokens -4", 2, "write for example 4M");
-  rejected(base + "--global-batch 0", 2, "at least 1");
+  rejected(base + "--global-batch 0", 2, "whole number from 1");
   rejected(base + "--global-batch 8 --world-size 9", 2, "has 8 places");
   rejected(base + "--global-batch 8 --memory-reserve 100%", 2, "below 100%");
   rejected(base + "--global-batch 8 --memory-reserve 0.1", 2, "10%");

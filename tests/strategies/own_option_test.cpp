@@ -126,11 +126,11 @@ TEST_CASE("a wrong option or value is refused with the option, the value and wha
     return resolve_options(strategy, given);
   };
   CHECK_THROWS_WITH(refused("own_option", {{"refresh", "10"}}),
-                    Catch::Contains("--refresh must be from 0 to 9, got 10"));
+                    Catch::Contains("--refresh must be a whole number from 0 to 9, got '10'"));
   CHECK_THROWS_WITH(refused("own_option", {{"refresh", "1e1"}}),
-                    Catch::Contains("'1e1' is not a whole number"));
+                    Catch::Contains("must be a whole number from 0 to 9, got '1e1'"));
   CHECK_THROWS_WITH(refused("own_option", {{"refresh", "99999999999999999999"}}),
-                    Catch::Contains("must be from 0 to 9"));
+                    Catch::Contains("must be a whole number from 0 to 9"));
   CHECK_THROWS_WITH(refused("own_option", {{"tensors", "last"}}),
                     Catch::Contains("--tensors") && Catch::Contains("last-first"));
   CHECK_THROWS_WITH(refused("ddp", {{"refresh", "1"}}),
