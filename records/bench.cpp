@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "core/load.hpp"
 #include "core/ranges.hpp"
+#include "core/table.hpp"
 #include "schedule/kinds.hpp"
 
 namespace stepcast {
@@ -75,6 +76,26 @@ double algbw_bytes_per_s(const BenchRow& row) {
 double bus_factor(const std::string& collective, int world_size) {
   const auto kind = find_value(kCollectiveKinds, collective);
   return kind ? bus_factor(*kind, world_size) : 1.0;
+}
+
+std::string bench_table(const Bench& bench) {
+  Table table({"collective", "size (B)", "count", "type", "time (us)", "p10..p90 (us)", "cpu (us)",
+               "algbw (GB/s)", "busbw (GB/s)", "#wrong", "algorithm"});
+  const bool measured = bench.origin == Origin::kMeasured;
+  for (const BenchRow& row : bench.rows) {
+    const double algbw = algbw_bytes_per_s(row) / kGiga;
+    const auto time_us = transformed(row.time_s, [](double time_s) { return 1e6 * time_s; });
+    table.add({row.collective, fmt::format("{:.0f}", row.message_bytes),
+               fmt::format("{:.0f}", row.message_bytes / sizeof(float)), "float",
+               fmt::format("{:.2f}", median(time_us)),
+               measured ? fmt::format("{:.1f}..{:.1f}", quantile(time_us, 0.1), quantile(time_us, 0.9)) : "",
+               row.cpu_s.empty() ? "" : fmt::format("{:.1f}", 1e6 * median(row.cpu_s)),
+               fmt::format("{:.3f}", algbw),
+               fmt::format("{:.3f}", algbw * bus_factor(row.collective, bench.world_size)),
+               measured ? std::to_string(row.wrong) : "", row.algorithm});
+  }
+  table.drop_empty_columns();
+  return table.text();
 }
 
 Bench load_bench(const std::string& path) { return load_as<Bench>(path, kBenchSchema); }

@@ -74,6 +74,9 @@ double algbw_bytes_per_s(const BenchRow& row);
 /// busbw / algbw of a row: as CollectiveTraits; 1 for send_recv and copies.
 double bus_factor(const std::string& collective, int world_size);
 
+/// The table of nccl-tests, with the spread of measured samples, and algorithms if they are known.
+std::string bench_table(const Bench& bench);
+
 STEPCAST_JSON(Bench)
 
 Bench load_bench(const std::string& path);

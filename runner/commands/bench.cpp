@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "runner/commands/rank_options.hpp"
 #include "runner/engine/torch_engine.hpp"
 #include "runner/measure/bench_beside.hpp"
@@ -50,7 +51,7 @@ void print_beside(const Bench& bench) {
   std::cout << "# slowdown while both run concurrently (medians)\n" << table.text();
 }
 
-/// The table of nccl-tests, with the spread of the samples.
+/// The report of nccl-tests.
 void print_table(const Bench& bench) {
   std::cout << "# stepcast bench: " << bench.backend << ", ";
   if (bench.context.libraries.contains("device"))
@@ -58,24 +59,12 @@ void print_table(const Bench& bench) {
   else
     std::cout << bench.world_size << " ranks, " << bench.context.cpu_model
               << "; size is the total array, time that of the slowest rank\n";
-  Table table({"collective", "size (B)", "count", "type", "time (us)", "p10..p90 (us)", "cpu (us)",
-               "algbw (GB/s)", "busbw (GB/s)", "#wrong"});
-  long long wrong = 0;
-  double bus = 0.0;
-  for (const BenchRow& row : bench.rows) {
-    const double algbw = algbw_bytes_per_s(row);
-    const double busbw = algbw * bus_factor(row.collective, bench.world_size);
-    table.add(
-        {row.collective, fmt::format("{:.0f}", row.message_bytes),
-         fmt::format("{:.0f}", row.message_bytes / sizeof(float)), "float",
-         fmt::format("{:.2f}", 1e6 * row.median_time_s()),
-         fmt::format("{:.1f}..{:.1f}", 1e6 * quantile(row.time_s, 0.1), 1e6 * quantile(row.time_s, 0.9)),
-         fmt::format("{:.1f}", 1e6 * median(row.cpu_s)), fmt::format("{:.3f}", algbw / kGiga),
-         fmt::format("{:.3f}", busbw / kGiga), std::to_string(row.wrong)});
-    wrong += row.wrong;
-    bus += busbw / static_cast<double>(bench.rows.size());
-  }
-  std::cout << table.text();
+  const long long wrong = sum_of(bench.rows, &BenchRow::wrong);
+  const double bus = sum_of(bench.rows, [&](const BenchRow& row) {
+    return algbw_bytes_per_s(row) * bus_factor(row.collective, bench.world_size) /
+           static_cast<double>(bench.rows.size());
+  });
+  std::cout << bench_table(bench);
   std::cout << "# Out of bounds values : " << wrong << (wrong == 0 ? " OK" : " FAILED") << '\n';
   std::cout << "# Avg bus bandwidth    : " << fmt::format("{:.4f}", bus / kGiga) << '\n';
   print_beside(bench);

@@ -113,23 +113,9 @@ ExitCode predict_bench(const po::variables_map& values) {
   bench.context = make_run_context(kBenchSchema, command_line());
   bench.context.warnings = warnings;
   if (write_output(values, [&] { return to_file_text(bench); })) return ExitCode::kDone;
-  const bool chosen =
-      std::ranges::any_of(bench.rows, [](const BenchRow& row) { return !row.algorithm.empty(); });
-  std::vector<std::string> columns{"collective", "message", "time", "algbw", "busbw"};
-  if (chosen) columns.emplace_back("algorithm");
-  Table table(columns);
-  for (const BenchRow& row : bench.rows) {
-    const double algbw = algbw_bytes_per_s(row);
-    std::vector<std::string> cells{
-        row.collective, to_text(Bytes(row.message_bytes)), to_text(Seconds(row.median_time_s())),
-        to_text(BytesPerSecond(algbw)),
-        to_text(BytesPerSecond(algbw * bus_factor(row.collective, bench.world_size)))};
-    if (chosen) cells.push_back(row.algorithm);
-    table.add(cells);
-  }
   for (const std::string& warning : warnings) std::cout << warning << '\n';
   std::cout << fmt::format("predicted, world size {}, {}\n\n", bench.world_size, bench.backend)
-            << table.text();
+            << bench_table(bench);
   return ExitCode::kDone;
 }
 
