@@ -70,7 +70,8 @@ std::string contents_of(const std::string& what, const std::string& specificatio
                      settings.empty() ? "" : "\nsettings: " + joined(settings));
 }
 
-bool show_own_yaml(const std::string& file, const ImportTexts& options) {
+/// \param specification of a model or cluster: the file with settings
+bool show_own_yaml(const std::string& file, const std::string& specification, const ImportTexts& options) {
   const auto extension = std::filesystem::path(file).extension();
   if (extension != ".yaml" && extension != ".yml") return false;
   const YamlNode yaml = YamlNode::load(file);
@@ -79,8 +80,8 @@ bool show_own_yaml(const std::string& file, const ImportTexts& options) {
   for (const std::string& sign : kinds.keys()) {
     if (!yaml.has(sign)) continue;
     const std::string what = kinds.at(sign).at("what").text();
-    const std::string contents = contents_of(what, file);
-    print_own(file, what, kinds.at(sign).at("use").text(), options);
+    const std::string contents = contents_of(what, specification);
+    print_own(specification, what, kinds.at(sign).at("use").text(), options);
     std::cout << contents;
     return true;
   }
@@ -126,15 +127,17 @@ ExitCode run(const po::variables_map& values) {
   const std::string& file = files.front();
   const std::string as = text_option(values, "as");
   const ImportTexts options = import_texts(values);
+  const std::string base = file.substr(0, file.find(':'));
+  const std::string& path = base.ends_with(".yaml") && !std::filesystem::exists(file) ? base : file;
   const bool is_name = file.find('/') == std::string::npos || file.starts_with("hf:");
-  if (as.empty() && is_name && !std::filesystem::exists(file)) {
+  if (as.empty() && is_name && !std::filesystem::exists(path)) {
     show_shipped(file, options);
     return ExitCode::kDone;
   }
-  if (as.empty() && !std::filesystem::is_directory(file)) {
-    const std::string head = file_head(file);
-    if (show_own_json(file, head, options) ||
-        (recognised_importer(head) == nullptr && show_own_yaml(file, options)))
+  if (as.empty() && !std::filesystem::is_directory(path)) {
+    const std::string head = file_head(path);
+    if (show_own_json(path, head, options) ||
+        (recognised_importer(head) == nullptr && show_own_yaml(path, file, options)))
       return ExitCode::kDone;
   }
   const auto& kind = importer_of(file, as);

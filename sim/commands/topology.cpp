@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <iostream>
 #include <utility>
 
 #include "core/file.hpp"
@@ -10,27 +8,12 @@
 namespace stepcast::topology_command {
 namespace {
 
-using Words = std::vector<std::string>;
-
-/// Refuses options that the action does not have.
-void allow_only(const po::variables_map& values, const std::string& action, const Words& allowed) {
-  for (const char* option : {"format", "output"})
-    if (values.count(option) != 0 && std::ranges::count(allowed, option) == 0)
-      throw UsageError("'topology {}' has no option --{}", action, option);
-}
-
-void show(const std::string& name, const po::variables_map& values) {
-  allow_only(values, "show", {});
-  std::cout << tree_text(load_cluster(name));
-}
-
 void generate(const std::string& name, const po::variables_map& values) {
-  allow_only(values, "generate", {"output"});
+  if (values.count("format") != 0) throw UsageError("'topology generate' has no option --format");
   write_or_print(values, written_line() + to_yaml(load_cluster(name)));
 }
 
 void export_cluster(const std::string& name, const po::variables_map& values) {
-  allow_only(values, "export", {"format", "output"});
   if (values.count("format") == 0) throw UsageError("--format is missing: simgrid");
   if (const std::string format = text_option(values, "format"); format != "simgrid")
     throw UsageError(unknown_name("format", format, {"simgrid"}));
@@ -39,9 +22,9 @@ void export_cluster(const std::string& name, const po::variables_map& values) {
 
 ExitCode run(const po::variables_map& values) {
   static const std::vector<std::pair<std::string, void (*)(const std::string&, const po::variables_map&)>>
-      kActions{{"show", show}, {"generate", generate}, {"export", export_cluster}};
+      kActions{{"generate", generate}, {"export", export_cluster}};
   const auto& action = action_option(values, "topology", kActions);
-  const Words words = texts_option(values, "words");
+  const std::vector<std::string> words = texts_option(values, "words");
   if (words.size() != 2)
     throw UsageError("'topology {}' takes one cluster, got {}; see 'stepcast help topology'", words[0],
                      words.size() - 1);

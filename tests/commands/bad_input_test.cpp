@@ -249,7 +249,7 @@ TEST_CASE("absurd numbers are refused with the option or key and the range", "[c
 
 TEST_CASE("a host with 100,000 GPUs, and factors that no host has, are refused", "[commands]") {
   const Shell shell;
-  const std::string show = "stepcast topology show ./c.yaml";
+  const std::string show = "stepcast topology generate ./c.yaml";
   for (const auto& [part, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"devices: {model: h100-sxm, count: 100000}", {"count", "128", "100000"}},
            {"nics: {count: 100000}", {"count", "128", "100000"}},
@@ -271,9 +271,9 @@ TEST_CASE("a host with 100,000 GPUs, and factors that no host has, are refused",
 TEST_CASE("control characters in names are refused, and none is printed", "[commands]") {
   const Shell shell;
   shell.write("c.yaml", "name: \"a\\e[31mb\"\nhosts: {name: h}\n");
-  check_refusal(shell, "stepcast topology show ./c.yaml", 3, {"c.yaml:1", "name", "\\x1b[31m"});
+  check_refusal(shell, "stepcast topology generate ./c.yaml", 3, {"c.yaml:1", "name", "\\x1b[31m"});
   shell.write("c.yaml", "name: a\nhosts: {name: \"h\\n0\"}\n");
-  check_refusal(shell, "stepcast topology show ./c.yaml", 3, {"c.yaml:2", "control character"});
+  check_refusal(shell, "stepcast topology generate ./c.yaml", 3, {"c.yaml:2", "control character"});
   check_refusal(shell, "stepcast predict --strategy single --model $'a\\e[31m'", 2, {"--model", "\\x1b[31m"});
   Trace trace = netflix_trace();
   trace.device = "a \x1b[31m device";
@@ -286,11 +286,12 @@ TEST_CASE("a setting that nothing names is refused, in the file and on the comma
           "[commands]") {
   const Shell shell;
   shell.write("c.yaml", "name: c\ninclude: star\nsettings: {hots: 4}\n");
-  check_refusal(shell, "stepcast topology show ./c.yaml", 3, {"c.yaml:3", "'hots'", "did you mean 'hosts'"});
+  check_refusal(shell, "stepcast topology generate ./c.yaml", 3,
+                {"c.yaml:3", "'hots'", "did you mean 'hosts'"});
   shell.write("c.yaml", "name: c\ninclude: star\nsetings: {hosts: 4}\n");
-  check_refusal(shell, "stepcast topology show ./c.yaml", 3, {"c.yaml:3", "'setings'", "'settings'"});
+  check_refusal(shell, "stepcast topology generate ./c.yaml", 3, {"c.yaml:3", "'setings'", "'settings'"});
   shell.write("c.yaml", "name: c\ninclude: star\nhosts: {count: 2}\n");
-  check_refusal(shell, "stepcast topology show ./c.yaml:hosts=9", 3, {"'hosts'", "bandwidth"});
+  check_refusal(shell, "stepcast topology generate ./c.yaml:hosts=9", 3, {"'hosts'", "bandwidth"});
 }
 
 TEST_CASE("empty, binary, nested and wrong files of every kind are one line, not a crash", "[commands]") {
@@ -318,7 +319,7 @@ TEST_CASE("empty, binary, nested and wrong files of every kind are one line, not
   for (const std::string name : {"empty", "binary", "deep", "f"})
     for (const std::string command :
          {"predict --strategy single --model ./", "predict --strategy single --model synthetic --cluster ./",
-          "topology show ./"})
+          "topology generate ./"})
       check_refusal(shell, "stepcast " + command + name + ".yaml", 3, {name + ".yaml"});
   for (const auto& [pointer, value] :
        std::vector<std::pair<std::string, nlohmann::json>>{{"/entries", nlohmann::json::array()},
@@ -402,7 +403,7 @@ TEST_CASE("a bomb of YAML anchors and a repeated key in a model are errors at on
     bomb += "]\n";
   }
   shell.write("bomb.yaml", bomb + "hosts: *a11\nname: b\n");
-  for (const char* command : {"topology show", "predict --strategy single --cluster laptop --model"})
+  for (const char* command : {"topology generate", "predict --strategy single --cluster laptop --model"})
     check_refusal(shell, std::string("timeout 10 stepcast ") + command + " ./bomb.yaml", 3,
                   {"bomb.yaml:1", "a0"});
   shell.write("m.yaml", "input: none\ninput: none\nloss: none\noptimizer: none\nsegments: []\n");

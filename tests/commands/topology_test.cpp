@@ -9,7 +9,7 @@ using Catch::Contains;
 
 const std::string kReference = std::string(STEPCAST_SOURCE_DIR) + "/tests/topologies/reference/";
 
-TEST_CASE("import writes a cluster that show, topology show and generate take", "[commands]") {
+TEST_CASE("import writes a cluster that show and topology generate take", "[commands]") {
   const Shell shell;
   const Outcome refused = shell.run("stepcast import " + kReference + "hopper-nvswitch.txt -o node.yaml");
   CHECK(refused.exit_code == 3);
@@ -20,11 +20,10 @@ TEST_CASE("import writes a cluster that show, topology show and generate take", 
   CHECK_THAT(imported.out, Contains("NVSwitch (NV18), 371 GB/s each"));
   CHECK_THAT(shell.read("node.yaml"),
              Catch::StartsWith("# Written by stepcast ") && Contains("kind: nvswitch"));
-  const Outcome shown = shell.run("stepcast topology show node.yaml");
+  const Outcome shown = shell.run("stepcast show node.yaml");
   REQUIRE(shown.exit_code == 0);
-  CHECK_THAT(shown.out, Contains("gpu0 .. gpu5: NVSwitch (NV18), 371 GB/s each"));
-  CHECK_THAT(shell.run("stepcast show node.yaml").out,
-             Catch::StartsWith("node.yaml: cluster\nused by: predict --cluster") && Contains("NV18"));
+  CHECK_THAT(shown.out, Catch::StartsWith("node.yaml: cluster\nused by: predict --cluster") &&
+                            Contains("gpu0 .. gpu5: NVSwitch (NV18), 371 GB/s each"));
   CHECK_THAT(shell.run("stepcast show --device h100-sxm " + kReference + "hopper-nvswitch.xml").out,
              Contains("nccl-xml") && Contains("used by: 'stepcast import'"));
   CHECK(shell.run("stepcast topology generate node.yaml | tail -n +2 | diff - <(tail -n +2 node.yaml)")
@@ -37,11 +36,15 @@ TEST_CASE("import writes a cluster that show, topology show and generate take", 
           .exit_code == 0);
 }
 
-TEST_CASE("topology show draws a tree, and export writes a platform", "[commands]") {
+TEST_CASE("show draws a tree, and topology export writes a platform", "[commands]") {
   const Shell shell;
-  const Outcome shown = shell.run("stepcast topology show h100x8-hgx:nodes=2");
+  const Outcome shown = shell.run("stepcast show h100x8-hgx:nodes=2");
   REQUIRE(shown.exit_code == 0);
   CHECK_THAT(shown.out, Contains("node0 .. node1 (2 hosts like this)"));
+  shell.write("own.yaml", "name: own\ninclude: h100x8-hgx\nsettings: {nodes: 3}\n");
+  CHECK_THAT(shell.run("stepcast show own.yaml").out, Contains("own.yaml: cluster") && Contains("3 hosts"));
+  for (const char* file : {"own.yaml:nodes=2", "./own.yaml:nodes=2"})
+    CHECK_THAT(shell.run(std::string("stepcast show ") + file).out, Contains("2 hosts like this"));
   REQUIRE(shell.run("stepcast topology export star:hosts=4 --format simgrid -o star.xml").exit_code == 0);
   CHECK_THAT(shell.read("star.xml"), Contains("<platform version=\"4.1\">"));
   CHECK(shell.run("stepcast topology export p100x4-pcie --format simgrid | grep -c '<route '").out == "12\n");
@@ -58,17 +61,17 @@ TEST_CASE("mistakes with topology end with a clear line and the right exit code"
     CHECK_THAT(outcome.err, Catch::StartsWith("stepcast: ") && Contains(message));
   };
   refused("", 2, "the action is missing");
-  refused("shwo star", 2, "did you mean 'show'");
-  refused("show", 2, "takes one cluster, got 0");
-  refused("show star laptop", 2, "got 2");
-  refused("show satr", 3, "did you mean 'star'");
-  refused("show star -o x", 2, "has no option --output");
+  refused("genrate star", 2, "did you mean 'generate'");
+  refused("generate", 2, "takes one cluster, got 0");
+  refused("generate star laptop", 2, "got 2");
+  refused("generate satr", 3, "did you mean 'star'");
+  refused("generate star --format simgrid", 2, "has no option --format");
   refused("export star", 2, "--format is missing");
   refused("export star --format simgird", 2, "did you mean 'simgrid'");
   refused("export h100x8-hgx:nodes=32 --format simgrid", 3, "256 places");
   refused("generate star -o bad.txt", 3, "--force");
   CHECK_THAT(shell.run("stepcast help topology").out,
-             Contains("topology show CLUSTER") && Contains("stepcast import"));
+             Contains("topology generate CLUSTER") && Contains("stepcast import"));
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ export PATH=$prefix/bin:$PATH
 unset STEPCAST_HOME STEPCAST_RUNNER
 stepcast predict --model synthetic:layers=4 --strategy ddp --cluster star:hosts=4 --world-size 4 -o p.json >/dev/null
 stepcast predict --model only-here --device h100-sxm --cluster h100x8-hgx --batch 8 --strategy ddp --world-size 2 >/dev/null
-stepcast topology show h100x8-hgx | grep -q GB/s
+stepcast show h100x8-hgx | grep -q GB/s
 stepcast validate --case netflix-mlp-cpu-gloo >/dev/null
 stepcast help measure | grep -q -- --batch
 stepcast measure --model simple-cnn --batch 2 --steps 2 --warmup 1 -o t.json >/dev/null
