@@ -8,61 +8,26 @@
 
 #include "models/model.hpp"
 
-/// The table of layer kinds, of models/operators/layers.yaml and the functions of the `*_layers.cpp`: their
-/// attributes in YAML (numbers in `Layer::sizes`, names in `Layer::texts`) and the arithmetic that follows.
-/// Images are channels x height x width, sequences positions x features.
+/// Kinds of layers. models/operators/layers.yaml lists them with their attributes, which are numbers in
+/// `Layer::sizes` and names in `Layer::texts`; functions in the `*_layers.cpp` contain the arithmetic that
+/// follows. Images are channels x height x width, sequences positions x features. Kinds are the modules of
+/// PyTorch with their names, but for
 ///
-/// | kind                   | attributes                                             | PyTorch class     |
-/// |------------------------|--------------------------------------------------------|-------------------|
-/// | `conv`                 | `out`, `kernel` (square), `stride` = 1, `padding` = 0, | Conv2d            |
-/// |                        | `bias` = true                                          |                   |
-/// | `batch_norm`           | -                                                      | BatchNorm2d       |
-/// | `relu`                 | -                                                      | ReLU              |
-/// | `max_pool`             | `kernel`, `stride` = kernel, `padding` = 0             | MaxPool2d         |
-/// | `adaptive_avg_pool`    | `out` = 1                                              | AdaptiveAvgPool2d |
-/// | `flatten`              | -                                                      | a view            |
-/// | `linear`               | `out`, `bias` = true, `lora` = 0 (rank of an adapter); | Linear            |
-/// |                        | acts on the last dimension                             |                   |
-/// | `residual`             | lists `body`, `shortcut`: y = body(x) + shortcut(x)    | an addition       |
-/// | `product`              | lists `gate`, `value`: y = gate(x) * value(x), by      | a multiplication  |
-/// |                        | element                                                |                   |
-/// | `fixed`                | `forward`, `backward` (ns), `parameter`, `output` = 0  | declared times    |
-/// |                        | (bytes)                                                |                   |
-/// | `embedding`            | `vocabulary`, `positions` (0: no table), `types` = 0,  | Embedding,        |
-/// |                        | `out`; names of the tables: `word`, `position`, `type` | one per table     |
-/// | `position_embedding`   | `positions`                                            | Embedding         |
-/// | `layer_norm`           | `bias` = true                                          | LayerNorm         |
-/// | `rms_norm`             | `eager` = false                                        | RMSNorm           |
-/// | `gelu`, `silu`, `tanh` | `eager` = false of GELU alone: separate kernels        | GELU, SiLU, Tanh  |
-/// | `relu2`                | -: the square of ReLU                                  | -                 |
-/// | `dropout`              | `percent`; 0 is the identity                           | Dropout           |
-/// | `self_attention`       | `heads`, `kv_heads` = heads, `head_size` = 0 (width /  | Linear: `query`,  |
-/// |                        | heads), `bias` = true, `causal`, `padding_mask` (added | `key`, `value`,   |
-/// |                        | to the scores; hides nothing), `rotary`, `norms`,      | or `c_attn`       |
-/// |                        | `fused`, `flash`, `eager`, `repeat_kv`, `output_copied`, |                 |
-/// |                        | `fused_softmax` = false, `dropout` = 0 (percent, of    |                   |
-/// |                        | the probabilities), `context` = 1, `ring` = false,     |                   |
-/// |                        | `window` = 0, `full_every` = 0, `lora` = 0;            |                   |
-/// |                        | names: `query`, `key`, `value`                         |                   |
-/// | `latent_attention`     | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`,       | those of          |
-/// |                        | `rope`, `value` (sizes of the parts of a head),        | DeepSeek-V3       |
-/// |                        | `flash`, `fused_softmax` = false, `dropout`, `lora` = 0 |                  |
-/// | `experts`              | `experts`, `active`, `feed_forward`, `shared` = 0,     | Linear: router,   |
-/// |                        | `capacity` = 0 (percent), `imbalance` = 100 (percent), | and three         |
-/// |                        | `ranks` = 1, `gated` = true, `squared` = false (else   | per expert (two   |
-/// |                        | GELU, without gates), `latent` = 0 (width; 0: none),   | if not gated)     |
-/// |                        | `sigmoid` = false, `groups` = 1, `chosen_groups` =     |                   |
-/// |                        | groups; names: `router`, `gate`, `up`, `down`          |                   |
-/// | `mamba`                | `heads`, `head_size`, `state`, `groups` = 1,           | Mamba 2           |
-/// |                        | `conv` = 4 (taps), `chunk` = 128, `context` = 1        |                   |
-/// | `first_token`          | -                                                      | a view            |
-/// | `tied_linear`          | `to`: the weight of an earlier segment, y = x weight^T | Linear            |
-/// | `next_tokens`          | `to`: the embedding's weight, `out` = 2 width: norms   | RMSNorm, twice    |
-/// |                        | of x and of the next tokens' embeddings, joined        |                   |
-/// | `own_head`             | `rows`, `columns` of the head's weight, `times` = 1,   | -                 |
-/// |                        | `chunks` = 1, `fused` = false, `tensor` = 1,           |                   |
-/// |                        | `sequence` = false: head and loss once more, y = x     |                   |
-/// | `operators`            | tensors and costs: models/given_layer.hpp              | somebody's own    |
+/// | kind               | meaning                                                                          |
+/// |--------------------|----------------------------------------------------------------------------------|
+/// | `residual`         | y = body(x) + shortcut(x)                                                        |
+/// | `product`          | y = gate(x) * value(x), by element                                               |
+/// | `fixed`            | declared times and sizes                                                         |
+/// | `embedding`        | one table each of words, positions and types; 0 positions: none of positions     |
+/// | `relu2`            | the square of ReLU                                                               |
+/// | `dropout`          | of a percentage; 0 is the identity                                               |
+/// | `linear`           | on the last dimension; `lora` is the rank of an adapter                          |
+/// | `latent_attention` | of DeepSeek-V3; `nope`, `rope` and `value` are sizes of the parts of a head      |
+/// | `mamba`            | Mamba 2; `conv` is the number of taps                                            |
+/// | `tied_linear`      | y = x weight^T with the weight of the earlier segment `to`                       |
+/// | `next_tokens`      | norms of x and of the next tokens' embeddings, joined; `to` has the embedding    |
+/// | `own_head`         | head and loss once more, y = x                                                   |
+/// | `operators`        | tensors and costs of somebody's own: models/given_layer.hpp                      |
 ///
 /// `tensor_parallel` contains `layers` that `ranks` share: attention by heads, the others by columns, the
 /// last layer by rows, or by columns too with `output: split`; an embedding by rows of its table. The reader

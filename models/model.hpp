@@ -23,7 +23,7 @@ using Shape = std::vector<std::int64_t>;  ///< per sample, without the batch dim
 
 struct GivenLayer;
 
-/// A layer of the YAML file. `kind` names an entry of the layer table (models/layer.hpp).
+/// A layer of the YAML file. `kind` names a kind of models/operators/layers.yaml.
 struct Layer {
   std::string kind{};
   /// Name as in PyTorch: `layer4.1.conv2`; parameters are `<name>.weight`, `<name>.bias`. Empty: no
