@@ -37,8 +37,8 @@ struct SegmentCosts {
   [[nodiscard]] const PhaseCost& operator[](Phase phase) const;
 };
 
-/// What computing beside a collective of a layer hides: `gain` of its time, of at most the part `most`, and
-/// as long as the GEMMs beside it take.
+/// How much of a collective inside a layer is hidden by computing beside it: `gain` times the shorter of
+/// `hidden_s`, the time of the GEMMs beside it, and `most` times the collective's own time.
 struct Overlap {
   double hidden_s = 0.0, most = 1.0, gain = 1.0;
   bool paired = false;  ///< the other micro-batch of a pair computes meanwhile

@@ -83,7 +83,7 @@ void check_output(const po::variables_map& values, bool replaces = false);
 
 /// Writes the result to --output, and prints it for --json. \returns true if it is printed; else the command
 /// prints a summary
-/// \param json makes its text; called for one of both options alone
+/// \param json makes the text; it is called only if --output or --json is given.
 bool write_output(const po::variables_map& values, const std::function<std::string()>& json,
                   bool replaces = false);
 

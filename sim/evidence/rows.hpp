@@ -55,9 +55,9 @@ struct Row {
 
   /// The measured quantity, or the mean of several values. None if it was not measured.
   [[nodiscard]] std::optional<double> number(const std::string& quantity) const;
-  /// The same over the ranks that agree: of at least three that report step times, those within kRanksAgree
-  /// of the median. Ranks of a synchronous run take equally long, so that another rank has timed something
-  /// else.
+  /// The mean over the ranks that agree. If three or more ranks report step times, those more than
+  /// kRanksAgree from the median are left out: ranks of a synchronous run take equally long, so such a rank
+  /// timed something else.
   [[nodiscard]] std::optional<double> agreed(const std::string& quantity) const;
   /// Ranks that agreed() leaves out.
   [[nodiscard]] std::vector<int> ranks_left_out(const std::string& quantity) const;

@@ -63,10 +63,9 @@ Load collective_load(const ReplayInput& input, const CollectivePlan& plan, Colle
 /// calibrated endpoints), where the order of arrival decides: then every rank represents itself.
 ///
 /// Networks whose switches have no multiple of a host's ports leave classes of a few ranks. If those are too
-/// many to replay, links do not distinguish flows (`coarse`), and every class goes at the pace of its slowest
-/// member: its latency is the longest, and of each class of links (those that the same classes of loads
-/// cross) it takes what it takes of the bottleneck link. Ranks meet in every step, so that the slowest
-/// decides in reality as well; the forecast is never shorter.
+/// many to replay, links do not distinguish flows. Then links are `coarse`: every class goes as fast as its
+/// slowest member. Its latency is the longest one, and all links that the same classes cross count as loaded
+/// as the fullest of them.
 class Symmetry {
  public:
   /// Every rank represents itself. \param plans, routes outlive this

@@ -60,8 +60,9 @@ struct Layout {
   [[nodiscard]] bool shards_parameters() const { return gather >= Gather::kStep; }
   /// True if a unit is gathered when a forward or backward needs it.
   [[nodiscard]] bool gathers_for_use() const { return gather >= Gather::kBackward; }
-  /// True if reduced gradients go to the host at once: with all states there, except Megatron's, those of
-  /// stages in shards or with tied weights, and of replicas that average in the last micro-batch.
+  /// True if each reduced gradient goes to the host at once. Holds if the parameters, or (without Transformer
+  /// Engine) all optimizer states, are on the host; no whole gradients are kept; replicas average after each
+  /// reduction; and neither stages are in shards nor gradients of tied weights are added later.
   [[nodiscard]] bool sends_gradients(const Model& model, const Offload& offload) const;
 };
 

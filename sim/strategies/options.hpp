@@ -10,9 +10,9 @@
 
 #include "core/units.hpp"
 
-/// Options of strategies. Each is declared once, in commands/strategies.yaml or
-/// the file of its strategy. The command line and its help,
-/// the Schedule, Results, comparisons, tables and figures read it from there; none of them names an option.
+/// Options of strategies. Each is declared once, in commands/strategies.yaml or in the file of its strategy.
+/// Command line, help, Schedule, Results, comparisons, tables and figures read it from there, and none of
+/// them names an option.
 namespace stepcast {
 
 /// Values by name without dashes, as users write them: {"bucket-cap", "5MiB"}.

@@ -15,12 +15,11 @@ struct StudyRow;
 
 /// One of
 ///
-///     {column: efficiency, at_least: 0.8}                           # each point
-///     {column: absolute_error, of: median, at_most: 0.08}           # all together: median, p90 or worst
-///     {column: absolute_error, of: median, below: overlap_error}    # less than a baseline's, or any other
-///     column {column: step_time_s, in_order_of: measured_s, at_least: 1}   # fraction of pairs that both
-///     columns sort alike {change: half the link rate, from: NAME, to: NAME, at_most: 0.15}   # between two
-///     points of a study that runs
+///     {column: efficiency, at_least: 0.8}                          # each point
+///     {column: absolute_error, of: median, at_most: 0.08}          # all together: median, p90 or worst
+///     {column: absolute_error, of: median, below: overlap_error}   # less than another column, a baseline's
+///     {column: step_time_s, in_order_of: measured_s, at_least: 1}  # share of pairs that both sort alike
+///     {change: half the link rate, from: NAME, to: NAME, at_most: 0.15}  # two points of a study that runs
 ///
 /// All but the last may have `where`. `below` skips points without one of both columns. Pairs that are equal
 /// in `in_order_of` do not count; for measured_s these are pairs whose ranges from measured_low_s to

@@ -65,15 +65,14 @@ struct RunPart {
 
 /// The parts of a study whose points are run: what is measured before, how points run, what is compared.
 ///
-///     name: "{way}.{world-size}"               # of a point's files
-///     calibrate: {nproc: 2}                    # options of `stepcast calibrate`; `lab: CLUSTER` for a
-///     virtual cluster measure: {steps: 15, rounds: 2}          # options of `stepcast measure`, for each
-///     model of the points at every
-///                                              # batch and micro-batch; each round measures all models
-///     bench: {nproc: 2, max: 16MiB}            # options of `stepcast bench`; compared with its prediction
+///     name: "{way}.{world-size}"       # of a point's files
+///     calibrate: {nproc: 2}            # options of `stepcast calibrate`; `lab` is a virtual cluster
+///     measure: {steps: 15, rounds: 2}  # options of `stepcast measure`, for each model of the points at
+///                                      # every batch and micro-batch; each round measures all models
+///     bench: {nproc: 2, max: 16MiB}    # options of `stepcast bench`; compared with its prediction
 ///     run: {nproc: "{world-size}", launches: 3, lab: ..., at_least: 2, until: 600s,
-///           steps: {seconds: 1.5, at_least: 4, at_most: 30}, skip: [{when: {step_time_s: "> 1"}, because:
-///           ...}]}
+///           steps: {seconds: 1.5, at_least: 4, at_most: 30},
+///           skip: [{when: {step_time_s: "> 1"}, because: ...}]}
 ///     compare: {groups: [way], figures: [{figure: accuracy, file: accuracy.svg}]}
 struct StudyParts {
   std::string name{};
