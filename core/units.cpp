@@ -69,9 +69,12 @@ std::string shortest(Quantity quantity, const Factors& units,
   const double value = quantity.count();
   if (value == 0.0) return "0";
   std::string best;
+  const auto length = [](const std::string& text) {  // 100MB rather than 0.1GB, but 0.5us rather than 5e-07s
+    return text.size() + (text.starts_with("0.") ? 2 : 0) + (text.find("e-") != std::string::npos ? 4 : 0);
+  };
   for (const auto& [unit, factor] : units) {
     const std::string text = shortest_text(value / factor).append(unit);
-    if (best.empty() || (text.size() < best.size() && parse_text(text, "").count() == value)) best = text;
+    if (best.empty() || (length(text) < length(best) && parse_text(text, "").count() == value)) best = text;
   }
   return best;
 }

@@ -39,11 +39,10 @@ std::string Bench::problem() const {
   return "";
 }
 
-std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor) {
-  if (smallest < 1.0) throw UsageError("the smallest message must have at least 1 byte");
-  if (largest < smallest) throw UsageError("the largest message is smaller than the smallest");
-  if (largest > 64.0 * kGibi) throw UsageError("the largest message must have at most 64 GiB");
-  if (!(factor >= 1.01)) throw UsageError("the factor between sizes must be at least 1.01");
+std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor, Bytes most) {
+  if (smallest < 1.0 || largest < smallest || !(factor >= 1.01))
+    throw UsageError("--min must be from 1 B to --max, --factor at least 1.01");
+  if (largest > most.count()) throw UsageError("--max must be at most {}", to_text(most));
   std::vector<std::size_t> sizes;
   constexpr double kRounding = 1e-9;
   const auto steps = static_cast<int>(std::log(largest / smallest) / std::log(factor) + kRounding);

@@ -58,8 +58,10 @@ struct Bench {
   [[nodiscard]] std::string problem() const;
 };
 
-/// Sizes smallest, smallest * factor, ... up to largest. \throws UsageError if there are none
-std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor);
+/// Sizes smallest, smallest * factor, ... up to largest. \param most what a run has memory for \throws
+/// UsageError that names --min, --max and --factor if there are none, or too large ones
+std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor,
+                                     Bytes most = Bytes(64.0 * kGibi));
 
 /// Bytes of the message that a bench of `bytes` sends: whole floats. Where ranks have parts of it, parts are
 /// multiples of 16 B, rounded down as in nccl-tests, or if nothing remains whole floats, rounded up.

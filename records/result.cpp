@@ -110,7 +110,6 @@ std::string difference(const Configuration& one, const Configuration& other) {
   compare("compute", &Configuration::compute);
   compare("engine", &Configuration::engine);
   compare("options", &Configuration::options);
-  if (!one.device.empty() && !other.device.empty()) compare("device", &Configuration::device);
   return found;
 }
 

@@ -126,7 +126,7 @@ struct Configuration {
 std::string describe(const Configuration& configuration);
 
 /// The first field by which two configurations describe different training steps: `batch '1', not '2'`; ""
-/// if none differs. Devices differ if both are named. Cluster, steps and warm-up are circumstances.
+/// if none differs. Device, cluster, steps and warm-up are circumstances.
 std::string difference(const Configuration& one, const Configuration& other);
 
 /// Steps requested for a timeline, in seconds since the start of the first of them on rank 0.

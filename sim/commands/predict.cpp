@@ -99,7 +99,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
   request.collectives = list_option(values, "collectives");
   request.world_size = values["world-size"].defaulted() ? 2 : values["world-size"].as<int>();
   request.sizes = bench_sizes(bytes_option(values, "min").count(), bytes_option(values, "max").count(),
-                              values["factor"].as<double>());
+                              values["factor"].as<double>(), Bytes(kKibi * kGibi));
   return request;
 }
 

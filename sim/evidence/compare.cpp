@@ -209,7 +209,9 @@ std::vector<BenchPair> bench_pairs(const Bench& measured, const Bench& predicted
     if (pair.measured_s > 0.0 && pair.predicted_s > 0.0) pairs.push_back(pair);
   }
   if (pairs.empty())
-    throw InputError("the two bench files share no collective at the same size with times above 0");
+    throw InputError(
+        "the two bench files share no collective at the same size with times above 0; sizes are "
+        "rounded as in nccl-tests, repeat an older file");
   return pairs;
 }
 

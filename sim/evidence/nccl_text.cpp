@@ -182,7 +182,7 @@ struct NcclTextReader {
       run = {.test = run.test};  // without the ranks of a run that failed
       run.per_process =
           number_in<int>(found[1].str()).value_or(0) * number_in<int>(found[2].str()).value_or(0);
-      static const std::regex kUnlike(R"(agg iters: ([2-9]|\d\d)|graph: [1-9])");
+      static const std::regex kUnlike(R"(agg iters: ([2-9]|[1-9]\d+)\b|graph: [1-9]\d*)");
       if (std::regex_search(line, found, kUnlike))
         result.assumed.push_back(
             fmt::format("line {}: '{}' launches calls together, so a launch costs less than in training",
@@ -236,9 +236,9 @@ struct NcclTextReader {
   /// Kind of the run's collective; none if it is not forecast.
   std::optional<CollectiveKind> kind_of_run(BandwidthRatio ratio, int stated) {
     const std::string given = run.test.empty() ? hints.kind : run.test;
-    if (!hints.kind.empty() && given != hints.kind)
-      throw InputError("{}: --collective {}: the table is that of {}_perf", where(run.rows.front().line),
-                       hints.kind, run.test);
+    if (!hints.kind.empty() && nccl_kind(given) != nccl_kind(hints.kind))
+      result.ignored.push_back(fmt::format("line {}: --collective {}, as the table is that of {}_perf",
+                                           run.rows.front().line, hints.kind, run.test));
     if (!given.empty()) {
       const auto kind = nccl_kind(given);
       if (!kind)

@@ -70,8 +70,12 @@ void check_same_case(const Configuration& measured, Configuration forecast) {
   forecast.threads = measured.threads;
   forecast.compute = measured.compute;
   forecast.engine = measured.engine;
-  if (const std::string other = difference(forecast, measured); !other.empty())
-    throw InputError("the forecast is of another case than the run: {}", other);
+  std::string other = difference(forecast, measured);
+  const auto name = [](const std::string& device) { return device.substr(0, device.find(':')); };
+  const std::string here = name(forecast.device), there = name(measured.device);
+  if (other.empty() && !here.empty() && !there.empty() && here != there)
+    other = fmt::format("device '{}', not '{}'", here, there);
+  if (!other.empty()) throw InputError("the forecast is of another case than the run: {}", other);
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   set("bucket-elements", static_cast<int>(std::min(bucket / bytes_of(precision.reduction), most)));
   set("bucket-mib", static_cast<int>(bucket / kMebi));
   values.set("whole-rounds", plan.number("micro-batches") % plan.number("pipeline") == 0 ? "yes" : "no");
-  for (const char* flag : {"ring", "ulysses", "muon"}) {
+  for (const char* flag : {"ring", "ulysses", "muon", "gather_kv_again"}) {
     const auto given = model.settings.find(flag);
     const bool is_set = plan.text(flag) == "1" || (given != model.settings.end() && given->second != 0);
     values.set(flag, is_set ? "yes" : "no");

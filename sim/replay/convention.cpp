@@ -139,6 +139,10 @@ void Convention::read(const std::string& name) {
                             .condition = {},
                             .refines = entry.has("if") && entry.at("if").has(option),
                             .setting = key == std::string("model")});
+        if (entry.has("if") && entry.at("if").has("precision"))
+          for (const YamlNode& one : entry.at("if").at("precision").one_or_more())
+            if (!decided_and_kept(one.text()).second.empty())
+              one.fail("conditions read a precision without gather, master, optimizer and scope");
         if (entry.has("if"))
           entries_.back().condition = entry.placed([&] { return Condition(entry.at("if"), names); });
         names_.insert(option);
@@ -160,8 +164,14 @@ LikeOptions Convention::added_to(const OptionTexts& options) const {
     if (!value.problem.empty()) entry.value.fail(value.problem);
     if (!entry.setting) {
       if (!entry.refines && options.contains(entry.name)) continue;
-      const bool joins = entry.name == "precision" && !kept.empty();
-      const std::string text = joins ? to_text(Precision::parse(value.text + kept)) : value.text;
+      std::string text = value.text;
+      if (entry.name == "precision" && !kept.empty()) {
+        try {
+          text = to_text(Precision::parse(value.text + kept));
+        } catch (const InputError&) {  // what is given excludes what would be set
+          continue;
+        }
+      }
       result.options[entry.name] = text;
       added[entry.name] = entry.name + " " + text;
     } else if (model != result.options.end() && given.find(entry.name) == nullptr) {

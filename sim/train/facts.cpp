@@ -98,10 +98,18 @@ TrainingFacts training_facts(const Result& result) {
     if (note.ends_with("the step does not fit")) facts.warnings.push_back(name + ": " + note);
   if (!run.device.empty()) facts.power = device_model(run.device).power;
   if (!run.cluster.empty()) facts.host = host_facts(load_cluster(run.cluster));
-  std::set<int> touched;  // replicas that the loss of a host stops
-  for (int rank = 0; rank < std::min(facts.host.devices, run.world_size); ++rank)
-    touched.insert(mesh.has("data") ? mesh.index("data", rank) : 0);
-  facts.replicas /= static_cast<int>(touched.size());
+  const auto index = [&](const char* name, int rank) { return mesh.has(name) ? mesh.index(name, rank) : 0; };
+  const bool placed = mesh.has("data") || mesh.has("shard");
+  const int samples = placed ? mesh.size("data") * mesh.size("shard") : std::max(1, run.data_parallel);
+  for (int* copies : {&facts.replicas, &facts.full_copies}) {
+    std::set<int> touched;  // that the loss of a host stops
+    for (int rank = 0; rank < std::min(facts.host.devices, run.world_size); ++rank) {
+      const int sample = placed ? index("data", rank) * mesh.size("shard") + index("shard", rank) : rank;
+      touched.insert(sample * *copies / samples);
+    }
+    const auto lost = static_cast<int>(touched.size());
+    *copies = (*copies + lost - 1) / lost;
+  }
   return facts;
 }
 

@@ -81,17 +81,19 @@ TEST_CASE("text: what programs write before each line is removed, and what ran s
   CHECK_THROWS_WITH(
       read(kText.substr(0, kText.find("#  Rank  1")) + rank + kText.substr(kText.find("#     size"))),
       Contains(":5: rank 0 is listed twice") && Contains("MPI=1"));
-  CHECK_THROWS_WITH(read("# all_reduce_perf\n" + kText.substr(kText.find('\n') + 1), "all_gather"),
-                    Contains("--collective all_gather: the table is that of all_reduce_perf"));
   std::string gathers = kText;
   gathers.replace(gathers.find("0.13"), 4, "0.46").replace(gathers.find("0.07"), 4, "0.25");
   CHECK_THROWS_WITH(read(gathers), Contains("reduce_scatter: busbw / algbw = 1.7"));
   const TemporaryFolder folder;
+  const NcclMeasurements named = read_nccl_samples({folder.write("named", kText)}, {.kind = "all_gather"});
+  REQUIRE(named.ignored.size() == 1);
+  CHECK_THAT(named.ignored.front(),
+             Contains("--collective all_gather, as the table is that of reduce_scatter"));
   std::string graphs = kText;
   graphs.replace(graphs.find("step: 2(factor)"), 15, "agg iters: 1 graph: 20");
   const NcclMeasurements measured = read_nccl_samples({folder.write("graphs", graphs)}, {});
   REQUIRE_FALSE(measured.assumed.empty());
-  CHECK_THAT(measured.assumed.front(), Contains("line 2: 'graph: 2'"));
+  CHECK_THAT(measured.assumed.front(), Contains("line 2: 'graph: 20'"));
 }
 
 NcclMeasurements read_case(const std::string& name, const NcclHints& hints = {}) {

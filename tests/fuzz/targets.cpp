@@ -145,7 +145,8 @@ void import(const std::string& kind, const std::string& path) {
     imported = importer.read({path}, {});
   } catch (const InputError& error) {
     if (std::string_view(error.what()).find("--device") == std::string_view::npos) throw;
-    imported = importer.read({path}, {{"device", "h100-sxm"}});
+    const bool volta = read_file(path).find("sm=\"70\"") != std::string::npos;
+    imported = importer.read({path}, {{"device", volta ? "v100-sxm" : "h100-sxm"}});
   }
   if (makes.empty()) return;
   if (!imported.obstacles.empty()) throw InputError("{}", imported.obstacles.front());

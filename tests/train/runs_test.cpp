@@ -319,7 +319,7 @@ TEST_CASE("a lost host takes all its replicas, and a replica all ranks that shar
     result.step_time_s = {{1.0}};
     result.configuration = {.strategy = "pipeline",
                             .world_size = 64,
-                            .data_parallel = Mesh::parse(mesh).size("data"),
+                            .data_parallel = Mesh::parse(mesh).size("data") * Mesh::parse(mesh).size("shard"),
                             .cluster = "h100x8-hgx:nodes=8",
                             .options = {{"mesh", mesh}}};
     return training_facts(result).replicas;
@@ -327,6 +327,9 @@ TEST_CASE("a lost host takes all its replicas, and a replica all ranks that shar
   CHECK(parts("pipeline=8,data=8") == 1);  // every host has a stage of all replicas
   CHECK(parts("pipeline=2,data=32") == 4);
   CHECK(parts("pipeline=2,data=4,tensor=8") == 4);
+  CHECK(parts("pipeline=4,shard=16") == 2);
+  CHECK(parts("data=64,expert=8") == 8);
+  CHECK(parts("data=16,tensor=4,expert=8") == 8);
 }
 
 TEST_CASE("a tray of an NVLink rack fails alone", "[train]") {
