@@ -95,7 +95,7 @@ std::string format_si(double value, const std::string& unit) {
 Seconds parse_seconds(std::string_view text, std::string_view what) {
   static const Factors kTimeUnits{{"s", 1.0},    {"ms", 1e-3},  {"us", 1e-6}, {"µs", 1e-6},  {"ns", 1e-9},
                                   {"min", 60.0}, {"h", 3600.0}, {"sec", 1.0}, {"d", 86400.0}};
-  return Seconds(parse(text, what, kTimeUnits, "5us, 2.5ms or 1s", 1e-15, 1e9, false));
+  return Seconds(parse(text, what, kTimeUnits, "5us, 2.5ms or 1s", 1e-15, 1e12, false));
 }
 Bytes parse_bytes(std::string_view text, std::string_view what) {
   return Bytes(parse(text, what, {{"B", 1.0}}, "25MiB, 64KiB or 4B", 1e-3, 1e18));

@@ -65,8 +65,10 @@ std::string contents_of(const std::string& what, const std::string& specificatio
   const Model model = load_model(specification);
   std::vector<std::string> settings;
   for (const auto& [name, value] : model.settings) settings.push_back(fmt::format("{}={}", name, value));
-  return fmt::format("{}\n{} parameters in {}{}\n", YamlNode::load(model.path).text_or("description", ""),
-                     model.parameter_count(), counted(model.segments.size(), "segment"),
+  const bool changed = !Specification::parse("model", specification).overrides.empty();
+  return fmt::format("{}{}\n{} parameters in {}{}\n", changed ? "changed from: " : "",
+                     YamlNode::load(model.path).text_or("description", ""), model.parameter_count(),
+                     counted(model.segments.size(), "segment"),
                      settings.empty() ? "" : "\nsettings: " + joined(settings));
 }
 

@@ -79,8 +79,8 @@ TrainingFacts facts_of(const po::variables_map& values) {
 }
 
 void draw(const TrainingOutcome& outcome, const std::string& path, bool force) {
-  WaterfallSheet sheet{.title = fmt::format("Where {:.0f} days on {} devices go",
-                                            outcome.mean_wall_s() / kDay, outcome.facts.ranks),
+  WaterfallSheet sheet{.title = fmt::format("Where {} days on {} devices go",
+                                            short_number(outcome.mean_wall_s() / kDay), outcome.facts.ranks),
                        .y_label = "days",
                        .more = "part of the training"};
   sheet.panels.emplace_back();

@@ -207,7 +207,8 @@ struct SetFit {
     const auto folds = static_cast<std::size_t>(set.folds);
     if (rows.size() < 2 * folds) {
       const auto first = std::ranges::find_if(result.rows, [](auto& row) { return !row.refusal.empty(); });
-      throw InputError("{}: {} rows are too few for {} folds{}", set.path, rows.size(), folds,
+      throw InputError("{}: {} rows are too few for {} folds, which take two each (--folds){}", set.path,
+                       rows.size(), folds,
                        first == result.rows.end()
                            ? ""
                            : fmt::format("; {} is refused: {}", set.rows[first - result.rows.begin()].where,

@@ -94,6 +94,13 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.model = &no_model;
   for (const auto& [about, what] : place.communication_notes(input.node_of_rank))
     bench.context.warnings.push_back(about + " " + what);
+  if (const double most = place.calibration && !place.calibration->paths.empty()
+                              ? place.calibration->paths.front().largest_bytes
+                              : 0.0;
+      most > 0.0 && place.backend != "nccl" &&
+      static_cast<double>(largest_of(request.sizes, std::identity())) > most)
+    add_once(bench.context.warnings,
+             "calibration: costs of messages above " + to_text(Bytes(most)) + " are extrapolated");
   input.run.steps = place.calibration ? kIterations : 1;
   input.run.warmup_steps = place.calibration ? kWarmupIterations : 1;
   input.run.record_spans = false;

@@ -59,6 +59,7 @@ Assignment conditions_of(const OptionTexts& options) {
   for (const char* name : {"pipeline", "data", "shard", "context", "tensor", "expert", "expert_tensor"})
     values.set(name, std::to_string(config.mesh.size(name)));
   if (!config.mesh.has("expert_tensor")) values.set("expert_tensor", "0");
+  values.set("shards", std::to_string(config.mesh.size("shard") * config.mesh.size("context")));
   values.set("replicas", std::to_string(world / config.mesh.size("tensor") / config.mesh.size("pipeline")));
   return values;
 }

@@ -34,9 +34,9 @@ class Convention {
   [[nodiscard]] const std::set<std::string>& names() const { return names_; }
   /// Adds options whose conditions hold and that are not given; an entry whose conditions name its own option
   /// replaces it. Conditions read the options, and the mesh: `tensor`, `context`, `expert`, `data`, `shard`,
-  /// `pipeline`, and `replicas` = world size / (pipeline x tensor). Settings of a model that lacks them are
-  /// left out. Conditions read a precision without `gather`, `master`, `optimizer` and `scope`. These stay as
-  /// given when an entry replaces the rest.
+  /// `pipeline`, `shards` = shard x context, and `replicas` = world size / (pipeline x tensor). Settings of a
+  /// model that lacks them are left out. Conditions read a precision without `gather`, `master`, `optimizer`
+  /// and `scope`. These stay as given when an entry replaces the rest.
   [[nodiscard]] LikeOptions added_to(const OptionTexts& options) const;
 
  private:

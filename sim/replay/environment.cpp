@@ -7,6 +7,8 @@
 #include "core/file.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "topologies/devices.hpp"
+#include "topologies/nccl_parameters.hpp"
 
 namespace stepcast {
 namespace {
@@ -189,6 +191,13 @@ std::map<std::string, std::string> PredictionEnvironment::communication_notes(
     notes["calibration"] = joined(calibration->warnings, "; ");
   std::set<int> hosts;
   for (const int node : node_of_rank) hosts.insert(cluster.node(node).host);
+  const std::string device = node_of_rank.empty() ? "" : cluster.node(node_of_rank.front()).device;
+  if (!calibration && backend == "nccl" && !device.empty() && hosts.size() < node_of_rank.size() &&
+      nccl_parameters(device_model(device).compute_capability).sockets_rate > 0.0)
+    notes["pcie"] =
+        "GPUs of two sockets, or of two PCIe switches, reach each other through host memory at the rate of "
+        "the "
+        "one host of L40S that was measured; a log of nccl-tests as --calibration gives this machine's";
   const bool ethernet =
       std::ranges::any_of(cluster.links, [](const Link& link) { return link.kind == LinkKind::kEthernet; });
   if (backend == "nccl" && ethernet && hosts.size() > 1)

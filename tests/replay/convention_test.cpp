@@ -64,6 +64,12 @@ TEST_CASE("what is given stays, and what has no effect is not set") {
     muon["precision"] = precision;
     CHECK(like("megatron", muon).options.at("precision") == expected);
   }
+  muon["precision"] = "bf16,master=bf16";  // which masters that autocast lacks exclude
+  muon["strategy"] = "single";
+  muon.erase("mesh");
+  CHECK(like("torchtitan@2025", muon).options.at("precision") == "bf16,master=bf16");
+  muon = pipeline("pipeline=4,data=8,tensor=2");
+  muon["model"] = "llama3-8b:muon=1";
   muon["precision"] = "fp16";
   for (const char* convention : {"megatron", "deepspeed"})
     CHECK(like(convention, muon).options.at("precision") == "fp16,reduction=fp16");
@@ -112,6 +118,30 @@ TEST_CASE("nemo's recipes take userbuffers, but not with nvfp4") {
   CHECK(like("nemo@26.08", options).options.at("tensor-overlap") == "userbuffers");
   options["precision"] = "nvfp4";
   CHECK(like("nemo@26.08", options).options.at("tensor-overlap") == "megatron");
+}
+
+TEST_CASE("replicas without shards accumulate as DDP does; gathered keys are freed where frameworks do") {
+  OptionTexts fsdp{{"model", "llama3-8b"}, {"strategy", "fsdp"},   {"micro-batches", "2"},
+                   {"world-size", "8"},    {"device", "h100-sxm"}, {"mesh", "data=8,shard=1"}};
+  for (const char* convention : {"torchtitan@2025", "megatron", "deepspeed"})
+    CHECK_FALSE(like(convention, fsdp).options.contains("accumulate"));
+  fsdp["mesh"] = "shard=1,context=8";
+  CHECK(like("torchtitan@2025", fsdp).options.at("accumulate") == "every");
+  CHECK_THAT(like("torchtitan@2025", fsdp).options.at("model"), Catch::Contains("gather_kv_again=1"));
+  CHECK_THAT(like("megatron", fsdp).options.at("model"), !Catch::Contains("gather_kv_again"));
+  CHECK_THAT(like("deepspeed", fsdp).options.at("model"), Catch::Contains("ulysses=1"));
+  fsdp["model"] = "llama3-8b:ring=0";
+  CHECK_THAT(like("megatron", fsdp).options.at("model"), Catch::Contains("gather_kv_again=1"));
+}
+
+TEST_CASE("a convention's conditions on parts of a precision that they do not read are refused") {
+  const TemporaryFolder folder;
+  const std::string path =
+      folder.write("own.yaml",
+                   "convention: own\noptions:\n  - {precision: \"bf16,reduction=bf16\", if: "
+                   "{precision: \"bf16,master=none\"}}\n");
+  CHECK_THROWS_WITH(Convention(path),
+                    Catch::Contains("own.yaml:3") && Catch::Contains("without gather, master"));
 }
 
 TEST_CASE("help lists every convention with what it sets and when") {
