@@ -175,7 +175,8 @@ TEST_CASE("fit refuses rows with parameters or a device of their own, and report
   for (const auto& [file, message] : std::vector<std::pair<std::string, std::string>>{
            {"free.yaml", "free.yaml: 'free': stated by --free"},
            {"device.yaml", "device.yaml: 'predict: device': stated by --device"},
-           {"rows.yaml", "0 rows are too few for 2 folds; own.csv:2 is refused: "}}) {
+           {"rows.yaml",
+            "0 rows are too few for 2 folds, which take two each (--folds); own.csv:2 is refused: "}}) {
     const Outcome outcome = shell.run("stepcast fit --device h100-sxm --folds 2 -o d.yaml --rows " + file);
     CHECK(outcome.exit_code == 3);
     CHECK_THAT(outcome.err, Catch::Contains(message));
