@@ -51,7 +51,7 @@ void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& que
 ///
 /// so that all uplinks of a switch together carry its ports' bandwidth divided by `oversubscription: 2` (1
 /// unless set). No uplink is thinner than a port, so at most ports / oversubscription spines are connected,
-/// one at least. Or what `uplink: 100Gb/s` says of one uplink, meant like the `rate` or the `bandwidth`
+/// one at least. Or what `uplink: 100Gb/s` sets for one uplink, meant like the `rate` or the `bandwidth`
 /// beside it. \throws InputError that names file, line and key \pre ports >= 1, spines >= 1
 /// \param spines lowered to those that are connected
 NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,

@@ -41,8 +41,8 @@ struct TrainingFacts {
   int ranks = 1;
   double samples_per_step = 0.0, tokens_per_sample = 0.0;  ///< 0: unknown
   Bytes state{};        ///< parameters, master copy and optimizer states of the whole model; 0: unknown
-  int replicas = 1;     ///< parts of the job that train on different samples
-  int full_copies = 1;  ///< replicas with the whole state each
+  int replicas = 1;     ///< parts of the job that train on different samples; a lost host stops one of them
+  int full_copies = 1;  ///< parts with the whole state each; a lost host stops one of them
   Watts power{};        ///< of a device; 0: unknown
   std::string cluster{};
   HostFacts host{};
