@@ -148,8 +148,17 @@ double PlanBounds::ordered_step_s(const Plan& plan, double unordered) {
 
 double PlanBounds::memory_bytes(const Plan& plan) {
   const PlanView view = view_of(models_, plan);
-  const double process = models_.device().estimate.process.count(), peak = memory_.peak_bytes(view);
-  return models_.device().gpu ? reserved_factor(view.model) * (peak - process) + process : peak;
+  return reserved_bytes(view.model, memory_.peak_bytes(view));
+}
+
+double PlanBounds::least_memory_bytes(const Plan& plan) {
+  const PlanView view = view_of(models_, plan);
+  return reserved_bytes(view.model, memory_.least_bytes(view));
+}
+
+double PlanBounds::reserved_bytes(const Model& model, double allocated) const {
+  const double process = models_.device().estimate.process.count();
+  return models_.device().gpu ? reserved_factor(model) * (allocated - process) + process : allocated;
 }
 
 double PlanBounds::memory_limit() const {
@@ -318,8 +327,9 @@ double PlanBounds::pipelined_s(const PlanView& view) {
   const auto& chunks = view.chunks;
   const auto count = static_cast<std::size_t>(view.shape.ranks);
   const int parts = view.shape.micro_batches;
-  double before = 0.0;   // forwards and messages of the ranks before
-  double around = 0.0;   // and the backwards and messages after this rank's last one
+  // Forwards, backwards and messages of the ranks before. Not counted: their forwards before this rank ends its
+  // updates, beside which the next step may begin.
+  double around = 0.0;
   double longest = 0.0;  // to the end of the first rank's last backward
   double bound = 0.0, after_first = 0.0;
   for (std::size_t rank = 0; rank < count; ++rank) {
@@ -335,10 +345,9 @@ double PlanBounds::pipelined_s(const PlanView& view) {
     const int left = std::min(static_cast<int>(rank) + 1, parts);  // after its last input gradient
     longest = std::max(longest, around + busy - left * deferred);
     const double after = after_backward_s(view, rank, backward, updates);
-    bound = std::max({bound, before + busy + after, issued});
+    bound = std::max({bound, busy + after, issued});
     if (rank == 0) after_first = after;
     const double message = rank + 1 == count ? 0.0 : boundary_s(view, rank);
-    before += forward + message;
     around += forward + backward - deferred + 2.0 * message;
   }
   return std::max(bound, longest + after_first);

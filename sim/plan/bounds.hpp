@@ -46,11 +46,14 @@ class PlanBounds {
   double ordered_step_s(const Plan& plan, double unordered);
   /// Lower bound of what PyTorch's allocator reserves.
   double memory_bytes(const Plan& plan);
+  /// Of parameters and optimizer states alone, which no plan of smaller_plans() makes less.
+  double least_memory_bytes(const Plan& plan);
   PlanBound of(const Plan& plan) { return {step_s(plan), memory_bytes(plan)}; }
   /// Memory limit per rank: device memory less the reserve; infinity if it is unknown.
   [[nodiscard]] double memory_limit() const;
 
  private:
+  [[nodiscard]] double reserved_bytes(const Model& model, double allocated) const;
   /// Times of one micro-batch with the collectives inside segments.
   struct SegmentTimes {
     SegmentSums forward_s, backward_s;

@@ -135,11 +135,33 @@ const std::vector<FsdpUnit>& MemoryBounds::units(const PlanView& view, const Lay
                 [&] { return fsdp_units(view.model, wrap_of(view.model, wrap), layout); });
 }
 
+double MemoryBounds::least_bytes(const PlanView& view) {
+  double bound = 0.0;
+  for (int rank = 0; rank < view.shape.ranks; ++rank) {
+    double bytes = process_bytes();
+    for (auto chunk = static_cast<std::size_t>(rank); chunk < view.chunks.size();
+         chunk += static_cast<std::size_t>(view.shape.ranks))
+      bytes += state_bytes(view, view.chunks[chunk]);
+    bound = std::max(bound, bytes);
+  }
+  return bound;
+}
+
+double MemoryBounds::state_bytes(const PlanView& view, SegmentRange range) {
+  const SegmentBytes& held = segment_bytes(view.model);
+  const int shards = view.layout.sharers();
+  double bytes = view.layout.shards_parameters() ? 0.0 : held.size.of(range);
+  if (view.model.optimizer.kind != "none")
+    bytes +=
+        held.dense.states.of(range) / shards + held.experts.states.of(range) / view.expert_shards(shards);
+  return bytes;
+}
+
 double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
   const Model& model = view.model;
   const SegmentBytes& held = segment_bytes(model);
   const Layout& layout = view.layout;
-  double bytes = layout.shards_parameters() ? 0.0 : held.size.of(range);
+  double bytes = state_bytes(view, range);
   const bool in_place = model.transformer_engine();  // no array for reduced gradients
   const auto add_shared = [&](const SegmentBytes::Shared& shared, int shards) {
     if (shards > 1) {
@@ -148,7 +170,6 @@ double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
     } else if (layout.gather == Layout::Gather::kNever && layout.shards > 1 && !layout.fsdp && !in_place) {
       bytes += shared.reduced.of(range);
     }
-    if (model.optimizer.kind != "none") bytes += shared.states.of(range) / shards;
   };
   add_shared(held.dense, layout.sharers());
   add_shared(held.experts, view.expert_shards(layout.sharers()));

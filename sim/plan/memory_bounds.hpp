@@ -32,6 +32,8 @@ class MemoryBounds {
 
   /// Peak memory of the rank that holds most.
   double peak_bytes(const PlanView& view);
+  /// The same of parameters and optimizer states alone: no plan of smaller_plans() holds less.
+  double least_bytes(const PlanView& view);
   const SegmentBytes& segment_bytes(const Model& model);
   /// Units of FSDP by the plan's layout, or by one with other shards; the root first.
   const std::vector<FsdpUnit>& units(const PlanView& view, const Layout& layout);
@@ -52,7 +54,9 @@ class MemoryBounds {
                       int micro_batches);
   const Activations& activations(const PlanView& view, SegmentRange range);
   Activations walked(const PlanView& view, SegmentRange range);
-  /// Parameters, gradients, optimizer states and buckets of segments on one rank.
+  /// Parameters and optimizer states of segments on one rank.
+  double state_bytes(const PlanView& view, SegmentRange range);
+  /// Also gradients and buckets.
   double resident_bytes(const PlanView& view, SegmentRange range);
   /// Largest whole gradients of a segment if they do not stay (ZeRO 2); else 0.
   double passing_gradients(const PlanView& view, SegmentRange range);

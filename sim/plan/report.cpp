@@ -110,7 +110,8 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
 std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, const PlanOutcome& outcome) {
   const PlanRecord* smallest = nullptr;
   const auto needs = [](const PlanRecord& record) {
-    return record.forecast ? record.forecast->memory_bytes : record.bound.memory_bytes;
+    return std::pair(!record.forecast,
+                     record.forecast ? record.forecast->memory_bytes : record.bound.memory_bytes);
   };
   for (const PlanRecord& record : outcome.plans)
     if (record.error.empty() && (smallest == nullptr || needs(record) < needs(*smallest))) smallest = &record;
@@ -127,8 +128,8 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
   std::string text = "nothing fits: of " + to_text(models.device().memory) + " of " + models.device().name +
                      ", " + to_text(Bytes(limit)) + " may be reserved (--memory-reserve " +
                      percent_text(models.problem().reserve, 0) + "). Least of all reserves " +
-                     describe(smallest->plan) + ": " + to_text(Bytes(needs(*smallest))) + ", " +
-                     to_text(Bytes(needs(*smallest) - limit)) + " too much.\n";
+                     describe(smallest->plan) + ": " + to_text(Bytes(needs(*smallest).second)) + ", " +
+                     to_text(Bytes(needs(*smallest).second - limit)) + " too much.\n";
   const int ranks = ranks_that_fit(models.problem());
   return text + (ranks > models.problem().ranks
                      ? fmt::format("By the lower bound of memory a plan may fit on {0} of these devices: "

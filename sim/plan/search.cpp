@@ -111,7 +111,7 @@ struct PlanSearch {
       } else if (may_run(record) && may_fit(record)) {
         tighten(record);
         push(entry.index, true);
-      } else {
+      } else if (bounds.least_memory_bytes(record.plan) <= bounds.memory_limit()) {
         add_smaller(record.plan);
       }
     }
@@ -176,7 +176,9 @@ struct PlanSearch {
   }
 
   bool may_fit(PlanRecord& record) {
-    record.bound.memory_bytes = bounds.memory_bytes(record.plan);
+    record.bound.memory_bytes = bounds.least_memory_bytes(record.plan);
+    if (record.bound.memory_bytes <= bounds.memory_limit())
+      record.bound.memory_bytes = bounds.memory_bytes(record.plan);
     if (record.bound.memory_bytes <= bounds.memory_limit()) return true;
     ++outcome.counts.too_large;
     return false;
@@ -267,13 +269,23 @@ struct PlanSearch {
 
   /// If no plan fits, replays the plan with the least memory.
   void replay_smallest() {
-    const auto key = [](const PlanRecord& one) {
-      const bool bounded = one.error.empty() && one.bound.memory_bytes > 0.0;
-      return std::pair(!bounded, one.bound.memory_bytes);
-    };
-    const auto smallest = std::ranges::min_element(outcome.plans, {}, key);
-    if (smallest != outcome.plans.end() && !smallest->forecast && smallest->error.empty())
-      replay_all({&*smallest});
+    std::vector<const PlanRecord*> records;
+    for (const PlanRecord& record : outcome.plans)
+      if (record.error.empty() && record.bound.memory_bytes > 0.0) records.push_back(&record);
+    std::ranges::sort(records, {}, [](const PlanRecord* one) { return one->bound.memory_bytes; });
+    PlanRecord smallest{.bound = {.memory_bytes = std::numeric_limits<double>::infinity()}};
+    for (const PlanRecord* record : records)
+      if (record->bound.memory_bytes < smallest.bound.memory_bytes) take_smaller(record->plan, smallest);
+    if (smallest.plan.values.empty()) return;
+    replay_all({&smallest});
+    outcome.plans.push_back(std::move(smallest));
+  }
+
+  /// Takes the plan, or one that replaces it, if it needs less memory than `smallest`.
+  void take_smaller(const Plan& plan, PlanRecord& smallest) {
+    if (const double bytes = bounds.memory_bytes(plan); bytes < smallest.bound.memory_bytes)
+      smallest = {.plan = plan, .bound = {.step_s = bounds.step_s(plan), .memory_bytes = bytes}};
+    for (const Plan& smaller : smaller_plans(models, plan)) take_smaller(smaller, smallest);
   }
 
   /// Copies of the best plans that fit, best first.
@@ -311,6 +323,7 @@ struct PlanSearch {
 
 /// Whether the plan or a smaller one fits by its bound of memory.
 bool may_fit(PlanModels& models, PlanBounds& bounds, const Plan& plan) {
+  if (bounds.least_memory_bytes(plan) > bounds.memory_limit()) return false;
   return bounds.memory_bytes(plan) <= bounds.memory_limit() ||
          std::ranges::any_of(smaller_plans(models, plan),
                              [&](const Plan& smaller) { return may_fit(models, bounds, smaller); });

@@ -71,7 +71,9 @@ Exhaustive replay_every_plan(const PlanProblem& given, const Launcher* only = nu
   Exhaustive result;
   for (const Plan& plan : every_plan(models)) {
     if (only != nullptr && !only->obstacles(models, plan).empty()) continue;
-    const double bound = bounds.memory_bytes(plan);
+    const double bound = bounds.memory_bytes(plan), least = bounds.least_memory_bytes(plan);
+    CHECK(least <= bound);
+    for (const Plan& smaller : smaller_plans(models, plan)) CHECK(least <= bounds.memory_bytes(smaller));
     if (bound > bounds.memory_limit()) continue;
     try {
       const PlanForecast forecast = forecast_of(models, plan, replayed_numbers(models, plan), bound);
