@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "core/error.hpp"
 #include "core/ranges.hpp"
@@ -70,6 +71,7 @@ std::string known_dtype(const std::string& part, const std::string& dtype) {
 Precision Precision::parse(const std::string& text) {
   Precision result;
   const std::vector<std::string> words = split(text, ',');
+  std::set<std::string> given;
   for (const std::string& word : words) {
     const std::size_t equals = word.find('=');
     if (equals == std::string::npos && &word == &words.front()) {
@@ -79,6 +81,7 @@ Precision Precision::parse(const std::string& text) {
     const std::string part = word.substr(0, equals);
     if (equals == std::string::npos || !parts().contains(part))
       throw InputError("precision '" + text + "': " + unknown_name("part", part, names_of(parts())));
+    if (!given.insert(part).second) throw InputError("precision '{}': {} is set twice", text, part);
     result.*parts().at(part) = known_dtype(part, word.substr(equals + 1));
   }
   if (text.empty() || text.ends_with(',')) throw InputError("precision '" + text + "': a dtype is missing");

@@ -40,11 +40,12 @@ std::string bandwidth_tics() {
   }));
 }
 
-/// Rows of all files of one origin, with busbw at the 90th and 10th percentile of the time as whiskers.
+/// Rows of all files of one origin, those of each apart, with busbw at the 90th and 10th percentile of the time as whiskers.
 std::vector<std::string> rows_of(const std::vector<Bench>& benches, Origin origin, const std::string& name) {
   std::vector<std::string> rows;
   for (const Bench& bench : benches) {
     if (bench.origin != origin) continue;
+    if (!rows.empty()) rows.emplace_back();  // ends the line of the file before
     const double factor = bus_factor(name, bench.world_size);
     for (const BenchRow& row : bench.rows) {
       if (row.collective != name || row.time_s.empty() || row.median_time_s() <= 0.0) continue;

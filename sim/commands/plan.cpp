@@ -14,6 +14,8 @@
 #include "sim/plan/launch.hpp"
 #include "sim/plan/report.hpp"
 #include "sim/plan/search.hpp"
+#include "sim/plan/space.hpp"
+#include "sim/replay/device_scaling.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "sim/train/expected.hpp"
 #include "topologies/devices.hpp"
@@ -92,9 +94,14 @@ PlanProblem problem_of(const po::variables_map& values) {
   if (values.count("sequence") != 0)
     problem.model =
         with_setting(problem.model, "sequence", std::to_string(int_option(values, "sequence", 1)));
+  for (const auto& [name, value] : Specification::parse("model", problem.model).overrides)
+    if (const PlanDimension* searched = find_dimension(name);
+        searched != nullptr && searched->kind != DimensionKind::kOption)
+      throw UsageError("--model {}: plan searches '{}'; leave it out", problem.model, name);
   problem.cluster = text_option(values, "cluster");
   const Cluster cluster = load_cluster(problem.cluster);
   problem.device = device_of(values, cluster);
+  check_places(cluster, device_model(problem.device), 1);
   problem.precision = precision_option(values);
   problem.like = text_option(values, "like");
   const auto places = static_cast<int>(cluster.places().size());

@@ -73,6 +73,8 @@ std::vector<std::string> request_words(const po::variables_map& values) {
 }
 
 ExitCode predict_step(const po::variables_map& values) {
+  for (const char* name : {"min", "max", "factor"})
+    if (!values[name].defaulted()) throw UsageError("--{} requires --collectives", name);
   check_output(values);
   check_timeline(values, values["world-size"].defaulted() ? 0 : values["world-size"].as<int>());
   report_launch_file(values);
@@ -86,10 +88,10 @@ ExitCode predict_step(const po::variables_map& values) {
   result.context.seed = request.replay.seed;
   result.forecast.request = request_words(values);
   result.context.threads = result.configuration.threads;
-  const bool printed = write_output(values, [&] { return to_file_text(result); });
-  write_timeline_option(values, result);
   if (values.count("chakra") != 0)
     write_chakra(text_option(values, "chakra"), result, flag_option(values, "force"));
+  const bool printed = write_output(values, [&] { return to_file_text(result); });
+  write_timeline_option(values, result);
   if (!printed) print_summary(result, values["memory"].as<bool>());
   return ExitCode::kDone;
 }

@@ -87,7 +87,11 @@ bool show_own_yaml(const std::string& file, const std::string& specification, co
     std::cout << contents;
     return true;
   }
-  return false;
+  const std::vector<std::string> names = yaml.keys();  // of devices: stepcast fit writes one
+  if (names.size() != 1 || !yaml.at(names.front()).is_map() || !yaml.at(names.front()).has("like"))
+    return false;
+  print_own(file, "device " + names.front(), "predict --device-file FILE", options);
+  return true;
 }
 
 ExitCode show_foreign(const std::string& file, const Registry<Importer>::Entry& kind,

@@ -13,6 +13,7 @@
 #include "core/units.hpp"
 #include "sim/evidence/quantities.hpp"
 #include "sim/evidence/trivial.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 
@@ -107,17 +108,59 @@ void match_reference_runs(std::vector<Case>& cases) {
   std::erase_if(cases, [](const Case& one) { return !one.prediction && one.launches.empty(); });
 }
 
+bool same_place(const Case& one, const Configuration& other) {
+  const Configuration& known = one.prediction->result.configuration;
+  return known.device == other.device && known.cluster == other.cluster;
+}
+
+/// Names devices and clusters of forecasts that differ in nothing else.
+/// \throws InputError if there are runs, which any of them could be of
+void distinguish_places(std::vector<Case>& cases) {
+  const auto names = transformed(cases, [&](const Case& one) {
+    std::string name = one.name;
+    for (const Case& other : cases) {
+      if (&other == &one || !one.prediction || !other.prediction ||
+          !same_case(one.configuration, other.configuration))
+        continue;
+      const Configuration &here = one.prediction->result.configuration,
+                          &there = other.prediction->result.configuration;
+      if (!one.launches.empty())
+        throw InputError("{} and {}: both predict {}, which was measured; give one of them",
+                         one.prediction->path, other.prediction->path, describe(one.configuration));
+      if (name == one.name) name += ", " + (here.device != there.device ? here.device : here.cluster);
+    }
+    return name;
+  });
+  for (std::size_t i = 0; i < cases.size(); ++i) cases[i].name = names[i];
+}
+
+/// \throws InputError if a run is of another device than the forecast
+void check_devices(const Case& one) {
+  if (!one.prediction || one.prediction->result.configuration.device.empty()) return;
+  const DeviceModel& expected = device_model(one.prediction->result.configuration.device);
+  for (const ResultFile* launch : one.launches) {
+    const std::string& gpu = launch->result.context.gpu.name;
+    const DeviceModel* known = gpu.empty() ? nullptr : reported_device(gpu);
+    if (gpu.empty() ? expected.gpu : known != nullptr && known->hardware != expected.hardware)
+      throw InputError("{}: was measured on {}, and {} is a forecast for {}", launch->path,
+                       gpu.empty() ? "CPUs" : gpu, one.prediction->path, expected.name);
+  }
+}
+
 }  // namespace
 
 std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
   std::vector<Case> cases;
   for (const ResultFile& file : files) {
     const Configuration& configuration = file.result.configuration;
-    auto found = std::ranges::find_if(
-        cases, [&](const Case& one) { return same_case(one.configuration, configuration); });
+    const bool measured = file.result.origin == Origin::kMeasured;
+    auto found = std::ranges::find_if(cases, [&](const Case& one) {
+      return same_case(one.configuration, configuration) &&
+             (measured || !one.prediction || same_place(one, configuration));
+    });
     if (found == cases.end())
       found = cases.insert(cases.end(), {.configuration = configuration, .name = label_of(configuration)});
-    if (file.result.origin == Origin::kMeasured) {  // a file that is given twice is one launch
+    if (measured) {  // a file that is given twice is one launch
       const auto is_file = [&](const ResultFile* launch) { return launch->sha1 == file.sha1; };
       if (std::ranges::none_of(found->launches, is_file)) found->launches.push_back(&file);
     } else if (!found->prediction)
@@ -126,6 +169,8 @@ std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
       throw InputError("{} and {}: both predict {}; give one of them", found->prediction->path, file.path,
                        describe(configuration));
   }
+  distinguish_places(cases);
+  for (const Case& one : cases) check_devices(one);
   match_reference_runs(cases);
   for (Case& one : cases) add_errors(one);
   add_nearest_measured(cases);

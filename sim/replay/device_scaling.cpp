@@ -196,8 +196,13 @@ TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string&
   return result;
 }
 
-void check_places(const Cluster& cluster, const DeviceModel& device) {
-  for (const int place : cluster.places()) {
+void check_places(const Cluster& cluster, const DeviceModel& device, int ranks) {
+  const std::vector<int> places = cluster.places();
+  if (device.gpu && !cluster.has_devices() && static_cast<std::size_t>(ranks) > places.size())
+    throw InputError("cluster '{}' has {} without GPUs, each of which may be that of one {}, not of {}",
+                     cluster.specification, counted(places.size(), "host"), device.name,
+                     counted(ranks, "rank"));
+  for (const int place : places) {
     const std::string& other = cluster.node(place).device;
     if (other.empty() || other == device.hardware) continue;
     throw InputError("cluster '{}': {} is {}, but --device is {}", cluster.specification,

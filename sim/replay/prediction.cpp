@@ -430,11 +430,11 @@ Result predict(const PredictionRequest& request) {
   if (request.costs.experts_given && trains && !workload.model.has_experts())
     throw UsageError("--experts {} has no effect: '{}' has no experts", request.costs.execution.experts,
                      workload.model.specification);
-  if (workload.device != nullptr) check_threads(workload, request.costs, environment->cluster);
-  if (!request.brief) {
-    if (workload.device != nullptr) check_places(environment->cluster, *workload.device);
-    add_lineage(request, environment->cluster, trains, workload);
+  if (workload.device != nullptr) {
+    check_threads(workload, request.costs, environment->cluster);
+    check_places(environment->cluster, *workload.device, request.training.world_size);
   }
+  if (!request.brief) add_lineage(request, environment->cluster, trains, workload);
   const std::shared_ptr<const Schedule> schedule = planned_schedule(request, workload);
   Result result = replay_schedule(request, std::move(workload), *environment, *schedule);
   result.forecast.schedule = schedule;

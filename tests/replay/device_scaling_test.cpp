@@ -341,7 +341,7 @@ TEST_CASE(
     CHECK(one.segments[i].forward.device_s == Approx(least));
   }
   CHECK_THAT(estimate_note(model.precision, device), Catch::Contains("shapes"));
-  CHECK_THAT(estimate_note(model.precision, device_model("h100-sxm")), !Catch::Contains("shapes"));
+  CHECK_THAT(estimate_note(model.precision, device_model("h100-sxm"), 1), !Catch::Contains("shapes"));
 }
 
 TEST_CASE("a peak that the device does not hold is named, one that it holds is not") {
@@ -354,10 +354,12 @@ TEST_CASE("a peak that the device does not hold is named, one that it holds is n
 }
 
 TEST_CASE("the estimated device is an error on another kind of GPU, but not on a host without GPUs") {
-  CHECK_THROWS_WITH(check_places(load_cluster("p100x4-pcie"), device_model("h100-sxm")),
+  CHECK_THROWS_WITH(check_places(load_cluster("p100x4-pcie"), device_model("h100-sxm"), 1),
                     Catch::Contains("p100x4-pcie") && Catch::Contains("node/gpu0 is p100-pcie-12gb"));
-  CHECK_NOTHROW(check_places(load_cluster("p100x4-pcie"), device_model("p100-pcie-12gb")));
-  CHECK_NOTHROW(check_places(load_cluster("star:hosts=4"), device_model("h100-sxm")));
+  CHECK_NOTHROW(check_places(load_cluster("p100x4-pcie"), device_model("p100-pcie-12gb"), 4));
+  CHECK_NOTHROW(check_places(load_cluster("star:hosts=4"), device_model("h100-sxm"), 4));
+  CHECK_THROWS_WITH(check_places(load_cluster("star:hosts=4"), device_model("h100-sxm"), 5),
+                    Catch::Contains("4 hosts without GPUs"));
 }
 
 // Rows to fit of studies/published; nothing is fitted to them.
