@@ -317,8 +317,11 @@ struct SegmentAccount {
     if (model.parallel.ring) return note_ring(name, part);
     const Bytes gathered = number(layer, "context") * part;
     note(name, Kind::kAllGather, false, gathered, {}, Group::kContext);
-    note(name, Kind::kReduceScatter, true, gathered, {}, Group::kContext);
-    if (flag(layer, "gather_kv_again"))  // before the sum: the backward reads from the last to the first
+    const bool again = flag(layer, "gather_kv_again");
+    // PyTorch sums them in fp32: torch/distributed/tensor/experimental/_attention.py.
+    note(name, Kind::kReduceScatter, true, gathered, {}, Group::kContext).in_float32 =
+        again && !model.transformer_engine();
+    if (again)  // before the sum: the backward reads from the last to the first
       note(name + ".again", Kind::kAllGather, true, gathered, {}, Group::kContext);
   }
 

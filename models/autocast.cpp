@@ -99,7 +99,9 @@ struct Autocast {
     if (!gemm.frozen) work.backward_weights += Bytes(weights);
     if (another && gemm.times == 1.0 && keeps(false)) kept_bytes->size += float32_bytes(inputs);
     const auto launches = static_cast<int>((wide ? 2.0 : 1.0) * gemm.times);
-    return moves(inputs, inputs, launches, launches, Moved::kCast);
+    Kernel cast = moves(inputs, inputs, launches, launches, Moved::kCast);
+    cast.experts = static_cast<int>(gemm.times);
+    return cast;
   }
 
   SavedBytes* kept_bytes = nullptr;

@@ -56,7 +56,7 @@ void dispatch_flexibly(int domain, Model& model) {
     throw InputError("--dispatch flex{}: '{}' has no experts; leave it out", domain, model.specification);
   if (std::ranges::none_of(model.collectives, &LayerCollective::dispatches))
     throw InputError("--dispatch flex{}: needs --mesh expert=N; without it nothing is dispatched", domain);
-  const double ranks = model.parallel.expert_ranks(), domains = std::ceil(ranks / domain);
+  const double ranks = model.parallel.expert, domains = std::ceil(ranks / domain);
   double reached = domains > 1.0 ? domains : ranks, missed = 1.0;
   const std::int64_t groups = value_or(model.settings, "groups", 1);
   const double own = std::max(1.0, static_cast<double>(groups) / reached);  // of a place
@@ -168,6 +168,9 @@ void apply(const Execution& execution, Model& model) {
             if (gemm->expert) experts = static_cast<int>(gemm->times);
             kernel.launches = 1;
             kernel.backward_launches = std::min(kernel.backward_launches, 2);
+          } else if (one_kernel) {
+            kernel.launches /= kernel.experts;
+            kernel.backward_launches /= kernel.experts;
           }
           if (kernel.is(KernelRole::kExpertActivation) && !model.transformer_engine())
             kernel.launches = std::max(1, kernel.launches / experts);  // of all experts together

@@ -198,7 +198,7 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks, boo
   const double part = bytes_of(precision.compute) / bytes_of("fp32");
   if (part < 1.0 && bytes_of(precision.parameters) == bytes_of("fp32")) autocast(model);
   for (LayerCollective& one : model.collectives) {  // the loss computes in fp32
-    if (one.segment >= 0) one.per_sample = part * one.per_sample;
+    if (one.segment >= 0 && !one.in_float32) one.per_sample = part * one.per_sample;
     // As Parameter::accumulated().
     one.fixed = std::min(1.0, bytes_of(precision.gradients) / bytes_of("fp32")) * one.fixed;
   }

@@ -105,7 +105,8 @@ struct LayerCollective {
   int work = 0;   ///< number of entries of Segment::work before it, in forward order
   int ready = 0;  ///< in a backward: number of entries of Segment::parameters with gradients before it
   LayerCollectiveGroup group = LayerCollectiveGroup::kTensor;
-  double rows = 0.0;  ///< per sample, of tokens on their way to experts or back
+  double rows = 0.0;        ///< per sample, of tokens on their way to experts or back
+  bool in_float32 = false;  ///< in every precision
 
   /// True for tokens on their way to experts or back.
   [[nodiscard]] bool dispatches() const {

@@ -89,7 +89,7 @@ struct Casts {
     return features == width && parts > 1.0 ? moved / parts + 2.0 * transposed : moved + transposed;
   }
   [[nodiscard]] Kernel cast(double bytes, double elements, int times, bool forward) const {
-    Kernel kernel{.launches = 0, .backward_launches = 0, .moved = Moved::kQuantized};
+    Kernel kernel{.launches = 0, .backward_launches = 0, .experts = times, .moved = Moved::kQuantized};
     (forward ? kernel.forward : kernel.backward) = Bytes(bytes * elements);
     (forward ? kernel.launches : kernel.backward_launches) = recipe.casts.launches * times;
     return kernel;

@@ -61,8 +61,14 @@ LocalPass local_pass(const Action& action, const Schedule& schedule, const Model
   const auto gradient = [&](int tensor) { return model.parameters[tensor].accumulated(); };
   return std::visit(
       Overloaded{
-          [&](const CopyIn& copy) { return LocalPass{gradient(copy.tensor)}; },
-          [&](const CopyOut& copy) { return LocalPass{schedule.buckets[copy.bucket].size}; },
+          [&](const CopyIn& copy) {
+            const bool nothing = schedule.buckets[copy.bucket].in_place && copy.scale == 1.0;
+            return nothing ? LocalPass{} : LocalPass{gradient(copy.tensor)};
+          },
+          [&](const CopyOut& copy) {
+            const Bucket& bucket = schedule.buckets[copy.bucket];
+            return bucket.in_place ? LocalPass{} : LocalPass{bucket.size};
+          },
           [&](const Combine& combine) {
             return LocalPass{gradient(combine.tensor), combine.inputs - 1};
           },

@@ -251,6 +251,7 @@ struct Bucket {
   std::vector<int> tensors;  ///< parameter indices of the model
   Bytes size;                ///< of the float32 gradients
   bool half = false;         ///< sent as float16
+  bool in_place = false;     ///< the gradients lie in it
   [[nodiscard]] Bytes message() const { return half ? 0.5 * size : size; }
 };
 

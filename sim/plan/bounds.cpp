@@ -47,9 +47,10 @@ double after_collectives_s(const PlanView& view, std::size_t segment) {
 }
 
 /// Bytes that passes over the gradients of a unit move: the division before each reduction, with a conversion
-/// to its dtype, and the sum of each shard but the first.
-Bytes passed_gradients(const FsdpUnit& unit, double reductions) {
+/// to its dtype, and the sum of each shard but the first. \param copied as with FSDP2, whose collectives divide
+Bytes passed_gradients(const FsdpUnit& unit, double reductions, bool copied) {
   if (unit.alone()) return {};
+  if (copied) return 5.0 * (reductions - 1.0) * unit.gradient_shard();
   const Bytes whole = unit.accumulated(), sent = unit.message();
   const Bytes converted = sent == whole ? Bytes(0) : whole + sent;
   return reductions * (2.0 * whole + converted) + 5.0 * (reductions - 1.0) * unit.gradient_shard();
@@ -400,11 +401,12 @@ double PlanBounds::sharded_s(const PlanView& view) {
   const bool keeps = view.layout.gather == Layout::Gather::kBackward;
   const double reductions = view.layout.reduces_each ? parts : 1.0;
   const double gathers = keeps ? reductions : 2.0 * parts;
+  const bool copied = view.model.execution.gathered == "copied";
   const DeviceModel& device = models_.device();
   const BytesPerSecond memory = device.estimate.memory_efficiency * device.memory_bandwidth;
   double units_s = 0.0, experts_s = 0.0, averaged_s = 0.0, passes_s = 0.0;
   for (const FsdpUnit& unit : units)
-    if (device.gpu) passes_s += (passed_gradients(unit, reductions) / memory).count();
+    if (device.gpu) passes_s += (passed_gradients(unit, reductions, copied) / memory).count();
   std::vector<double> waits(view.model.segments.size());
   for (std::size_t i = 1; i < units.size(); ++i) {
     const FsdpUnit& unit = units[i];

@@ -143,6 +143,8 @@ Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, cons
 /// (`update_hp_grads` in deepspeed/runtime/bf16_optimizer.py). \param experts_stay on their ranks, ungathered
 Bytes copied(const Model& model, const Segment& segment, Phase phase, bool experts_stay) {
   constexpr double kAdded = (2.0 + 4.0) + (4.0 + 4.0 + 4.0);  // per gradient: cast, sum
+  constexpr double kScattered =
+      2.7 / 1.8;  // TB/s of other passes, and of chunk_cat (docs/research/own-h100.md)
   Bytes moved;
   if (phase == Phase::kBackward && model.precision.gradients == "bf16+fp32")
     moved += Bytes(kAdded * static_cast<double>(model.trained_count(segment)));
@@ -151,7 +153,7 @@ Bytes copied(const Model& model, const Segment& segment, Phase phase, bool exper
     const Parameter& one = model.parameters[index];
     if (one.expert && experts_stay) continue;
     moved += 2.0 * one.size;
-    if (phase == Phase::kBackward) moved += one.accumulated() + one.reduced;
+    if (phase == Phase::kBackward) moved += kScattered * (one.accumulated() + one.reduced);
   }
   return moved;
 }
@@ -209,11 +211,14 @@ void set_fractions(const Model& model, const LayerTime& layer_time, PhaseCosts& 
   }
 }
 
-/// Sets what a recomputation of what is needed runs. \param kernels of the forward
-void set_needed(const Segment& segment, double kernels, const LayerTime& layer, SegmentCosts& to) {
+/// Sets what a recomputation of what is needed runs. \param copied time of copies of gathered parameters
+/// \param kernels of the forward
+void set_needed(const Segment& segment, Seconds copied, double kernels, const LayerTime& layer,
+                SegmentCosts& to) {
   const auto rest = std::span(segment.work).subspan(segment.needed_works());
-  const double rest_s =
-      sum_of(rest, [&](const LayerWork& one) { return layer(one, Phase::kForward).count(); });
+  const double rest_s = copied.count() + sum_of(rest, [&](const LayerWork& one) {
+                          return layer(one, Phase::kForward).count();
+                        });
   const double rest_kernels = sum_of(rest, [](const LayerWork& one) { return one.issued(true); });
   if (to.forward.device_s > 0.0) to.needed_fraction = 1.0 - rest_s / to.forward.device_s;
   if (kernels > 0.0) to.needed_launch_fraction = 1.0 - rest_kernels / kernels;
@@ -283,7 +288,9 @@ PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int sa
     to.optimizer = cost(index, Phase::kOptimizer);
     to.zero_grad = cost(index, Phase::kZeroGrad);
     to.optimizer_peak_bytes = muon_workspace(model, segment).count();
-    set_needed(segment, kernels_of(model, index, Phase::kForward), layer, to);
+    set_needed(segment,
+               (device.gpu ? copied(model, segment, Phase::kForward, experts_stay) : Bytes(0)) / rates.memory,
+               kernels_of(model, index, Phase::kForward), layer, to);
     to.saved_bytes = activations * segment.saved.size.count();
     to.forward_peak_bytes = to.saved_bytes + activations * segment.saved.workspace.forward.count();
     to.backward_peak_bytes = activations * segment.saved.workspace.backward.count();

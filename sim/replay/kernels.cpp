@@ -140,7 +140,9 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
   const bool windowed = attention.window > 0.0 && attention.window < attention.keys;
   const double keys =
       windowed ? std::min(2.0 * (attention.window + kHalfBlock), attention.keys) : attention.keys;
-  const double seen = attention.seen() + (windowed ? kHalfBlock : 0.0);
+  FusedAttention whole = attention;
+  whole.window = 0.0;
+  const double seen = windowed ? std::min(attention.seen() + kHalfBlock, whole.seen()) : attention.seen();
   const double flop = 4.0 * (forward ? 1.0 : 2.5) * samples * attention.heads * attention.rows * seen * size;
   const double rate = rates.attention * fitted.part * rates.peak.count() / (1.0 + fitted.half / keys);
   const double outputs =
@@ -165,7 +167,8 @@ std::pair<KernelShape, double> KernelTimes::kernel(const Gemm& gemm, GemmPass pa
   const bool joined = options_.joins_experts && gemm.expert && gemm.times > 1.0;
   const double m = gemm.heads > 0.0 ? gemm.rows : gemm.rows * samples;
   const bool low = gemm.low && !(options_.exact_gradients && pass == GemmPass::kWeights);
-  KernelShape shape{m, gemm.columns, gemm.depth, joined ? gemm.times : 1.0, 1.0, low, false, joined};
+  KernelShape shape{m,   gemm.columns, gemm.depth, joined ? gemm.times : 1.0,
+                    1.0, low,          false,      gemm.expert && gemm.times > 1.0};
   if (gemm.heads > 0.0) shape.count = gemm.heads * samples;
   if (!low) shape.aligned = alignment_part(gemm.columns, gemm.depth, rates_);
   if (pass == GemmPass::kInput) std::swap(shape.n, shape.k);

@@ -33,12 +33,13 @@ bool RankRun::run_paced(const Job& job, double issue, int index, const Callback&
 }
 
 /// Calls all-gathers of the next unit's parameters and copies of its shard from the host, which depend on
-/// nothing that is computed.
+/// nothing that is computed, but follow what was called before.
 void RankRun::call_ahead() {
   if (!world_.input.compute.launch) return;
   for (int i = index_.callable[main_.next]; i >= 0; i = index_.callable[i + 1]) {
-    if (now_.called_early[i] != 0 ||
-        std::ranges::any_of(op(i).after, [&](int before) { return now_.called_early[before] == 0; }))
+    if (now_.called_early[i] != 0 || std::ranges::any_of(op(i).after, [&](int before) {
+          return now_.called_early[before] == 0 && now_.states[before] == State::kIdle;
+        }))
       continue;
     issue(i);
     now_.called_early[i] = 1;

@@ -105,6 +105,7 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
   for (Bucket& bucket :
        assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap, step.copies())) {
     bucket.half = limits.half;
+    bucket.in_place = in_place_;
     for (const int tensor : bucket.tensors) bucket_of_[tensor] = schedule.buckets.size();
     if (!in_place_) step.hold(MemoryCategory::kCommunication, bucket.message());
     schedule.buckets.push_back(std::move(bucket));

@@ -71,7 +71,8 @@ void UnitOperations::finish(const Reduction& one, double factor, const Layout& l
 }
 
 void UnitOperations::scale(std::size_t index, double factor, bool shard) {
-  if (factor == 1.0) return;
+  if (factor == 1.0 || (copies() && step_.model().precision.reduction != "fp16"))
+    return;  // by the collective
   add(shard ? "divide_shard" : "divide", index,
       ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard}, {}, {},
       2.0 * (shard ? unit(index).gradient_shard() : unit(index).accumulated()));
