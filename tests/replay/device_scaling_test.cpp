@@ -341,7 +341,7 @@ TEST_CASE(
     CHECK(one.segments[i].forward.device_s == Approx(least));
   }
   CHECK_THAT(estimate_note(model.precision, device), Catch::Contains("shapes"));
-  CHECK_THAT(estimate_note(model.precision, device_model("h100-sxm"), 1), !Catch::Contains("shapes"));
+  CHECK_THAT(estimate_note(model.precision, device_model("h100-sxm")), !Catch::Contains("shapes"));
 }
 
 TEST_CASE("a peak that the device does not hold is named, one that it holds is not") {
