@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <concepts>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <optional>
 #include <ranges>
@@ -32,6 +33,18 @@ auto filtered(const Items& items, Holds holds) {
   std::vector<std::ranges::range_value_t<Items>> result;
   std::ranges::copy_if(items, std::back_inserter(result), holds);
   return result;
+}
+
+/// Whether `of(item)` is `value` for some item. `of` may be a member.
+template <std::ranges::range Items, class Value, class Of = std::identity>
+bool contains(const Items& items, const Value& value, Of of = {}) {
+  return std::ranges::find(items, value, of) != std::ranges::end(items);
+}
+
+/// Adds copies of the items of `more`, a range or a list, at the end.
+template <class Item, class Items = std::initializer_list<Item>>
+void append(std::vector<Item>& items, const Items& more) {
+  items.insert(items.end(), std::ranges::begin(more), std::ranges::end(more));
 }
 
 /// Whole numbers from `first` to before `end`.

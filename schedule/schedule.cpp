@@ -45,8 +45,7 @@ void check_program(const Schedule& schedule, const Program& program) {
   std::pmr::monotonic_buffer_resource memory;
   std::pmr::unordered_set<std::string_view> names(&memory);
   names.reserve(program.ops.size());
-  for (std::size_t i = 0; i < program.ops.size(); ++i) {
-    const Op& op = program.ops[i];
+  for (const auto [i, op] : enumerated(program.ops)) {
     if (!names.insert(op.name).second) violated("is twice in its program", op);
     if (const Stream stream = operation_of(op).stream; op.stream != stream)
       violated(

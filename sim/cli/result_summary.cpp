@@ -35,8 +35,7 @@ std::string rank_table(const Result& result) {
       "rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies", "idle"};
   if (largest_of(result.memory, &MemoryUse::peak_bytes) > 0.0) columns.emplace_back("peak memory");
   std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // with the ranks that have them
-  for (std::size_t i = 0; i < result.breakdown.size(); ++i) {
-    const Breakdown& part = result.breakdown[i];
+  for (const auto [i, part] : enumerated(result.breakdown)) {
     // Breakdown and memory of a large world contain one rank of each kind, the slowest and the fullest.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
     std::vector<std::string> cells{""};

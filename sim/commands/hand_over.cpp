@@ -1,6 +1,7 @@
 #include <iostream>
 
 #include "core/program.hpp"
+#include "core/ranges.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/examination.hpp"
 
@@ -13,7 +14,7 @@ Registry<Command>::Entry entry(const std::string& name, int order) {
   const auto hand_over = [name](const std::vector<std::string>& words) -> ExitCode {
     const std::string program = require_runner("'stepcast " + name + "'");
     std::vector<std::string> arguments = {program, name};
-    arguments.insert(arguments.end(), words.begin(), words.end());
+    append(arguments, words);
     std::cout.flush();
     become_program(program, arguments);
   };

@@ -116,8 +116,8 @@ void show_shipped(const std::string& specification, const ImportTexts& options) 
   for (const auto& [kind, names] : {std::pair{"model", resource_names("models", ".yaml")},
                                     {"cluster", resource_names("topologies", ".yaml")},
                                     {"device", transformed(device_models(), &DeviceModel::name)}}) {
-    if (what.empty() && std::ranges::find(names, name) != names.end()) what = kind;
-    known.insert(known.end(), names.begin(), names.end());
+    if (what.empty() && contains(names, name)) what = kind;
+    append(known, names);
   }
   if (what.empty())
     throw InputError("{}: no such file; {}", specification,

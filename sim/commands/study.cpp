@@ -12,6 +12,7 @@
 #include "core/file.hpp"
 #include "core/processes.hpp"
 #include "core/program.hpp"
+#include "core/ranges.hpp"
 #include "core/statistics.hpp"
 #include "core/yaml.hpp"
 #include "sim/cli/command.hpp"
@@ -57,8 +58,7 @@ StudyVocabulary vocabulary() {
     const auto found =
         std::ranges::find_if(known, [&](const KnownOption& one) { return one.option.name == option; });
     const std::string strategy = point.value_or("strategy", "");
-    return found == known.end() || !strategies().has(strategy) ||
-           std::ranges::count(found->strategies, strategy) > 0;
+    return found == known.end() || !strategies().has(strategy) || contains(found->strategies, strategy);
   };
   words.model_of_rank = [](const Assignment& point) {
     const std::string model = point.value_or("model", "");
@@ -177,7 +177,7 @@ void print_rows(const Study& study, const StudyRows& rows) {
       {"peak_memory_bytes", "peak memory"}, {"fits", "fits"}};
   std::vector<std::string> header = study.names;
   if (std::ranges::any_of(rows, [](const auto& row) { return row.second.value("train_days").has_value(); }))
-    columns.insert(columns.end(), {{"train_days", "days"}, {"effective_training_time", "effective"}});
+    append(columns, {{"train_days", "days"}, {"effective_training_time", "effective"}});
   for (const auto& [column, title] : columns) header.push_back(title);
   Table table(header);
   for (const StudyPoint* point : shown) {
@@ -216,7 +216,7 @@ StudyRows answers_of(const Study& study, const StudyRun& run, const std::string&
         throw InputError("{}: is a run of a point with the same name and other options; --force starts again",
                          experiment->run_paths(point).front());
       const std::vector<std::string> more = experiment->measured_words(point);
-      words.insert(words.end(), more.begin(), more.end());
+      append(words, more);
     }
     const double start_s = wall_clock_s();
     Result result = answer(words);
@@ -323,10 +323,9 @@ std::vector<std::string> words_of_array(const po::variables_map& values) {
   if (values.count("output") == 0)
     throw UsageError("--output is missing: a folder that all jobs of the array can write");
   std::vector<std::string> words{text_option(values, "file"), "-o", text_option(values, "output")};
-  if (!values["seed"].defaulted())
-    words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
+  if (!values["seed"].defaulted()) append(words, {"--seed", std::to_string(values["seed"].as<unsigned>())});
   if (values.count("epoch-samples") != 0)
-    words.insert(words.end(), {"--epoch-samples", std::to_string(values["epoch-samples"].as<int>())});
+    append(words, {"--epoch-samples", std::to_string(values["epoch-samples"].as<int>())});
   return words;
 }
 

@@ -227,7 +227,7 @@ void call(const std::string& command, const std::vector<std::string>& words) {
 ReportFigure draw(const StudyExperiment& experiment, std::vector<std::string> words,
                   const std::string& file) {
   const std::string path = experiment.path(file), figure = words.front();
-  words.insert(words.end(), {"-o", path, "--force"});
+  append(words, {"-o", path, "--force"});
   call("plot", words);
   return {file, figure, file.ends_with(".svg") ? read_file(path) : "", {}, ""};
 }
@@ -243,9 +243,9 @@ std::vector<std::string> figure_words(const StudyExperiment& experiment, const E
         continue;
       if (figure.one_launch) runs.resize(1);
       words.push_back(experiment.predicted_path(*point));
-      words.insert(words.end(), runs.begin(), runs.end());
+      append(words, runs);
     }
-  if (words.size() > 1) words.insert(words.end(), figure.words.begin(), figure.words.end());
+  if (words.size() > 1) append(words, figure.words);
   return words;
 }
 

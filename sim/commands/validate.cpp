@@ -123,7 +123,7 @@ ExitCode run_measured(const po::variables_map& values) {
     throw UsageError("--rows requires --measured ID, one set");
   std::vector<std::string> ids = measured_ids();
   ids.emplace_back(kCollectives);
-  if (single && std::ranges::find(ids, requested) == ids.end())
+  if (single && !contains(ids, requested))
     throw UsageError("--measured: {}", unknown_name("set", requested, ids));
   if (single) ids = {requested};
   nlohmann::json all{{"sets", nlohmann::json::array()}, {"lineage", nlohmann::json::array()}};
@@ -193,8 +193,8 @@ ExitCode run_published(const po::variables_map& values) {
     output["sets"].push_back(json_of(one.set, one.forecast));
     output["lineage"].push_back(make_ancestor("published rows", set.path));
     for (Row& row : set.rows) row.part = set.id();
-    all.set.rows.insert(all.set.rows.end(), set.rows.begin(), set.rows.end());
-    all.forecast.rows.insert(all.forecast.rows.end(), one.forecast.rows.begin(), one.forecast.rows.end());
+    append(all.set.rows, set.rows);
+    append(all.forecast.rows, one.forecast.rows);
   }
   if (!json) std::cout << rows_text(all, ShownRows::kEvery) << '\n' << summary_text(all);
   output["accuracy"].push_back(accuracy_of(all.set, all.forecast));

@@ -29,7 +29,7 @@ std::vector<std::string> resources(const Explanation& known) {
        contributions(known.path, [](const PathPart& part) { return part.link; }))
     if (!link.empty() && !tiers.contains(link) && seconds >= kNamed * known.path.step_s)
       names.push_back(link);  // before its tier: the first of equal gains is reported
-  names.insert(names.end(), known.recording.tiers.begin(), known.recording.tiers.end());
+  append(names, known.recording.tiers);
   return names;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/overloaded.hpp"
+#include "core/ranges.hpp"
 #include "schedule/operations.hpp"
 #include "sim/replay/recording.hpp"
 
@@ -37,22 +38,27 @@ class RecordedStep {
   [[nodiscard]] const Op& op(RecordedPosition position) const {
     return program(position.rank).ops[position.op];
   }
+
   [[nodiscard]] const RecordedRank& rank(int rank) const { return recording_.ranks.at(rank); }
   [[nodiscard]] const std::vector<RecordedOp>& ops(RecordedPosition position) const {
     return position.back == 0 ? rank(position.rank).ops : rank(position.rank).before;
   }
+
   [[nodiscard]] const RecordedOp& times(RecordedPosition position) const {
     return ops(position)[position.op];
   }
+
   [[nodiscard]] double start_of_step(RecordedPosition position) const {
     return position.back == 0 ? rank(position.rank).start_s : rank(position.rank).before_s;
   }
+
   /// Times that differ by less are equal, s.
   [[nodiscard]] double tolerance() const { return tolerance_; }
 
   [[nodiscard]] bool on_main(RecordedPosition position) const {
     return op(position).stream == Stream::kCompute;
   }
+
   /// A hook runs on the main thread inside its parent operation.
   [[nodiscard]] bool is_hook(RecordedPosition position) const {
     return on_main(position) && op(position).within >= 0;
@@ -88,6 +94,7 @@ class RecordedStep {
         },
         op(position).action);
   }
+
   /// `layer3`, or `layer9..layer11` for arrays of several layers; "" without a layer.
   [[nodiscard]] std::string layer(RecordedPosition position) const {
     const Schedule& schedule = recording_.schedule;
@@ -133,6 +140,7 @@ class RecordedStep {
                    [](const auto&) { return SequenceKey{}; }},
         op.action);
   }
+
   /// Operations of a rank with one key, in program order.
   const std::vector<int>& sequence(int rank, const SequenceKey& key) {
     const auto [found, is_new] = sequences_.try_emplace(rank);
@@ -173,7 +181,7 @@ class RecordedStep {
       if (rooted && root != position.rank && member != root && replayed != position.rank) continue;
       if (!seen.insert(replayed).second) continue;
       // The replayed rank may be in another group of the same family.
-      const bool same_group = replayed == position.rank || std::ranges::find(ranks, replayed) != ranks.end();
+      const bool same_group = replayed == position.rank || contains(ranks, replayed);
       const std::vector<int>& theirs =
           sequence(replayed, {'c', same_group ? group : schedule.group_index(collective.group, replayed), 0});
       if (call < theirs.size()) result.push_back({replayed, theirs[call], position.back});
@@ -188,6 +196,7 @@ class RecordedStep {
                       to = segment(recording_.segment_of_tensor[*last]);
     return from == to ? from : from + ".." + to;
   }
+
   [[nodiscard]] std::string segment(int index) const {
     return index < 0 ? std::string() : recording_.segments[index];
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 
+#include "core/ranges.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -18,8 +19,7 @@ constexpr std::size_t kStep = 0, kOperations = 1, kFirstPart = 2;
 std::vector<double> numbers_of(const Result& result, std::size_t stages, int stride) {
   Breakdown mean;
   std::vector<double> memory(stages, 0.0), busy(stages, 0.0);
-  for (std::size_t i = 0; i < result.breakdown.size(); ++i) {
-    const Breakdown& rank = result.breakdown[i];
+  for (const auto [i, rank] : enumerated(result.breakdown)) {
     const MemoryUse& use = result.memory[i];
     for (const auto& [name, part] : breakdown_parts())
       mean.*part += rank.*part / static_cast<double>(result.breakdown.size());
@@ -29,8 +29,8 @@ std::vector<double> numbers_of(const Result& result, std::size_t stages, int str
   }
   std::vector<double> numbers{result.median_step_time_s(), result.forecast.operations};
   for (const auto& [name, part] : breakdown_parts()) numbers.push_back(mean.*part);
-  numbers.insert(numbers.end(), memory.begin(), memory.end());
-  numbers.insert(numbers.end(), busy.begin(), busy.end());
+  append(numbers, memory);
+  append(numbers, busy);
   return numbers;
 }
 
@@ -49,8 +49,6 @@ std::vector<double> replayed(PlanModels& models, const Plan& plan, int parts, in
 }
 
 }  // namespace
-
-double PlanForecast::bubble() const { return std::max(0.0, mean.idle_s / mean.step_s()); }
 
 std::vector<double> replayed_numbers(PlanModels& models, const Plan& plan) {
   constexpr int kFew = 4, kMany = 12;

@@ -92,7 +92,7 @@ struct EntryNamer {
     const std::string word = entry.value.substr(entry.value.find_last_of(kExpression) + 1);
     std::vector<std::string> modelled;
     if (has_values) modelled = transformed(rules.at("only").at(key).one_or_more(), &YamlNode::text);
-    const bool listed = !word.empty() && std::ranges::find(modelled, word) != modelled.end();
+    const bool listed = !word.empty() && contains(modelled, word);
     if (listed && entry.value.starts_with(kNotLiteral)) return take({entry.key, word, entry.line});
     const bool call = !known && entry.value.starts_with(kExpression), checked = !call && !modelled.empty();
     if ((known || checked) && entry.value.find(kNotLiteral) != std::string::npos) {
@@ -106,8 +106,7 @@ struct EntryNamer {
         matches(key, rules, "lists") ? values_in(value) : std::vector{value};
     if (checked && !absent)
       for (const std::string& part : parts)
-        if (std::ranges::find(modelled, part) == modelled.end())
-          fail(entry, "this value is not modelled; known: " + joined(modelled));
+        if (!contains(modelled, part)) fail(entry, "this value is not modelled; known: " + joined(modelled));
     if (!known) return checked ? void() : take_other(entry, key, value);
     if (absent) return void(nested[key].erase(entry.key));
     if (!checked) check_kind(entry, key, value);

@@ -180,7 +180,7 @@ struct ScriptReader {
     line += lines_in(text.substr(0, end));
     std::vector<ShellWord>& known = variables[variable];
     if (!appends) known.clear();
-    known.insert(known.end(), words.begin(), words.end());
+    append(known, words);
     text.erase(0, end);
     return true;
   }
@@ -321,12 +321,12 @@ struct ScriptReader {
         "nsys");
     std::string program = words.front().text.substr(words.front().text.rfind('/') + 1);
     const int line = words.front().line;
-    if (std::ranges::find(kHarmless, program) != kHarmless.end()) return;
+    if (contains(kHarmless, program)) return;
     static const std::vector<std::string> kControl = words_in("if for while until case function [ [[");
-    if (std::ranges::find(kControl, program) != kControl.end())
+    if (contains(kControl, program))
       fail(line, "'" + program + "': conditions and loops are not evaluated; keep the lines that hold");
     if (program == "eval") return evaluate(words);
-    if (std::ranges::find(kStarters, program) == kStarters.end())
+    if (!contains(kStarters, program))
       fail(line, "'" + printable(program) +
                      "': only literal assignments, arrays, and a command that starts python, torchrun, srun "
                      "or mpirun are read");
@@ -343,7 +343,7 @@ struct ScriptReader {
     if (counts_ranks) {
       steps.insert(line);
       const auto starts = [&](const ShellWord& word) {
-        return std::ranges::find(kStarters, word.text.substr(word.text.rfind('/') + 1)) != kStarters.end();
+        return contains(kStarters, word.text.substr(word.text.rfind('/') + 1));
       };
       first = std::find_if(words.begin() + 1, words.end(), starts) - words.begin();
       std::string options;

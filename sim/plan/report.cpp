@@ -67,9 +67,8 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
   if (models.problem().objective >= PlanObjective::kCost) cells.push_back(cost_of(models, record));
   if (const auto& whole = models.problem().whole) {
     const double wall_s = whole->wall_s(ranks, forecast.step_s);
-    cells.insert(cells.end(),
-                 {short_number(whole->steps() * wall_s / kDay), percent_text(forecast.step_s / wall_s),
-                  whole->checkpoints(ranks, forecast.step_s)});
+    append(cells, {short_number(whole->steps() * wall_s / kDay), percent_text(forecast.step_s / wall_s),
+                   whole->checkpoints(ranks, forecast.step_s)});
   }
   return cells;
 }
@@ -85,11 +84,10 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
   if (problem.objective >= PlanObjective::kCost)
     columns.push_back(std::string(problem.objective == PlanObjective::kCost ? "device-hours" : "kWh") +
                       " per million");
-  if (problem.whole) columns.insert(columns.end(), {"days", "effective", "checkpoints"});
+  if (problem.whole) append(columns, {"days", "effective", "checkpoints"});
   Table table(columns);
   std::string reasons;
-  for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
-    const PlanRecord& record = outcome.plans[i];
+  for (const auto [i, record] : enumerated(outcome.plans)) {
     if (!record.forecast || (record.name.empty() && (i >= lines || !record.fits))) continue;
     table.add(cells_of(models, record, i + 1));
     if (i == 0 || !record.fits) continue;
@@ -169,8 +167,7 @@ std::string plans_csv(const PlanOutcome& outcome) {
   text +=
       ",name,bound_step_s,bound_memory_bytes,step_s,samples_per_s,mfu,memory_bytes,bubble,compute_s,"
       "exposed_communication_s,fits,status\n";
-  for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
-    const PlanRecord& record = outcome.plans[i];
+  for (const auto [i, record] : enumerated(outcome.plans)) {
     text += record.fits ? std::to_string(i + 1) : "";
     for (const PlanDimension& dimension : plan_dimensions()) text += "," + record.plan.text(dimension.name);
     text += "," + record.name + fmt::format(",{:.9g},{:.0f}", record.bound.step_s, record.bound.memory_bytes);
@@ -188,8 +185,7 @@ std::string plans_csv(const PlanOutcome& outcome) {
 
 std::string plans_json_lines(const PlanProblem& problem, const PlanOutcome& outcome) {
   std::string text;
-  for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
-    const PlanRecord& record = outcome.plans[i];
+  for (const auto [i, record] : enumerated(outcome.plans)) {
     nlohmann::ordered_json json{
         {"options", predict_options(problem, record.plan)},
         {"bound", {{"step_s", record.bound.step_s}, {"memory_bytes", record.bound.memory_bytes}}}};

@@ -87,7 +87,7 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
   Plan& plan = record.plan;
   std::optional<int> batch;
   for (const auto& [key, value] : entries_of(node)) {
-    if (std::ranges::find(kOfProblem, key) != kOfProblem.end())
+    if (contains(kOfProblem, key))
       value.fail("'{}' is the same for all plans; set it on the command line", key);
     if (key == "name")
       record.name = value.text();

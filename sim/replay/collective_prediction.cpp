@@ -62,7 +62,7 @@ Schedule ping_pong_schedule(Bytes message, int world_size) {
 }
 
 void add_once(std::vector<std::string>& warnings, const std::string& warning) {
-  if (std::ranges::find(warnings, warning) == warnings.end()) warnings.push_back(warning);
+  if (!contains(warnings, warning)) warnings.push_back(warning);
 }
 
 void check(const CollectiveRequest& request) {

@@ -81,8 +81,7 @@ class Colouring {
         if (const auto* call = std::get_if<Collective>(&program.ops[i].action)) {
           if (seen.emplace(call->kind, call->group, call->root, call->message.count()).second)
             part.calls.push_back(*call);
-          if (std::ranges::find(part.groups, call->group) == part.groups.end())
-            part.groups.push_back(call->group);
+          if (!contains(part.groups, call->group)) part.groups.push_back(call->group);
         }
         if (const auto* send = std::get_if<Send>(&program.ops[i].action))
           part.sent_by_offset[send->offset] += mixed(mixed(i, send->message.count()), send->tag);
@@ -250,8 +249,7 @@ class Colouring {
 
   /// A flow crosses its links in order, a collective all at once.
   void refine_items() {
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      const Item& item = items_[i];
+    for (const auto [i, item] : enumerated(items_)) {
       Colour colour = colours_[i];
       if (item.group >= 0) colour = mixed(colour, groups_[item.group]);
       if (!item.joint()) colour = mixed(mixed(colour, ranks_[item.from]), ranks_[item.to]);

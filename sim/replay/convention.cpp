@@ -117,13 +117,13 @@ Convention::Convention(const std::string& name) : name_(name) { read(name); }
 
 void Convention::read(const std::string& name) {
   const std::vector<std::string> known = resource_names("conventions", ".yaml");
-  if (!name.ends_with(".yaml") && std::ranges::find(known, name) == known.end())
+  if (!name.ends_with(".yaml") && !contains(known, name))
     throw UsageError("--like: " + unknown_name("convention", name, known));
   const YamlNode file = YamlNode::load(find_resource("conventions", name, ".yaml").string());
   file.allow_only({"convention", "like", "options", "model"});
   if (file.has("like")) {
     const std::string parent = file.at("like").text();
-    if (std::ranges::find(known, parent) == known.end() || parent == name)
+    if (!contains(known, parent) || parent == name)
       file.at("like").fail(unknown_name("shipped convention", parent, known));
     read(parent);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/host_parts.hpp"
 #include "topologies/paths.hpp"
@@ -169,7 +170,7 @@ std::vector<int> Copies::nodes(const ReplayInput& input, const Cluster& with_sta
   const CopyEnds ends(input, with_staging);
   for_each_action<Copy>(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
     const auto [from, to] = ends.of(rank, copy);
-    result.insert(result.end(), {from, to});
+    append(result, {from, to});
   });
   return result;
 }

@@ -178,8 +178,7 @@ Seconds behind(const LayerCollective& one, const Segment& segment, const Model& 
 void set_fractions(const Model& model, const LayerTime& layer_time, PhaseCosts& costs) {
   constexpr double kForwardOfLoss = 0.5;
   std::map<std::pair<int, bool>, std::vector<Seconds>> times;  // of works, by segment and direction
-  for (std::size_t number = 0; number < model.collectives.size(); ++number) {
-    const LayerCollective& exchange = model.collectives[number];
+  for (const auto [number, exchange] : enumerated(model.collectives)) {
     double& fraction = costs.exchange_fraction[number];
     if (exchange.segment < 0) {
       fraction = kForwardOfLoss;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/text.hpp"
 #include "models/layer.hpp"
 #include "schedule/operations.hpp"
@@ -38,8 +39,7 @@ std::string term_of(const MemoryChange& change, bool is_resident) {
 std::vector<Event> events_of(const Schedule& schedule, const Program& program,
                              const std::vector<OpTimes>& times, const PhaseCosts& costs) {
   std::vector<Event> events;
-  for (std::size_t i = 0; i < program.ops.size(); ++i) {
-    const Op& op = program.ops[i];
+  for (const auto [i, op] : enumerated(program.ops)) {
     for (const MemoryChange& change : op.memory)
       events.push_back({change.at_end ? times[i].end : times[i].start, i, change.at_end, change.category,
                         costs.bytes(change), &change});

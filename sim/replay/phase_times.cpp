@@ -43,7 +43,7 @@ std::map<int, Bytes> tied_gradients(const Program& program, const Model& model) 
   for (const int user : std::ranges::reverse_view(program.segments))
     for (const int tensor : model.segments[user].tied) {
       const Parameter& one = model.parameters[tensor];
-      if (std::ranges::count(program.segments, one.segment) == 0 || sizes.contains(one.segment)) continue;
+      if (!contains(program.segments, one.segment) || sizes.contains(one.segment)) continue;
       sizes[user] = one.gradient;
       sizes[one.segment] = -1.0 * one.gradient;
     }
@@ -70,7 +70,7 @@ PhaseTimes parse_phase_times(const std::string& text) {
       times.stage = time;
     } else {
       std::vector<std::string> known = names_of(kKnownPhases);
-      known.insert(known.end(), {"compute", "stage"});
+      append(known, {"compute", "stage"});
       throw InputError(unknown_name("phase", name, known));
     }
   }

@@ -115,7 +115,7 @@ Result replay_replicas(ReplayInput input, const DeviceModel* device, int replica
     input.run.shown_steps.clear();
     const Result more = replay_steps(input, device);
     for (std::size_t rank = 0; rank < pooled.step_time_s.size(); ++rank)
-      std::ranges::copy(more.step_time_s[rank], std::back_inserter(pooled.step_time_s[rank]));
+      append(pooled.step_time_s[rank], more.step_time_s[rank]);
   }
   return pooled;
 }

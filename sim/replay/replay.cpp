@@ -104,7 +104,7 @@ struct ReplaySetup {
 
   [[nodiscard]] std::vector<int> used_nodes() const {
     std::vector<int> nodes = Copies::nodes(input, cluster);
-    std::ranges::copy(input.node_of_rank, std::back_inserter(nodes));
+    append(nodes, input.node_of_rank);
     return sorted_unique(std::move(nodes));
   }
 
@@ -262,7 +262,7 @@ class Replay {
       detailed.push_back(*std::ranges::max_element(listed, {}, peak));
       if (input_.run.record_spans && std::ssize(listed) > kDetailedRanks) listed.clear();
     }
-    std::ranges::copy(detailed, std::back_inserter(listed));
+    append(listed, detailed);
     detailed = sorted_unique(std::move(detailed));
     std::map<int, std::pair<Breakdown, MemoryUse>> of_classes;
     for (const int number : sorted_unique(std::move(listed))) {
@@ -328,8 +328,8 @@ class Replay {
         shown.spans.push_back(std::move(span));
       }
       const MemoryUse use = memory(number, step, origin);
-      std::ranges::copy(use.time_s, std::back_inserter(held.time_s));
-      std::ranges::copy(use.live_bytes, std::back_inserter(held.live_bytes));
+      append(held.time_s, use.time_s);
+      append(held.live_bytes, use.live_bytes);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "calibration/fit.hpp"
+#include "core/ranges.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "sim/replay/costs.hpp"
 #include "topologies/paths.hpp"
@@ -80,8 +81,7 @@ std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBe
   std::map<Stream, double> free;
   std::vector<double> start(program.ops.size()), work(program.ops.size()), end(program.ops.size());
   double last = 0.0;
-  for (std::size_t i = 0; i < program.ops.size(); ++i) {
-    const Op& op = program.ops[i];
+  for (const auto [i, op] : enumerated(program.ops)) {
     const auto* collective = std::get_if<Collective>(&op.action);
     work[i] = collective == nullptr ? costs.job(op, rank, kMedian, follows[i] != 0).seconds
                                     : alpha_beta_time(schedule, *collective, line).count();

@@ -5,13 +5,12 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr const char* kFirstBucketCap = "1MiB";
-
-bool contains(const std::vector<int>& all, int one) { return std::ranges::find(all, one) != all.end(); }
 
 /// Tensors with gradients that a rank reduces, in gradient-ready order, and the segments that use them.
 std::vector<std::pair<int, int>> reduced_tensors(const Model& model, const std::vector<int>& segments,

@@ -48,7 +48,7 @@ FsdpUnit make_unit(const Model& model, const UnitPart& part, const Layout& layou
     const Parameter& parameter = model.parameters[tensor];
     unit.elements += parameter.numel();
     gathered += parameter.gathered();
-    if (std::ranges::find(unit.segments, parameter.segment) != unit.segments.end()) continue;
+    if (contains(unit.segments, parameter.segment)) continue;
     unit.segments.push_back(parameter.segment);
     for (const int other : model.segments[parameter.segment].parameters)
       all += model.parameters[other].numel();
@@ -80,11 +80,10 @@ std::vector<UnitPart> parts_in_blocks(const LocalStep& step, const std::vector<i
     latest = joins ? index : -2;
     Kinds kinds = kinds_of(segments[index].name);
     std::vector<int> tensors = segments[index].parameters;
-    for (const std::vector<int>& others : {step.frozen(index), step.copies(index)})
-      tensors.insert(tensors.end(), others.begin(), others.end());
+    for (const std::vector<int>& others : {step.frozen(index), step.copies(index)}) append(tensors, others);
     for (const int tensor : tensors) {
       const Parameter& one = step.model().parameters[tensor];
-      if (std::ranges::find(tied, tensor) != tied.end())
+      if (contains(tied, tensor))
         parts.insert(parts.end() - 1, UnitPart{one.name, {tensor}});
       else
         (kind_of(one) == 0 ? parts.back() : kinds[kind_of(one)]).tensors.push_back(tensor);
@@ -170,8 +169,7 @@ std::vector<FsdpUnit> fsdp_units(const Model& model, const std::string& wrap, co
   for (const auto& [name, segments] : wrapped) {
     Kinds kinds = kinds_of(name);
     for (int i = 0; i < static_cast<int>(model.parameters.size()); ++i)
-      if (const Parameter& one = model.parameters[i];
-          std::ranges::find(segments, one.segment) != segments.end())
+      if (const Parameter& one = model.parameters[i]; contains(segments, one.segment))
         kinds[kind_of(one)].tensors.push_back(i);
     if (kinds[0].tensors.empty()) kinds[1].name = name;
     for (const UnitPart& part : kinds) {

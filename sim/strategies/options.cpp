@@ -29,8 +29,7 @@ std::string unknown_choice(const std::string& what, const std::string& name,
 
 void require_one_of(const std::string& option, const std::string& value,
                     const std::vector<std::string>& known) {
-  if (std::ranges::find(known, value) == known.end())
-    throw UsageError("--{}: {}", option, unknown_choice(option, value, known));
+  if (!contains(known, value)) throw UsageError("--{}: {}", option, unknown_choice(option, value, known));
 }
 
 std::optional<int> positive_number(const std::string& text) {
@@ -81,8 +80,7 @@ void StrategyOptions::drop(const std::vector<std::string>& names) {
 
 void StrategyOptions::refuse(const std::vector<std::string>& names, const std::string& reason) {
   for (const StrategyOption& option : declared_)
-    if (std::ranges::find(names, option.name) != names.end() && given(option.name) &&
-        text(option.name) != option.standard)
+    if (contains(names, option.name) && given(option.name) && text(option.name) != option.standard)
       throw UsageError("--{} has no effect {}", option.name, reason);
   drop(names);
 }

@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
@@ -119,7 +120,7 @@ Mesh mesh_of(const std::string& strategy, const std::string& text) {
     throw UsageError("--mesh has no effect with strategy '{}', which trains no model", strategy);
   Mesh mesh = Mesh::parse(text);
   const auto supports = [](const Strategy& one, const std::string& dimension) {
-    return one.trains && std::ranges::find(one.dimensions, dimension) != one.dimensions.end();
+    return one.trains && contains(one.dimensions, dimension);
   };
   for (const auto& [dimension, size] : mesh.dimensions()) {
     if (supports(found, dimension)) continue;

@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/overloaded.hpp"
+#include "core/ranges.hpp"
 #include "models/hugging_face.hpp"
 #include "schedule/operations.hpp"
 #include "sim/strategies/local_step.hpp"
@@ -57,8 +58,7 @@ struct SharedProgram {
     result.segments = std::move(base.segments);
     result.resident = std::move(base.resident);
     result.host_memory = base.host_memory;
-    for (std::size_t i = 0; i < base.ops.size(); ++i) {
-      Op& op = base.ops[i];
+    for (const auto [i, op] : enumerated(base.ops)) {
       if (op.stream == Stream::kCompute) add_pending(op);
       add(std::move(op));
       begin_host(i);

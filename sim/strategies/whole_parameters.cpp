@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "models/muon.hpp"
 #include "schedule/operations.hpp"
 
@@ -33,8 +34,7 @@ Dealt dealt(const std::vector<double>& amounts, int ranks) {
 std::vector<int> updated(const Program& program, const Model& model, bool experts) {
   std::vector<int> all;
   const auto add = [&](int tensor) {
-    if (model.parameters[tensor].expert == experts && std::ranges::find(all, tensor) == all.end())
-      all.push_back(tensor);
+    if (model.parameters[tensor].expert == experts && !contains(all, tensor)) all.push_back(tensor);
   };
   for (const int segment : program.segments) {
     std::ranges::for_each(model.segments[segment].parameters, add);

@@ -25,8 +25,6 @@ std::string value_of(const StudyPoint& point, const std::string& name, const std
   return value.empty() ? fallback : value;
 }
 
-void append(Words& words, const Words& more) { words.insert(words.end(), more.begin(), more.end()); }
-
 /// All words of several lists.
 Words words_of_all(std::initializer_list<Words> lists) {
   Words words;
@@ -88,7 +86,7 @@ double median_step_s(const Trace& trace, int batch, int threads) {
   for (const std::vector<TraceEntry>* entries : {&trace.entries, &trace.rejected})
     for (const TraceEntry& entry : *entries)
       if (entry.batch == batch && entry.threads == threads && entry.pace == StepContext::kContinuous)
-        times.insert(times.end(), entry.step_s.begin(), entry.step_s.end());
+        append(times, entry.step_s);
   return median(times);
 }
 
@@ -210,7 +208,7 @@ class ExperimentRun {
       if (point->model.empty())
         throw InputError("{}: point '{}' has no model to measure", study_.path, point->name);
       const std::string file = trace_path(all_, *point);
-      if (std::ranges::find(all, file, &Measurement::file) == all.end()) all.push_back({file, point, {}});
+      if (!contains(all, file, &Measurement::file)) all.push_back({file, point, {}});
     }
     for (Measurement& one : all)
       for (const StudyPoint& point : study_.points) {

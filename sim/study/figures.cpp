@@ -47,13 +47,12 @@ StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& n
     one.kind =
         node.at("kind").placed([&] { return value_of(kStudyFigureKinds, "kind", node.at("kind").text()); });
   std::vector<std::string> keys = kOwnKeys.at(one.kind);
-  keys.insert(keys.end(), {"file", "kind", "x", "y", "panels", "log", "where"});
+  append(keys, {"file", "kind", "x", "y", "panels", "log", "where"});
   node.allow_only(keys);
   one.file = figure_file(node.at("file"));
   const bool points = one.kind == StudyFigureKind::kPoints;
   const std::vector<std::string> columns = study_column_names();
-  one.x_is_name = points ? std::ranges::find(columns, node.at("x").text()) == columns.end()
-                         : one.kind != StudyFigureKind::kPareto;
+  one.x_is_name = points ? !contains(columns, node.at("x").text()) : one.kind != StudyFigureKind::kPareto;
   const auto read = [&](const char* key, bool is_name) {
     return node.at(key).one_of(is_name ? "name" : "column", is_name ? names : columns);
   };
@@ -68,7 +67,7 @@ StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& n
   one.amdahl = node.flag("amdahl");
   one.diagonal = node.flag("diagonal");
   if (one.diagonal && one.x_is_name) node.at("diagonal").fail("requires a column as x");
-  if (one.amdahl && std::ranges::find(kAmdahlColumns, one.y) == kAmdahlColumns.end())
+  if (one.amdahl && !contains(kAmdahlColumns, one.y))
     node.at("amdahl").fail("does not describe {}, but {}", one.y, alternatives(kAmdahlColumns));
   if (node.has("target")) one.target = node.at("target").number();
   if (node.has("where")) one.where.emplace(node.at("where"), names);

@@ -118,8 +118,7 @@ std::vector<Assignment> elements_of(const YamlNode& block, unsigned seed) {
   if (block.has("cases")) return cases_of(block.at("cases"));
   if (block.has("draw")) return draws_of(block.at("draw"), seed);
   std::vector<Assignment> result;
-  for (const YamlNode& one : block.at("list").items())
-    std::ranges::copy(grid_of(one), std::back_inserter(result));
+  for (const YamlNode& one : block.at("list").items()) append(result, grid_of(one));
   return result;
 }
 

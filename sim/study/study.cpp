@@ -14,8 +14,6 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-bool contains(const Names& words, const std::string& word) { return std::ranges::count(words, word) > 0; }
-
 constexpr std::size_t kMaxTitle = 60;  // characters that a figure has room for
 
 /// A study file, and the one that it is like.
@@ -154,7 +152,7 @@ struct PartsReader {
         figure.at("file").fail("found '{}', expected a name without folder", one.file);
       if (figure.has("where")) one.where.emplace(figure.at("where"), names);
       for (const auto& [key, value] : entries_of(figure, "options"))
-        one.words.insert(one.words.end(), {"--" + key, value.text()});
+        append(one.words, {"--" + key, value.text()});
       parts.figures.push_back(std::move(one));
     }
   }
@@ -234,8 +232,8 @@ class PointBuilder {
     bool dropped = false;
     const Assignment assigned = point.assigned;
     for (const auto& [name, value] : assigned.values()) {
-      if (std::ranges::count(vocabulary_.options, name) == 0 || value.empty()) continue;
-      const bool is_switch = std::ranges::count(vocabulary_.switches, name) > 0;
+      if (!contains(vocabulary_.options, name) || value.empty()) continue;
+      const bool is_switch = contains(vocabulary_.switches, name);
       if (!vocabulary_.matters(name, assigned)) {
         point.assigned.erase(name);
         dropped = true;

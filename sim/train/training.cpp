@@ -242,8 +242,7 @@ class Planner {
     std::vector<std::string> own;
     for (const FailureComponent& one : plan_.failures.components)
       if (one.detection >= Seconds(0)) own.push_back("'" + one.name + "'");
-    if (!own.empty() &&
-        std::ranges::count(request_.recovery, "detection", &std::pair<std::string, std::string>::first) > 0)
+    if (!own.empty() && contains(request_.recovery, "detection", &std::pair<std::string, std::string>::first))
       assumed.push_back("--recovery detection has no effect on " + joined(own, ", ") +
                         " with a detection of its own");
     if (case_.checkpoint.write_s > 0.0)
