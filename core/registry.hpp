@@ -56,12 +56,14 @@ class Registry {
   std::vector<Entry> entries_;
 };
 
-/// Adds an entry when the program starts: `const Registration<Strategy> kDdp{strategies(), {...}};`, or,
-/// without a description, `const Registration<Command> kPlot{commands(), "plot", {...}, 22};`.
+/// Adds an entry when the program starts: `const Registration<Strategy> kDdp(strategies(), "ddp", "...", {},
+/// 30);`, or, without a description, `const Registration<Command> kPlot{commands(), "plot", {...}, 22};`.
 template <class Thing>
 struct Registration {
   Registration(Registry<Thing>& registry, std::string name, Thing value, int order = 0)
       : Registration(registry, {.name = std::move(name), .value = std::move(value), .order = order}) {}
+  Registration(Registry<Thing>& registry, std::string name, std::string description, Thing value, int order)
+      : Registration(registry, {std::move(name), std::move(description), std::move(value), order}) {}
   Registration(Registry<Thing>& registry, typename Registry<Thing>::Entry entry) {
     registry.add(std::move(entry));
   }

@@ -14,10 +14,6 @@ namespace {
 
 using Entry = Registry<Algorithm>::Entry;
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 /// `ring` of `all_reduce/ring`.
 std::string own_name(const Entry& entry) { return entry.name.substr(entry.name.find('/') + 1); }
 

@@ -98,6 +98,11 @@ void for_each_message(const Algorithm& algorithm, const CollectiveCall& call, co
 
 /// Keyed `<kind>/<name>`: `all_reduce/ring`, `all_reduce/gloo_ring`.
 Registry<Algorithm>& algorithms();
+/// An entry of the table: `const AlgorithmEntry kRing("all_reduce/ring", "...", {...});`
+struct AlgorithmEntry : Registration<Algorithm> {
+  AlgorithmEntry(const char* name, const char* description, Algorithm algorithm)
+      : Registration(algorithms(), {name, description, std::move(algorithm)}) {}
+};
 
 /// Algorithms in place of the backend's own: names by kind. Ordered, for texts.
 using AlgorithmChoice = std::map<CollectiveKind, std::string>;

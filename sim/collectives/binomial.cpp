@@ -48,11 +48,10 @@ Seconds time_of(const CollectiveCall& call, const LinkCost& link) {
 
 Bytes sent_by(const CollectiveCall& call, int rank) { return call.message * children(call, rank); }
 
-const Registration<Algorithm> kBinomial{
-    algorithms(),
-    {"broadcast/binomial",
-     "a binomial tree: every round doubles the ranks that have the array",
-     {CollectiveKind::kBroadcast, kMessageBackends, kMessageBackends, steps_of, step_of, time_of, sent_by}}};
+const AlgorithmEntry kBinomial("broadcast/binomial",
+                               "a binomial tree: every round doubles the ranks that have the array",
+                               {CollectiveKind::kBroadcast, kMessageBackends, kMessageBackends, steps_of,
+                                step_of, time_of, sent_by});
 
 }  // namespace
 }  // namespace stepcast::binomial_collective

@@ -93,38 +93,26 @@ Seconds shift_time(const CollectiveCall& call, const LinkCost& link) {
 }
 Bytes shift_sent(const CollectiveCall& call, int /*rank*/) { return one_step(call, 0) * call.message; }
 
-const Registration<Algorithm> kGather{algorithms(),
-                                      {"gather/direct",
-                                       "every rank sends its part straight to root",
-                                       {CollectiveKind::kGather, kEveryBackend, kEveryBackend, steps_of_root,
-                                        gather_step, at_once_time, gather_sent, copied_by_root}}};
+const AlgorithmEntry kGather("gather/direct", "every rank sends its part straight to root",
+                             {CollectiveKind::kGather, kEveryBackend, kEveryBackend, steps_of_root,
+                              gather_step, at_once_time, gather_sent, copied_by_root});
 
-const Registration<Algorithm> kScatter{
-    algorithms(),
-    {"scatter/direct",
-     "root sends every rank its part",
-     {CollectiveKind::kScatter, kEveryBackend, kEveryBackend, steps_of_root, scatter_step, at_once_time,
-      scatter_sent, copied_by_root}}};
+const AlgorithmEntry kScatter("scatter/direct", "root sends every rank its part",
+                              {CollectiveKind::kScatter, kEveryBackend, kEveryBackend, steps_of_root,
+                               scatter_step, at_once_time, scatter_sent, copied_by_root});
 
-const Registration<Algorithm> kAllToAll{
-    algorithms(),
-    {"all_to_all/direct",
-     "every rank sends every other its block, all at once",
-     {CollectiveKind::kAllToAll, kEveryBackend, kEveryBackend, other_ranks, all_to_all_step, at_once_time,
-      all_but_own, own_shard}}};
+const AlgorithmEntry kAllToAll("all_to_all/direct", "every rank sends every other its block, all at once",
+                               {CollectiveKind::kAllToAll, kEveryBackend, kEveryBackend, other_ranks,
+                                all_to_all_step, at_once_time, all_but_own, own_shard});
 
-const Registration<Algorithm> kShift{
-    algorithms(),
-    {"shift/direct",
-     "every rank sends its successor its array",
-     {CollectiveKind::kShift, kEveryBackend, kEveryBackend, one_step, shift_step, shift_time, shift_sent}}};
+const AlgorithmEntry kShift("shift/direct", "every rank sends its successor its array",
+                            {CollectiveKind::kShift, kEveryBackend, kEveryBackend, one_step, shift_step,
+                             shift_time, shift_sent});
 
-const Registration<Algorithm> kPairwise{
-    algorithms(),
-    {"all_to_all/pairwise",
-     "one block out and one in per step, with a rank one further each time",
-     {CollectiveKind::kAllToAll, kMessageBackends, kOnRequest, other_ranks, pairwise_step, pairwise_time,
-      all_but_own, own_shard}}};
+const AlgorithmEntry kPairwise("all_to_all/pairwise",
+                               "one block out and one in per step, with a rank one further each time",
+                               {CollectiveKind::kAllToAll, kMessageBackends, kOnRequest, other_ranks,
+                                pairwise_step, pairwise_time, all_but_own, own_shard});
 
 }  // namespace
 }  // namespace stepcast::direct_collective

@@ -200,12 +200,11 @@ Bytes sent_by(const CollectiveCall& call, int rank) {
   return call.message / 2.0 * static_cast<double>(edges);
 }
 
-const Registration<Algorithm> kDoubleBinaryTree{
-    algorithms(),
-    {"all_reduce/double_binary_tree",
-     "two binary trees, each up and down with half of the array in chunks of 128 KiB",
-     {CollectiveKind::kAllReduce, kEveryBackend, kOnRequest, steps_of, step_of, time_of, sent_by, nullptr,
-      NcclAlgorithm::kTree}}};
+const AlgorithmEntry kDoubleBinaryTree(
+    "all_reduce/double_binary_tree",
+    "two binary trees, each up and down with half of the array in chunks of 128 KiB",
+    {CollectiveKind::kAllReduce, kEveryBackend, kOnRequest, steps_of, step_of, time_of, sent_by, nullptr,
+     NcclAlgorithm::kTree});
 
 }  // namespace
 

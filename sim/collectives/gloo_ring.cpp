@@ -93,11 +93,10 @@ Bytes sent_by(const CollectiveCall& call, int rank) {
   return 2.0 * call.message - segments.block(rank + 1) - segments.block(rank + 2);
 }
 
-const Registration<Algorithm> kGlooRing{algorithms(),
-                                        {"all_reduce/gloo_ring",
-                                         "a ring as Gloo does it: segments of at most 1 MiB, two in flight",
-                                         {CollectiveKind::kAllReduce, kMessageBackends, kGloo, steps_of,
-                                          step_of, time_of, sent_by, nullptr, std::nullopt, true}}};
+const AlgorithmEntry kGlooRing("all_reduce/gloo_ring",
+                               "a ring as Gloo does it: segments of at most 1 MiB, two in flight",
+                               {CollectiveKind::kAllReduce, kMessageBackends, kGloo, steps_of, step_of,
+                                time_of, sent_by, nullptr, std::nullopt, true});
 
 }  // namespace
 }  // namespace stepcast::gloo_ring_collective

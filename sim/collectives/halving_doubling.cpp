@@ -89,11 +89,10 @@ Bytes sent_by(const CollectiveCall& call, int rank) {
   return call.message * (2.0 * (p - 1.0) / p + (folded.takes(rank) ? 1.0 : 0.0));
 }
 
-const Registration<Algorithm> kHalvingDoubling{
-    algorithms(),
-    {"all_reduce/halving_doubling",
-     "recursive halving, then doubling: few messages; others than 2^k ranks fold in",
-     {CollectiveKind::kAllReduce, kMessageBackends, kOnRequest, steps_of, step_of, time_of, sent_by}}};
+const AlgorithmEntry kHalvingDoubling(
+    "all_reduce/halving_doubling",
+    "recursive halving, then doubling: few messages; others than 2^k ranks fold in",
+    {CollectiveKind::kAllReduce, kMessageBackends, kOnRequest, steps_of, step_of, time_of, sent_by});
 
 }  // namespace
 }  // namespace stepcast::halving_doubling_collective

@@ -186,8 +186,7 @@ struct GraphOfGroup {
     std::unordered_map<int, double> used;
     const double speed = graph.bandwidth.count() * graph.channels;
     for (const NcclRing& ring : graph.rings) {
-      for (std::size_t i = 0; i < ring.order.size(); ++i) {
-        const int from = ring.order[i];
+      for (const auto [i, from] : enumerated(ring.order)) {
         const int to = ring.order[(i + 1) % ring.order.size()];
         const NcclPair& edge = pair(from, to);
         if (edge.hardware == NcclHardware::kNetwork) {

@@ -94,27 +94,23 @@ Seconds all_to_all_time(const CollectiveCall& call, const LinkCost& link) {
   return (call.ranks - 1) * link.latency + all_to_all_sent(call, 0) / link.bandwidth;
 }
 
-const Registration<Algorithm> kAllReduceRing{
-    algorithms(),
-    {"all_reduce/ring", "reduce-scatter and all-gather around a ring, S/n per step", all_reduce()}};
+const AlgorithmEntry kAllReduceRing("all_reduce/ring",
+                                    "reduce-scatter and all-gather around a ring, S/n per step",
+                                    all_reduce());
 
-const Registration<Algorithm> kReduceScatterRing{
-    algorithms(),
-    {"reduce_scatter/ring", "partial sums travel around a ring, S/n per step",
-     algorithm_of({.kind = CollectiveKind::kReduceScatter, .reducing = 1, .first = 1})}};
+const AlgorithmEntry kReduceScatterRing(
+    "reduce_scatter/ring", "partial sums travel around a ring, S/n per step",
+    algorithm_of({.kind = CollectiveKind::kReduceScatter, .reducing = 1, .first = 1}));
 
 /// Source: gloo/allgather.cc.
-const Registration<Algorithm> kAllGatherRing{
-    algorithms(),
-    {"all_gather/ring", "every part travels around a ring, in two halves",
-     algorithm_of({.kind = CollectiveKind::kAllGather, .parts = 2})}};
+const AlgorithmEntry kAllGatherRing("all_gather/ring", "every part travels around a ring, in two halves",
+                                    algorithm_of({.kind = CollectiveKind::kAllGather, .parts = 2}));
 
-const Registration<Algorithm> kAllToAllRing{
-    algorithms(),
-    {"all_to_all/ring",
-     "blocks are passed from neighbour to neighbour until they arrive",
-     {CollectiveKind::kAllToAll, kMessageBackends, kOnRequest, one_round, all_to_all_step, all_to_all_time,
-      all_to_all_sent, own_shard, std::nullopt, true}}};
+const AlgorithmEntry kAllToAllRing("all_to_all/ring",
+                                   "blocks are passed from neighbour to neighbour until they arrive",
+                                   {CollectiveKind::kAllToAll, kMessageBackends, kOnRequest, one_round,
+                                    all_to_all_step, all_to_all_time, all_to_all_sent, own_shard,
+                                    std::nullopt, true});
 
 }  // namespace
 }  // namespace stepcast::rings_collective

@@ -34,12 +34,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return schedule;
 }
 
-const Registration<Strategy> kAllReduce{
-    strategies(),
-    {.name = "all_reduce",
-     .description = "one blocking all-reduce per tensor after the backward",
-     .value = {build},
-     .order = 20}};
+const Registration<Strategy> kAllReduce(strategies(), "all_reduce",
+                                        "one blocking all-reduce per tensor after the backward", {build}, 20);
 
 }  // namespace
 }  // namespace stepcast::all_reduce_strategy

@@ -106,12 +106,9 @@ Schedule build(const Model& /*model*/, const TrainingConfig& config, StrategyOpt
   return schedule;
 }
 
-const Registration<Strategy> kBroadcast{
-    strategies(),
-    {.name = "broadcast",
-     .description = "no training: one process copies a buffer of the host to all devices",
-     .value = {.build = build, .trains = false},
-     .order = 90}};
+const Registration<Strategy> kBroadcast(strategies(), "broadcast",
+                                        "no training: one process copies a buffer of the host to all devices",
+                                        {.build = build, .trains = false}, 90);
 
 }  // namespace
 }  // namespace stepcast::broadcast_strategy

@@ -85,12 +85,9 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return schedule;
 }
 
-const Registration<Strategy> kDdp{
-    strategies(),
-    {.name = "ddp",
-     .description = "PyTorch's DistributedDataParallel: buckets reduced while the backward goes on",
-     .value = {build},
-     .order = 30}};
+const Registration<Strategy> kDdp(
+    strategies(), "ddp", "PyTorch's DistributedDataParallel: buckets reduced while the backward goes on",
+    {build}, 30);
 
 }  // namespace
 }  // namespace stepcast::ddp_strategy

@@ -125,15 +125,13 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return schedule;
 }
 
-const Registration<Strategy> kFsdp{
-    strategies(),
-    {.name = "fsdp",
-     .description =
-         "PyTorch's FSDP: parameters, gradients and optimizer state in shards, gathered unit by unit",
-     .value = {.build = build,
-               .dimensions = {"data", "shard", "context", "tensor", "expert", "expert_tensor"},
-               .open = {"shard"}},
-     .order = 40}};
+const Registration<Strategy> kFsdp(
+    strategies(), "fsdp",
+    "PyTorch's FSDP: parameters, gradients and optimizer state in shards, gathered unit by unit",
+    {.build = build,
+     .dimensions = {"data", "shard", "context", "tensor", "expert", "expert_tensor"},
+     .open = {"shard"}},
+    40);
 
 }  // namespace
 }  // namespace stepcast::fsdp_strategy

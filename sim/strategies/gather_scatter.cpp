@@ -56,12 +56,9 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return schedule;
 }
 
-const Registration<Strategy> kGatherScatter{
-    strategies(),
-    {.name = "gather_scatter",
-     .description = "rank 0 gathers each tensor's gradients, averages and scatters them back",
-     .value = {build},
-     .order = 10}};
+const Registration<Strategy> kGatherScatter(
+    strategies(), "gather_scatter", "rank 0 gathers each tensor's gradients, averages and scatters them back",
+    {build}, 10);
 
 }  // namespace
 }  // namespace stepcast::gather_scatter_strategy

@@ -17,12 +17,9 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return schedule;
 }
 
-const Registration<Strategy> kSingle{
-    strategies(),
-    {.name = "single",
-     .description = "one rank, no communication",
-     .value = {.build = build, .dimensions = {"tensor", "expert", "expert_tensor"}},
-     .order = 0}};
+const Registration<Strategy> kSingle(strategies(), "single", "one rank, no communication",
+                                     {.build = build, .dimensions = {"tensor", "expert", "expert_tensor"}},
+                                     0);
 
 }  // namespace
 }  // namespace stepcast::single_strategy
