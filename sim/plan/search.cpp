@@ -1,7 +1,6 @@
 #include "sim/plan/search.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -9,8 +8,10 @@
 #include <queue>
 #include <set>
 
+#include "core/clocks.hpp"
 #include "core/error.hpp"
 #include "core/processes.hpp"
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
@@ -18,11 +19,6 @@ namespace {
 
 constexpr std::size_t kAtOnce = 8;  ///< plans that are replayed before the threshold is updated
 constexpr char kReplayed = 'a', kFailed = 'r';
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Numbers as bytes that another process can return.
 std::string packed(const std::vector<double>& numbers) {
@@ -62,18 +58,18 @@ struct PlanSearch {
   [[nodiscard]] double score_of(const PlanRecord& record) const {
     return score(models, record.plan, record.forecast.value().step_s);
   }
-  /// \pre both plans fit
-  [[nodiscard]] auto order() const {
-    return [this](const PlanRecord& a, const PlanRecord& b) { return score_of(a) < score_of(b); };
+  /// Scores of plans that fit.
+  [[nodiscard]] auto scores() const {
+    return [this](const PlanRecord& record) { return score_of(record); };
   }
 
   /// Collects all plans that do not replace others, with their time bounds.
   void gather() {
-    const Clock::time_point start = Clock::now();
+    const double start_s = wall_clock_s();
     enumerate_plans(models, [this](const Plan& plan) { waiting.push_back({.plan = plan}); });
     outcome.counts.enumerated = waiting.size();
     bound_all();
-    outcome.bounds_s += seconds_since(start);
+    outcome.bounds_s += wall_clock_s() - start_s;
   }
 
   /// In several processes if there are many plans.
@@ -130,20 +126,20 @@ struct PlanSearch {
   }
 
   void add_smaller(const Plan& plan) {
-    const Clock::time_point start = Clock::now();
+    const double start_s = wall_clock_s();
     for (Plan& smaller : smaller_plans(models, plan)) {
       waiting.push_back({.plan = std::move(smaller)});
       waiting.back().bound.step_s = bounds.step_s(waiting.back().plan);
       push(waiting.size() - 1, false);
       ++outcome.counts.enumerated;
     }
-    outcome.bounds_s += seconds_since(start);
+    outcome.bounds_s += wall_clock_s() - start_s;
   }
 
   void tighten(PlanRecord& record) {
-    const Clock::time_point start = Clock::now();
+    const double start_s = wall_clock_s();
     record.bound.step_s = bounds.ordered_step_s(record.plan, record.bound.step_s);
-    outcome.bounds_s += seconds_since(start);
+    outcome.bounds_s += wall_clock_s() - start_s;
   }
 
   bool may_be_best(const PlanRecord& record) {
@@ -159,7 +155,7 @@ struct PlanSearch {
     const double all = static_cast<double>(outcome.counts.replayed), soon = static_cast<double>(due),
                  most = static_cast<double>(request.most_replays);
     const double operations = outcome.counts.operations * (all > 0.0 ? 1.0 + soon / all : 1.0);
-    const bool late = !best.empty() && seconds_since(search_start) > request.time_limit_s;
+    const bool late = !best.empty() && wall_clock_s() - search_start_s > request.time_limit_s;
     if (!late && all + soon < most && operations < kReplayOperations * most) return true;
     outcome.timed_out = outcome.timed_out || late;
     outcome.open_score = std::min(outcome.open_score.value_or(bound_of(record)), bound_of(record));
@@ -193,12 +189,12 @@ struct PlanSearch {
   /// In child processes if the latest replays were long enough to pay for starting them.
   void replay_all(const std::vector<PlanRecord*>& records) {
     constexpr double kWorthProcess = 0.03;
-    const Clock::time_point start = Clock::now();
+    const double start_s = wall_clock_s();
     const int jobs = each_s > kWorthProcess ? default_jobs() : 1;
     const std::vector<std::string> answers =
         parallel_map(records.size(), jobs, [&](std::size_t i) { return answer(*records[i]); });
     for (std::size_t i = 0; i < records.size(); ++i) take(*records[i], answers[i]);
-    const double seconds = seconds_since(start);
+    const double seconds = wall_clock_s() - start_s;
     if (!records.empty()) each_s = seconds / static_cast<double>(records.size());
     outcome.replays_s += seconds;
   }
@@ -290,10 +286,8 @@ struct PlanSearch {
 
   /// Copies of the best plans that fit, best first.
   [[nodiscard]] std::vector<PlanRecord> ranked() const {
-    std::vector<PlanRecord> all;
-    std::ranges::copy_if(outcome.plans, std::back_inserter(all),
-                         [](const PlanRecord& record) { return record.fits; });
-    std::ranges::stable_sort(all, order());
+    std::vector<PlanRecord> all = filtered(outcome.plans, &PlanRecord::fits);
+    std::ranges::stable_sort(all, {}, scores());
     if (all.size() > request.best) all.resize(request.best);
     return all;
   }
@@ -302,7 +296,7 @@ struct PlanSearch {
   void sort_plans() {
     const auto others = std::ranges::stable_partition(outcome.plans, &PlanRecord::fits);
     outcome.ranked = static_cast<std::size_t>(others.begin() - outcome.plans.begin());
-    std::stable_sort(outcome.plans.begin(), others.begin(), order());
+    std::ranges::stable_sort(outcome.plans.begin(), others.begin(), {}, scores());
   }
 
   struct Entry {
@@ -312,7 +306,7 @@ struct PlanSearch {
     auto operator<=>(const Entry&) const = default;
   };
 
-  const Clock::time_point search_start = Clock::now();
+  const double search_start_s = wall_clock_s();
   PlanOutcome outcome{};             ///< with the plans that are no longer in waiting
   std::deque<PlanRecord> waiting{};  ///< whose places stay when others are added
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue{};  ///< the least bound is on top
