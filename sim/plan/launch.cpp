@@ -5,6 +5,7 @@
 
 #include "core/expression.hpp"
 #include "core/file.hpp"
+#include "core/ranges.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "sim/plan/launch_reader.hpp"
@@ -85,8 +86,7 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   set("bucket-mib", static_cast<int>(bucket / kMebi));
   values.set("whole-rounds", plan.number("micro-batches") % plan.number("pipeline") == 0 ? "yes" : "no");
   for (const char* flag : {"ring", "ulysses", "muon", "gather_kv_again"}) {
-    const auto given = model.settings.find(flag);
-    const bool is_set = plan.text(flag) == "1" || (given != model.settings.end() && given->second != 0);
+    const bool is_set = plan.text(flag) == "1" || value_or(model.settings, flag, 0) != 0;
     values.set(flag, is_set ? "yes" : "no");
   }
   values.set("frozen", std::ranges::any_of(model.parameters, &Parameter::frozen) ? "yes" : "no");
@@ -156,8 +156,7 @@ std::vector<std::string> launcher_names() {
 
 Launcher::Launcher(const std::string& name, PlanModels& models) : name_(name) {
   const std::vector<std::string> known = launcher_names();
-  if (std::ranges::find(known, name) == known.end())
-    throw UsageError("--only: " + unknown_name("program", name, known));
+  if (!contains(known, name)) throw UsageError("--only: " + unknown_name("program", name, known));
   const YamlNode file = YamlNode::load(find_resource("launchers", name, ".yaml").string());
   file.allow_only({"name", "file", "lines", "missing", "cannot", "read"});
   program_ = file.at("name").text();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ranges>
 
+#include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 
@@ -14,7 +15,7 @@ using Values = std::vector<std::string>;
 const Values kDoesNotApply{""};
 
 void add_new(Values& all, const std::string& value) {
-  if (std::ranges::find(all, value) == all.end()) all.push_back(value);
+  if (!contains(all, value)) all.push_back(value);
 }
 
 int block_count(const Model& model) { return static_cast<int>(blocks_of(model).size()); }
@@ -28,9 +29,7 @@ int ranks_left(const Plan& plan) {
 
 /// Valid values of a strategy's option.
 Values choices_of(const std::string& strategy, const std::string& name) {
-  for (const StrategyOption& option : options_of(strategy))
-    if (option.name == name) return option.choices;
-  return kDoesNotApply;
+  return named(options_of(strategy), &StrategyOption::name, "option", name).choices;
 }
 
 /// Leaves out values that do not apply, so that equal plans have equal values.
@@ -363,9 +362,8 @@ const std::vector<PlanDimension>& plan_dimensions() {
 }
 
 const PlanDimension* find_dimension(const std::string& name) {
-  for (const PlanDimension& dimension : plan_dimensions())
-    if (dimension.name == name) return &dimension;
-  return nullptr;
+  const auto found = std::ranges::find(plan_dimensions(), name, &PlanDimension::name);
+  return found == plan_dimensions().end() ? nullptr : &*found;
 }
 
 void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>& visit) {
@@ -378,7 +376,7 @@ std::vector<Plan> smaller_plans(PlanModels& models, const Plan& plan) {
   for (const PlanDimension* dimension :
        dimensions_with(models, &PlanDimension::smaller_values) | std::views::reverse) {
     const Values values = dimension->smaller_values(models, plan);
-    if (std::ranges::find(values, plan.text(dimension->name)) != values.end()) break;
+    if (contains(values, plan.text(dimension->name))) break;
     for (const std::string& value : values) plans.push_back(changed(models, plan, *dimension, value));
   }
   return plans;

@@ -41,11 +41,8 @@ std::string fitting_clusters(const std::string& device, bool any_device = false)
 Cluster one_host(int cores, const std::string& whose) {
   Cluster cluster;
   cluster.name = "host";
-  cluster.specification = whose + " with " + std::to_string(cores) + (cores == 1 ? " core" : " cores");
-  Host host;
-  host.name = cluster.name;
-  host.cores = cores;
-  cluster.add_host(std::move(host));
+  cluster.specification = whose + " with " + counted(cores, "core");
+  cluster.add_host({.name = cluster.name, .cores = cores});
   return cluster;
 }
 
