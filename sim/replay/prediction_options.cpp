@@ -20,10 +20,27 @@ using Request = PredictionRequest;
 using Given = GivenOption;
 using Text = std::string;
 
-/// True for `truth`. \throws UsageError for a value that is neither
-bool either(const Given& given, const Text& otherwise, const Text& truth) {
-  require_one_of(given.name, given.text, {otherwise, truth});
-  return given.text == truth;
+// Readers of values. \throws UsageError, InputError for a value that is not valid
+
+Text text(const Given& given) { return given.text; }
+
+auto whole_number(int least, int most = kMostWhole) {
+  return [=](const Given& given) { return stepcast::whole_number(given.name, given.text, least, most); };
+}
+
+/// True for `truth`.
+auto either(const char* otherwise, const char* truth) {
+  return [=](const Given& given) {
+    require_one_of(given.name, given.text, {otherwise, truth});
+    return given.text == truth;
+  };
+}
+
+/// A value of an enumeration's table.
+auto named_value(const auto& table) {
+  return [&table](const Given& given) {
+    return parsed_option("", [&] { return value_of(table, given.name.c_str(), given.text); });
+  };
 }
 
 unsigned seed_of(const Given& given) {
@@ -35,11 +52,6 @@ BytesPerSecond rate(const Given& given) {
   const BytesPerSecond parsed = parse_bytes_per_second(given.text, "--" + given.name);
   if (parsed <= BytesPerSecond(0)) throw UsageError("--{} must be above 0 B/s", given.name);
   return parsed;
-}
-
-/// The value of an enumeration's table. \throws UsageError
-auto named_value(const auto& table, const Given& given) {
-  return parsed_option("", [&] { return value_of(table, given.name.c_str(), given.text); });
 }
 
 /// Makes the device of --device-file known. --device, which may have settings, is that device also for
@@ -55,40 +67,36 @@ OptionTexts with_device(OptionTexts options) {
   return options;
 }
 
-/// Stores a text in a member of the request's part.
-auto stores(Text CostRequest::*member) {
-  return [member](Request& r, const Given& g) { r.costs.*member = g.text; };
+/// Stores the option, as `read` understands it, in the member of the request that `path` leads to:
+/// `r.*part.*member`.
+auto stores(auto read, auto... path) {
+  return [=](Request& r, const Given& g) { (r.*....*path) = read(g); };
 }
-auto stores(Text EnvironmentRequest::*member) {
-  return [member](Request& r, const Given& g) { r.environment.*member = g.text; };
-}
-/// Stores a whole number of at least `least`.
-auto stores(int ReplayRequest::*member, int least) {
-  return [=](Request& r, const Given& g) { r.replay.*member = whole_number(g.name, g.text, least); };
-}
+
+/// The same in a member of the costs, the environment or the replay.
+auto costs(auto read, auto member) { return stores(read, &Request::costs, member); }
+auto place(auto read, auto... path) { return stores(read, &Request::environment, path...); }
+auto replay(auto read, auto member) { return stores(read, &Request::replay, member); }
 
 /// Options of what computes.
 std::vector<PredictionOption> cost_options() {
   using enum OptionUse;
   return {
-      {"strategy", kTraining, [](Request& r, const Given& g) { r.strategy = g.text; }},
+      {"strategy", kTraining, stores(text, &Request::strategy)},
       {"micro-batches", kTraining},
       {"recompute", kTraining},
       {"offload", kTraining},
-      {"model", kRun, stores(&CostRequest::model)},
-      {"trace", kForecast, stores(&CostRequest::trace)},
+      {"model", kRun, costs(text, &CostRequest::model)},
+      {"trace", kForecast, costs(text, &CostRequest::trace)},
       {"like", kForecast},
-      {"device", kForecast, stores(&CostRequest::device)},
+      {"device", kForecast, costs(text, &CostRequest::device)},
       {"device-file", kForecast},
-      {"documents", kForecast,
-       [](Request& r, const Given& g) { r.costs.documents = whole_number(g.name, g.text, 0); }},
+      {"documents", kForecast, costs(whole_number(0), &CostRequest::documents)},
       {"phase-times", kForecast,
        [](Request& r, const Given& g) { r.costs.phases = parse_phase_times(g.text); }},
-      {"gradients", kForecast,
-       [](Request& r, const Given& g) { r.gradients_freed = either(g, "kept", "freed"); }},
-      {"host-waits", kForecast,
-       [](Request& r, const Given& g) { r.replay.host_waits = named_value(kHostWaits, g); }},
-      {"trace-device", kForecast, stores(&CostRequest::trace_device)},
+      {"gradients", kForecast, stores(either("kept", "freed"), &Request::gradients_freed)},
+      {"host-waits", kForecast, replay(named_value(kHostWaits), &ReplayRequest::host_waits)},
+      {"trace-device", kForecast, costs(text, &CostRequest::trace_device)},
       {"precision", kForecast,
        [](Request& r, const Given& g) { r.costs.precision = Precision::parse(g.text); }},
   };
@@ -107,15 +115,13 @@ std::vector<PredictionOption> kernel_options() {
 std::vector<PredictionOption> environment_options() {
   using enum OptionUse;
   return {
-      {"calibration", kForecast, stores(&EnvironmentRequest::calibration)},
-      {"backend", kRun, stores(&EnvironmentRequest::backend)},
-      {"algorithm", kRun, stores(&EnvironmentRequest::algorithms)},
-      {"cluster", kForecast, stores(&EnvironmentRequest::cluster)},
-      {"world-size", kForecast,
-       [](Request& r, const Given& g) { r.training.world_size = whole_number(g.name, g.text, 1); }},
-      {"batch", kRun, [](Request& r, const Given& g) { r.costs.batch = whole_number(g.name, g.text, 1); }},
-      {"threads", kRun,
-       [](Request& r, const Given& g) { r.costs.threads = whole_number(g.name, g.text, 1, kMostThreads); }},
+      {"calibration", kForecast, place(text, &EnvironmentRequest::calibration)},
+      {"backend", kRun, place(text, &EnvironmentRequest::backend)},
+      {"algorithm", kRun, place(text, &EnvironmentRequest::algorithms)},
+      {"cluster", kForecast, place(text, &EnvironmentRequest::cluster)},
+      {"world-size", kForecast, stores(whole_number(1), &Request::training, &TrainingConfig::world_size)},
+      {"batch", kRun, costs(whole_number(1), &CostRequest::batch)},
+      {"threads", kRun, costs(whole_number(1, kMostThreads), &CostRequest::threads)},
   };
 }
 
@@ -123,25 +129,21 @@ std::vector<PredictionOption> environment_options() {
 std::vector<PredictionOption> replay_options() {
   using enum OptionUse;
   return {
-      {"steps", kForecast, stores(&ReplayRequest::steps, 1)},
-      {"warmup", kForecast, stores(&ReplayRequest::warmup_steps, 0)},
-      {"compute", kRun,
-       [](Request& r, const Given& g) { r.replay.compute_waits = either(g, "real", "replayed"); }},
-      {"replicas", kForecast, stores(&ReplayRequest::replicas, 1)},
-      {"seed", kRun, [](Request& r, const Given& g) { r.replay.seed = seed_of(g); }},
-      {"resample", kForecast, [](Request& r, const Given& g) { r.replay.resample = either(g, "no", "yes"); }},
-      {"fidelity", kForecast,
-       [](Request& r, const Given& g) { r.environment.fidelity = named_value(kFidelities, g); }},
+      {"steps", kForecast, replay(whole_number(1), &ReplayRequest::steps)},
+      {"warmup", kForecast, replay(whole_number(0), &ReplayRequest::warmup_steps)},
+      {"compute", kRun, replay(either("real", "replayed"), &ReplayRequest::compute_waits)},
+      {"replicas", kForecast, replay(whole_number(1), &ReplayRequest::replicas)},
+      {"seed", kRun, replay(seed_of, &ReplayRequest::seed)},
+      {"resample", kForecast, replay(either("no", "yes"), &ReplayRequest::resample)},
+      {"fidelity", kForecast, place(named_value(kFidelities), &EnvironmentRequest::fidelity)},
       {"exact", kForecast,
        [](Request& r, const Given& /*yes*/) { r.environment.exact = r.environment.simgrid = true; }, true},
       {"scale", kForecast, [](Request& r, const Given& g) { r.scale = parse_scales(g.text); }},
       {"extrapolate", kForecast, [](Request& r, const Given& /*yes*/) { r.costs.extrapolate = true; }, true},
-      {"pageable-rate", kForecast,
-       [](Request& r, const Given& g) { r.environment.copies.pageable = rate(g); }},
-      {"pcie-rate", kForecast, [](Request& r, const Given& g) { r.environment.pcie = rate(g); }},
-      {"nvlink-rate", kForecast, [](Request& r, const Given& g) { r.environment.nvlink = rate(g); }},
-      {"host-memory-rate", kForecast,
-       [](Request& r, const Given& g) { r.environment.copies.host_memory = rate(g); }},
+      {"pageable-rate", kForecast, place(rate, &EnvironmentRequest::copies, &CopyCosts::pageable)},
+      {"pcie-rate", kForecast, place(rate, &EnvironmentRequest::pcie)},
+      {"nvlink-rate", kForecast, place(rate, &EnvironmentRequest::nvlink)},
+      {"host-memory-rate", kForecast, place(rate, &EnvironmentRequest::copies, &CopyCosts::host_memory)},
       {"copy-launch", kForecast,
        [](Request& r, const Given& g) {
          r.environment.copies.launch = parse_seconds(g.text, "--copy-launch");
@@ -195,7 +197,7 @@ PredictionRequest prediction_request(const OptionTexts& asked) {
   if (given.contains("host-memory-rate") && request.training.offload.optimizer == 0.0)
     throw UsageError("--host-memory-rate has no effect without --offload optimizer or parameters");
   const bool offloads = request.training.offload != Offload{};
-  const bool scales = std::ranges::count(request.scale, "pageable", &ResourceScale::resource) > 0;
+  const bool scales = contains(request.scale, "pageable", &ResourceScale::resource);
   for (const auto& [name, is_given] : {std::pair{"pageable-rate", given.contains("pageable-rate")},
                                        {"scale pageable", scales},
                                        {"copy-launch", given.contains("copy-launch") && !offloads}})
@@ -204,8 +206,7 @@ PredictionRequest prediction_request(const OptionTexts& asked) {
                        request.strategy);
   const std::vector<std::string> known = transformed(prediction_options(), &PredictionOption::name);
   for (const auto& [name, value] : options)
-    if (!request.training.options.contains(name) && name != kMeshOption &&
-        std::ranges::find(known, name) == known.end())
+    if (!request.training.options.contains(name) && name != kMeshOption && !contains(known, name))
       throw UsageError(unknown_choice("option", name, known));
   return request;
 }
