@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "records/result.hpp"
@@ -21,7 +22,7 @@ struct PlanForecast {
   std::vector<double> stage_memory_bytes{};  ///< by pipeline stage; one value without a pipeline
   /// Part of the step in which a rank is idle. Extrapolated from few micro-batches, it contains the time of
   /// the launch thread in no operation, which begins after many.
-  [[nodiscard]] double bubble() const;
+  [[nodiscard]] double bubble() const { return std::max(0.0, mean.idle_s / mean.step_s()); }
 };
 
 /// Numbers of a plan's replays, which another process can return. \throws Error as predict()
