@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -126,6 +127,15 @@ auto entries_of(const Node& map) {
 template <class Node>
 auto entries_of(const Node& node, const std::string& key) {
   return node.has(key) ? entries_of(node.at(key)) : std::vector<std::pair<std::string, Node>>{};
+}
+
+/// The first name that an item shares with an earlier one; none if all differ.
+template <class Items>
+std::optional<std::string> repeated_name(const Items& items) {
+  std::unordered_set<std::string_view> seen;
+  for (const auto& item : items)
+    if (!seen.insert(item.name).second) return item.name;
+  return std::nullopt;
 }
 
 /// Items with the same key, in the order in which keys appear.

@@ -3,7 +3,6 @@
 #include <functional>
 #include <iterator>
 #include <ranges>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -428,10 +427,7 @@ std::string complete(Model& model) {
     head.saved.size -= head.output_size - chunk;
     head.output_size = chunk;
   }
-  std::set<std::string> names;
-  for (const Parameter& parameter : model.parameters)
-    if (!names.insert(parameter.name).second) return parameter.name;
-  return "";
+  return repeated_name(model.parameters).value_or("");
 }
 
 }  // namespace stepcast

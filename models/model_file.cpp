@@ -27,10 +27,8 @@ YamlNode base_of(const YamlNode& own) {
 /// Checks that a model's ends fit its input and loss.
 void check_ends(const Model& model, const YamlNode& node) {
   if (model.segments.empty()) node.fail("a model has at least one segment");
-  std::vector<std::string> names = transformed(model.segments, &Segment::name);
-  std::ranges::sort(names);
-  const auto twice = std::ranges::adjacent_find(names);
-  if (twice != names.end()) node.fail("two segments have the name '{}'; `$i` counts repetitions", *twice);
+  if (const auto twice = repeated_name(model.segments))
+    node.fail("two segments have the name '{}'; `$i` counts repetitions", *twice);
   const Shape& output = model.segments.back().output;
   const Loss& loss = model.loss;
   const bool tokens = model.input.kind == "tokens";

@@ -126,14 +126,7 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
 
 /// \param what kind of things, for the message \throws InputError for a repeated name
 void expect_own_names(const YamlNode& node, const std::string& what, const auto& all) {
-  std::vector<std::pair<std::size_t, std::size_t>> hashes;  // with the index
-  hashes.reserve(all.size());
-  for (const auto& one : all) hashes.emplace_back(std::hash<std::string>()(one.name), hashes.size());
-  std::ranges::sort(hashes);
-  for (std::size_t i = 0; i < hashes.size(); ++i)
-    for (std::size_t j = i + 1; j < hashes.size() && hashes[j].first == hashes[i].first; ++j)
-      if (const std::string& name = all[hashes[i].second].name; name == all[hashes[j].second].name)
-        node.fail("two {} have the name '{}'", what, name);
+  if (const auto name = repeated_name(all)) node.fail("two {} have the name '{}'", what, *name);
 }
 
 void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster& cluster) {

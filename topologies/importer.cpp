@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -33,10 +32,8 @@ ImportOptions import_options(const ImportTexts& texts) {
 /// Parts have the file's names, so two could have the same.
 void check_names(const Cluster& cluster, const std::string& file) {
   const auto check = [&](const auto& things, const std::string& what) {
-    std::set<std::string> names;
-    for (const auto& thing : things)
-      if (!names.insert(thing.name).second)
-        fail_at(file, {}, "two {} have the name '{}'; expected different names", what, thing.name);
+    if (const auto name = repeated_name(things))
+      fail_at(file, {}, "two {} have the name '{}'; expected different names", what, *name);
   };
   check(cluster.nodes, "parts");
   check(cluster.links, "links");
