@@ -119,9 +119,7 @@ class BatchBench {
 
   /// Runs forward, loss and backward of a micro-batch.
   void whole_pass(Arrival arrival) {
-    pass_.receive(part_.first(), std::move(arrival.input));
-    for (std::size_t segment = part_.first(); segment < part_.end(); ++segment) pass_.forward(segment);
-    part_.loss(pass_, arrival);
+    part_.forward(pass_, arrival);
     for (std::size_t segment = part_.end(); segment-- > part_.first();) part_.backward(pass_, segment);
   }
 

@@ -64,6 +64,12 @@ class MeasuredPart {
     return result;
   }
 
+  /// Runs the forward of all segments and the loss.
+  void forward(SegmentedPass& pass, Arrival& arrival) const {
+    pass.receive(first(), std::move(arrival.input));
+    for (std::size_t segment = first(); segment < end(); ++segment) pass.forward(segment);
+    loss(pass, arrival);
+  }
   /// Runs the loss. A part without it sends its output to the next stage and receives the gradient.
   torch::Tensor loss(SegmentedPass& pass, Arrival& arrival) const {
     if (has_loss_) return pass.loss(arrival.target);
@@ -111,9 +117,7 @@ inline void observe_halves(TorchModel& model, const MeasuredPart& part, std::int
                            TraceEntry& entry) {
   SegmentedPass pass(model);
   Arrival arrival = part.arrival(step, entry.batch);
-  pass.receive(part.first(), std::move(arrival.input));
-  for (std::size_t segment = part.first(); segment < part.end(); ++segment) pass.forward(segment);
-  part.loss(pass, arrival);
+  part.forward(pass, arrival);
   PeakBytes peak(model.dtypes().device);
   for (std::size_t segment = part.end(); segment-- > part.first();) {
     if (!model.model().segments[segment].passes_gradient()) break;  // no half of its input
