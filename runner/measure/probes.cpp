@@ -1,12 +1,12 @@
 #include "runner/measure/probes.hpp"
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <deque>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <thread>
 #include <tuple>
 
 #include "core/ranges.hpp"
@@ -356,22 +356,14 @@ class Prober {
     constexpr int kMessages = 40;
     constexpr double kLead = 0.1;
     repeat(compute_, within(kLead));
-    std::atomic<bool> done{false};
-    std::exception_ptr error;
-    std::thread communication([&] {
-      try {
-        pass_on(ranks, kMessages);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      done = true;
-    });
+    auto communication = std::async(std::launch::async, [&] { pass_on(ranks, kMessages); });
     int units = 0;
     const Cost all = cost_of(1, thread_cpu_s, [&] {
-      units = repeat(compute_, [&] { return !done.load(std::memory_order_relaxed); });
+      units = repeat(compute_, [&] {
+        return communication.wait_for(std::chrono::seconds{0}) != std::future_status::ready;
+      });
     });
-    communication.join();
-    if (error) std::rethrow_exception(error);
+    communication.get();
     return {all.time_s / units, all.cpu_s / units};
   }
 
