@@ -194,7 +194,7 @@ class RankRun {
     return true;
   }
 
-  // Hooks: rank_hooks.cpp.
+  // Hooks.
   void begin_parent(int index);
   void advance_parent();
   bool run_piece(double until);
@@ -211,7 +211,7 @@ class RankRun {
     return seconds - computed;
   }
 
-  // Asynchronous kernel launch: rank_hooks.cpp.
+  // Asynchronous kernel launch.
   /// The launch thread is busy for `seconds`, at most `ahead` before `now`.
   void spend(double seconds, double now) {
     launches_.busy_until =

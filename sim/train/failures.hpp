@@ -66,18 +66,6 @@ struct FailureSet {
 /// file, line and key
 FailureSet load_failures(const std::string& text);
 
-/// Fits a log of one job's interruptions, `start,end,cause,GPUs` as 2026-03-01T12:00:00 or as 36h since the
-/// start. Rate of a cause, and the interval of a Poisson count n at level q (Garwood, "Fiducial limits for
-/// the Poisson distribution", 1936):
-///
-///     n / T     [chi2(2n; (1 - q)/2), chi2(2n + 2; (1 + q)/2)] / (2 T)
-///
-/// T is the sum over the up-times of their length times GPUs. Outage of a cause: mean of end - start.
-/// Settings `begin` and `end` bound the observation: `log.csv:begin=2026-03-01T00:00:00`; default: the first
-/// start (0 s of a log in times), the last end. A first row without up-time before it counts no event. Cause
-/// `planned` is planned maintenance. \throws InputError that names file and line
-FailureSet failures_of_log(const Specification& log);
-
 /// Lower and upper bound at level 90 % of a rate that follows from a count, over the rate. \pre count > 0
 std::pair<double, double> count_interval(double count);
 
