@@ -116,22 +116,19 @@ bool same_place(const Case& one, const Configuration& other) {
 /// Names devices and clusters of forecasts that differ in nothing else.
 /// \throws InputError if there are runs, which any of them could be of
 void distinguish_places(std::vector<Case>& cases) {
-  const auto names = transformed(cases, [&](const Case& one) {
-    std::string name = one.name;
+  for (Case& one : cases)
     for (const Case& other : cases) {
       if (&other == &one || !one.prediction || !other.prediction ||
           !same_case(one.configuration, other.configuration))
         continue;
-      const Configuration &here = one.prediction->result.configuration,
-                          &there = other.prediction->result.configuration;
       if (!one.launches.empty())
         throw InputError("{} and {}: both predict {}, which was measured; give one of them",
                          one.prediction->path, other.prediction->path, describe(one.configuration));
-      if (name == one.name) name += ", " + (here.device != there.device ? here.device : here.cluster);
+      const Configuration& here = one.prediction->result.configuration;
+      const bool devices = here.device != other.prediction->result.configuration.device;
+      one.name += ", " + (devices ? here.device : here.cluster);
+      break;
     }
-    return name;
-  });
-  for (std::size_t i = 0; i < cases.size(); ++i) cases[i].name = names[i];
 }
 
 /// \throws InputError if a run is of another device than the forecast

@@ -17,7 +17,8 @@ ResultFile load_result_file(const std::string& path);
 bool same_case(const Configuration& a, const Configuration& b);
 
 /// Groups by configuration, in the order of the files, with all errors and trivial predictors. Forecasts of
-/// other devices or clusters are other cases. Cases may lack launches or a prediction; they point into `files`.
+/// other devices or clusters are other cases. Cases may lack launches or a prediction; they point into
+/// `files`.
 /// \throws InputError if two predictions describe the same case, or a run is of another device than its
 /// prediction (both files are named)
 std::vector<Case> group_cases(const std::vector<ResultFile>& files);

@@ -47,7 +47,7 @@ double after_collectives_s(const PlanView& view, std::size_t segment) {
 }
 
 /// Bytes that passes over the gradients of a unit move: the division before each reduction, with a conversion
-/// to its dtype, and the sum of each shard but the first. \param copied as with FSDP2, whose collectives divide
+/// to its dtype, and the sum of each shard but the first. \param copied by FSDP2, whose collectives divide
 Bytes passed_gradients(const FsdpUnit& unit, double reductions, bool copied) {
   if (unit.alone()) return {};
   if (copied) return 5.0 * (reductions - 1.0) * unit.gradient_shard();
@@ -328,7 +328,7 @@ double PlanBounds::pipelined_s(const PlanView& view) {
   const auto& chunks = view.chunks;
   const auto count = static_cast<std::size_t>(view.shape.ranks);
   const int parts = view.shape.micro_batches;
-  // Forwards, backwards and messages of the ranks before. Not counted: their forwards before this rank ends its
+  // Forwards, backwards and messages of the ranks before. Their forwards do not count before this rank's
   // updates, beside which the next step may begin.
   double around = 0.0;
   double longest = 0.0;  // to the end of the first rank's last backward

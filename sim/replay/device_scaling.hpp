@@ -87,8 +87,8 @@ const DeviceModel& traced_device(const Trace& trace, const std::string& path, co
 TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,
                  const DeviceModel& traced, const DeviceModel& device);
 
-/// \throws InputError if places of the cluster are devices of another kind, or GPUs are more than hosts without
-/// devices
+/// \throws InputError if places of the cluster are devices of another kind, or if there are more GPUs than
+/// hosts without devices
 void check_places(const Cluster& cluster, const DeviceModel& device, int ranks);
 
 /// Note that a trace was measured on another device than the cluster has; "" if it was not.

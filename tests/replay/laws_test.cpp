@@ -104,7 +104,7 @@ TEST_CASE("a token is sent once to each rank that has some of its experts", "[re
                      {"dispatch", dispatch}})
         .bytes_sent_per_rank;
   };
-  // 4,096 tokens in 16 bit, in two blocks, to the experts and back, twice; 3/4 of the copies go to other ranks.
+  // 4,096 tokens in 16 bit, in two blocks, to the experts and back, twice; 3/4 of the copies go elsewhere.
   const double all = 4096.0 * 4.0 * 1024.0 * 2.0 * 2.0 * 4.0 * 0.75;
   const double once = 4.0 * (1.0 - std::pow(0.75, 4.0)) / 4.0;  // 2.73 of four ranks instead of four copies
   CHECK(sent("alltoall") - sent("flex8") == Approx((1.0 - once) * all).epsilon(0.01));
@@ -118,8 +118,8 @@ TEST_CASE("PyTorch sends gradients of keys and values in fp32", "[models]") {
                      {"batch", "1"}})
         .bytes_sent_per_rank;
   };
-  // Per block 2 x 2,048 positions x 2,048 features in 16 bit, of which a rank sends 7/8: gathered once more, and
-  // the sum in fp32.
+  // Per block 2 x 2,048 positions x 2,048 features in 16 bit, of which a rank sends 7/8: gathered once more,
+  // and the sum in fp32.
   const double each = 7.0 / 8.0 * 2.0 * 2048.0 * 2048.0 * 2.0;
   CHECK(sent("1") - sent("0") == Approx(4.0 * 2.0 * each).epsilon(1e-6));
 }
