@@ -56,7 +56,8 @@ void dispatch_flexibly(int domain, Model& model) {
     throw InputError("--dispatch flex{}: '{}' has no experts; leave it out", domain, model.specification);
   if (std::ranges::none_of(model.collectives, &LayerCollective::dispatches))
     throw InputError("--dispatch flex{}: needs --mesh expert=N; without it nothing is dispatched", domain);
-  const double ranks = model.parallel.expert, domains = std::ceil(ranks / domain);
+  const double ranks = model.parallel.expert,
+               domains = std::ceil(1.0 * model.parallel.expert_ranks() / domain);
   double reached = domains > 1.0 ? domains : ranks, missed = 1.0;
   const std::int64_t groups = value_or(model.settings, "groups", 1);
   const double own = std::max(1.0, static_cast<double>(groups) / reached);  // of a place

@@ -40,8 +40,8 @@ std::string bandwidth_tics() {
   }));
 }
 
-/// Rows of all files of one origin, those of each apart, with busbw at the 90th and 10th percentile of the time
-/// as whiskers.
+/// Rows of all files of one origin, those of each apart, with busbw at the 90th and 10th percentile of the
+/// time as whiskers.
 std::vector<std::string> rows_of(const std::vector<Bench>& benches, Origin origin, const std::string& name) {
   std::vector<std::string> rows;
   for (const Bench& bench : benches) {

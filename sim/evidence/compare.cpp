@@ -91,6 +91,12 @@ void add_errors(Case& one) {
   add_equal_speed(one);
 }
 
+/// Whether both are forecasts of one step, for other devices or clusters.
+bool differ_in_place(const Case& one, const Case& other) {
+  return &one != &other && one.prediction && other.prediction &&
+         same_case(one.configuration, other.configuration);
+}
+
 /// Compares a prediction with runs of the reference engine if only that has run the step.
 void match_reference_runs(std::vector<Case>& cases) {
   for (Case& run : cases) {
@@ -101,6 +107,10 @@ void match_reference_runs(std::vector<Case>& cases) {
       return one.prediction && one.launches.empty() && same_case(one.configuration, scheduled);
     });
     if (predicted == cases.end()) continue;
+    for (const Case& other : cases)
+      if (differ_in_place(*predicted, other))
+        throw InputError("{} and {}: both predict {}, which was measured; give one of them",
+                         predicted->prediction->path, other.prediction->path, describe(run.configuration));
     run.prediction = predicted->prediction;
     run.name += ", " + run.configuration.engine + " engine";
     predicted->prediction = nullptr;
@@ -116,31 +126,35 @@ bool same_place(const Case& one, const Configuration& other) {
 /// Names devices and clusters of forecasts that differ in nothing else.
 /// \throws InputError if there are runs, which any of them could be of
 void distinguish_places(std::vector<Case>& cases) {
-  for (Case& one : cases)
+  for (Case& one : cases) {
+    const Configuration& here = one.prediction ? one.prediction->result.configuration : one.configuration;
+    bool devices = false, clusters = false;
     for (const Case& other : cases) {
-      if (&other == &one || !one.prediction || !other.prediction ||
-          !same_case(one.configuration, other.configuration))
-        continue;
+      if (!differ_in_place(one, other)) continue;
       if (!one.launches.empty())
         throw InputError("{} and {}: both predict {}, which was measured; give one of them",
                          one.prediction->path, other.prediction->path, describe(one.configuration));
-      const Configuration& here = one.prediction->result.configuration;
-      const bool devices = here.device != other.prediction->result.configuration.device;
-      one.name += ", " + (devices ? here.device : here.cluster);
-      break;
+      devices = devices || here.device != other.prediction->result.configuration.device;
+      clusters = clusters || here.cluster != other.prediction->result.configuration.cluster;
     }
+    if (devices) one.name += ", " + (here.device.empty() ? "the measured device" : here.device);
+    if (clusters) one.name += ", " + here.cluster;
+  }
 }
 
 /// \throws InputError if a run is of another device than the forecast
 void check_devices(const Case& one) {
-  if (!one.prediction || one.prediction->result.configuration.device.empty()) return;
-  const DeviceModel& expected = device_model(one.prediction->result.configuration.device);
+  if (!one.prediction || one.configuration.compute == "replayed") return;
+  const std::string& device = one.prediction->result.configuration.device;
+  const auto expected =
+      std::ranges::find(device_models(), device.substr(0, device.find(':')), &DeviceModel::name);
+  if (expected == device_models().end()) return;  // of the traced device, or of one of --device-file
   for (const ResultFile* launch : one.launches) {
     const std::string& gpu = launch->result.context.gpu.name;
     const DeviceModel* known = gpu.empty() ? nullptr : reported_device(gpu);
-    if (gpu.empty() ? expected.gpu : known != nullptr && known->hardware != expected.hardware)
-      throw InputError("{}: was measured on {}, and {} is a forecast for {}", launch->path,
-                       gpu.empty() ? "CPUs" : gpu, one.prediction->path, expected.name);
+    if (gpu.empty() ? expected->gpu : known != nullptr && known->hardware != expected->hardware)
+      throw InputError("{}: was measured on {}, and {} is a forecast for {}; give one for the same device",
+                       launch->path, gpu.empty() ? "CPUs" : gpu, one.prediction->path, expected->name);
   }
 }
 
@@ -166,10 +180,12 @@ std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
       throw InputError("{} and {}: both predict {}; give one of them", found->prediction->path, file.path,
                        describe(configuration));
   }
-  distinguish_places(cases);
-  for (const Case& one : cases) check_devices(one);
   match_reference_runs(cases);
-  for (Case& one : cases) add_errors(one);
+  distinguish_places(cases);
+  for (Case& one : cases) {
+    check_devices(one);
+    add_errors(one);
+  }
   add_nearest_measured(cases);
   return cases;
 }

@@ -273,13 +273,19 @@ struct PlanSearch {
     for (const PlanRecord* record : records)
       if (record->bound.memory_bytes < smallest.bound.memory_bytes) take_smaller(record->plan, smallest);
     if (smallest.plan.values.empty()) return;
-    replay_all({&smallest});
-    outcome.plans.push_back(std::move(smallest));
+    const auto known = std::ranges::find(outcome.plans, smallest.plan.values,
+                                         [](const PlanRecord& one) { return one.plan.values; });
+    const bool is_new = known == outcome.plans.end();
+    PlanRecord& record = is_new ? outcome.plans.emplace_back(std::move(smallest)) : *known;
+    outcome.counts.enumerated += is_new ? 1 : 0;
+    if (!record.forecast && record.error.empty()) replay_all({&record});
   }
 
-  /// Takes the plan, or one that replaces it, if it needs less memory than `smallest`.
+  /// Takes the plan, or one that replaces it, if it needs less memory than `smallest` and --only permits it.
   void take_smaller(const Plan& plan, PlanRecord& smallest) {
-    if (const double bytes = bounds.memory_bytes(plan); bytes < smallest.bound.memory_bytes)
+    const double bytes = bounds.memory_bytes(plan);
+    if (bytes < smallest.bound.memory_bytes &&
+        (request.only == nullptr || request.only->obstacles(models, plan).empty()))
       smallest = {.plan = plan, .bound = {.step_s = bounds.step_s(plan), .memory_bytes = bytes}};
     for (const Plan& smaller : smaller_plans(models, plan)) take_smaller(smaller, smallest);
   }

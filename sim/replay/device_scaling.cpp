@@ -199,9 +199,10 @@ TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string&
 void check_places(const Cluster& cluster, const DeviceModel& device, int ranks) {
   const std::vector<int> places = cluster.places();
   if (device.gpu && !cluster.has_devices() && static_cast<std::size_t>(ranks) > places.size())
-    throw InputError("cluster '{}' has {} without GPUs, each of which may be that of one {}, not of {}",
-                     cluster.specification, counted(places.size(), "host"), device.name,
-                     counted(ranks, "rank"));
+    throw InputError(
+        "cluster '{}' has {} without GPUs, which hold one {} each; {} need as many hosts, or a "
+        "cluster with GPUs",
+        cluster.specification, counted(places.size(), "host"), device.name, counted(ranks, "rank"));
   for (const int place : places) {
     const std::string& other = cluster.node(place).device;
     if (other.empty() || other == device.hardware) continue;

@@ -144,6 +144,35 @@ TEST_CASE("two predictions of one case are refused and both are named", "[compar
   CHECK_THROWS_WITH(group_cases(files), Catch::Contains("p.json") && Catch::Contains("q.json"));
 }
 
+TEST_CASE("forecasts for other devices or clusters are cases of their own, unless the step was measured",
+          "[compare]") {
+  std::vector<ResultFile> files = {predicted("ddp", 2, 8, 1.0, "p"), predicted("ddp", 2, 8, 1.0, "q")};
+  files[0].result.configuration.device = "h100-sxm";
+  files[1].result.configuration.device = "own-card";  // of --device-file
+  files[1].result.configuration.cluster = "x";
+  const std::vector<Case> cases = group_cases(files);
+  REQUIRE(cases.size() == 2);
+  CHECK(cases[0].name == "ddp, h100-sxm, ");
+  CHECK(cases[1].name == "ddp, own-card, x");
+  files.push_back(measured("ddp", 2, 8, 1.0, "m"));
+  CHECK_THROWS_WITH(group_cases(files), Catch::Contains("p.json and q.json: both predict"));
+  files.back().result.configuration.engine = "reference";
+  CHECK_THROWS_WITH(group_cases(files), Catch::Contains("p.json and q.json: both predict"));
+}
+
+TEST_CASE("a forecast for a GPU is not compared with a run on CPUs or another GPU", "[compare]") {
+  std::vector<ResultFile> files = {predicted("ddp", 2, 8, 1.0, "p"), measured("ddp", 2, 8, 1.0, "m")};
+  files[0].result.configuration.device = "h100-sxm:rate_spread=0";
+  CHECK_THROWS_WITH(group_cases(files), Catch::Contains("measured on CPUs") && Catch::Contains("p.json"));
+  files[1].result.context.gpu.name = "NVIDIA A100-SXM4-80GB";
+  CHECK_THROWS_WITH(group_cases(files), Catch::Contains("NVIDIA A100-SXM4-80GB"));
+  files[1].result.context.gpu.name = "NVIDIA H100 80GB HBM3";
+  CHECK_NOTHROW(group_cases(files));
+  files[0].result.configuration.device = "xeon-gold-6148";
+  files[1].result.context.gpu.name = "";
+  CHECK_NOTHROW(group_cases(files));
+}
+
 TEST_CASE("a prediction that is made from a run, or from a trace made from it, is not compared with it",
           "[compare]") {
   std::vector<ResultFile> files = {measured("ddp", 2, 8, 1.0, "run"), predicted("ddp", 2, 8, 1.0, "p")};
