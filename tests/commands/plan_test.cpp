@@ -87,7 +87,12 @@ TEST_CASE("plan rejects bad options and user plans, and names the key and valid 
   rejected(base + "--global-batch 8 --memory-reserve 100%", 2, "below 100%");
   rejected(base + "--global-batch 8 --memory-reserve 0.1", 2, "10%");
   rejected(base + "--global-batch 8 --objective speed", 2, "energy");
-  rejected(base + "--global-batch 8 --device v100-sxm --objective energy --precision fp16", 2, "power");
+  rejected(
+      "--model llama:layers=2 --cluster star:hosts=8 --global-batch 8 --device v100-sxm --objective energy "
+      "--precision fp16",
+      2, "power");
+  rejected(base + "--global-batch 8 --device v100-sxm", 3, "node0/gpu0 is h100-sxm");
+  rejected("--model llama:tensor=2 --cluster h100x8-hgx --global-batch 8", 2, "plan searches 'tensor'");
   rejected(base + "--global-batch 8 --precision int4", 2, "--precision");
   rejected(base + "--global-batch 8 --only megatorn", 2, "did you mean 'megatron'");
   rejected(base + "--global-batch 8 --like megatorn", 2, "did you mean 'megatron'");
