@@ -100,7 +100,7 @@ struct Kernel {
   Bytes forward{}, backward{};  ///< activations read and written
   int launches = 1;
   int backward_launches = -1;  ///< -1: as many, twice as many in a layer with weights (dx and dw)
-  int experts = 1;  ///< that each launch it alone, unless their GEMMs are one kernel
+  int experts = 1;             ///< each launches it once for itself, unless their GEMMs are one kernel
   Moved moved = Moved::kCompute;
   KernelRole role = KernelRole::kOther;
   bool captured = false;  ///< launched by a CUDA graph

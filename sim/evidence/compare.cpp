@@ -91,10 +91,21 @@ void add_errors(Case& one) {
   add_equal_speed(one);
 }
 
-/// Whether both are forecasts of one step, for other devices or clusters.
-bool differ_in_place(const Case& one, const Case& other) {
-  return &one != &other && one.prediction && other.prediction &&
-         same_case(one.configuration, other.configuration);
+/// Forecasts of the step of `one` for other devices or clusters.
+std::vector<const Case*> elsewhere(const Case& one, const std::vector<Case>& cases) {
+  std::vector<const Case*> found;
+  for (const Case& other : cases)
+    if (&other != &one && one.prediction && other.prediction &&
+        same_case(one.configuration, other.configuration))
+      found.push_back(&other);
+  return found;
+}
+
+/// \throws InputError if a run of the step could be held against several forecasts
+void require_one_forecast(const Case& one, const std::vector<Case>& cases) {
+  if (const auto others = elsewhere(one, cases); !others.empty())
+    throw InputError("{} and {}: both predict {}, which was measured; give one of them", one.prediction->path,
+                     others.front()->prediction->path, describe(one.configuration));
 }
 
 /// Compares a prediction with runs of the reference engine if only that has run the step.
@@ -107,10 +118,7 @@ void match_reference_runs(std::vector<Case>& cases) {
       return one.prediction && one.launches.empty() && same_case(one.configuration, scheduled);
     });
     if (predicted == cases.end()) continue;
-    for (const Case& other : cases)
-      if (differ_in_place(*predicted, other))
-        throw InputError("{} and {}: both predict {}, which was measured; give one of them",
-                         predicted->prediction->path, other.prediction->path, describe(run.configuration));
+    require_one_forecast(*predicted, cases);
     run.prediction = predicted->prediction;
     run.name += ", " + run.configuration.engine + " engine";
     predicted->prediction = nullptr;
@@ -124,18 +132,13 @@ bool same_place(const Case& one, const Configuration& other) {
 }
 
 /// Names devices and clusters of forecasts that differ in nothing else.
-/// \throws InputError if there are runs, which any of them could be of
 void distinguish_places(std::vector<Case>& cases) {
   for (Case& one : cases) {
     const Configuration& here = one.prediction ? one.prediction->result.configuration : one.configuration;
     bool devices = false, clusters = false;
-    for (const Case& other : cases) {
-      if (!differ_in_place(one, other)) continue;
-      if (!one.launches.empty())
-        throw InputError("{} and {}: both predict {}, which was measured; give one of them",
-                         one.prediction->path, other.prediction->path, describe(one.configuration));
-      devices = devices || here.device != other.prediction->result.configuration.device;
-      clusters = clusters || here.cluster != other.prediction->result.configuration.cluster;
+    for (const Case* other : elsewhere(one, cases)) {
+      devices = devices || here.device != other->prediction->result.configuration.device;
+      clusters = clusters || here.cluster != other->prediction->result.configuration.cluster;
     }
     if (devices) one.name += ", " + (here.device.empty() ? "the measured device" : here.device);
     if (clusters) one.name += ", " + here.cluster;
@@ -146,8 +149,8 @@ void distinguish_places(std::vector<Case>& cases) {
 void check_devices(const Case& one) {
   if (!one.prediction || one.configuration.compute == "replayed") return;
   const std::string& device = one.prediction->result.configuration.device;
-  const auto expected =
-      std::ranges::find(device_models(), device.substr(0, device.find(':')), &DeviceModel::name);
+  const std::string name = device.substr(0, device.find(':'));
+  const auto expected = std::ranges::find(device_models(), name, &DeviceModel::name);
   if (expected == device_models().end()) return;  // of the traced device, or of one of --device-file
   for (const ResultFile* launch : one.launches) {
     const std::string& gpu = launch->result.context.gpu.name;
@@ -183,6 +186,7 @@ std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
   match_reference_runs(cases);
   distinguish_places(cases);
   for (Case& one : cases) {
+    if (!one.launches.empty()) require_one_forecast(one, cases);
     check_devices(one);
     add_errors(one);
   }

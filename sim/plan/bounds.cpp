@@ -328,8 +328,8 @@ double PlanBounds::pipelined_s(const PlanView& view) {
   const auto& chunks = view.chunks;
   const auto count = static_cast<std::size_t>(view.shape.ranks);
   const int parts = view.shape.micro_batches;
-  // Forwards, backwards and messages of the ranks before. Their forwards do not count before this rank's
-  // updates, beside which the next step may begin.
+  // Forwards, backwards and messages of the ranks before, within which this rank computes. Its updates may
+  // end later, beside the next step.
   double around = 0.0;
   double longest = 0.0;  // to the end of the first rank's last backward
   double bound = 0.0, after_first = 0.0;

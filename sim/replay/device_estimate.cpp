@@ -143,8 +143,7 @@ Seconds waits_for_counts(const Segment& segment, const DeviceModel& device, cons
 /// (`update_hp_grads` in deepspeed/runtime/bf16_optimizer.py). \param experts_stay on their ranks, ungathered
 Bytes copied(const Model& model, const Segment& segment, Phase phase, bool experts_stay) {
   constexpr double kAdded = (2.0 + 4.0) + (4.0 + 4.0 + 4.0);  // per gradient: cast, sum
-  constexpr double kScattered =
-      2.7 / 1.8;  // TB/s of other passes, and of chunk_cat (docs/research/own-h100.md)
+  constexpr double kScattered = 2.7 / 1.8;  // TB/s of others over chunk_cat's, docs/research/own-h100.md
   Bytes moved;
   if (phase == Phase::kBackward && model.precision.gradients == "bf16+fp32")
     moved += Bytes(kAdded * static_cast<double>(model.trained_count(segment)));

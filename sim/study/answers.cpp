@@ -332,10 +332,8 @@ StudyRows answer_study(const Study& study, const StudyRun& run, const std::strin
                      problem ? ": " + problem.message() : "");
   for (const char* name : {"results.csv", "report.html"})
     if (!run.force && rows_files(run.folder).empty() && fs::exists(fs::path(run.folder) / name))
-      throw InputError(
-          "-o {}: has a {} but no answers (rows.*.jsonl); choose another folder, or --force "
-          "overwrites it",
-          run.folder, name);
+      throw InputError("-o {}: has a {} but no rows.*.jsonl; choose another folder, or --force overwrites it",
+                       run.folder, name);
   const File lock = open_file(lock_path);
   lock_shard(lock, lock_path);
   if (run.force)

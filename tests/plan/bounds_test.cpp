@@ -216,12 +216,8 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
 }
 
 TEST_CASE("the first rank may begin a step while the last stage still updates", "[plan]") {
-  const PlanProblem problem{.model = "gpt:layers=5,hidden=512,vocabulary=8192,sequence=512",
-                            .cluster = "star:hosts=4",
-                            .device = "xeon-platinum-8480",
-                            .ranks = 4,
-                            .samples = 8};
-  PlanModels models(problem);
+  const std::vector<PlanProblem> all = problems();
+  PlanModels models(*std::ranges::find(all, "star:hosts=4", &PlanProblem::cluster));
   PlanBounds bounds(models);
   int count = 0;
   enumerate_plans(models, [&](Plan plan) {

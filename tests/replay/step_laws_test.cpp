@@ -5,7 +5,7 @@
 #include "sim/replay/prediction_options.hpp"
 
 /// Laws that hold between estimated steps, whatever a single one takes.
-namespace stepcast::laws_test {
+namespace stepcast::step_laws_test {
 namespace {
 
 Result forecast(OptionTexts options) {
@@ -124,4 +124,4 @@ TEST_CASE("PyTorch sends gradients of keys and values in fp32", "[models]") {
   CHECK(sent("1") - sent("0") == Approx(4.0 * 2.0 * each).epsilon(1e-6));
 }
 
-}  // namespace stepcast::laws_test
+}  // namespace stepcast::step_laws_test
