@@ -20,13 +20,24 @@ namespace stepcast {
 
 torch::Tensor collective_alone(const Model& model, int index, const torch::Tensor& own) {
   const LayerCollective& exchange = model.collectives.at(index);
-  const int ranks = model.ranks_of(exchange);
-  if (exchange.kind == LayerCollectiveKind::kAllGather)
-    return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);
-  if (exchange.kind == LayerCollectiveKind::kShift) return own.clone();
-  if (exchange.kind == LayerCollectiveKind::kReduceScatter)
-    return own.narrow(1, 0, own.size(1) / ranks).clone();
-  return own;
+  const std::int64_t ranks = model.ranks_of(exchange);
+  switch (exchange.kind) {
+    case LayerCollectiveKind::kAllGather: {
+      const torch::Tensor all =
+          torch::stack(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own));
+      return own.size(0) == 1 ? all.flatten(0, 2).unsqueeze(0) : all.transpose(0, 1).flatten(1, 2);
+    }
+    case LayerCollectiveKind::kReduceScatter: {
+      const torch::Tensor sent =
+          own.size(0) > 1 ? own.unflatten(1, {ranks, -1}).transpose(0, 1).contiguous() : own;
+      return own.narrow(1, 0, own.size(1) / ranks).clone();
+    }
+    case LayerCollectiveKind::kShift:
+    case LayerCollectiveKind::kAllToAll:
+      return own.contiguous().clone();
+    default:
+      return own;
+  }
 }
 
 std::unique_ptr<torch::optim::Optimizer> TorchModel::make_optimizer(

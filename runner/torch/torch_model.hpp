@@ -22,7 +22,8 @@ using LayerFunction = std::function<torch::Tensor(const torch::Tensor&)>;
 /// overwritten. The input of a shift stays as it is until the wait for it, which receives the arriving array.
 using CollectiveFunction = std::function<torch::Tensor(int index, const torch::Tensor& own)>;
 
-/// Result of the collective on one rank alone, as if the other ranks gathered the same and added nothing.
+/// Result of the collective on one rank alone, as if the other ranks gathered the same and added nothing,
+/// with the copies that a run makes of what it sends and receives.
 torch::Tensor collective_alone(const Model& model, int index, const torch::Tensor& own);
 
 /// Part of a model on one rank: of its layers, of its sequences, and of its experts.

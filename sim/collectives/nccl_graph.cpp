@@ -24,6 +24,7 @@ constexpr double kFallbackSpeed = 0.1 * kGiga;  // of one ring in natural order,
 constexpr double kLeastSplit = 25.0 * kGiga;
 constexpr double kLeastSplitHopper = 50.0 * kGiga;
 constexpr int kFewChannels = 4;
+constexpr int kMostNvlsHeads = 32;
 constexpr int kAmpere = 80;
 
 /// Speeds that NCCL tries, in B/s.
@@ -58,7 +59,7 @@ struct GraphOfGroup {
     look_for_rings();
     describe_edges();
     split_channels();
-    graph.bandwidth = factor * graph.bandwidth;
+    graph.bandwidth = graph.scale * graph.bandwidth;
     if (at_nvswitch()) add_nvls();
     return graph;
   }
@@ -191,7 +192,8 @@ struct GraphOfGroup {
         const NcclPair& edge = pair(from, to);
         if (edge.hardware == NcclHardware::kNetwork) {
           graph.network_latency = std::max(graph.network_latency, edge.latency);
-          if (edge.tcp) graph.tcp_message = std::min(graph.tcp_message, nccl_tcp_rate(edge.bandwidth));
+          if (edge.tcp)
+            graph.sockets.message = std::min(graph.sockets.message, nccl_tcp_rate(edge.bandwidth));
           // Sockets read the host's memory, which NCCL counts as behind the CPU.
           graph.through_socket = graph.through_socket || edge.sockets > 0 || edge.tcp;
         } else {
@@ -213,8 +215,8 @@ struct GraphOfGroup {
     }
     const double pace = none_fits ? left : std::min(1.0, left);
     graph.bandwidth = pace * graph.bandwidth;
-    if (!used.empty()) factor = scaled / left;
-    graph.tcp_part = std::min(1.0, tcp / (pace * factor));
+    if (!used.empty()) graph.scale = scaled / left;
+    graph.sockets.part = std::min(1.0, tcp / (pace * graph.scale));
   }
 
   /// `ncclTopoDupChannels`.
@@ -240,14 +242,15 @@ struct GraphOfGroup {
     return true;
   }
 
-  /// NVLink SHARP: each GPU is the head of a channel, at the highest speed at which all channels fit into
-  /// every GPU's NVLink. Between hosts the heads share the bandwidth of the rings.
+  /// NVLink SHARP: each GPU of a host, at most 32 (NCCL_MAX_NVLS_ARITY), is the head of a channel, at the
+  /// highest speed at which all channels fit into every GPU's NVLink. Between hosts the heads share the
+  /// bandwidth of the rings.
   void add_nvls() {
     if (nccl_tables(graph.gpu.compute_capability).nvls_efficiency == 0.0) return;
-    const auto heads = static_cast<int>(hosts[0].size());
+    const auto local = static_cast<int>(hosts[0].size()), heads = std::min(kMostNvlsHeads, local);
     double nvlink = std::numeric_limits<double>::infinity(), scale = nvlink;
     for (const std::vector<int>& ranks : hosts) {
-      if (static_cast<int>(ranks.size()) != heads) return;
+      if (static_cast<int>(ranks.size()) != local) return;
       for (std::size_t i = 0; i < ranks.size(); ++i) {
         const int next = ranks[(i + 1) % ranks.size()];
         const NcclPair& way = pair(ranks[i], next);
@@ -259,6 +262,7 @@ struct GraphOfGroup {
     for (const double speed : speeds(graph.gpu.compute_capability, several_hosts())) {
       if (heads * speed > nvlink) continue;
       graph.nvls.channels = heads;
+      graph.nvls.scale = scale;
       graph.nvls.bandwidth = BytesPerSecond(scale * speed);
       graph.nvls.network = graph.channels * graph.bandwidth / heads;
       return;
@@ -268,7 +272,6 @@ struct GraphOfGroup {
   const Cluster& cluster = graphs.cluster();
   std::vector<std::vector<int>> hosts{};  ///< ranks of the group, by host
   bool none_fits = false;                 ///< of the rings that were tried
-  double factor = 1.0;                    ///< of what was planned, where links are scaled
   NcclGraph graph{};
 };
 

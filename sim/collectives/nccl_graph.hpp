@@ -35,8 +35,15 @@ struct NcclGpu {
 /// NVLink SHARP. Bandwidths per channel.
 struct NcclNvls {
   int channels = 0;          ///< 0: none
+  double scale = 1.0;        ///< of NVLink, over the planned one
   BytesPerSecond bandwidth;  ///< inside a host
   BytesPerSecond network;    ///< between hosts
+};
+
+/// NCCL's sockets over Ethernet.
+struct NcclTcp {
+  double part = 1.0;                 ///< of the bandwidth that they reach
+  BytesPerSecond message{HUGE_VAL};  ///< rate of one over the slowest edge between hosts
 };
 
 /// Result of NCCL's search for rings: `channels` rings at once, each with `bandwidth` on every edge.
@@ -47,11 +54,10 @@ struct NcclGraph {
   NcclHardware intra = NcclHardware::kNvLink;  ///< inside hosts
   bool through_socket = false;                 ///< some GPU reaches its NIC only through a socket
   Seconds network_latency{0};                  ///< of the wire, the longest edge between hosts
-  double tcp_part = 1.0;                       ///< part of the bandwidth that sockets reach
-  /// Of one message over the slowest edge between hosts that is Ethernet: NCCL's sockets.
-  BytesPerSecond tcp_message{HUGE_VAL};
+  NcclTcp sockets{};
 
   int channels = 1;
+  double scale = 1.0;           ///< of the slowest link, over the planned one
   BytesPerSecond bandwidth;     ///< per channel
   std::vector<NcclRing> rings;  ///< without repetitions
   bool same_channels = true;    ///< all rings have one order (which NIC a ring leaves by may differ)
@@ -62,7 +68,7 @@ struct NcclGraph {
 
   std::vector<int> node_of_rank;  ///< host, from 0, by index in the group
 
-  [[nodiscard]] bool tcp() const { return std::isfinite(tcp_message.count()); }
+  [[nodiscard]] bool tcp() const { return std::isfinite(sockets.message.count()); }
 };
 
 /// The way between two GPUs.

@@ -98,7 +98,7 @@ struct Reached {
   /// By the parameters for rings on one host; else by NCCL's formulas.
   [[nodiscard]] double algbw() const {
     const double planned = choice.algbw.count() / kGiga;
-    if (graph.nodes > 1 || choice.algorithm != NcclAlgorithm::kRing) return graph.tcp_part * planned;
+    if (graph.nodes > 1 || choice.algorithm != NcclAlgorithm::kRing) return graph.sockets.part * planned;
     const double bus = bus_of(graph, message);
     const double reached = choice.protocol == NcclProtocol::kLl      ? std::min(parameters.ll_rate, 0.5 * bus)
                            : choice.protocol == NcclProtocol::kLl128 ? parameters.ll128_reached * bus
@@ -112,7 +112,7 @@ struct Reached {
 NcclCost reached_by_nvls(const NcclGraph& graph, double message, const NcclCost& choice) {
   const NcclParameters& parameters = *graph.gpu.parameters;
   NcclCost cost = choice;
-  cost.algbw = graph.tcp_part * choice.algbw;
+  cost.algbw = graph.sockets.part * choice.algbw;
   cost.latency = choice.in_network + tcp_latency(graph, choice) +
                  Seconds(kMicro * (parameters.launch + parameters.nvls_start +
                                    parameters.nvls_fill * filled(message, kNvlsHalf)));
@@ -148,7 +148,7 @@ NcclCost nccl_all_to_all(const NcclGraph& graph, Bytes message) {
   if (graph.nodes > 1) latency += kNetworkHop[index(choice.protocol)];
   if (graph.tcp()) latency += kNcclTcpHop.count() / kMicro;
   const double per_byte =
-      std::max(1e-3 * near / graph.ranks / bus, 1.0 / (kMicro * graph.ranks * graph.tcp_message.count()));
+      std::max(1e-3 * near / graph.ranks / bus, 1.0 / (kMicro * graph.ranks * graph.sockets.message.count()));
   return cost_of(choice, latency, per_byte + own_share(graph));
 }
 

@@ -25,6 +25,7 @@ struct Tuning {
   const NcclGraph& graph;
   const CollectiveKind kind;
   const double message;
+  const double scale = 1.0, nvls_scale = 1.0;  ///< of the graph's bandwidths that do not count
 
   std::vector<NcclCost> costs() const {
     std::vector<NcclCost> result;
@@ -144,12 +145,12 @@ struct Tuning {
   }
   [[nodiscard]] NcclCost nvls() const {
     const double heads = graph.nvls.channels;
-    double bandwidth =
-        2.0 * graph.nvls.bandwidth.count() / kGiga * tables.nvls_efficiency * (heads - 1.0) / heads;
+    double bandwidth = 2.0 * graph.nvls.bandwidth.count() / nvls_scale / kGiga * tables.nvls_efficiency *
+                       (heads - 1.0) / heads;
     if (graph.nodes == 1)
       return cost(NcclAlgorithm::kNvls, NcclProtocol::kSimple, constants.nvls, heads * bandwidth * ratio(), 0,
                   0.0, 0);
-    const double network = graph.nvls.network.count() / kGiga * (graph.nodes == 2 ? 2.0 : 1.0);
+    const double network = graph.nvls.network.count() / scale / kGiga * (graph.nodes == 2 ? 2.0 : 1.0);
     bandwidth = std::min({bandwidth, network, tables.nvls_tree_most[hosts]});
     const double outside = tree_levels() * inter(constants.nvls_tree_hop, NcclProtocol::kSimple);
     return cost(NcclAlgorithm::kNvlsTree, NcclProtocol::kSimple, constants.nvls + outside,
@@ -159,7 +160,7 @@ struct Tuning {
   const NcclTables& tables = nccl_tables(graph.gpu.compute_capability);
   const NcclConstants& constants = nccl_constants();
   const std::size_t hosts = static_cast<std::size_t>(std::min(graph.nodes, 3) - 1);  ///< row of the tables
-  const double bus = graph.channels * graph.bandwidth.count() / kGiga;               ///< of all channels
+  const double bus = graph.channels * graph.bandwidth.count() / scale / kGiga;       ///< of all channels
   const bool all_reduce = kind == CollectiveKind::kAllReduce;
   const int steps = broadcast() ? graph.ranks : nccl_ring_steps(kind, graph.ranks);
 };
@@ -182,14 +183,19 @@ std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, By
 int nccl_ring_steps(CollectiveKind kind, int ranks) { return traits(kind).rounds * (ranks - 1); }
 
 NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclLimits& limits) {
-  std::vector<NcclCost> costs = nccl_costs(graph, kind, message);
-  std::erase_if(costs, [&](const NcclCost& cost) {
+  std::vector<NcclCost> planned = Tuning{graph, kind, message.count(), graph.scale, graph.nvls.scale}.costs();
+  std::erase_if(planned, [&](const NcclCost& cost) {
     return (limits.algorithm && cost.algorithm != *limits.algorithm) || (!limits.nvls && cost.is_nvls());
   });
-  if (costs.empty())
+  if (planned.empty())
     throw UsageError("NCCL has no {} for {} over {} GPUs on {} hosts", to_text(*limits.algorithm),
                      to_text(kind), graph.ranks, graph.nodes);
-  return *std::ranges::min_element(costs, {}, [&](const NcclCost& one) { return one.time(message); });
+  const NcclCost least =
+      *std::ranges::min_element(planned, {}, [&](const NcclCost& one) { return one.time(message); });
+  if (graph.scale == 1.0 && graph.nvls.scale == 1.0) return least;
+  for (const NcclCost& cost : nccl_costs(graph, kind, message))
+    if (cost.algorithm == least.algorithm && cost.protocol == least.protocol) return cost;
+  return least;
 }
 
 int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message) {

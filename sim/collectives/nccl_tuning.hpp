@@ -76,8 +76,8 @@ struct NcclLimits {
   std::optional<NcclAlgorithm> algorithm{};  ///< as NCCL_ALGO; empty: any
   bool nvls = true;                          ///< false: no NVLS and no NVLS tree, as for int8
 };
-/// The option with the least time. \pre graph.ranks > 1, the kind has an NCCL kernel \throws UsageError if
-/// NCCL does not have the algorithm
+/// The option with the least time on links that are not scaled: NCCL does not know of a scale. \pre
+/// graph.ranks > 1, the kind has an NCCL kernel \throws UsageError if NCCL does not have the algorithm
 NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,
                      const NcclLimits& limits = {});
 

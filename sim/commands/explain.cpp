@@ -7,6 +7,7 @@
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/commands/predict.hpp"
+#include "sim/evidence/compare.hpp"
 #include "sim/explain/report.hpp"
 #include "sim/kineto/profile_result.hpp"
 
@@ -85,6 +86,7 @@ ExitCode explain_difference(const po::variables_map& values, Result measured, co
     throw InputError("{}: is not a measured result; --against compares one with its forecast", path);
   if (forecast.origin != Origin::kPredicted)
     throw InputError("--against: {}: is not a forecast; 'stepcast predict -o' writes one", against);
+  check_device(measured, path, forecast, against);
   const StepDifferences found = step_differences(measured, forecast);
   if (!write_json_output(values, kExplainSchema, differences_json(found)))
     std::cout << describe(measured.configuration) << "\n\n" << differences_text(found);

@@ -17,6 +17,7 @@ namespace stepcast::fit_command {
 namespace {
 
 constexpr double kNotDetermined = 0.5;  // of the range that is left
+constexpr double kTooFar = 0.25;        // of a fit that forecasts its own kind of rows
 constexpr int kMostFolds = 100;
 
 void declare(po::options_description& options) {
@@ -82,6 +83,11 @@ ExitCode run(const po::variables_map& values) {
   result.forecast = forecast(result.set, asked_here(),
                              {.jobs = jobs_option(values), .seed = values["seed"].as<unsigned>()});
   std::cout << set_text(result, flag_option(values, "every-row") ? ShownRows::kEvery : ShownRows::kWorst);
+  if (const double error = summary_of(result.set, result.forecast).errors.relative.median; error > kTooFar)
+    std::cout << fmt::format(
+        "warning: half of the rows are more than {} off: device, precision or options "
+        "may not be those of the rows\n",
+        percent_text(error));
   if (output.empty()) return ExitCode::kDone;
   const std::string name = text_option(values, "name");
   write_file(output, device_text(name.empty() ? like + "-fitted" : name, like, result),

@@ -66,6 +66,7 @@ FigureInput figure_inputs(const po::variables_map& values, const Words& paths) {
   if (scaling != "weak" && scaling != "strong")
     throw UsageError(unknown_name("scaling", scaling, {"strong", "weak"}));
   const Bytes limit = capacity.empty() ? Bytes(0) : parse_bytes(capacity, "--capacity");
+  if (!capacity.empty() && limit == Bytes(0)) throw UsageError("--capacity {}: must be above 0", capacity);
   FigureInput input = load_inputs(paths);
   input.strong_scaling = scaling == "strong";
   input.capacity = limit;

@@ -176,7 +176,7 @@ OptionTexts forecast_options(const po::variables_map& values) {
 
 PredictionRequest prediction_request(const po::variables_map& values) {
   PredictionRequest request = prediction_request(forecast_options(values));
-  request.costs.experts_given = given_options(values).contains("experts");
+  for (const auto& [name, value] : given_options(values)) request.costs.given.push_back(name);
   request.replay.shown_steps = numbers_option(values, "timeline-steps");
   return request;
 }

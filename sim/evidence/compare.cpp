@@ -145,23 +145,20 @@ void distinguish_places(std::vector<Case>& cases) {
   }
 }
 
-/// \throws InputError if a run is of another device than the forecast
-void check_devices(const Case& one) {
-  if (!one.prediction || one.configuration.compute == "replayed") return;
-  const std::string& device = one.prediction->result.configuration.device;
-  const std::string name = device.substr(0, device.find(':'));
-  const auto expected = std::ranges::find(device_models(), name, &DeviceModel::name);
-  if (expected == device_models().end()) return;  // of the traced device, or of one of --device-file
-  for (const ResultFile* launch : one.launches) {
-    const std::string& gpu = launch->result.context.gpu.name;
-    const DeviceModel* known = gpu.empty() ? nullptr : reported_device(gpu);
-    if (gpu.empty() ? expected->gpu : known != nullptr && known->hardware != expected->hardware)
-      throw InputError("{}: was measured on {}, and {} is a forecast for {}; give one for the same device",
-                       launch->path, gpu.empty() ? "CPUs" : gpu, one.prediction->path, expected->name);
-  }
-}
-
 }  // namespace
+
+void check_device(const Result& measured, const std::string& path, const Result& forecast,
+                  const std::string& against) {
+  const std::string& device = forecast.configuration.device;
+  const auto expected =
+      std::ranges::find(device_models(), device.substr(0, device.find(':')), &DeviceModel::name);
+  if (measured.configuration.compute == "replayed" || expected == device_models().end()) return;
+  const std::string& gpu = measured.context.gpu.name;
+  const DeviceModel* known = gpu.empty() ? nullptr : reported_device(gpu);
+  if (gpu.empty() ? expected->gpu : known != nullptr && known->hardware != expected->hardware)
+    throw InputError("{}: was measured on {}, and {} is a forecast for {}; give one for the same device",
+                     path, gpu.empty() ? "CPUs" : gpu, against, expected->name);
+}
 
 std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
   std::vector<Case> cases;
@@ -187,7 +184,9 @@ std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
   distinguish_places(cases);
   for (Case& one : cases) {
     if (!one.launches.empty()) require_one_forecast(one, cases);
-    check_devices(one);
+    if (one.prediction)
+      for (const ResultFile* launch : one.launches)
+        check_device(launch->result, launch->path, one.prediction->result, one.prediction->path);
     add_errors(one);
   }
   add_nearest_measured(cases);

@@ -23,6 +23,11 @@ bool same_case(const Configuration& a, const Configuration& b);
 /// prediction (both files are named)
 std::vector<Case> group_cases(const std::vector<ResultFile>& files);
 
+/// Checks nothing if the forecast is for the traced device or one of --device-file.
+/// \throws InputError naming both files if real compute was measured on another device
+void check_device(const Result& measured, const std::string& path, const Result& forecast,
+                  const std::string& against);
+
 /// A prediction never descends from what it is compared with.
 /// \throws InputError naming both files when `lineage` of the file `prediction` contains `measured`, whose
 /// bytes hash to `measured_sha1`.

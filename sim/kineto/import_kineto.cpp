@@ -84,8 +84,8 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
        run.ranks.size() == 1 && any.metadata.rank >= 0 ? fmt::format("rank {}", any.metadata.rank)
                                                        : counted(run.ranks.size(), "rank"),
        std::max<int>(any.metadata.world_size, static_cast<int>(run.ranks.size())),
-       any.on_device ? any.device.empty() ? "a GPU that is not named" : any.device : "CPU",
-       any.strategy.empty() ? "" : ", " + any.strategy, counted(times.size(), "training step"));
+       any.on_device ? any.gpu() : "CPU", any.strategy.empty() ? "" : ", " + any.strategy,
+       counted(times.size(), "training step"));
   note(imported.understood, "step time {}{}; host's loop {} to {}", milliseconds(summary.at("step")),
        any.pace.is_device_step ? ", of the device, which runs behind the host" : "",
        milliseconds(*std::ranges::min_element(times)), milliseconds(*std::ranges::max_element(times)));

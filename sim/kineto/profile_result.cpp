@@ -119,6 +119,7 @@ Result profiled_result(const std::vector<std::string>& paths, const Result& fore
   Result result;
   result.origin = Origin::kMeasured;
   result.configuration = configuration_of(run, forecast);
+  result.context.gpu.name = run.ranks.front().gpu();
   for (const RankProfile& rank : run.ranks) {
     const int number = std::max(0, rank.metadata.rank);
     std::vector<double>& times = result.step_time_s.emplace_back();

@@ -111,7 +111,7 @@ struct ProfiledOptimizer {
 struct RankProfile {
   std::string path{};
   KinetoMetadata metadata{};  ///< with the batch, if it was found in the layers
-  std::string device{};       ///< name of the GPU; "": a CPU, or not stated
+  std::string device{};       ///< name of the GPU; "": not stated
   bool on_device = false;
   std::vector<ProfiledStep> steps{};
   std::vector<ProfiledStep> unlike{};  ///< with other gradients than `steps`
@@ -123,6 +123,11 @@ struct RankProfile {
   std::size_t unlinked = 0;               ///< device events without a launch in the file
   std::size_t buffers = 0, counters = 0;  ///< elements that batch norms keep, and int64 numbers
   std::vector<std::string> notes{};       ///< steps that were left out, cut files
+
+  /// Empty for a CPU.
+  [[nodiscard]] std::string gpu() const {
+    return !on_device ? "" : device.empty() ? "a GPU that is not named" : device;
+  }
 };
 
 /// Adds a formatted sentence.

@@ -423,13 +423,10 @@ Result predict(const PredictionRequest& request) {
                                                 .threads = workload.threads,
                                                 .needs_devices = !trains || (offloads && onto_gpu)},
                                                request.scale, workload.scaled != nullptr, request.known);
-  check_execution(request.costs, request.strategy, request.training);
+  check_execution(request.costs, request.strategy, request.training, workload.model);
   if (offloads && !onto_gpu)
     throw UsageError("--offload {} requires --device with a GPU, whose memory is not the host's",
                      to_text(request.training.offload));
-  if (request.costs.experts_given && trains && !workload.model.has_experts())
-    throw UsageError("--experts {} has no effect: '{}' has no experts", request.costs.execution.experts,
-                     workload.model.specification);
   if (workload.device != nullptr) {
     check_threads(workload, request.costs, environment->cluster);
     check_places(environment->cluster, *workload.device, request.training.world_size);

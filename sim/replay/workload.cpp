@@ -262,8 +262,14 @@ Workload resolve_workload(const CostRequest& request, const TrainingConfig& trai
   return workload;
 }
 
-void check_execution(const CostRequest& request, const std::string& strategy,
-                     const TrainingConfig& training) {
+void check_execution(const CostRequest& request, const std::string& strategy, const TrainingConfig& training,
+                     const Model& model) {
+  const auto is_attention = [](const Kernel& kernel) { return kernel.attention() != nullptr; };
+  for (const auto& [option, has, needed] :
+       {std::tuple("experts", model.has_experts(), "experts"),
+        {"attention", model.has_kernel(is_attention), "fused attention (flash=1)"}})
+    if (!has && contains(request.given, option))
+      throw UsageError("--{} has no effect: '{}' has no {}", option, model.specification, needed);
   const auto given = [&](const char* name, const char* standard) {
     return value_or(training.options, name, standard) != standard;
   };

@@ -20,17 +20,17 @@ struct CostRequest {
   std::string model;   ///< specification; "": the trace's model
   std::string trace;   ///< path of a trace or layer profile; "": declared times, or an estimate of `device`
   std::string device;  ///< that the trace is moved to; "": the traced one
-  std::string trace_device;    ///< that was traced; "": recognised from the trace
-  Precision precision{};       ///< of an estimate without a trace
-  Execution execution{};       ///< of an estimate without a trace
-  int host = 8;                ///< GPUs, see ModelParallel
-  bool experts_given = false;  ///< --experts was given, not set by a convention
-  int documents = 0;           ///< mean tokens of a document, see in_documents(); 0: whole sequences
-  std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
-  std::optional<int> threads;  ///< unset: the trace's only thread count
-  PhaseTimes phases{};         ///< known times of one rank's phases without a trace
-  bool extrapolate = false;    ///< allows batch sizes beyond the traced ones
-  std::string convention{};    ///< convention and the options it set, see like(); "": none
+  std::string trace_device;          ///< that was traced; "": recognised from the trace
+  Precision precision{};             ///< of an estimate without a trace
+  Execution execution{};             ///< of an estimate without a trace
+  int host = 8;                      ///< GPUs, see ModelParallel
+  std::vector<std::string> given{};  ///< options that were given, not set by a convention
+  int documents = 0;                 ///< mean tokens of a document, see in_documents(); 0: whole sequences
+  std::optional<int> batch;          ///< per rank; unset: the trace's only batch size
+  std::optional<int> threads;        ///< unset: the trace's only thread count
+  PhaseTimes phases{};               ///< known times of one rank's phases without a trace
+  bool extrapolate = false;          ///< allows batch sizes beyond the traced ones
+  std::string convention{};          ///< convention and the options it set, see like(); "": none
 };
 
 /// Model, device and phase costs of a forecast.
@@ -68,9 +68,10 @@ Workload resolve_workload(const CostRequest& request, const TrainingConfig& trai
 /// Workload of a strategy that trains no model. \throws UsageError for options of a model
 Workload resolve_no_workload(const CostRequest& request, const std::string& strategy);
 
-/// \throws UsageError for --gathered copied with a strategy that gathers no parameters, and for overlap of
-/// micro-batches where Megatron has none
-void check_execution(const CostRequest& request, const std::string& strategy, const TrainingConfig& training);
+/// \throws UsageError for --gathered copied with a strategy that gathers no parameters, for overlap of
+/// micro-batches where Megatron has none, and for given options of kernels that the model does not have
+void check_execution(const CostRequest& request, const std::string& strategy, const TrainingConfig& training,
+                     const Model& model);
 
 /// \throws UsageError if --threads exceeds the cores of a CPU, or is given for a GPU
 void check_threads(const Workload& workload, const CostRequest& request, const Cluster& cluster);

@@ -65,8 +65,15 @@ void check(const std::string& strategy, const Model& model, const TrainingConfig
                      config.micro_batches, config.batch, joined(divisors(config.batch)));
   if (strategy == "gather_scatter" && model.parallel.expert_ranks() > 1 && model.parallel.tensor > 1)
     throw UsageError("--mesh: gather_scatter supports expert without tensor; use ddp, fsdp or pipeline");
+  if (const Precision& precision = model.precision;
+      (strategy == "gather_scatter" || strategy == "all_reduce") &&
+      config.world_size > model.parallel.tensor &&
+      std::min(bytes_of(precision.gradients), 4.0) != bytes_of(precision.reduction))
+    throw UsageError("--precision: {} sends gradients as they are, in {}, not in {}; take {},reduction={}",
+                     strategy, precision.gradients, precision.reduction, to_text(precision),
+                     precision.gradients);
   if (const int blocks = static_cast<int>(blocks_of(model).size());
-      config.recompute.each > 1 && config.recompute.each > blocks)
+      std::max({1, config.recompute.blocks, config.recompute.each}) > std::max(1, blocks))
     throw UsageError("--recompute {} has no effect: '{}' has {} blocks", to_text(config.recompute),
                      model.specification, blocks);
   if (config.recompute != Recomputation{} && !strategies().find(strategy).trains)

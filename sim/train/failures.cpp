@@ -115,7 +115,12 @@ FailureSet failures_of_mtbf(const std::string& text) {
   if (slash < value.size()) component.per = value_of(kFailureUnits, "unit", value.substr(slash + 1));
   if (component.per == FailureUnit::kRack || component.per == FailureUnit::kSwitch)
     throw InputError("mtbf: '{}': of device, host or run; racks and switches need a failure file", value);
-  return {.name = text, .components = {component}};
+  const bool leaves = component.per != FailureUnit::kRun;
+  if (leaves) component.effect = FailureEffect::kRepair;
+  return {.name = text,
+          .assumes = {leaves ? "what fails takes its host with it, and the memory of that (effect: repair)"
+                             : "hosts restart and keep their memory (effect: restart)"},
+          .components = {component}};
 }
 
 struct LogRow {

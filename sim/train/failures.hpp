@@ -57,8 +57,8 @@ struct FailureSet {
 /// Loads failure data:
 ///
 ///     NAME or FILE.yaml      a shipped or own file
-///     mtbf=3h                mean time between failures of the job; mtbf=50000h/device of each device, or
-///                            /host, whatever the job's size
+///     mtbf=3h                mean time between failures of the job, after which its hosts restart;
+///                            mtbf=50000h/device of each device, or /host, with which the host leaves
 ///     FILE.csv               log of interruptions, see failures_of_log()
 ///
 /// A file has `components`, each with `name`, `per`, `effect`, and `count` (with the file's `observed:

@@ -81,6 +81,7 @@ std::string failures_text(const TrainingOutcome& outcome) {
 /// Why the best interval is not Young's.
 std::string difference_text(const TrainingCase& training) {
   const double best = training.interval * training.step_s, write = training.checkpoint.write_s;
+  if (training.checkpoint.storage_every == 1) return "as often as into the storage";
   if (std::abs(best - young_interval_s(training)) < 0.51 * training.step_s)
     return "equal but for whole steps";
   if (0.99 * best <= (1.0 - training.checkpoint.slowdown) * write + training.step_s)

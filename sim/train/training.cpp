@@ -198,7 +198,7 @@ class Planner {
       TrainingCase one = case_;
       one.checkpoint = cost_of(method);
       const double least = std::ceil((1.0 - one.checkpoint.slowdown) * one.checkpoint.write_s / one.step_s);
-      one.interval = plan_.best_interval ? best_interval(one)
+      one.interval = plan_.best_interval ? best_interval_of(one)
                                          : std::min(one.steps, interval_of(wish_.interval, one.step_s));
       const bool too_short = one.interval < std::min(least, one.steps);  // blocking ones never are
       if (too_short && !best)
@@ -212,14 +212,27 @@ class Planner {
     if (in_memory()) case_.checkpoint.storage_every = storage_every();
   }
 
-  /// By Young's formula for the failures that lose the memory of hosts.
-  [[nodiscard]] int storage_every() const {
-    const double lost = sum_of(case_.interruptions,
-                               [](const Interruption& one) { return one.loses_memory ? one.rate : 0.0; });
-    const CheckpointCost& cost = case_.checkpoint;
+  /// Between checkpoints that survive the loss of hosts, by Young's formula for such failures.
+  [[nodiscard]] static double between_stored_s(const TrainingCase& of) {
+    const double lost =
+        sum_of(of.interruptions, [](const Interruption& one) { return one.loses_memory ? one.rate : 0.0; });
+    const CheckpointCost& cost = of.checkpoint;
     const double best = lost > 0.0 ? std::sqrt(2.0 * cost.slowdown * cost.storage_write_s / lost) : INFINITY;
-    const double every = std::max(best, cost.storage_write_s) / case_.step_s / case_.interval;
-    return static_cast<int>(std::clamp(std::ceil(every), 1.0, std::ceil(case_.steps / case_.interval)));
+    return std::max(best, cost.storage_write_s);
+  }
+
+  /// In memory for the failures that keep it, but at least as often as into the storage.
+  [[nodiscard]] static double best_interval_of(TrainingCase one) {
+    const double stored = std::ceil(between_stored_s(one) / one.step_s);
+    std::erase_if(one.interruptions, &Interruption::loses_memory);
+    return std::min(best_interval(one), stored);
+  }
+
+  [[nodiscard]] int storage_every() const {
+    const double every = between_stored_s(case_) / case_.step_s / case_.interval,
+                 least = case_.checkpoint.storage_write_s / case_.step_s / case_.interval;
+    return static_cast<int>(std::clamp(std::max(std::round(every), std::ceil(least)), 1.0,
+                                       std::ceil(case_.steps / case_.interval)));
   }
 
   void add_assumptions() {
@@ -235,19 +248,29 @@ class Planner {
     const bool whole = std::ranges::all_of(plan_.failures.components, [](const FailureComponent& one) {
       return one.effect == FailureEffect::kSlow || one.per_s <= 0.0 || one.outage > Seconds(0);
     });
-    if (!case_.interruptions.empty() && request_.recovery.empty() != whole)
-      assumed.emplace_back(
-          whole ? "outages are those of the failures, which --recovery only divides"
-                : "times of detection and restart (--recovery); no measurement is behind them");
+    std::vector<std::string> unknown;
+    for (const auto& [part, time] : recovery_)
+      if (!contains(request_.recovery, part, &std::pair<std::string, std::string>::first))
+        unknown.push_back(part + " " + to_text(time));
+    if (!case_.interruptions.empty() && whole && !request_.recovery.empty())
+      assumed.emplace_back("outages are those of the failures, which --recovery only divides");
+    else if (!case_.interruptions.empty() && !whole && !unknown.empty())
+      assumed.push_back("times of detection and restart, without a measurement behind them: " +
+                        joined(unknown) + " (--recovery)");
     std::vector<std::string> own;
     for (const FailureComponent& one : plan_.failures.components)
       if (one.detection >= Seconds(0)) own.push_back("'" + one.name + "'");
     if (!own.empty() && contains(request_.recovery, "detection", &std::pair<std::string, std::string>::first))
       assumed.push_back("--recovery detection has no effect on " + joined(own, ", ") +
                         " with a detection of its own");
-    if (case_.checkpoint.write_s > 0.0)
-      assumed.push_back("training is " + percent_text(case_.checkpoint.slowdown, 0) +
+    const CheckpointRequest standard;
+    if (case_.checkpoint.write_s + case_.checkpoint.storage_write_s > 0.0 &&
+        wish_.slowdown == standard.slowdown)
+      assumed.push_back("training is " + percent_text(wish_.slowdown, 0) +
                         " slower during a write, as torchtitan once (--checkpoint-slowdown)");
+    if (plan_.checkpoint.method == "async" && wish_.stop == standard.stop)
+      assumed.push_back("a checkpoint stops training for " + to_text(wish_.stop) +
+                        " besides its copy, as torchtitan once (--checkpoint-stop)");
     if (wish_.method != "none" && wish_.storage_rate <= BytesPerSecond(0))
       assumed.push_back(fmt::format("storage of cluster '{}': {} together (--storage-rate)", facts_.cluster,
                                     to_text(rate_)));

@@ -140,7 +140,7 @@ TEST_CASE("between hosts on Ethernet NCCL's sockets copy and send in turn, and e
               .epsilon(1e-3));
     // Alike in all else: LL from RDMA's graph and from this one.
     NcclGraph rdma = graph;
-    rdma.tcp_message = BytesPerSecond(HUGE_VAL);
+    rdma.sockets.message = BytesPerSecond(HUGE_VAL);
     const NcclCost small = nccl_choice(graph, CollectiveKind::kAllGather, Bytes(8));
     const Seconds more = nccl_reached(graph, CollectiveKind::kAllGather, Bytes(8), small).latency -
                          nccl_reached(rdma, CollectiveKind::kAllGather, Bytes(8), small).latency;
@@ -159,7 +159,7 @@ TEST_CASE("a scaled Ethernet moves what its sockets copy and send in turn, at mo
     NcclGraphs graphs(cluster);
     const NcclGraph& graph = graphs.of(cluster.places());
     const BytesPerSecond wire(factor * 0.941 * 3.125e9);
-    CHECK((graph.channels * graph.tcp_part * graph.bandwidth).count() ==
+    CHECK((graph.channels * graph.sockets.part * graph.bandwidth).count() ==
           Approx(nccl_tcp_rate(wire).count()).epsilon(1e-3));
   }
 }

@@ -37,6 +37,33 @@ TEST_CASE("8 B over 2 P100 under one socket: 6.6 us and two hops of 1 us") {
   CHECK(cost.algbw.count() == Approx(5e9));  // half of 10 GB/s, and 2/2
 }
 
+TEST_CASE("faster links never make a collective slower: NCCL's choice is that of links without a scale") {
+  for (const char* name : {"a100x8", "h100x8-hgx", "gb200-nvl72"})
+    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather}) {
+      Cluster cluster = cluster_named(name), faster = cluster;
+      for (Link& link : faster.links) {
+        link.scale = 1.5;
+        link.bandwidth = 1.5 * link.bandwidth;
+      }
+      const std::vector<int> all = cluster.places(), places(all.begin(), all.begin() + 8);
+      const NcclGraph slow = NcclGraphs(cluster).of(places), fast = NcclGraphs(faster).of(places);
+      for (double bytes = 1024.0; bytes < 1e10; bytes *= 2.0) {
+        INFO(name << " " << to_text(kind) << " " << bytes << " B");
+        const NcclCost before = nccl_choice(slow, kind, Bytes(bytes)),
+                       after = nccl_choice(fast, kind, Bytes(bytes));
+        CHECK(choice_text(before) == choice_text(after));
+        CHECK(after.time(Bytes(bytes)) <= before.time(Bytes(bytes)));
+      }
+    }
+}
+
+TEST_CASE("NVLS has at most 32 heads") {
+  const Cluster rack = cluster_named("gb200-nvl72");
+  const std::vector<int> all = rack.places();
+  CHECK(NcclGraphs(rack).of({all.begin(), all.begin() + 72}).nvls.channels == 32);
+  CHECK(NcclGraphs(rack).of({all.begin(), all.begin() + 16}).nvls.channels == 16);
+}
+
 TEST_CASE("LL128 needs NVLink and compute capability 7.0, NVLS an NVSwitch and 9.0, trees all-reduce") {
   const auto texts = [](const std::string& name, CollectiveKind kind) {
     std::set<std::string> result;

@@ -73,6 +73,20 @@ TEST_CASE("a model parameter that does not exist gets the nearest one", "[comman
                 {"segment"});
 }
 
+TEST_CASE("options that cannot matter to the model are refused", "[commands]") {
+  const Shell shell;
+  const std::string ddp =
+      "stepcast predict --strategy ddp --device h100-sxm --cluster h100x8-hgx "
+      "--world-size 8 --batch 8 ";
+  check_refusal(shell, ddp + "--model resnet50 --attention flash3", 2, {"--attention", "no fused attention"});
+  check_refusal(shell, ddp + "--model llama3-8b:layers=2 --recompute every:3", 2, {"every:3", "2 blocks"});
+  check_refusal(
+      shell,
+      "stepcast predict --strategy all_reduce --device h100-sxm --cluster h100x8-hgx --world-size 8 "
+      "--batch 8 --model resnet50 --precision bf16",
+      2, {"all_reduce sends gradients", "bf16,reduction=bf16"});
+}
+
 TEST_CASE("an unknown YAML key is refused with file, line, key and the nearest key", "[commands]") {
   const Shell shell;
   shell.write("bad.yaml", "name: bad\nhosst:\n  - {name: a, cores: 1}\n");

@@ -61,7 +61,7 @@ PredictionRequest drawn_request(Draw& draw, bool gpus) {
   if (gpus) {
     request.costs.model = "llama:layers=8,hidden=512,vocabulary=4096,sequence=512";
     request.costs.device = "h100-sxm";
-    request.costs.precision = Precision::parse("bf16");
+    request.costs.precision = Precision::parse("bf16,reduction=bf16");
     request.environment.cluster =
         draw.from(std::vector<std::string>{"h100x8-hgx", "h100-hosts:hosts=8", "h100-rails:nodes=2"});
   } else {

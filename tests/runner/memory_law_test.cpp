@@ -16,8 +16,8 @@
 #include "tests/worlds.hpp"
 
 /// Forecast peak memory against the peak that the counting allocator observes, of everything that trains on
-/// two ranks. Each rank is a thread with its own MemoryAccount. STEPCAST_MEMORY_TABLE=1 in the environment
-/// prints all cases.
+/// two ranks, and of experts on more. Each rank is a thread with its own MemoryAccount.
+/// STEPCAST_MEMORY_TABLE=1 in the environment prints all cases.
 
 namespace stepcast::memory_law_test {
 using namespace worlds;
@@ -41,7 +41,7 @@ const std::string kDeepseek =
     "1";
 const std::string kShared = kPlaces + ",shared=96,sequence_parallel=1";
 
-/// One training of two ranks (of one, for the strategy `single`).
+/// One training (of one rank, for the strategy `single`).
 struct LawCase {
   std::string strategy;
   std::string model = kGpt;
@@ -49,6 +49,7 @@ struct LawCase {
   OptionTexts options{};
   std::string recompute = "none";
   std::string precision = "fp32";
+  int ranks = 2;
 
   [[nodiscard]] std::string name() const {
     std::string text = strategy + ", " + model.substr(0, model.find(':'));
@@ -135,6 +136,16 @@ std::vector<LawCase> cases() {
                    .options = {{"zero", zero}, {"reduce-by", "all-reduce"}, {"reduce-when", "waited"}}});
   all.push_back({.strategy = "ddp", .model = kPlaces, .options = {{"zero", "1"}, {kMeshOption, "expert=2"}}});
   all.push_back({.strategy = "pipeline", .options = {{"schedule", "interleaved"}, {"virtual-stages", "2"}}});
+  const std::string tensors = kPlaces + ",sequence_parallel=1";
+  const auto add = [&all](const char* strategy, const std::string& model, const char* mesh, int ranks) {
+    all.push_back({.strategy = strategy, .model = model, .options = {{kMeshOption, mesh}}, .ranks = ranks});
+  };
+  add("fsdp", kPlaces, "data=2,shard=2,expert=2", 4);
+  add("fsdp", kPlaces, "shard=4,expert=2,expert_tensor=2", 4);
+  add("ddp", kPlaces, "data=2,context=2,expert=4", 4);
+  add("pipeline", kPlaces, "pipeline=2,shard=4,expert=2", 8);
+  add("pipeline", kPlaces, "pipeline=2,data=2,shard=2,expert=2", 8);
+  add("pipeline", tensors, "pipeline=2,data=2,tensor=2,expert=4", 8);
   return all;
 }
 
@@ -201,7 +212,7 @@ bool trains(const Schedule& schedule) {
 Outcome outcome_of(const LawCase& one) {
   Outcome outcome{.what = one};
   const Recomputation recomputation = parse_recompute(one.recompute);
-  TrainingConfig config = training(ranks_of(one.strategy, 2), kBatch, one.options, one.micro_batches);
+  TrainingConfig config = training(ranks_of(one.strategy, one.ranks), kBatch, one.options, one.micro_batches);
   config.recompute = recomputation;
   try {
     take_mesh(one.strategy, config);
@@ -238,7 +249,7 @@ std::string table_of(const std::vector<Outcome>& outcomes) {
 
 }  // namespace
 
-TEST_CASE("forecast peak memory is within 0.5 % of the observed peak for all that trains on two ranks") {
+TEST_CASE("forecast peak memory is within 0.5 % of the observed peak for all that trains") {
   std::vector<Outcome> outcomes;
   std::vector<double> errors;
   std::map<std::string, int> by_strategy;

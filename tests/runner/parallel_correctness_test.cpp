@@ -158,6 +158,9 @@ TEST_CASE(
     config.micro_batches = 4;
     if (std::string(strategy) == "ddp") config.options["bucket-cap"] = "4KiB";
     check_equal(model, train_on_ranks(strategy, model, config), expected);
+    if (std::string(strategy) != "fsdp") continue;
+    config.options["accumulate"] = "every";
+    check_equal(model, train_on_ranks(strategy, model, config), expected);
   }
 }
 

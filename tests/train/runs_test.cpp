@@ -183,8 +183,11 @@ TEST_CASE("a log's interruptions are counted as its rates count them; whole outa
       all += line + "\n";
     return all;
   };
-  CHECK_THAT(assumed("meta-rsc", ""), Contains("no measurement is behind them"));
-  CHECK_THAT(assumed(log.path, ""), !Contains("no measurement is behind them"));
+  CHECK_THAT(assumed("meta-rsc", ""), Contains("without a measurement behind them: detection"));
+  CHECK_THAT(assumed("mtbf=3h", "detection=5min"),
+             Contains("hosts restart") && Contains("behind them: diag"));
+  CHECK_THAT(assumed("mtbf=5000h/device", ""), Contains("takes its host with it"));
+  CHECK_THAT(assumed(log.path, ""), !Contains("without a measurement behind them: detection"));
   CHECK_THAT(assumed(log.path, "detection=5min"), Contains("outages are those of the failures"));
   const TemporaryFile file(
       "name: own\ncomponents:\n  - {name: crash, rate: 1 per run-day}\n"
