@@ -13,8 +13,6 @@ namespace {
 constexpr int kComputeStream = 7, kCommunicationStream = 20, kCopyStream = 21;  // 0 is left out by HTA
 constexpr double kMicroseconds = 1e6;
 
-long long micros(double seconds) { return std::llround(seconds * kMicroseconds); }
-
 /// A name whose beginning HTA maps to a kind of kernel.
 std::string kernel_name(const Span& span) {
   if (span.stream == Stream::kComm || span.kind == SpanKind::kCommunication)
@@ -30,6 +28,7 @@ int stream_of(const Span& span) {
 /// Events of one rank.
 struct HtaTimeline {
   int rank, ranks;
+  double begin_s;  ///< at which all ranks' timelines are 0: HTA reads no times below
 
   /// Spans of a hook lie inside their parent's, and kernels of a stream do not overlap: the parent's kernel
   /// is divided.
@@ -72,6 +71,10 @@ struct HtaTimeline {
 
   static constexpr int kHost = 1'000'000;  // process number
 
+  [[nodiscard]] long long micros(double time_s) const {
+    return std::llround((time_s - begin_s) * kMicroseconds);
+  }
+
   /// A kernel, and its launch on the host at the same time.
   void kernel(const Span& span, long long start, long long end) {
     if (end <= start) return;
@@ -104,8 +107,9 @@ struct HtaTimeline {
 
 std::map<int, std::string> hta_timelines(const Result& result, const std::set<int>& ranks) {
   std::map<int, std::map<int, std::vector<const Span*>>> by_rank;  // and step
-  double end_s = 0.0;
+  double begin_s = 0.0, end_s = 0.0;
   for (const Span& span : result.shown_spans()) {
+    begin_s = std::min(begin_s, span.start_s);
     if (ranks.empty() || ranks.contains(span.rank))
       by_rank[span.rank][std::max(span.step, 0)].push_back(&span);
     end_s = std::max(end_s, span.end_s);
@@ -113,7 +117,7 @@ std::map<int, std::string> hta_timelines(const Result& result, const std::set<in
   if (by_rank.empty()) throw InputError("no timeline: there are no spans of the requested ranks");
   std::map<int, std::string> texts;
   for (const auto& [rank, steps] : by_rank) {
-    HtaTimeline timeline{rank, result.configuration.world_size};
+    HtaTimeline timeline{rank, result.configuration.world_size, begin_s};
     for (const auto& [step, spans] : steps) {
       const Span* first = std::ranges::min(spans, {}, &Span::start_s);
       const Span* last = std::ranges::max(spans, {}, &Span::end_s);

@@ -139,6 +139,18 @@ TEST_CASE("HTA's rule for communication holds for collectives inside a forward")
         std::set<std::string>{"forward/a", "ncclDevKernel_all_reduce/bucket0", "ncclDevKernel_tensor/a"});
 }
 
+TEST_CASE("HTA's timelines begin at 0, where ranks of a pipeline began before the first one's step") {
+  Result result;
+  result.configuration.world_size = 2;
+  result.spans = {{0, Stream::kCompute, SpanKind::kCompute, "forward/a", 0.0, 3.0},
+                  {1, Stream::kCompute, SpanKind::kCompute, "forward/b", -2.0, 1.0}};
+  std::map<int, double> starts;
+  for (const auto& [rank, text] : hta_timelines(result))
+    for (const Json timeline = Json::parse(text); const Json& event : timeline.at("traceEvents"))
+      if (event["cat"] == "kernel") starts[rank] = event["ts"];
+  CHECK(starts == std::map<int, double>{{0, 2e6}, {1, 0.0}});
+}
+
 TEST_CASE("steps of a timeline need one, in a file or in a folder") {
   po::options_description options;
   options.add_options()("timeline", po::value<std::string>())("timeline-ranks", po::value<std::string>())(
