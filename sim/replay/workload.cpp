@@ -264,12 +264,14 @@ Workload resolve_workload(const CostRequest& request, const TrainingConfig& trai
 
 void check_execution(const CostRequest& request, const std::string& strategy, const TrainingConfig& training,
                      const Model& model) {
-  const auto is_attention = [](const Kernel& kernel) { return kernel.attention() != nullptr; };
-  for (const auto& [option, has, needed] :
-       {std::tuple("experts", model.has_experts(), "experts"),
-        {"attention", model.has_kernel(is_attention), "fused attention (flash=1)"}})
+  const auto check_kernels = [&](const char* option, const std::string& value, bool has, const char* needed) {
     if (!has && contains(request.given, option))
-      throw UsageError("--{} has no effect: '{}' has no {}", option, model.specification, needed);
+      throw UsageError("--{} {} has no effect: '{}' has no {}", option, value, model.specification, needed);
+  };
+  const auto is_attention = [](const Kernel& kernel) { return kernel.attention() != nullptr; };
+  check_kernels("experts", request.execution.experts, model.has_experts(), "experts");
+  check_kernels("attention", request.execution.attention, model.has_kernel(is_attention),
+                "fused attention (flash=1)");
   const auto given = [&](const char* name, const char* standard) {
     return value_or(training.options, name, standard) != standard;
   };
