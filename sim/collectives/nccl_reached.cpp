@@ -145,11 +145,11 @@ NcclCost nccl_all_to_all(const NcclGraph& graph, Bytes message) {
   const double bus = bus_of(graph, bytes) * (choice.protocol == NcclProtocol::kLl ? 0.5 : 1.0);
   double latency = message_latency(*graph.gpu.parameters, peer, graph.ranks - 1) +
                    graph.gpu.parameters->message_fill * filled(bytes, kSimpleHalf);
-  if (graph.nodes > 1) latency += kNetworkHop[index(choice.protocol)];
   if (graph.tcp()) latency += kNcclTcpHop.count() / kMicro;
-  const double per_byte =
-      std::max(1e-3 * near / graph.ranks / bus, 1.0 / (kMicro * graph.ranks * graph.sockets.message.count()));
-  return cost_of(choice, latency, per_byte + own_share(graph));
+  const double inside = 1e-3 * near / graph.ranks / bus + own_share(graph);
+  if (graph.nodes == 1) return cost_of(choice, latency, inside);
+  latency += kNetworkHop[index(choice.protocol)] + bytes * inside;
+  return cost_of(choice, latency, 1.0 / (kMicro * graph.ranks * graph.sockets.message.count()));
 }
 
 NcclCost nccl_cost(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclLimits& limits) {

@@ -144,8 +144,8 @@ TEST_CASE("a flexible dispatcher takes time for each row that arrives, besides i
     return DispatchCost{};
   };
   const double rows = 2.0 * 2048.0 * 8.0 * (1.0 - std::pow(7.0 / 8.0, 4.0));  // tokens once per rank
-  CHECK(cost(8, "16").rows_s == Approx(rows / 16.0 * 137e-9));
-  CHECK(cost(8, "32").rows_s == Approx(rows / 32.0 * 137e-9));
+  CHECK(cost(8, "16").rows_s == Approx(rows / 16.0 * 119e-9));
+  CHECK(cost(8, "32").rows_s == Approx(rows / 32.0 * 119e-9));
   CHECK(cost(8, "16").sent.count() == Approx(0.78 * 18.0 * 50e9));
   CHECK(cost(16, "16").rows_s == 0.0);  // the network between domains decides
   CHECK(cost(8, "16", "alltoall").rows_s == 0.0);
@@ -155,7 +155,25 @@ TEST_CASE("a flexible dispatcher takes time for each row that arrives, besides i
   call.latency = Seconds(1e-5);
   const NcclCost time = dispatched(call, cost(8, "16"), 8);
   CHECK(time.time(message).count() ==
-        Approx(1e-5 + rows / 16.0 * 137e-9 + message.count() * 7.0 / 8.0 / (0.78 * 18.0 * 50e9)));
+        Approx(25e-6 + rows / 16.0 * 119e-9 + message.count() * 7.0 / 8.0 / (0.78 * 18.0 * 50e9)));
+}
+
+// DeepSeek-V3's tokens in bf16, 4,096 per rank; mean of dispatch and combine. The table does not state the
+// multiprocessors; Megatron's recipes set 32.
+TEST_CASE("HybridEP inside a domain is within 10 % of Megatron's (arXiv 2603.07685, table 7)", "[replay]") {
+  using Row = std::tuple<std::string, int, double>;
+  for (const auto& [device, ranks, measured] :
+       {Row{"gb200", 8, 372e-6}, Row{"gb200", 16, 552.5e-6}, Row{"gb200", 32, 629e-6},
+        Row{"gb200", 64, 709.5e-6}, Row{"h100-sxm", 8, 642.5e-6}}) {
+    const Model model = model_of("deepseek-v3:layers=4,sequence=4096,expert=" + std::to_string(ranks),
+                                 {.dispatch = "flex72", .dispatch_sms = "32"});
+    const auto call = std::ranges::find_if(model.collectives, &LayerCollective::dispatches);
+    const DispatchCost cost =
+        dispatch_costs(model, device_model(device), 1.0).at(call - model.collectives.begin());
+    const double time = dispatched({}, cost, ranks).time(call->per_sample).count();
+    CAPTURE(device, ranks, time);
+    CHECK(time == Approx(measured).epsilon(0.1));
+  }
 }
 
 TEST_CASE("more of NVLink's rate shortens what flexible dispatchers send, not their rows", "[replay]") {
@@ -173,7 +191,7 @@ TEST_CASE("more of NVLink's rate shortens what flexible dispatchers send, not th
     return predict(prediction_request(options)).breakdown.front().exposed_communication_s;
   };
   const double slow = step({}), fast = step({{"scale", "nvlink=100"}});
-  const double rows = 2.0 * 4.0 * 8.0 * 2048.0 * 8.0 * (1.0 - std::pow(7.0 / 8.0, 4.0)) / 16.0 * 66e-9;
+  const double rows = 2.0 * 4.0 * 8.0 * 2048.0 * 8.0 * (1.0 - std::pow(7.0 / 8.0, 4.0)) / 16.0 * 54e-9;
   CHECK(fast > rows);
   CHECK(slow - fast > 0.5 * rows);
   CHECK_THROWS_WITH(step({{"nvlink-rate", "900GB/s"}}), Catch::Contains("--scale nvlink"));
