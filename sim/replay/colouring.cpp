@@ -240,11 +240,11 @@ class Colouring {
 
   /// Colours links by the classes of loads that cross them, if links do not colour flows.
   void mark_links() {
-    std::vector<std::set<Colour>> crossing(links_.size());
+    std::vector<std::pair<int, Colour>> crossing;
     for (std::size_t i = 0; i < items_.size(); ++i)
-      for (const Load::Share& share : items_[i].load.shares) crossing[share.link].insert(colours_[i]);
-    for (const int each : crossed_)
-      for (const Colour colour : crossing[each]) links_[each] += mixed(Colour{15}, colour);
+      for (const Load::Share& share : items_[i].load.shares) crossing.emplace_back(share.link, colours_[i]);
+    for (const auto& [link, colour] : sorted_unique(std::move(crossing)))
+      links_[link] += mixed(Colour{15}, colour);
   }
 
   /// A flow crosses its links in order, a collective all at once.
@@ -339,12 +339,17 @@ class Colouring {
   [[nodiscard]] Crossings crossings(const LinkClasses& classes, const std::vector<int>& first) const {
     Crossings crossing(classes.size.size());
     if (coarse_) {
-      std::map<std::pair<int, int>, double> taken;  // by link and class of loads
+      std::vector<std::pair<std::pair<int, int>, double>> taken;  // by link and class of loads
       for (std::size_t i = 0; i < items_.size(); ++i)
-        for (const Load::Share& share : items_[i].load.shares) taken[{share.link, first[i]}] += share.weight;
-      for (const auto& [where, weight] : taken) {
+        for (const Load::Share& share : items_[i].load.shares)
+          taken.push_back({{share.link, first[i]}, share.weight});
+      std::ranges::stable_sort(taken, {}, [](const auto& each) { return each.first; });
+      for (std::size_t i = 0; i < taken.size();) {
+        const auto where = taken[i].first;
+        double all = 0.0;
+        for (; i < taken.size() && taken[i].first == where; ++i) all += taken[i].second;
         double& most = crossing[classes.of.at(links_[where.first])][where.second];
-        most = std::max(most, weight);
+        most = std::max(most, all);
       }
       return crossing;
     }

@@ -1,6 +1,7 @@
 #include "sim/replay/symmetry.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/ranges.hpp"
@@ -19,8 +20,7 @@ Load path_load(const Cluster& cluster, const Path& path) {
 Load collective_load(const ReplayInput& input, const CollectivePlan& plan, CollectivePlans& plans,
                      const std::vector<int>& ranks) {
   Load load;
-  std::vector<double> taken(2 * input.cluster->links.size(), 0.0);  // by slot
-  std::vector<int> slots;                                           // that something takes
+  std::map<int, double> taken;  // by slot
   double most = 0.0;
   for (const NcclFlow& one : *plan.flows) {
     const int from = input.node_of_rank[ranks[one.from]];
@@ -29,16 +29,12 @@ Load collective_load(const ReplayInput& input, const CollectivePlan& plan, Colle
     const double bytes = one.payload.count() * plan.wire_factor * pair.overhead;
     load.latency_s = std::max(load.latency_s, pair.latency.count());
     for (const Hop& hop : *pair.path) {
-      double& here = taken[hop.slot()];
-      if (here == 0.0 && bytes > 0.0) slots.push_back(hop.slot());
-      here += bytes;
-      most = std::max(most, here);
+      if (bytes > 0.0) most = std::max(most, taken[hop.slot()] += bytes);
     }
   }
   load.penalty = most > 0.0 ? most * (load.latency_s > 0.0 ? load.latency_s : 1.0) : 1.0;
-  std::ranges::sort(slots);
-  load.shares.reserve(slots.size());
-  for (const int each : slots) load.shares.push_back({each, taken[each]});
+  load.shares.reserve(taken.size());
+  for (const auto& [slot, bytes] : taken) load.shares.push_back({slot, bytes});
   return load;
 }
 
