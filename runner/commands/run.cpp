@@ -333,7 +333,7 @@ ExitCode run(const po::variables_map& values) {
     throw UsageError("--engine reference trains whole models; " + model.specification + " is sharded over " +
                      std::to_string(ranks) + " ranks");
   if (is_reference(values))
-    torch_engine().require_reference(strategy, text_option(values, "backend"),
+    torch_engine().require_reference(strategy, training, text_option(values, "backend"),
                                      int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   check_device(values, schedule, replayed);

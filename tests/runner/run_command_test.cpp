@@ -330,6 +330,7 @@ TEST_CASE("a user's mistakes are errors before any rank starts, and leave no fil
   const std::string reference = "run --engine reference --model simple-cnn --nproc 2 --strategy ";
   refused(reference + "fsdp", 2, "all_reduce and gather_scatter");
   refused(reference + "ddp --warmup 1", 2, "--warmup 2");
+  refused(reference + "ddp --zero 1", 2, "--zero has no effect with --engine reference");
   refused("run --engine refrence --strategy ddp --model simple-cnn", 2, "did you mean 'reference'");
   refused("bench --copies --nproc 2", 2, "--nproc has no effect with --copies");
   refused("bench --gpu 1 --nproc 2", 2, "--gpu has no effect with bench without --copies");
