@@ -339,6 +339,9 @@ TEST_CASE("a user's mistakes are errors before any rank starts, and leave no fil
   refused(timeline + folder.file("t.json") + " --timeline-ranks 0-2", 2,
           "--timeline-ranks: found '0-2', expected numbers from 0 to 1: there are 2 ranks");
   refused("measure --model simple-cnn --batch 16,x", 2, "got 16,x");
+  refused("measure --model resnet18-cifar --batch 999999", 5, "with batch 999999 needs");
+  refused("run --strategy ddp --model simple-cnn --trace t.json", 2,
+          "--trace has no effect with --compute real");
   CHECK(std::filesystem::is_empty(folder.path));
 }
 
