@@ -287,9 +287,9 @@ void judge_sampling(const Sampling& sampling, std::vector<std::string>& warnings
         "{} undisturbed samples of them came within {}",
         sampling.sets_from_cpu_time, sampling.sets, kMinSamples, budget));
   if (sampling.largest_bytes_given_up > 0.0)
-    warnings.push_back(
-        fmt::format("messages of {} and more were given up: {} does not last for {} rounds of them",
-                    to_text(Bytes(sampling.largest_bytes_given_up)), budget, kMinSamples));
+    warnings.push_back(fmt::format(
+        "messages and arrays of {} and more were given up: {} does not last for {} rounds of them",
+        to_text(Bytes(sampling.largest_bytes_given_up)), budget, kMinSamples));
 }
 
 void judge_fit(const std::string& what, const FitQuality& quality, std::vector<std::string>& warnings) {

@@ -7,6 +7,7 @@
 #include "core/load.hpp"
 #include "core/ranges.hpp"
 #include "core/statistics.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 
@@ -93,10 +94,14 @@ std::string Calibration::problem() const {
   for (const auto& [name, value] : nccl.parameters)
     if (!(value >= 0.0)) return "key 'nccl.parameters." + name + "': expected at least 0";
   for (const std::vector<SampleSet>* sets : {&samples, &rejected})
-    for (const SampleSet& set : *sets)
+    for (const SampleSet& set : *sets) {
+      if (!none_negative(set.time_s) || !none_negative(set.cpu_s))
+        return fmt::format("key 'samples': expected time_s and cpu_s of at least 0, found less in '{}' of {}",
+                           set.probe, to_text(Bytes(set.bytes)));
       if (!set.machine.valid() || (!set.machine.empty() && set.machine.size() != set.time_s.size()))
         return "key 'samples': expected in 'machine' a speed above 0 and fractions in [0, 1] for every "
                "time_s";
+    }
   return "";
 }
 

@@ -71,7 +71,7 @@ struct PathCost {
   /// those of the endpoints alone and the wire's time is added: T(n) = latency(n) + n / bandwidth, less the
   /// burst that token buckets of the links let pass.
   double wire_bandwidth_bytes_per_s = 0.0;
-  double smallest_bytes = 0.0;  ///< measured range; predictions outside it extrapolate without a note
+  double smallest_bytes = 0.0;  ///< measured range; predictions outside it extrapolate, with a note
   double largest_bytes = 0.0;
 };
 
@@ -118,7 +118,7 @@ struct Sampling {
   /// Median over the latter of how much too slow they may be: the larger of 1 - speed / best speed of the
   /// machine (median of the samples), and 1 - fastest / median sample.
   double excess = 0.0;
-  double largest_bytes_given_up = 0.0;  ///< smallest message size that exceeded the budget; 0: none did
+  double largest_bytes_given_up = 0.0;  ///< smallest size that exceeded the budget; 0: none did
   double noise = 0.0;                   ///< median relative spread (p90 - p10)/p50 of the compute probe
 
   /// True if every cost was fitted to samples without interference.

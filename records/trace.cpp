@@ -222,7 +222,7 @@ std::string Trace::problem() const {
       check(!entry.measured_like(entries[before]) || entry.first_segment >= entries[before].end_segment(),
             place + "first_segment",
             "a segment behind those of every entry before with the same batch, threads and pace");
-    check(entry.host_s.size() == entry.steps(), place + "host_s", "as many samples as step_s has");
+    samples(entry.host_s, "host_s");
     check(entry.machine.valid() && (entry.machine.empty() || entry.machine.size() == entry.steps()),
           place + "machine", "a speed above 0 and a part of [0, 1] for every step");
     samples(entry.step_s, "step_s");
@@ -253,6 +253,8 @@ std::string Trace::problem() const {
       for (std::size_t k = 0; k < (issued ? keys.size() : keys.size() / 2); ++k)
         samples(segment.*kSegmentSamples[k], "segments." + segment.name + keys[k]);
   }
+  for (const TracedCollective& one : collectives)
+    check(none_negative(one.time_s), "collectives." + one.kind + ".time_s", "times of at least 0");
   return found;
 }
 
@@ -270,7 +272,7 @@ bool Trace::has(StepContext pace) const {
   return std::ranges::any_of(entries, [&](const auto& entry) { return entry.pace == pace; });
 }
 
-TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace) const {
+TraceEntry Trace::at(int batch, int threads, std::optional<bool> extrapolate, StepContext pace) const {
   if (!has(pace)) pace = StepContext::kContinuous;
   std::vector<const TraceEntry*> usable;
   std::vector<int> measured;
@@ -290,9 +292,10 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace)
     if (entry->first_segment != 0 || entry->segments.size() != usable.front()->segments.size())
       throw InputError("trace of " + model + ": entries are of different segments");
   const bool outside = batch < usable.front()->batch || batch > usable.back()->batch;
-  if (outside && (!extrapolate || usable.size() < 2))
+  if (outside && (!extrapolate.value_or(false) || usable.size() < 2))
     throw InputError("trace of {}: batch {} lies outside the measured sizes {}; measure it{}", model, batch,
-                     joined(measured), usable.size() < 2 ? "" : ", or extrapolate with --extrapolate");
+                     joined(measured),
+                     usable.size() < 2 || !extrapolate ? "" : ", or extrapolate with --extrapolate");
   std::size_t high = 1;
   while (high + 1 < usable.size() && usable[high]->batch < batch) ++high;
   const TraceEntry result = interpolate(*usable[high - 1], *usable[high], batch);

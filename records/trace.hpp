@@ -135,8 +135,9 @@ struct Trace {
   /// Entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two nearest
   /// measured batch sizes with the same threads and pace. Without any entry of that pace the continuous ones
   /// are used. \throws InputError that names the measured batch sizes if `batch` lies outside and
-  /// `extrapolate` is false, or if no entry has these threads
-  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate,
+  /// `extrapolate` is not true, or if no entry has these threads \param extrapolate empty: the command lacks
+  /// --extrapolate, and the error does not suggest it
+  [[nodiscard]] TraceEntry at(int batch, int threads, std::optional<bool> extrapolate,
                               StepContext pace = StepContext::kContinuous) const;
 };
 

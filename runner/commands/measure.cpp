@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "core/file.hpp"
@@ -17,6 +19,7 @@
 #include "runner/measure/gpu_watch.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/strategies/local_step.hpp"
 #include "sim/strategies/options.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
@@ -130,6 +133,31 @@ Trace earlier_launches(const po::variables_map& values, const std::string& path,
   reject_overlap(trace, path, model, segments.empty() ? 0 : segments.front(),
                  segments.empty() ? static_cast<int>(model.segments.size()) : segments.back() + 1);
   return trace;
+}
+
+/// Memory of this host that programs can still take, as the kernel estimates it.
+Bytes available_memory() {
+  std::istringstream words(read_file("/proc/meminfo"));
+  for (std::string word; words >> word;)
+    if (double kibibytes = 0.0; word == "MemAvailable:" && words >> kibibytes)
+      return Bytes(kKibi * kibibytes);
+  return Bytes(std::numeric_limits<double>::infinity());
+}
+
+/// \throws CapabilityError if parameters, gradients, optimizer and saved activations do not fit into memory
+void check_memory(const po::variables_map& values, const Model& whole, std::vector<int> segments) {
+  if (text_option(values, "device") != "cpu") return;
+  const Model model = in_precision(whole, precision_option(values), false);
+  if (segments.empty()) segments = whole_numbers(0, model.segments.size());
+  const TrainingConfig config{.batch = positive_list(values, "batch").back()};
+  Bytes needed;
+  for (const MemoryChange& held : LocalStep(model, config, segments).take().resident) needed += held.size;
+  for (const int segment : segments) needed += 1.0 * config.batch * model.segments[segment].saved.size;
+  if (const Bytes available = available_memory(); needed > available)
+    throw CapabilityError(
+        "--model {} with batch {} needs {} of memory or more, and this host has {} available; take a smaller "
+        "--batch, or --stage I/N to measure a part of the model",
+        model.specification, config.batch, to_text(needed), to_text(available));
 }
 
 Trace measure_here(const po::variables_map& values, const Model& model, int threads) {
@@ -293,6 +321,7 @@ ExitCode run(const po::variables_map& values) {
   const std::vector<int> segments = stage_segments(values, model);
   const std::vector<int> threads = positive_list(values, "threads");
   const int launches = int_option(values, "launches", 1);
+  check_memory(values, model, segments);
   const bool append = flag_option(values, "append");
   if (append && values.count("output") == 0)
     throw UsageError("--append requires the file to add to: -o FILE");

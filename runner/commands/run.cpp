@@ -45,6 +45,8 @@ bool is_replayed(const po::variables_map& values) {
     reject_options(values, {"data"}, "--compute replayed, which trains nothing");
   else
     reject_options(values, {"resample", "compute-speed"}, "--compute real");
+  if (compute == "real" && (values.count("split") == 0 || text_option(values, "split") != "balanced"))
+    reject_options(values, {"trace"}, "--compute real, except for --split balanced");
   return compute == "replayed";
 }
 
@@ -170,6 +172,12 @@ ExitCode finish(const po::variables_map& values, Result& result, const Schedule&
   else
     add_origin(values, result);
   result.notes["ranks from"] = session.ranks.source;
+  std::vector<std::string> given{"algorithm"};
+  append(given, transformed(training.options, [](const auto& one) { return one.first; }));
+  if (const std::string note =
+          options_without_effect(given, training, {}, session.place.algorithms, schedule);
+      !note.empty())
+    fmt::print(stderr, "stepcast run: {}\n", result.notes["no effect"] = note);
   return write_result(values, result, session);
 }
 
@@ -209,10 +217,10 @@ TrainingConfig training_of(const po::variables_map& values, const Model& model) 
   training.world_size = planned_world_size(values);
   training.batch = int_option(values, "batch", 1);
   if (values.count("trace") != 0)
-    training.segment_times = traced_costs(model, load_trace_of(model, text_option(values, "trace"))
-                                                     .at(training.batch / training.micro_batches,
-                                                         values["threads"].as<int>(), false))
-                                 .segment_times();
+    training.segment_times =
+        traced_costs(model, load_trace_of(model, text_option(values, "trace"))
+                                .at(training.batch / training.micro_batches, values["threads"].as<int>(), {}))
+            .segment_times();
   return training;
 }
 
@@ -333,7 +341,7 @@ ExitCode run(const po::variables_map& values) {
     throw UsageError("--engine reference trains whole models; " + model.specification + " is sharded over " +
                      std::to_string(ranks) + " ranks");
   if (is_reference(values))
-    torch_engine().require_reference(strategy, text_option(values, "backend"),
+    torch_engine().require_reference(strategy, training, text_option(values, "backend"),
                                      int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   check_device(values, schedule, replayed);

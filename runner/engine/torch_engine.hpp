@@ -82,10 +82,12 @@ std::function<void()> prepare_scaled_copy(float* to, float* from, float scale, s
 /// device's default stream. \throws CapabilityError as set_matmul_precision() and TrainingDtypes::of()
 std::function<void()> prepare_product(const Precision& precision, int edge, DeviceStream& device);
 
-/// \throws UsageError for another strategy or backend than those of run_reference(), or fewer than two
-/// warm-up steps with `ddp` (DistributedDataParallel puts all gradients into one bucket in its first step and
-/// lays out the final buckets in its second)
-void require_reference(const std::string& strategy, const std::string& backend, int warmup_steps);
+/// \throws UsageError for another strategy or backend than those of run_reference(), for options of the
+/// strategy that c10d's Reducer lacks, for recomputation, or for fewer than two warm-up steps with `ddp`
+/// (DistributedDataParallel puts all gradients into one bucket in its first step and lays out the final
+/// buckets in its second)
+void require_reference(const std::string& strategy, const TrainingConfig& training,
+                       const std::string& backend, int warmup_steps);
 
 /// Trains with PyTorch's own components instead of a Schedule, so that an error in the Schedule that both
 /// executors share (wrong order of buckets, missing copy) shows as a difference. Parameters, samples and

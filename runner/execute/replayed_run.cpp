@@ -19,9 +19,9 @@ PhaseCosts step_times_of(const Model& model, const Schedule& schedule, const std
   const Trace measured = load_trace_of(model, trace);
   const int samples = batch / schedule.micro_batches;
   const StepContext pace = communicates(schedule) ? StepContext::kWaiting : StepContext::kContinuous;
-  const TraceEntry step = measured.at(samples, threads, false, pace);
+  const TraceEntry step = measured.at(samples, threads, {}, pace);
   if (!measured.has(StepContext::kAccumulating)) return traced_costs(model, step);
-  const TraceEntry accumulating = measured.at(samples, threads, false, StepContext::kAccumulating);
+  const TraceEntry accumulating = measured.at(samples, threads, {}, StepContext::kAccumulating);
   return traced_costs(model, step, &accumulating);
 }
 

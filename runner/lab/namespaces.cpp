@@ -118,7 +118,7 @@ void set_up_tcp(const LabPlan& plan, Bytes segment) {
 }
 
 void make_spaces(const LabPlan& plan) {
-  std::string spaces = "netns add " + plan.switches + "\n";
+  std::string spaces;
   for (const LabHost& host : plan.hosts) spaces += "netns add " + host.space + "\n";
   call_batch("ip", "", spaces);
   std::string links;
@@ -208,7 +208,11 @@ void build_lab(const LabPlan& plan) {
     throw RunError(
         "a lab named '{}' is in use by process {}; end it with 'stepcast lab down', or use another --name",
         plan.lab, processes.front());
-  remove_lab(plan.lab);
+  if (!spaces_of(plan.lab).empty())
+    throw RunError(
+        "a lab named '{0}' exists; remove it with 'stepcast lab down --name {0}', or use another --name",
+        plan.lab);
+  call("ip", {"netns", "add", plan.switches});  // fails if another process has just begun this lab
   try {
     make_spaces(plan);
     start_interfaces(plan);

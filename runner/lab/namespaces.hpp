@@ -19,8 +19,8 @@ constexpr const char* kNamespaceFolder = "/run/netns";
 /// namespaces (CAP_NET_ADMIN and CAP_SYS_ADMIN, which root has)
 void require_lab_capabilities();
 
-/// Builds the lab, after removing the remains of an earlier one of this name. \throws RunError with the
-/// message of `ip` or `tc`, after which nothing is left; RunError if processes run in a lab of this name
+/// Builds the lab. \throws RunError with the message of `ip` or `tc`, after which nothing is left, or if
+/// there is a lab of this name or the rest of one
 void build_lab(const LabPlan& plan);
 
 /// Ends the processes inside (SIGTERM, after 2 s SIGKILL) and removes all namespaces of the lab.

@@ -43,6 +43,9 @@ void check_tree(const Cluster& cluster) {
       if (cluster.node(end).kind == NodeKind::kSocket && ++links[end] > 1)
         refuse(cluster, "host '" + cluster.node_name(end) + "' has more than one link");
   }
+  for (const auto [i, node] : enumerated(cluster.nodes))
+    if (node.kind == NodeKind::kSocket && !links.contains(static_cast<int>(i)))
+      refuse(cluster, "host '" + node.name + "' has no link; ranks of one host need no lab: 'stepcast run'");
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ struct LabPlan {
 std::string lab_prefix(const std::string& lab);
 
 /// \throws InputError for clusters that the lab cannot build: with devices or several nodes per host, with
-/// more than one link per host, with two ways between two hosts (bridges would forward frames in loops), with
-/// more than 250 hosts, or with host names that no namespace can have
+/// hosts without a link or with several, with two ways between two hosts (bridges would forward frames in
+/// loops), with more than 250 hosts, or with host names that no namespace can have
 LabPlan plan_lab(const Cluster& cluster, const std::string& lab);
 
 }  // namespace stepcast

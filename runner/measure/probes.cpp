@@ -4,12 +4,15 @@
 #include <chrono>
 #include <deque>
 #include <future>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <tuple>
 
+#include "core/error.hpp"
 #include "core/ranges.hpp"
+#include "core/table.hpp"
 #include "runner/measure/sampler.hpp"
 
 namespace stepcast {
@@ -94,22 +97,18 @@ class Prober {
 
   /// Warms caches, connections and clocks up, and measures the cost of every probe.
   void warm_up() {
-    const auto run = [&](double message_bytes) {
-      for (std::size_t i = 0; i < cases_.size(); ++i)
-        if (message_bytes_of(cases_[i]) == message_bytes) sampler_->run(i);
-      sampler_->settle();
-    };
-    run(0.0);
-    for (const std::size_t size : settings_.message_sizes) {
-      const auto bytes = static_cast<double>(size);
-      if (!affords(bytes)) {
-        largest_given_up_ = bytes;
-        for (std::size_t i = 0; i < cases_.size(); ++i)
-          if (message_bytes_of(cases_[i]) >= bytes) sampler_->give_up(i);
-        break;
+    std::map<double, std::vector<std::size_t>> by_size;
+    for (std::size_t i = 0; i < cases_.size(); ++i) by_size[size_of(cases_[i])].push_back(i);
+    for (const auto& [bytes, cases] : by_size) {
+      if (largest_given_up_ > 0.0 || !affords(bytes, cases)) {
+        if (largest_given_up_ == 0.0) largest_given_up_ = bytes;
+        for (const std::size_t i : cases) sampler_->give_up(i);
+        continue;
       }
-      run(bytes);
+      for (const std::size_t i : cases) sampler_->run(i);
+      sampler_->settle();
     }
+    require_range();
     sampler_->forget();
   }
 
@@ -131,13 +130,15 @@ class Prober {
 
   static constexpr int kThreadsPerRank = 2;  ///< computing, communicating
   static constexpr int kComputeWindows = 2;
+  static constexpr double kLeastRange = 64.0 * kKibi;  ///< sizes without which there is no calibration
   static constexpr std::size_t kLargestHandedOver = std::size_t{16} << 10U;
 
   [[nodiscard]] bool has_ring() const { return settings_.ring.size() > 2; }
 
-  /// Size of a probe that has one of the message sizes; 0 for all others.
-  static double message_bytes_of(const SampledCase& one) {
-    return one.path_class.empty() || one.name == kRingPair ? 0.0 : one.bytes;
+  /// Size of a probe of messages or arrays, which is measured for many sizes; 0 for all others.
+  static double size_of(const SampledCase& one) {
+    const bool is_message = !one.path_class.empty() && one.name != kRingPair;
+    return is_message || one.name == "reduce" || one.name == "copy" ? one.bytes : 0.0;
   }
 
   void add_messages(const ProbedPair& pair) {
@@ -204,20 +205,40 @@ class Prober {
          .takes_slowest = false});
   }
 
-  /// Whether the budget lasts for a warm-up and the fewest rounds of one more size, which takes at most twice
-  /// as long as the previous one. True for the smallest, and for a size that adds less than a tenth to a
-  /// round.
-  [[nodiscard]] bool affords(double bytes) const {
-    constexpr double kLittle = 0.1;
-    double round_s = 0.0, before_s = 0.0;
+  /// Time of a round of a case that did not run yet: that of the next smaller size times the ratio of the
+  /// sizes. 0 for the smallest size.
+  [[nodiscard]] double expected_s(const SampledCase& one) const {
+    double bytes = 0.0, seconds = 0.0;
     for (std::size_t i = 0; i < cases_.size(); ++i) {
-      round_s += sampler_->round_s(i);
-      if (2.0 * message_bytes_of(cases_[i]) == bytes) before_s += sampler_->round_s(i);
+      const SampledCase& other = cases_[i];
+      if (other.name != one.name || other.path_class != one.path_class) continue;
+      if (other.bytes >= one.bytes || other.bytes <= bytes) continue;
+      bytes = other.bytes;
+      seconds = sampler_->round_s(i) * one.bytes / bytes;
     }
-    const double next_s = 2.0 * before_s;
-    const bool is_little = before_s > 0.0 && next_s <= kLittle * round_s;
-    return bytes == static_cast<double>(settings_.message_sizes.front()) || is_little ||
-           next_s + kFewestSamples * (round_s + next_s) <= sampler_->left_s();
+    return seconds;
+  }
+
+  /// True if the budget lasts for a warm-up and the fewest rounds of one more size, or if that adds less than
+  /// a tenth to a round. Sizes of the least range are measured until the budget is spent: first samples of
+  /// small messages are slow.
+  [[nodiscard]] bool affords(double bytes, const std::vector<std::size_t>& cases) const {
+    constexpr double kLittle = 0.1;
+    if (bytes <= kLeastRange) return bytes == 0.0 || sampler_->left_s() > 0.0;
+    double round_s = 0.0, next_s = 0.0;
+    for (std::size_t i = 0; i < cases_.size(); ++i) round_s += sampler_->round_s(i);
+    for (const std::size_t i : cases) next_s += expected_s(cases_[i]);
+    return next_s <= kLittle * round_s || next_s + kFewestSamples * (round_s + next_s) <= sampler_->left_s();
+  }
+
+  /// \throws RunError if too few sizes are measured for a calibration. Equal on all ranks.
+  void require_range() const {
+    if (largest_given_up_ == 0.0 || largest_given_up_ > kLeastRange) return;
+    throw RunError(
+        "--budget {} was spent before messages and arrays of {}; a calibration needs those of up to {}. "
+        "Raise "
+        "--budget, or calibrate on an idle machine",
+        to_text(Seconds(settings_.budget_s)), to_text(Bytes(largest_given_up_)), to_text(Bytes(kLeastRange)));
   }
 
   /// Runs `work` on `ranks` at once while the others wait without using a core.

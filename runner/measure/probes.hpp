@@ -43,9 +43,9 @@ struct ProbedSamples {
 
 /// Runs all probes, in rounds; every rank calls it and receives all sample sets. Times are those of the
 /// slowest rank that takes part, CPU times the mean over those ranks. A warm-up round measures the cost of
-/// each probe. Message sizes for which the budget does not allow 3 rounds are given up from the largest down,
-/// then the longest probes lose rounds. Probes with interference in more than a third of their samples are
-/// repeated until the budget ends. For every pair:
+/// each probe. Sizes of messages and arrays above 64 KiB for which the budget does not allow 3 rounds are
+/// given up, then the longest probes lose rounds. Probes with interference in more than a third of their
+/// samples are repeated until the budget ends. For every pair:
 ///
 ///     ping_pong    n bytes: half a round trip, receives posted beforehand
 ///     rendezvous   n bytes: one way, each receive posted after the previous message has arrived
@@ -66,7 +66,7 @@ struct ProbedSamples {
 ///     compute_beside_communication  the same while these ranks (all, if rank 0 is alone on its machine)
 ///                      exchange 1 MiB messages in a ring without a pause
 ///
-/// One rank measures only probes without a peer.
+/// One rank measures only probes without a peer. \throws RunError if the budget is spent before 64 KiB
 ProbedSamples run_probes(RankSession& session, const BackendFactory& factory, const ProbeSettings& settings,
                          const std::function<void(const std::string& now)>& on_round);
 

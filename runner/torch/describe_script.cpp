@@ -60,6 +60,10 @@ class ScriptTrial {
     guarded([&] { output = run(program_.part(0, program_.nodes()), input_); });
     if (!output.requires_grad() || !output.is_floating_point())
       throw InputError("{}: its output does not depend on any trained parameter", question_.path);
+    if (output.isnan().any().item<bool>())
+      throw InputError("{}: with input {} of {} its output contains NaN; check its parameters",
+                       question_.path, joined(question_.shape, "x"),
+                       question_.vocabulary > 0 ? "random tokens" : "normal random numbers");
     if (output.dim() > 0 && output.numel() % batch_ != 0)
       throw InputError("{}: its output has {} numbers, which do not belong to {} samples evenly",
                        question_.path, output.numel(), batch_);

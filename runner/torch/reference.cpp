@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/ranges.hpp"
 #include "runner/engine/torch_engine.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/execute/rank_report.hpp"
@@ -284,14 +285,23 @@ class ReferenceStep : public SteppedProgram {
 
 }  // namespace
 
-void require_reference(const std::string& strategy, const std::string& backend, int warmup_steps) {
+void require_reference(const std::string& strategy, const TrainingConfig& training,
+                       const std::string& backend, int warmup_steps) {
   constexpr int kLayoutSteps = 2;
+  static const std::vector<std::string> kOfReducer{"bucket-cap", "first-bucket-cap", "framework", "compress"};
   static const std::vector<std::string> kKnown{"single", "ddp", "all_reduce", "gather_scatter"};
   if (std::ranges::find(kKnown, strategy) == kKnown.end())
     throw UsageError(
         "--engine reference runs PyTorch's own components, with the strategies single, ddp, all_reduce and "
         "gather_scatter; '" +
         strategy + "' runs with --engine schedule");
+  std::vector<std::string> others = transformed(options_of(strategy), &StrategyOption::name);
+  std::erase_if(others, [](const std::string& name) { return contains(kOfReducer, name); });
+  resolve_options(strategy, training.options)
+      .refuse(others, "with --engine reference, whose step is PyTorch's own; take --engine schedule");
+  if (training.recompute != Recomputation{})
+    throw UsageError("--recompute {} has no effect with --engine reference; take --engine schedule",
+                     to_text(training.recompute));
   if (backend != "gloo")
     throw UsageError("--engine reference communicates by c10d's ProcessGroupGloo: --backend gloo, not '" +
                      backend + "'");

@@ -4,9 +4,11 @@
 #include <torch/csrc/jit/passes/constant_propagation.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/csrc/jit/passes/inliner.h>
+#include <torch/csrc/jit/runtime/print_handler.h>
 #include <torch/version.h>
 
 #include <filesystem>
+#include <iostream>
 #include <regex>
 #include <set>
 
@@ -47,6 +49,13 @@ std::string complaint(const std::string& message) {
 jit::Module load(const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) throw InputError("{}: no such file", path);
   check_archive(path);
+  const auto is_constants = [](const std::string& member) { return member.ends_with("constants.pkl"); };
+  if (!std::ranges::any_of(archive_members(path), is_constants))
+    throw InputError(
+        "{}: contains tensors or a pickled module of torch.save, no TorchScript; write it by "
+        "torch.jit.script(model).save(FILE), or torch.jit.trace",
+        path);
+  jit::setPrintHandler([](const std::string& text) { std::cerr << text; });  // output is stepcast's
   std::string problem;
   try {
     jit::Module module = jit::load(path, torch::Device(torch::kCPU));
@@ -123,6 +132,11 @@ void ScriptProgram::name_tensors(const jit::Module& module) {
     return is_new || empty;
   };
   for (const auto& [name, tensor] : module.named_parameters()) {
+    if (tensor.is_floating_point() && tensor.scalar_type() != torch::kFloat32)
+      throw InputError(
+          "{}: parameter '{}' is of {}; save the network after model.float(), and give --precision for "
+          "others",
+          path_, name, c10::toString(tensor.scalar_type()));
     const bool is_new = add(name, tensor);
     if (is_new && tensor.requires_grad() && tensor.is_floating_point()) parameters_.push_back(name);
   }

@@ -94,17 +94,11 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.model = &no_model;
   for (const auto& [about, what] : place.communication_notes(input.node_of_rank))
     bench.context.warnings.push_back(about + " " + what);
-  if (const double most = place.calibration && !place.calibration->paths.empty()
-                              ? place.calibration->paths.front().largest_bytes
-                              : 0.0;
-      most > 0.0 && place.backend != "nccl" &&
-      static_cast<double>(largest_of(request.sizes, std::identity())) > most)
-    add_once(bench.context.warnings,
-             "calibration: costs of messages above " + to_text(Bytes(most)) + " are extrapolated");
   input.run.steps = place.calibration ? kIterations : 1;
   input.run.warmup_steps = place.calibration ? kWarmupIterations : 1;
   input.run.record_spans = false;
   for (const std::string& name : request.collectives.empty() ? bench_names() : request.collectives) {
+    std::string extrapolated;  // of the largest size
     for (const std::size_t bytes : message_sizes(name, request.sizes, request.world_size)) {
       const Bytes size(static_cast<double>(bytes));
       const auto kind = find_value(kCollectiveKinds, name);
@@ -117,6 +111,7 @@ Bench predict_collectives(const CollectiveRequest& request) {
       row.time_s = result.slowest_steps_s();
       if (const auto classes = result.notes.find("path_classes"); classes != result.notes.end())
         add_once(bench.context.warnings, "path_classes: " + classes->second);
+      extrapolated = value_or(result.notes, "messages", extrapolated);
       if (const std::string nccl = value_or(result.notes, "nccl", ""); !nccl.empty())
         row.algorithm = nccl.substr(nccl.find(": ") + 2);
       else if (kind)
@@ -125,6 +120,7 @@ Bench predict_collectives(const CollectiveRequest& request) {
         for (double& time : row.time_s) time /= 2.0 * kRoundTrips;
       bench.rows.push_back(std::move(row));
     }
+    if (!extrapolated.empty()) bench.context.warnings.push_back("messages: " + name + " " + extrapolated);
   }
   return bench;
 }

@@ -136,7 +136,8 @@ class RingRun : public LinkLoadRun {
       if (steps == 0 || bytes <= 0.0 || !replayed(index)) continue;
       world_.transport.count_sent(from, bytes);
       if (world_.transport.remote(from, to)) start_flow(index, from, to, bytes);
-      if (const PathCost* path = world_.transport.path(from, to)) start_endpoint(from, to, *path);
+      const Bytes message = algorithm_.step(call_, index, 0).sent;
+      if (const PathCost* path = world_.transport.path(from, to, message)) start_endpoint(from, to, *path);
     }
   }
 

@@ -295,6 +295,10 @@ void describe(const PredictionRequest& request, const Workload& workload,
       result.notes["compute"] = note;
   if (const std::string note = domain_note(workload.model, static_cast<int>(gpus)); !note.empty())
     result.notes["dispatch"] = note;
+  if (const std::string note = options_without_effect(
+          request.costs.given, request.training, request.costs.execution, environment.algorithms, schedule);
+      !note.empty())
+    result.notes["no effect"] = note;
   if (asked.pcie) result.notes["pcie"] = to_text(*asked.pcie) + " per link";
   if (asked.nvlink) result.notes["nvlink"] = to_text(*asked.nvlink) + " per GPU and switch";
   if (request.gradients_freed) result.configuration.add_option("gradients", "freed");

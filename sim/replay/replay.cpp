@@ -216,7 +216,8 @@ class Replay {
     result.notes["collective_fidelity"] = setup_.plans.fidelity_used();
     for (const auto& [about, what] : {std::pair{"algorithms", setup_.plans.algorithms_used()},
                                       {"nccl", setup_.plans.nccl_choices()},
-                                      {"path_classes", transport_.stand_ins()}})
+                                      {"path_classes", transport_.stand_ins()},
+                                      {"messages", transport_.extrapolated()}})
       if (!what.empty()) result.notes[about] = what;
     if (std::ranges::any_of(setup_.cluster.links,
                             [](const Link& link) { return link.queue == Queue::kFifo; }))

@@ -118,6 +118,7 @@ int shared_cores(const Calibration* calibration, const Cluster& cluster);
 ///     collective_fidelity  `message`, `aggregate`, `message and aggregate`, or `none` without rings
 ///     algorithms, nccl     algorithms of collectives; algorithms and protocols that NCCL chose
 ///     path_classes         path class of the calibration that was used for one that it lacks
+///     messages             smallest and largest message, if one is outside the calibrated sizes
 ///
 /// \throws UsageError if the backend does not fit the cluster, the Schedule copies to devices that the
 /// cluster lacks, or a step to be shown is beyond those that are kept; RunError with a deadlock report if an

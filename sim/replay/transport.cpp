@@ -48,10 +48,13 @@ std::size_t Transport::class_between(int from_node, int to_node) const {
   return switches_crossed(routes_.cluster(), routes_.between(from_node, to_node)) <= 1 ? kNear : kFar;
 }
 
-const PathCost* Transport::path(int from, int to) const {
+const PathCost* Transport::path(int from, int to, Bytes message) const {
   if (classes_[kHere].cost == nullptr) return nullptr;
   ClassCost& found = classes_[class_between(node(from), node(to))];
   found.used = true;
+  if (message <= Bytes(0)) return found.cost;
+  found.least = std::min(found.least, message);
+  found.most = std::max(found.most, message);
   return found.cost;
 }
 
@@ -61,6 +64,20 @@ std::string Transport::stand_ins() const {
     if (entry.used && entry.cost->path_class != entry.wanted)
       texts.push_back(
           fmt::format("{} for {}, which is not calibrated", entry.cost->path_class, entry.wanted));
+  return joined(texts, "; ");
+}
+
+std::string Transport::extrapolated() const {
+  constexpr Bytes kLatencyBound{1024.0};  // below, the time of a message does not depend on its size
+  std::vector<std::string> texts;
+  for (const ClassCost& entry : classes_) {
+    if (entry.cost == nullptr || entry.cost->largest_bytes <= 0.0) continue;
+    const Bytes least(entry.cost->smallest_bytes), most(entry.cost->largest_bytes);
+    if (entry.most > most || (entry.least < least && least > kLatencyBound))
+      texts.push_back(fmt::format("{} to {} on {}, costs beyond the calibrated {} to {} are extrapolated",
+                                  to_text(entry.least), to_text(entry.most), entry.cost->path_class,
+                                  to_text(least), to_text(most)));
+  }
   return joined(texts, "; ");
 }
 
@@ -78,7 +95,7 @@ void Transport::move(Transfer transfer) {
     move_by_nccl(std::move(transfer));
     return;
   }
-  const PathCost* cost = path(transfer.from, transfer.to);
+  const PathCost* cost = path(transfer.from, transfer.to, Bytes(transfer.bytes));
   if (cost != nullptr) {
     auto message = std::make_shared<Message>();
     const double notice = cost->notice_s + wire_latency_s(transfer.from, transfer.to);

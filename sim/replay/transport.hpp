@@ -2,6 +2,7 @@
 
 #include <array>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,10 +61,12 @@ class Transport {
   [[nodiscard]] bool remote(int from, int to) const { return node(from) != node(to); }
   /// Endpoint costs between two ranks; null if endpoints are free. The path class follows from the cluster:
   /// `same_host`, `same_switch` with at most one switch between the hosts, else `across_switches`; the
-  /// nearest calibrated class for one that is not calibrated.
-  [[nodiscard]] const PathCost* path(int from, int to) const;
+  /// nearest calibrated class for one that is not calibrated. \param message size for extrapolated(); 0: none
+  [[nodiscard]] const PathCost* path(int from, int to, Bytes message = {}) const;
   /// Path classes that are not calibrated and the classes used for them; "" if there are none.
   [[nodiscard]] std::string stand_ins() const;
+  /// Smallest and largest message by path class, if one is outside the calibrated sizes; "" if none is.
+  [[nodiscard]] std::string extrapolated() const;
   [[nodiscard]] double wire_latency_s(int from, int to) const;
   /// Least bandwidth of the path over the links. \pre remote(from, to)
   [[nodiscard]] double wire_bandwidth_bytes_per_s(int from, int to) const;
@@ -121,6 +124,7 @@ class Transport {
     const char* wanted = kSameHost;
     const PathCost* cost = nullptr;
     bool used = false;
+    Bytes least{std::numeric_limits<double>::infinity()}, most{};  ///< messages
   };
   [[nodiscard]] std::size_t class_between(int from_node, int to_node) const;
 

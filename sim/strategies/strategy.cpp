@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/error.hpp"
@@ -245,6 +246,47 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
       add(option.name, value);
   validate(schedule);
   return schedule;
+}
+
+std::string options_without_effect(const std::vector<std::string>& names, const TrainingConfig& training,
+                                   const Execution& execution,
+                                   const std::map<CollectiveKind, std::string>& algorithms,
+                                   const Schedule& schedule) {
+  std::vector<std::string> found;
+  const auto add = [&](const std::string& option, const std::string& value) {
+    if (contains(names, option)) found.push_back("--" + option + " " + value);
+  };
+  const bool forward_only = value_or(schedule.options, "forward-only", "no") == "yes";
+  const bool one_stage = schedule.strategy == "pipeline" && schedule.programs.size() == 1;
+  const std::map<std::string, bool> rules{{"forward-prefetch", schedule.units.size() == 1},
+                                          {"backward-prefetch", schedule.units.size() == 1},
+                                          {"limit-all-gathers", schedule.units.size() == 1},
+                                          {"messages", one_stage},
+                                          {"update", forward_only},
+                                          {"gradient-passes", forward_only},
+                                          {"recomputed", training.recompute.blocks == 0}};
+  for (const KnownOption& known : known_options()) {
+    const auto given = training.options.find(known.option.name);
+    if (given == training.options.end()) continue;
+    const std::string value = known.option.canonical(given->second);
+    const std::string used = value_or(schedule.options, given->first, known.option.standard);
+    const bool same_order = given->first == "schedule" && value == "gpipe" && schedule.micro_batches == 1;
+    if (value != known.option.standard &&
+        (used == known.option.standard || same_order || value_or(rules, given->first, false)))
+      add(given->first, value);
+  }
+  for (const ExecutionOption& option : execution_options())
+    if (const std::string& value = execution.*option.member;
+        value != Execution().*option.member && value_or(rules, option.name, false))
+      add(option.name, value);
+  std::set<CollectiveKind> kinds;
+  for (const Program& program : schedule.programs)
+    for (const Op& op : program.ops)
+      if (const auto* call = std::get_if<Collective>(&op.action)) kinds.insert(call->kind);
+  for (const auto& [kind, algorithm] : algorithms)
+    if (!kinds.contains(kind))
+      add("algorithm", std::string(row_of(kCollectiveKinds, kind).name) + "=" + algorithm);
+  return found.empty() ? "" : joined(found) + ": nothing in this step depends on it; leave it out";
 }
 
 Recomputation parse_recompute(const std::string& text) {

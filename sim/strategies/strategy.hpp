@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,13 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
 /// unknown name, a world size or batch below 1, micro-batches that do not divide the batch, and as
 /// resolve_options()
 Schedule build_schedule(const std::string& strategy, const Model& model, const TrainingConfig& config);
+
+/// Options of `names` that change nothing in this Schedule, in words: those that its strategy dropped, and
+/// choices about what it does not do. "" if there are none. \param algorithms of --algorithm
+std::string options_without_effect(const std::vector<std::string>& names, const TrainingConfig& training,
+                                   const Execution& execution,
+                                   const std::map<CollectiveKind, std::string>& algorithms,
+                                   const Schedule& schedule);
 
 /// Training configuration from options by name without dashes; options that are not of the training are
 /// skipped. World size and batch are the caller's. \throws UsageError if `strategy` is missing, and as

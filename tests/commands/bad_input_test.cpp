@@ -405,6 +405,7 @@ TEST_CASE("results, benches and calibrations that cannot be are refused with fil
   refusal("c.json", "/paths/0/path_class", "same_hosts", predict, "same_host");
   refusal("c.json", "/paths/0/smallest_bytes", 1e15, predict, "smallest_bytes");
   refusal("c.json", "/job/backend", "banana", predict, "gloo");
+  refusal("c.json", "/samples/0/time_s/0", -1, predict, "time_s and cpu_s of at least 0");
 }
 
 TEST_CASE("a bomb of YAML anchors and a repeated key in a model are errors at once", "[commands]") {

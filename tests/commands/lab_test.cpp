@@ -68,9 +68,14 @@ TEST_CASE("a lab is built, shown, used and removed without a trace", "[commands]
   INFO(run.err);
   CHECK(run.exit_code == 0);
   CHECK(nlohmann::json::parse(shell.read("run.json"))["configuration"]["world_size"] == 4);
-  const Outcome again = shell.run("stepcast lab up --name ta --cluster lab-star:hosts=3");  // replaces it
-  CHECK_THAT(again.out, Contains("3 hosts"));
-  CHECK_THAT(shell.run("stepcast lab down --name ta").out, Contains("removed 4 network namespaces"));
+  for (const std::string& again : {std::string("run"), std::string("up")}) {
+    const Outcome refused = shell.run("stepcast lab " + again + " --name ta --cluster lab-star:hosts=3" +
+                                      (again == "run" ? std::string(kTraining) : ""));
+    CHECK(refused.exit_code == 1);
+    CHECK_THAT(refused.err,
+               Contains("a lab named 'ta' exists; remove it with 'stepcast lab down --name ta'"));
+  }
+  CHECK_THAT(shell.run("stepcast lab down --name ta").out, Contains("removed 3 network namespaces"));
   CHECK(spaces(shell, "ta").empty());
   CHECK_THAT(shell.run("stepcast lab down --name ta").out, Contains("there was none"));
 }

@@ -43,6 +43,31 @@ TEST_CASE("options without effect are refused with the reason, but not those of 
              Catch::Contains("loss_compiled") && Catch::Contains("beside loss_fused"));
 }
 
+TEST_CASE("options that change nothing in the step are named in a note", "[commands]") {
+  const Shell shell;
+  const std::string rest =
+      " --model gpt:layers=2,hidden=64,heads=2,vocabulary=64,sequence=16 --precision bf16 --batch 2 --device "
+      "h100-sxm --cluster h100x8-hgx --world-size ";
+  const auto note = [&](const std::string& options) {
+    INFO(options);
+    const nlohmann::json notes = predicted(shell, options)["notes"];
+    return notes.contains("no effect") ? notes["no effect"].get<std::string>() : "";
+  };
+  for (const auto& [options, named] : std::vector<std::pair<std::string, std::string>>{
+           {"--strategy ddp --zero 2 --accumulate every" + rest + "2", "--accumulate every"},
+           {"--strategy fsdp --forward-prefetch" + rest + "1", "--forward-prefetch yes"},
+           {"--strategy fsdp --wrap root --backward-prefetch post" + rest + "2", "--backward-prefetch post"},
+           {"--strategy pipeline --schedule gpipe" + rest + "2", "--schedule gpipe"},
+           {"--strategy pipeline --messages waited" + rest + "1", "--messages waited"},
+           {"--strategy pipeline --forward-only --update foreach" + rest + "2", "--update foreach"},
+           {"--strategy ddp --recomputed needed" + rest + "2", "--recomputed needed"},
+           {"--strategy fsdp --algorithm all_reduce=double_binary_tree" + rest + "2",
+            "--algorithm all_reduce=double_binary_tree"}})
+    CHECK(note(options) == named + ": nothing in this step depends on it; leave it out");
+  CHECK(note("--strategy ddp --zero 2 --accumulate every --micro-batches 2" + rest + "2").empty());
+  CHECK(note("--strategy ddp --like megatron" + rest + "2").empty());
+}
+
 TEST_CASE("GPUs without a cluster are refused, and the clusters of such GPUs are named", "[commands]") {
   const std::string options = "--model resnet18-cifar --batch 128 --strategy ddp --world-size 8 --device ";
   const std::string h100 = refused(options + "h100-sxm");

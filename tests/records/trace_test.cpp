@@ -43,6 +43,21 @@ TEST_CASE("a batch between two measured ones is interpolated, slow steps with sl
   CHECK(trace.at(16, 1, false).step_s == std::vector<double>{20, 60, 40});
 }
 
+TEST_CASE("a batch beyond the measured ones suggests --extrapolate only to commands that have it") {
+  const Trace trace = trace_of({entry(8, {1}), entry(16, {2})});
+  CHECK_THROWS_WITH(trace.at(32, 1, false), Catch::EndsWith("or extrapolate with --extrapolate"));
+  CHECK_THROWS_WITH(trace.at(32, 1, {}), Catch::EndsWith("sizes 8, 16; measure it"));
+}
+
+TEST_CASE("a trace with a time below 0 is an error that names the key") {
+  TraceEntry negative = entry(8, {1});
+  negative.host_s = {-1};
+  CHECK(trace_of({negative}).problem() == "key 'entries[0].host_s': expected times of at least 0");
+  Trace collectives = trace_of({entry(8, {1})});
+  collectives.collectives.push_back({.kind = "all_reduce", .time_s = {-1}});
+  CHECK(collectives.problem() == "key 'collectives.all_reduce.time_s': expected times of at least 0");
+}
+
 TEST_CASE("steps that wait are separate from those that do not, and never replace them") {
   TraceEntry waiting = entry(8, {5});
   waiting.pace = StepContext::kWaiting;

@@ -208,11 +208,25 @@ TEST_CASE("blocking exchanges of the reference engine send what the Schedule sen
 
 TEST_CASE("what PyTorch's own parts do not run is refused with what they do") {
   const auto require_reference = torch_engine().require_reference;
-  CHECK_NOTHROW(require_reference("ddp", "gloo", 2));
-  CHECK_NOTHROW(require_reference("single", "gloo", 0));
-  CHECK_THROWS_WITH(require_reference("fsdp", "gloo", 5), Catch::Contains("all_reduce and gather_scatter"));
-  CHECK_THROWS_WITH(require_reference("ddp", "nccl", 5), Catch::Contains("--backend gloo"));
-  CHECK_THROWS_WITH(require_reference("ddp", "gloo", 1), Catch::Contains("--warmup 2"));
+  CHECK_NOTHROW(require_reference("ddp", {}, "gloo", 2));
+  CHECK_NOTHROW(require_reference("single", {}, "gloo", 0));
+  CHECK_NOTHROW(
+      require_reference("ddp", {.options = {{"bucket-cap", "1MiB"}, {"compress", "fp16"}}}, "gloo", 2));
+  const auto refused = [&](const char* strategy, const TrainingConfig& training, const char* backend,
+                           int warmup, const char* message) {
+    CHECK_THROWS_WITH(require_reference(strategy, training, backend, warmup), Catch::Contains(message));
+  };
+  refused("fsdp", {}, "gloo", 5, "all_reduce and gather_scatter");
+  refused("ddp", {}, "nccl", 5, "--backend gloo");
+  refused("ddp", {}, "gloo", 1, "--warmup 2");
+  for (const auto& [name, value] : OptionTexts{{"zero", "1"},
+                                               {"accumulate", "every"},
+                                               {"gather-parameters", "forward"},
+                                               {"reduce-by", "all-reduce"},
+                                               {"reduce-when", "waited"}})
+    refused("ddp", {.options = {{name, value}}}, "gloo", 2,
+            ("--" + name + " has no effect with --engine reference").c_str());
+  refused("ddp", {.recompute = {.blocks = 1}}, "gloo", 2, "--recompute full has no effect with --engine");
 }
 
 }  // namespace stepcast::reference_engine_test

@@ -56,10 +56,9 @@ double time_s(const Calibration& costs, const Cluster& cluster, int from, int to
   return one_message(costs, cluster, from, to).median_step_time_s();
 }
 
-std::string note(const Calibration& costs, const Cluster& cluster, int from, int to) {
-  const Result result = one_message(costs, cluster, from, to);
-  const auto found = result.notes.find("path_classes");
-  return found == result.notes.end() ? "" : found->second;
+std::string note(const Calibration& costs, const Cluster& cluster, int from, int to,
+                 const char* about = "path_classes") {
+  return value_or(one_message(costs, cluster, from, to).notes, about, "");
 }
 
 }  // namespace
@@ -85,6 +84,20 @@ TEST_CASE("a class that is not calibrated has the costs of the nearest one, and 
   const Calibration host = calibrated({constant(kSameHost, 10e-6)});
   CHECK(time_s(host, racks, 0, 1) == Approx(10e-6));
   CHECK(note(host, racks, 0, 1) == "same_host for same_switch, which is not calibrated");
+}
+
+TEST_CASE("a result reports messages outside the calibrated sizes of their path class") {
+  Calibration costs = calibrated({constant(kSameHost, 10e-6), constant(kSameSwitch, 100e-6)});
+  costs.paths[0].largest_bytes = 4.0;
+  costs.paths[1].smallest_bytes = 2048.0;
+  costs.paths[1].largest_bytes = 4096.0;
+  const Cluster racks = two_racks();
+  CHECK(note(costs, racks, 0, 0, "messages") ==
+        "8 B to 8 B on same_host, costs beyond the calibrated 0 B to 4 B are extrapolated");
+  CHECK(note(costs, racks, 0, 1, "messages") ==
+        "8 B to 8 B on same_switch, costs beyond the calibrated 2.00 KiB to 4.00 KiB are extrapolated");
+  costs.paths[1].smallest_bytes = 1024.0;
+  CHECK(note(costs, racks, 0, 1, "messages").empty());
 }
 
 }  // namespace stepcast::path_class_test

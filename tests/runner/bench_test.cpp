@@ -154,18 +154,32 @@ TEST_CASE("if the budget does not last for three rounds, the largest messages ar
   as_sessions(2, [&](RankSession& session) {
     ProbeSettings settings;
     settings.message_sizes = {4, std::size_t{64} << 20U};
+    settings.array_sizes = {std::size_t{4}, std::size_t{128} << 20U};
+    settings.prepare_copy = [](float*, const float*, float, std::size_t) { return [] {}; };
     settings.pairs = {{kSameHost, {0, 1}}};
     settings.rounds = 3;
-    settings.budget_s = 1e-3;
+    settings.repeats = false;
+    settings.budget_s = 1e3;
     const auto own = run_probes(session, backends().find("gloo"), settings, [](const std::string&) {});
     if (session.ranks.rank == 0) probed = own;
   });
   CHECK(probed.sampling.largest_bytes_given_up == 67108864.0);
-  CHECK(probed.sampling.budget_s == 1e-3);
+  CHECK(probed.sampling.budget_s == 1e3);
   for (const SampleSet& set : probed.sets) {
-    CHECK(set.bytes != 67108864.0);
+    CHECK(set.bytes < 67108864.0);
     CHECK(set.time_s.size() == (set.probe == "compute_one" || set.probe == "compute_all" ? 6 : 3));
   }
+}
+
+TEST_CASE("probes end with an error if the budget lasts for small messages only", "[bench]") {
+  as_sessions(2, [&](RankSession& session) {
+    ProbeSettings settings;
+    settings.message_sizes = {4, 65536};
+    settings.pairs = {{kSameHost, {0, 1}}};
+    settings.budget_s = 1e-3;
+    CHECK_THROWS_WITH(run_probes(session, backends().find("gloo"), settings, [](const std::string&) {}),
+                      Catch::Contains("--budget 1.00 ms was spent before messages and arrays of 4 B"));
+  });
 }
 
 TEST_CASE(

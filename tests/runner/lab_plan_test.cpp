@@ -47,6 +47,7 @@ TEST_CASE("a cluster that the lab cannot build is an error with the reason") {
   CHECK_THROWS_WITH(plan_lab(load_cluster("h100x8-hgx"), "t"),
                     Contains("cannot build") && Contains("PCIe switch"));
   CHECK_THROWS_WITH(plan_lab(load_cluster("h100-fat-tree"), "t"), Contains("cannot build"));
+  CHECK_THROWS_WITH(plan_lab(load_cluster("laptop"), "t"), Contains("host 'laptop' has no link"));
   CHECK_THROWS_WITH(plan_lab(load_cluster("lab-star:hosts=251"), "t"), Contains("251 hosts, at most 250"));
   CHECK_THROWS_AS(plan_lab(load_cluster("lab-star"), "a-b"), UsageError);
   CHECK_THROWS_AS(plan_lab(load_cluster("lab-star"), ""), UsageError);

@@ -330,6 +330,7 @@ TEST_CASE("a user's mistakes are errors before any rank starts, and leave no fil
   const std::string reference = "run --engine reference --model simple-cnn --nproc 2 --strategy ";
   refused(reference + "fsdp", 2, "all_reduce and gather_scatter");
   refused(reference + "ddp --warmup 1", 2, "--warmup 2");
+  refused(reference + "ddp --zero 1", 2, "--zero has no effect with --engine reference");
   refused("run --engine refrence --strategy ddp --model simple-cnn", 2, "did you mean 'reference'");
   refused("bench --copies --nproc 2", 2, "--nproc has no effect with --copies");
   refused("bench --gpu 1 --nproc 2", 2, "--gpu has no effect with bench without --copies");
@@ -338,6 +339,9 @@ TEST_CASE("a user's mistakes are errors before any rank starts, and leave no fil
   refused(timeline + folder.file("t.json") + " --timeline-ranks 0-2", 2,
           "--timeline-ranks: found '0-2', expected numbers from 0 to 1: there are 2 ranks");
   refused("measure --model simple-cnn --batch 16,x", 2, "got 16,x");
+  refused("measure --model resnet18-cifar --batch 999999", 5, "with batch 999999 needs");
+  refused("run --strategy ddp --model simple-cnn --trace t.json", 2,
+          "--trace has no effect with --compute real");
   CHECK(std::filesystem::is_empty(folder.path));
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -276,6 +278,12 @@ TEST_CASE("networks that cannot be trained are refused with the reason") {
   const jit::Module frozen = module_of(
       "Frozen", {{"w", {2}}}, "def forward(self, x):\n  return torch.dropout(x * self.w, 0.5, False)");
   CHECK_THAT(refusal("frozen", frozen, {2, 2}), Contains("training=False"));
+  const jit::Module nan = module_of("Nan", {{"w", {2}}},
+                                    "def forward(self, x):\n  return torch.sqrt(-1 - torch.abs(x * self.w))");
+  CHECK_THAT(refusal("nan", nan, {2, 2}), Contains("with input 2x2") && Contains("contains NaN"));
+  jit::Module half = module_of("Half", {{"w", {2}}}, "def forward(self, x):\n  return x * self.w");
+  half.to(torch::kFloat16);
+  CHECK_THAT(refusal("half", half, {2, 2}), Contains("parameter 'w' is of Half"));
   folder.write("none.pt", "no archive");
   CHECK_THROWS_WITH(describe_script({folder.file("none.pt"), {2, 2}}), Contains("no zip archive"));
   std::string damaged = read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/fuzz/seeds/linear.pt");
@@ -283,6 +291,27 @@ TEST_CASE("networks that cannot be trained are refused with the reason") {
   folder.write("damaged.pt", damaged);
   CHECK_THROWS_WITH(describe_script({folder.file("damaged.pt"), {2, 3}}),
                     Contains("linear/data.pkl is cut or damaged"));
+  std::string weights = read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/fuzz/seeds/linear.pt");
+  for (std::size_t at = 0; (at = weights.find("constants.pkl", at)) != std::string::npos;) weights[at] = 'k';
+  folder.write("weights.pt", weights);
+  CHECK_THROWS_WITH(
+      describe_script({folder.file("weights.pt"), {2, 3}}),
+      Contains("weights.pt: contains tensors or a pickled module") && Contains("torch.jit.script"));
+}
+
+TEST_CASE("what a TorchScript network prints goes to standard error, not into its description") {
+  const TemporaryFolder folder;
+  Case one{"prints",
+           module_of("Prints", {{"w", {2}}}, "def forward(self, x):\n  print(\"seen\")\n  return x * self.w"),
+           {"", {2, 2}}};
+  std::ostringstream output, errors;
+  std::streambuf* const before = std::cout.rdbuf(output.rdbuf());
+  std::streambuf* const before_errors = std::cerr.rdbuf(errors.rdbuf());
+  described(folder, one);
+  std::cout.rdbuf(before);
+  std::cerr.rdbuf(before_errors);
+  CHECK(output.str().empty());
+  CHECK_THAT(errors.str(), Catch::Contains("seen"));
 }
 
 }  // namespace stepcast::script_test
