@@ -130,7 +130,7 @@ void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const st
   Chart sheet;
   sheet.front = Front{};
   sheet.title = fmt::format("Plans for {} on {} of {}", problem.model, problem.ranks, problem.cluster);
-  sheet.x_label = "reserved memory of a rank (GiB)";
+  sheet.x_label = "memory of a rank (GiB)";
   sheet.y_label = "step time (s)";
   for (const PlanRecord& record : outcome.plans)
     if (record.forecast && record.forecast->step_s < kMost * outcome.plans.front().forecast->step_s)
@@ -141,7 +141,7 @@ void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const st
                               .y = record.forecast->step_s,
                               .fits = record.fits});
   try {
-    render(draw_chart(sheet), path, "step time against reserved memory of the replayed plans", force);
+    render(draw_chart(sheet), path, "step time against memory of the replayed plans", force);
   } catch (const CapabilityError& error) {
     std::cerr << "no figure: " << error.what() << '\n';
   }
