@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "core/clocks.hpp"
@@ -194,7 +195,9 @@ ExitCode run(const po::variables_map& values) {
   PlanBounds bounds(models);
   PlanRequest request{.best = static_cast<std::size_t>(int_option(values, "top", 1)),
                       .most_replays = static_cast<std::size_t>(int_option(values, "replays", 1))};
-  if (!only.empty()) request.only = &programs.front();
+  std::optional<Launcher> runs;
+  if (const std::string program = only.empty() ? models.program() : only; !program.empty())
+    request.only = &runs.emplace(program, models);
   if (values.count("time-limit") != 0) request.time_limit_s = budget_option(values, "time-limit");
   if (values.count("against") != 0)
     request.user_plans = load_user_plans(text_option(values, "against"), problem);

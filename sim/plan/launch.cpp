@@ -155,9 +155,12 @@ std::vector<std::string> launcher_names() {
 }
 
 Launcher::Launcher(const std::string& name, PlanModels& models) : name_(name) {
-  const std::vector<std::string> known = launcher_names();
-  if (!contains(known, name)) throw UsageError("--only: " + unknown_name("program", name, known));
-  const YamlNode file = YamlNode::load(find_resource("launchers", name, ".yaml").string());
+  if (!contains(launcher_names(), name)) {
+    const std::vector<std::string> all = resource_names("launchers", ".yaml");
+    if (!contains(all, name)) throw UsageError("--only: " + unknown_name("program", name, all));
+    name_ = YamlNode::load(find_resource("launchers", name, ".yaml").string()).at("runs").text();
+  }
+  const YamlNode file = YamlNode::load(find_resource("launchers", name_, ".yaml").string());
   file.allow_only({"name", "file", "lines", "missing", "cannot", "read"});
   program_ = file.at("name").text();
   file_ = file.at("file").text();

@@ -82,6 +82,8 @@ class PlanModels {
   [[nodiscard]] bool is_set(const std::string& name) const {
     return convention_ && convention_->names().contains(name);
   }
+  /// Program that runs the problem's convention; "": any.
+  [[nodiscard]] std::string program() const { return convention_ ? convention_->program() : ""; }
   /// Replaces what the convention adds to a plan.
   void settle(Plan& plan) const;
   [[nodiscard]] Precision precision_of(const Plan& plan) const;

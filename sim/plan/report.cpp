@@ -117,9 +117,10 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
   for (const PlanRecord& record : outcome.plans)
     if (record.error.empty() && (smallest == nullptr || needs(record) < needs(*smallest))) smallest = &record;
   if (smallest == nullptr)
-    return outcome.counts.excluded > 0 ? "no plan can be run by the program of --only; -o has the reasons\n"
-                                       : "no plan divides " + counted(models.problem().samples, "sequence") +
-                                             " among " + counted(models.problem().ranks, "rank") + "\n";
+    return outcome.counts.excluded > 0
+               ? "no plan can be run by the program of --only or --like; -o has the reasons\n"
+               : "no plan divides " + counted(models.problem().samples, "sequence") + " among " +
+                     counted(models.problem().ranks, "rank") + "\n";
   const double limit = bounds.memory_limit();
   if (std::ranges::any_of(outcome.plans, [&](const PlanRecord& record) {
         return record.error.empty() && !record.forecast && record.bound.memory_bytes <= limit;
@@ -148,7 +149,7 @@ std::string counts_text(PlanModels& models, const PlanOutcome& outcome) {
                      " cannot be among the best by their bound of time, " + std::to_string(counts.replayed) +
                      " were replayed";
   if (counts.excluded > 0)
-    text += ", " + std::to_string(counts.excluded) + " cannot be run by the program of --only";
+    text += ", " + std::to_string(counts.excluded) + " cannot be run by the program of --only or --like";
   if (counts.failed > 0) text += ", " + std::to_string(counts.failed) + " cannot be predicted";
   text += "\n";
   if (outcome.ranked == 0 || !outcome.open_score) return text;
