@@ -79,6 +79,8 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   set("sequence", static_cast<int>(model.tokens_per_sample()));
   const std::string &recompute = plan.text("recompute"), &cap = plan.text("bucket-cap");
   set("recomputed-blocks", recompute.empty() ? 0 : parse_recompute(recompute).blocks);
+  const bool modules = contains(recomputed_modules(), recompute.substr(0, recompute.find('+')));
+  values.set("recompute-modules", modules ? joined(split(recompute, '+'), " ") : "");
   const Precision precision = models.precision_of(plan);
   const double bucket = cap.empty() ? 0.0 : parse_bytes(cap, "bucket-cap").count();
   const double most = static_cast<double>(model.parameter_count());  // more are one bucket, too
