@@ -79,6 +79,10 @@ struct MemoryUse {
   std::map<std::string, double> terms{};
   /// Peak of what the allocator reserves, and of the whole process; 0: unknown; not in files.
   double reserved_bytes = 0.0, process_bytes = 0.0;
+  std::map<std::string, double> besides{};  ///< bytes of the process above the peak by term; not in files
+
+  /// Memory that the rank takes of its device: the whole process, on CPUs what it allocates.
+  [[nodiscard]] double needed_bytes() const { return process_bytes > 0.0 ? process_bytes : peak_bytes; }
 };
 
 /// The machine during the measured steps of a run. Entry i of `log` covers the steps [i k, (i + 1) k), with k

@@ -83,6 +83,8 @@ std::string memory_text(const Result& result, bool every_term) {
   Table table({"term", "bytes", "share"});
   for (const auto& [term, bytes] : fullest->terms)
     table.add({term, bytes_text(bytes), percent_text(bytes / fullest->peak_bytes)});
+  for (const auto& [term, bytes] : fullest->besides)
+    table.add({"besides: " + term, bytes_text(bytes), percent_text(bytes / fullest->peak_bytes)});
   return text + "\n\n" + table.text();
 }
 

@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "core/clocks.hpp"
@@ -130,7 +131,7 @@ void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const st
   Chart sheet;
   sheet.front = Front{};
   sheet.title = fmt::format("Plans for {} on {} of {}", problem.model, problem.ranks, problem.cluster);
-  sheet.x_label = "reserved memory of a rank (GiB)";
+  sheet.x_label = "memory of a rank (GiB)";
   sheet.y_label = "step time (s)";
   for (const PlanRecord& record : outcome.plans)
     if (record.forecast && record.forecast->step_s < kMost * outcome.plans.front().forecast->step_s)
@@ -141,7 +142,7 @@ void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const st
                               .y = record.forecast->step_s,
                               .fits = record.fits});
   try {
-    render(draw_chart(sheet), path, "step time against reserved memory of the replayed plans", force);
+    render(draw_chart(sheet), path, "step time against memory of the replayed plans", force);
   } catch (const CapabilityError& error) {
     std::cerr << "no figure: " << error.what() << '\n';
   }
@@ -194,7 +195,9 @@ ExitCode run(const po::variables_map& values) {
   PlanBounds bounds(models);
   PlanRequest request{.best = static_cast<std::size_t>(int_option(values, "top", 1)),
                       .most_replays = static_cast<std::size_t>(int_option(values, "replays", 1))};
-  if (!only.empty()) request.only = &programs.front();
+  std::optional<Launcher> runs;
+  if (const std::string program = only.empty() ? models.program() : only; !program.empty())
+    request.only = &runs.emplace(program, models);
   if (values.count("time-limit") != 0) request.time_limit_s = budget_option(values, "time-limit");
   if (values.count("against") != 0)
     request.user_plans = load_user_plans(text_option(values, "against"), problem);

@@ -1,10 +1,13 @@
 #include "sim/plan/bounds.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <ranges>
 
 #include "core/ranges.hpp"
+#include "sim/replay/device_estimate.hpp"
 #include "sim/replay/dispatch.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/strategies/layout.hpp"
@@ -149,17 +152,23 @@ double PlanBounds::ordered_step_s(const Plan& plan, double unordered) {
 
 double PlanBounds::memory_bytes(const Plan& plan) {
   const PlanView view = view_of(models_, plan);
-  return reserved_bytes(view.model, memory_.peak_bytes(view));
+  return needed_bytes(view, memory_.peak_bytes(view));
 }
 
 double PlanBounds::least_memory_bytes(const Plan& plan) {
   const PlanView view = view_of(models_, plan);
-  return reserved_bytes(view.model, memory_.least_bytes(view));
+  return needed_bytes(view, memory_.least_bytes(view));
 }
 
-double PlanBounds::reserved_bytes(const Model& model, double allocated) const {
-  const double process = models_.device().estimate.process.count();
-  return models_.device().gpu ? reserved_factor(model) * (allocated - process) + process : allocated;
+double PlanBounds::needed_bytes(const PlanView& view, double allocated) const {
+  const DeviceModel& device = models_.device();
+  if (!device.gpu) return allocated;
+  const double reserved = reserved_bytes(view.model, allocated, device.estimate.process.count());
+  if (states_process(device)) return reserved;
+  const bool in_stages = view.shape.ranks > 1;
+  const int groups = (in_stages ? 1 : 0) + (view.tensor > 1 ? 1 : 0) + (view.layout.shards > 1 ? 1 : 0);
+  return reserved + sum_of(std::views::values(outside_allocator(view.model, view.samples, groups, in_stages)),
+                           std::identity());
 }
 
 double PlanBounds::memory_limit() const {

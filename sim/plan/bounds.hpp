@@ -15,7 +15,7 @@ namespace stepcast {
 
 struct PlanBound {
   double step_s = 0.0;
-  double memory_bytes = 0.0;  ///< reserved (CPUs: allocated), of the rank that holds most
+  double memory_bytes = 0.0;  ///< of the process (CPUs: allocated), of the rank that holds most
 };
 
 /// Lower bounds of the forecasts of `predict` (tested in tests/plan/bounds_test.cpp). Both relax the replay:
@@ -44,7 +44,7 @@ class PlanBounds {
   /// other. Takes 100 times as long as step_s(). For other strategies equal to step_s(). \param unordered
   /// step_s()
   double ordered_step_s(const Plan& plan, double unordered);
-  /// Lower bound of what PyTorch's allocator reserves.
+  /// Lower bound of the memory of the process.
   double memory_bytes(const Plan& plan);
   /// Of parameters and optimizer states alone, which no plan of smaller_plans() makes less.
   double least_memory_bytes(const Plan& plan);
@@ -53,7 +53,9 @@ class PlanBounds {
   [[nodiscard]] double memory_limit() const;
 
  private:
-  [[nodiscard]] double reserved_bytes(const Model& model, double allocated) const;
+  /// Least memory of the process of a rank that allocates these bytes. Of NCCL's communicators those of
+  /// stages, tensor parallelism and replicas count, which every rank has.
+  [[nodiscard]] double needed_bytes(const PlanView& view, double allocated) const;
   /// Times of one micro-batch with the collectives inside segments.
   struct SegmentTimes {
     SegmentSums forward_s, backward_s;

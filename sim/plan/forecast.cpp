@@ -11,23 +11,25 @@
 namespace stepcast {
 namespace {
 
-/// Positions in the numbers of a replay: step time, operations, parts of the mean breakdown; then by stage
-/// reserved memory and the time in which a rank is not idle.
-constexpr std::size_t kStep = 0, kOperations = 1, kFirstPart = 2;
+/// Positions in the numbers of a replay: step time, operations, reserved memory, parts of the mean breakdown;
+/// then by stage memory and the time in which a rank is not idle.
+constexpr std::size_t kStep = 0, kOperations = 1, kReserved = 2, kFirstPart = 3;
 
 /// \param stride ranks from one pipeline stage to the next
 std::vector<double> numbers_of(const Result& result, std::size_t stages, int stride) {
   Breakdown mean;
+  double reserved = 0.0;
   std::vector<double> memory(stages, 0.0), busy(stages, 0.0);
   for (const auto [i, rank] : enumerated(result.breakdown)) {
     const MemoryUse& use = result.memory[i];
     for (const auto& [name, part] : breakdown_parts())
       mean.*part += rank.*part / static_cast<double>(result.breakdown.size());
     const std::size_t stage = static_cast<std::size_t>(use.rank / stride) % stages;
-    memory[stage] = std::max({memory[stage], use.reserved_bytes, use.peak_bytes});  // CPUs reserve none
+    memory[stage] = std::max(memory[stage], use.needed_bytes());
+    reserved = std::max(reserved, use.reserved_bytes);
     busy[stage] = std::max(busy[stage], rank.step_s() - rank.idle_s);
   }
-  std::vector<double> numbers{result.median_step_time_s(), result.forecast.operations};
+  std::vector<double> numbers{result.median_step_time_s(), result.forecast.operations, reserved};
   for (const auto& [name, part] : breakdown_parts()) numbers.push_back(mean.*part);
   append(numbers, memory);
   append(numbers, busy);
@@ -78,8 +80,10 @@ std::vector<double> replayed_numbers(PlanModels& models, const Plan& plan) {
 PlanForecast forecast_of(PlanModels& models, const Plan& plan, const std::vector<double>& numbers,
                          double memory_bound) {
   // Results of large worlds contain the memory of some ranks alone.
-  PlanForecast forecast{
-      .step_s = numbers[kStep], .memory_bytes = memory_bound, .operations = numbers[kOperations]};
+  PlanForecast forecast{.step_s = numbers[kStep],
+                        .memory_bytes = memory_bound,
+                        .reserved_bytes = numbers[kReserved],
+                        .operations = numbers[kOperations]};
   std::size_t at = kFirstPart;
   for (const auto& [name, part] : breakdown_parts()) forecast.mean.*part = numbers[at++];
   // A rank that ends its first step early waits in the next one.

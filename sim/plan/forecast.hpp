@@ -16,7 +16,8 @@ struct PlanForecast {
   double step_s = 0.0;
   double samples_per_s = 0.0;
   double mfu = 0.0;                          ///< fraction of peak flop/s; 0 if the device is not a GPU
-  double memory_bytes = 0.0;                 ///< reserved (CPUs: allocated), of the fullest rank
+  double memory_bytes = 0.0;                 ///< of the process (CPUs: allocated), of the fullest rank
+  double reserved_bytes = 0.0;               ///< by PyTorch's allocator, of the rank with most; CPUs: 0
   Breakdown mean{};                          ///< over the ranks
   double operations = 0.0;                   ///< replayed
   std::vector<double> stage_memory_bytes{};  ///< by pipeline stage; one value without a pipeline

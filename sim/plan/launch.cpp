@@ -79,6 +79,8 @@ Assignment launch_values(PlanModels& models, const Plan& plan) {
   set("sequence", static_cast<int>(model.tokens_per_sample()));
   const std::string &recompute = plan.text("recompute"), &cap = plan.text("bucket-cap");
   set("recomputed-blocks", recompute.empty() ? 0 : parse_recompute(recompute).blocks);
+  const bool modules = contains(recomputed_modules(), recompute.substr(0, recompute.find('+')));
+  values.set("recompute-modules", modules ? joined(split(recompute, '+'), " ") : "");
   const Precision precision = models.precision_of(plan);
   const double bucket = cap.empty() ? 0.0 : parse_bytes(cap, "bucket-cap").count();
   const double most = static_cast<double>(model.parameter_count());  // more are one bucket, too
@@ -155,9 +157,12 @@ std::vector<std::string> launcher_names() {
 }
 
 Launcher::Launcher(const std::string& name, PlanModels& models) : name_(name) {
-  const std::vector<std::string> known = launcher_names();
-  if (!contains(known, name)) throw UsageError("--only: " + unknown_name("program", name, known));
-  const YamlNode file = YamlNode::load(find_resource("launchers", name, ".yaml").string());
+  if (!contains(launcher_names(), name)) {
+    const std::vector<std::string> all = resource_names("launchers", ".yaml");
+    if (!contains(all, name)) throw UsageError("--only: " + unknown_name("program", name, all));
+    name_ = YamlNode::load(find_resource("launchers", name, ".yaml").string()).at("runs").text();
+  }
+  const YamlNode file = YamlNode::load(find_resource("launchers", name_, ".yaml").string());
   file.allow_only({"name", "file", "lines", "missing", "cannot", "read"});
   program_ = file.at("name").text();
   file_ = file.at("file").text();

@@ -14,6 +14,7 @@
 #include "models/model.hpp"
 #include "records/phase_costs.hpp"
 #include "sim/replay/convention.hpp"
+#include "sim/replay/memory.hpp"
 #include "sim/replay/prediction.hpp"
 #include "sim/train/expected.hpp"
 
@@ -29,9 +30,9 @@ struct PlanProblem {
   std::string model;  ///< with its settings: `llama3-70b:sequence=8192`
   std::string cluster, device;
   Precision precision{};
-  int ranks = 1;          ///< available
-  int samples = 1;        ///< per step, over all ranks
-  double reserve = 0.08;  ///< fraction of a device's memory left to NCCL, CUDA's context and libraries
+  int ranks = 1;                 ///< available
+  int samples = 1;               ///< per step, over all ranks
+  double reserve = kKeptMemory;  ///< fraction of a device's memory that no process gets
   PlanObjective objective = PlanObjective::kTime;
   std::shared_ptr<ExpectedTraining> whole{};  ///< with failures and checkpoints; null: the steps alone
   std::string like{};                         ///< convention of all plans, see Convention; "": none
@@ -81,6 +82,8 @@ class PlanModels {
   [[nodiscard]] bool is_set(const std::string& name) const {
     return convention_ && convention_->names().contains(name);
   }
+  /// Program that runs the problem's convention; "": any.
+  [[nodiscard]] std::string program() const { return convention_ ? convention_->program() : ""; }
   /// Replaces what the convention adds to a plan.
   void settle(Plan& plan) const;
   [[nodiscard]] Precision precision_of(const Plan& plan) const;

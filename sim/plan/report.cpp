@@ -8,6 +8,7 @@
 #include "core/ranges.hpp"
 #include "core/table.hpp"
 #include "core/text.hpp"
+#include "sim/replay/memory.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -51,11 +52,14 @@ std::string cost_of(PlanModels& models, const PlanRecord& record) {
 
 std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, std::size_t number) {
   const PlanForecast& forecast = *record.forecast;
+  const double barely = kBarelyReserved * models.device().memory.count();
   const double tokens = models.whole().tokens_per_sample();
   const int ranks = record.plan.number("world-size");
   std::vector<std::string> cells{record.fits ? std::to_string(number) : "-",
                                  (record.name.empty() ? "" : record.name + ": ") + describe(record.plan) +
-                                     (record.fits ? "" : " (does not fit)"),
+                                     (!record.fits                                       ? " (does not fit)"
+                                      : barely > 0.0 && forecast.reserved_bytes > barely ? " (fits barely)"
+                                                                                         : ""),
                                  std::to_string(ranks),
                                  to_text(Seconds(forecast.step_s)),
                                  per_second(forecast.samples_per_s, tokens),
@@ -78,9 +82,8 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
 std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::size_t lines) {
   const PlanProblem& problem = models.problem();
   const bool tokens = models.whole().tokens_per_sample() > 0.0;
-  std::vector<std::string> columns{
-      "",         "plan", "ranks",    "step",   tokens ? "tokens/s" : "samples/s",
-      "per rank", "mfu",  "reserved", "bubble", "exposed"};
+  std::vector<std::string> columns{"",         "plan", "ranks",  "step",   tokens ? "tokens/s" : "samples/s",
+                                   "per rank", "mfu",  "memory", "bubble", "exposed"};
   if (problem.objective >= PlanObjective::kCost)
     columns.push_back(std::string(problem.objective == PlanObjective::kCost ? "device-hours" : "kWh") +
                       " per million");
@@ -98,7 +101,7 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
   }
   std::string memory;
   if (outcome.ranked > 0 && outcome.plans.front().forecast->stage_memory_bytes.size() > 1)
-    memory = "\nreserved memory of 1 by stage: " +
+    memory = "\nmemory of 1 by stage: " +
              joined(transformed(outcome.plans.front().forecast->stage_memory_bytes,
                                 [](double bytes) { return to_text(Bytes(bytes)); })) +
              "\n";
@@ -114,9 +117,10 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
   for (const PlanRecord& record : outcome.plans)
     if (record.error.empty() && (smallest == nullptr || needs(record) < needs(*smallest))) smallest = &record;
   if (smallest == nullptr)
-    return outcome.counts.excluded > 0 ? "no plan can be run by the program of --only; -o has the reasons\n"
-                                       : "no plan divides " + counted(models.problem().samples, "sequence") +
-                                             " among " + counted(models.problem().ranks, "rank") + "\n";
+    return outcome.counts.excluded > 0
+               ? "no plan can be run by the program of --only or --like; -o has the reasons\n"
+               : "no plan divides " + counted(models.problem().samples, "sequence") + " among " +
+                     counted(models.problem().ranks, "rank") + "\n";
   const double limit = bounds.memory_limit();
   if (std::ranges::any_of(outcome.plans, [&](const PlanRecord& record) {
         return record.error.empty() && !record.forecast && record.bound.memory_bytes <= limit;
@@ -124,8 +128,8 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
     return "no plan that fits was found before the search ended; others may: raise --time-limit or "
            "--replays\n";
   std::string text = "nothing fits: of " + to_text(models.device().memory) + " of " + models.device().name +
-                     ", " + to_text(Bytes(limit)) + " may be reserved (--memory-reserve " +
-                     percent_text(models.problem().reserve, 0) + "). Least of all reserves " +
+                     ", " + to_text(Bytes(limit)) + " may be used (--memory-reserve " +
+                     percent_text(models.problem().reserve, 0) + "). Least of all needs " +
                      describe(smallest->plan) + ": " + to_text(Bytes(needs(*smallest).second)) + ", " +
                      to_text(Bytes(needs(*smallest).second - limit)) + " too much.\n";
   const int ranks = ranks_that_fit(models.problem());
@@ -145,7 +149,7 @@ std::string counts_text(PlanModels& models, const PlanOutcome& outcome) {
                      " cannot be among the best by their bound of time, " + std::to_string(counts.replayed) +
                      " were replayed";
   if (counts.excluded > 0)
-    text += ", " + std::to_string(counts.excluded) + " cannot be run by the program of --only";
+    text += ", " + std::to_string(counts.excluded) + " cannot be run by the program of --only or --like";
   if (counts.failed > 0) text += ", " + std::to_string(counts.failed) + " cannot be predicted";
   text += "\n";
   if (outcome.ranked == 0 || !outcome.open_score) return text;

@@ -180,10 +180,15 @@ Values accumulations(PlanModels&, const Plan& plan) {
   return plan.copies() > 1 ? Values{"shard-then-replicas", "every"} : Values{"every"};
 }
 
-/// Parts of blocks if the model permits it; whole blocks but under graphs of layers; and units of several
-/// blocks, but not if FSDP gathers parameters block by block.
+/// Parts of blocks if the model permits it, with Transformer Engine also Megatron's modules, alone and as
+/// NVIDIA's recipes join them; whole blocks but under graphs of layers; and units of several blocks, but not
+/// if FSDP gathers parameters block by block.
 Values recomputations(PlanModels& models, Plan plan) {
   Values all{"selective", "per-op"};
+  if (const Model* model = models.part(plan); model != nullptr && model->transformer_engine()) {
+    append(all, Values{"moe_act", "layernorm+moe_act", "mla_up_proj", "mla_up_proj+moe_act"});
+    if (!overlaps_micro_batches(plan)) append(all, Values{"layernorm+moe"});
+  }
   std::erase_if(all, [&](const std::string& value) {
     plan.values["recompute"] = value;
     return models.part(plan) == nullptr;

@@ -120,13 +120,14 @@ void Convention::read(const std::string& name) {
   if (!name.ends_with(".yaml") && !contains(known, name))
     throw UsageError("--like: " + unknown_name("convention", name, known));
   const YamlNode file = YamlNode::load(find_resource("conventions", name, ".yaml").string());
-  file.allow_only({"convention", "like", "options", "model"});
+  file.allow_only({"convention", "like", "program", "options", "model"});
   if (file.has("like")) {
     const std::string parent = file.at("like").text();
     if (!contains(known, parent) || parent == name)
       file.at("like").fail(unknown_name("shipped convention", parent, known));
     read(parent);
   }
+  if (file.has("program")) program_ = file.at("program").text();
   const std::vector<std::string> names = condition_names();
   for (const char* key : {"options", "model"})
     for (const YamlNode& entry : file.items(key))

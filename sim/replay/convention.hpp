@@ -30,6 +30,8 @@ class Convention {
   /// file that is not valid
   explicit Convention(const std::string& name);
 
+  /// Program of launchers/ that runs it; "": not named.
+  [[nodiscard]] const std::string& program() const { return program_; }
   /// Options and settings of the model that it sets under some condition.
   [[nodiscard]] const std::set<std::string>& names() const { return names_; }
   /// Adds options whose conditions hold and that are not given; an entry whose conditions name its own option
@@ -50,7 +52,7 @@ class Convention {
     bool setting;  ///< of the model
   };
 
-  std::string name_;
+  std::string name_, program_;
   std::vector<Entry> entries_;
   std::set<std::string> names_;
   mutable std::map<std::string, std::map<std::string, std::int64_t>> settings_{};  ///< of loaded models

@@ -13,6 +13,7 @@
 #include "models/layer.hpp"
 #include "sim/replay/dispatch.hpp"
 #include "sim/replay/kernels.hpp"
+#include "sim/replay/memory.hpp"
 
 namespace stepcast {
 namespace {
@@ -122,19 +123,17 @@ std::string memory_warning(const Result& result, const DeviceModel& device) {
   if (device.memory <= Bytes(0)) return "";
   const auto largest = std::ranges::max_element(result.memory, {}, &MemoryUse::peak_bytes);
   if (largest == result.memory.end()) return "";
-  constexpr double kBarely = 0.92;  // of the memory reserved: NCCL and CUDA's context need the rest
-  const double others = std::max(0.0, largest->process_bytes - largest->reserved_bytes);  // CUDA's and NCCL's
-  const double allocated = (largest->peak_bytes + others) / device.memory.count();
-  const double reserved = std::max(largest->reserved_bytes, largest->peak_bytes) / device.memory.count();
-  const double process = reserved + others / device.memory.count();
-  if (reserved <= kBarely && process <= 1.0) return "";
+  const double all = device.memory.count(), most = 1.0 - kKeptMemory;
+  const double reserved = std::max(largest->reserved_bytes, largest->peak_bytes) / all;
+  const double process = largest->needed_bytes() / all;
+  const double allocated = process - (reserved - largest->peak_bytes / all);
+  if (reserved <= kBarelyReserved && process <= most) return "";
   return fmt::format(
       "rank {} needs {} and reserves about {}, {} holds {}{}", largest->rank,
       to_text(Bytes(largest->peak_bytes)), percent_text(reserved, 0), device.name, to_text(device.memory),
-      allocated > 1.0 ? ": the step does not fit"
-      : process > 1.0
-          ? ": the step fits only if PyTorch's allocator frees what it caches, which is slow"
-          : ": the step fits barely, NCCL and CUDA's context need about " + percent_text(1.0 - kBarely, 0));
+      allocated > most ? ": the step does not fit"
+      : process > most ? ": the step fits only if PyTorch's allocator frees what it caches, which is slow"
+                       : ": the step fits barely, the whole process takes " + percent_text(process, 0));
 }
 
 }  // namespace stepcast

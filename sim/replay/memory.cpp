@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <ranges>
 #include <set>
 #include <string>
 #include <tuple>
@@ -131,19 +133,37 @@ MemoryUse memory_use(int rank, const Schedule& schedule, const std::vector<OpTim
   return use;
 }
 
-double reserved_factor(const Model& model) {
+double reserved_bytes(const Model& model, double allocated, double process) {
   const double reserved = number_in<double>(model.execution.reserved).value() / 100.0;
   if (reserved < 1.0)
     throw InputError("--reserved {}: expected at least 100, percent of the allocated memory",
                      model.execution.reserved);
-  return reserved;
+  return reserved * (allocated - process) + process;
+}
+
+std::map<std::string, double> outside_allocator(const Model& model, double samples, int groups,
+                                                bool in_stages) {
+  constexpr double kContext = 0.75e9, kCommunicator = 0.69e9, kGraphs = 3e9, kGraphsOfStages = 10e9;
+  const Execution& execution = model.execution;
+  std::map<std::string, double> terms{{"CUDA's context", kContext}};
+  groups += number_in<int>(execution.communicators).value_or(0);
+  if (groups > 0) terms["NCCL's communicators"] = kCommunicator * groups;
+  const auto block = std::ranges::find_if(model.segments, &Segment::repeated);
+  const double own = block == model.segments.end() ? 0.0 : samples * block->output_size.count();
+  const int tensor = model.parallel.tensor;
+  if (execution.tensor_overlap == "userbuffers" && tensor > 1) {
+    const double all = value_or(model.settings, "sequence_parallel", 0) != 0 ? tensor * own : own;
+    const bool in_8_bit = model.precision.products.find("fp8") != std::string::npos;
+    terms["userbuffers of tensor parallelism"] = (in_8_bit ? 8.0 + 2.0 * (tensor - 1) / tensor : 12.0) * all;
+  }
+  if (const std::optional<int> domain = nvlink_domain(execution))
+    terms["buffers of the dispatcher"] = 2.0 * std::min(*domain, model.parallel.expert_ranks()) * own;
+  if (execution.graph != "none") terms["pools of CUDA graphs"] = in_stages ? kGraphsOfStages : kGraphs;
+  return terms;
 }
 
 void add_process_totals(const Schedule& schedule, const Model& model, double samples, bool is_stated,
                         Result& result) {
-  constexpr double kContext = 0.75e9, kCommunicator = 0.69e9;
-  const double reserved = reserved_factor(model);
-  const int others = number_in<int>(model.execution.communicators).value_or(0);
   for (MemoryUse& use : result.memory) {
     std::set<int> groups;
     for (const Op& op : schedule.program(use.rank).ops) {
@@ -155,12 +175,13 @@ void add_process_totals(const Schedule& schedule, const Model& model, double sam
       }
     }
     const double process = value_or(use.at_peak_bytes, std::string("process"), 0.0);
-    use.reserved_bytes = reserved * (use.peak_bytes - process) + process +
+    use.reserved_bytes = reserved_bytes(model, use.peak_bytes, process) +
                          kept_by_collectives(schedule, model, samples) +
                          left_by_logits(schedule, model, samples, use);
-    use.process_bytes = use.reserved_bytes;
     if (!is_stated)
-      use.process_bytes += kContext + kCommunicator * (static_cast<double>(groups.size()) + others);
+      use.besides = outside_allocator(model, samples, static_cast<int>(groups.size()), groups.contains(-1));
+    use.besides["reserved, not allocated"] = use.reserved_bytes - use.peak_bytes;
+    use.process_bytes = use.peak_bytes + sum_of(std::views::values(use.besides), std::identity());
   }
 }
 

@@ -61,7 +61,7 @@ TEST_CASE("plan for one program and its convention prints that program's options
   const Shell shell;
   const Outcome outcome = shell.run(kSmall + "--only megatron --like megatron --time-limit 1h");
   REQUIRE(outcome.exit_code == 0);
-  CHECK_THAT(outcome.out, Catch::Contains("cannot be run by the program of --only") &&
+  CHECK_THAT(outcome.out, Catch::Contains("cannot be run by the program of --only or --like") &&
                               Catch::Contains("--like megatron") && Catch::Contains("for Megatron-LM:") &&
                               !Catch::Contains("for torchtitan") && !Catch::Contains("--time-limit ended"));
   CHECK(shell.run(line_with(outcome.out, "stepcast predict")).exit_code == 0);

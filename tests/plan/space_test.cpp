@@ -162,6 +162,29 @@ TEST_CASE("under graphs of layers plans recompute no whole blocks", "[plan]") {
   }
 }
 
+TEST_CASE("NeMo runs Megatron, which recomputes modules and lacks ZB-H1", "[plan]") {
+  PlanProblem given = problem();
+  given.ranks = 2, given.samples = 4, given.like = "nemo@26.08";
+  given.model = "moe:layers=4,hidden=256,sequence=1024";
+  PlanModels models(given);
+  CHECK(models.program() == "megatron");
+  const Launcher nemo("nemo", models);
+  CHECK(nemo.program() == "Megatron-LM");
+  Plan of_modules;
+  bool has_schedule = false;
+  enumerate_plans(models, [&](const Plan& plan) {
+    if (plan.text("schedule") == "zb-h1") has_schedule = has_schedule || nemo.obstacles(models, plan).empty();
+    for (const Plan& smaller : smaller_plans(models, plan))
+      if (smaller.text("recompute") == "layernorm+moe_act") of_modules = smaller;
+  });
+  CHECK_FALSE(has_schedule);
+  const LaunchText text = nemo.text(models, of_modules);
+  CHECK_THAT(text.lines, Catch::Contains("--recompute-granularity selective --recompute-modules layernorm "
+                                         "moe_act\n"));
+  CHECK(text.words.find("recompute") == std::string::npos);
+  CHECK_FALSE(Launcher("torchtitan", models).obstacles(models, of_modules).empty());
+}
+
 TEST_CASE("plans that a convention's setting excludes are left out", "[plan]") {
   PlanProblem given = problem();
   given.like = "megatron";  // a ring for context parallelism, which windows exclude

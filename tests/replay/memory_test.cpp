@@ -96,6 +96,8 @@ TEST_CASE("the terms of every rank's memory add up to its peak, and none is nega
         }
         CHECK(sum == Approx(rank.peak_bytes).epsilon(1e-9));
         CHECK(rank.process_bytes > rank.reserved_bytes);
+        for (const auto& [term, bytes] : rank.besides) sum += bytes;
+        CHECK(sum == Approx(rank.process_bytes).epsilon(1e-9));
       }
     }
 }
@@ -125,6 +127,37 @@ TEST_CASE("what the device states of a process is not counted twice") {
   CHECK(both.at_peak_bytes.at("gradients") - usual.at_peak_bytes.at("gradients") ==
         Approx(4.0 * parameters).epsilon(0.01));
   CHECK(stated.peak_bytes - usual.peak_bytes == Approx(3.0 * (1 << 30) - 64.0 * (1 << 20)));
+}
+
+TEST_CASE("userbuffers, dispatchers and graphs add to the process what they register") {
+  const auto terms = [](OptionTexts options) {
+    options.insert({{"device", "h100-sxm"},
+                    {"cluster", "h100-fat-tree:nodes=8"},
+                    {"world-size", "64"},
+                    {"steps", "1"},
+                    {"warmup", "0"}});
+    options = Convention("nemo@26.08").added_to(options).options;
+    const MemoryUse use = predict(prediction_request(options)).memory.front();
+    CHECK(use.reserved_bytes - use.peak_bytes == use.besides.at("reserved, not allocated"));
+    return use.besides;
+  };
+  const OptionTexts dense{
+      {"precision", "bf16"}, {"strategy", "pipeline"}, {"mesh", "pipeline=4,data=2,context=2,tensor=4"},
+      {"batch", "4"},        {"micro-batches", "4"},   {"model", "llama3-70b:sequence=8192,layers=8"}};
+  // Sizes of Transformer Engine's initialize_ub: 12 x 2 n h bytes, in 8 bit 8 n h + 4 n h + 2 rings
+  const double array = 2.0 * 4096 * 8192;
+  CHECK(terms(dense).at("userbuffers of tensor parallelism") == Approx(12.0 * array));
+  OptionTexts in_8_bit = dense;
+  in_8_bit["precision"] = "fp8-current";
+  CHECK(terms(in_8_bit).at("userbuffers of tensor parallelism") == Approx(9.5 * array));
+  CHECK_FALSE(terms(dense).contains("pools of CUDA graphs"));
+  OptionTexts graphs = dense;
+  graphs["graph"] = "full";
+  CHECK(terms(graphs).at("pools of CUDA graphs") == 10e9);
+  OptionTexts experts{{"precision", "bf16"},         {"strategy", "ddp"},
+                      {"mesh", "data=64,expert=16"}, {"batch", "1"},
+                      {"dispatch", "flex8"},         {"model", "qwen3-30b-a3b:layers=2,sequence=4096"}};
+  CHECK(terms(experts).at("buffers of the dispatcher") == Approx(2.0 * 8.0 * 2.0 * 4096 * 2048));
 }
 
 TEST_CASE("FSDP2 reserves two gathered units and an input of a reduce-scatter beside what is handed out") {
