@@ -89,6 +89,7 @@ def main():
     parser.add_argument("--script")
     parser.add_argument("--times")
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--forecast", nargs="*", default=[], help="what 'stepcast predict -o' wrote for this run")
     parser.add_argument("--autocast", action="store_true", help="bfloat16")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--bucket-cap", type=float, default=25.0, help="MiB")
@@ -145,6 +146,10 @@ def main():
     if options.times and (world == 1 or dist.get_rank() == 0):
         line = {"model": options.model, "ranks": world, "bucket_cap_mb": options.bucket_cap, "torch": torch.__version__,
                 "median_s": statistics.median(plain), "least_s": min(plain), "load": os.getloadavg()[0]}
+        for path in options.forecast:
+            with open(path) as file:
+                forecast = statistics.median(json.load(file)["step_time_s"][0])
+            line.setdefault("errors", {})[os.path.basename(path).removesuffix(".json")] = forecast / line["median_s"] - 1.0
         print(line, flush=True)
         with open(options.times, "a") as file:
             file.write(json.dumps(line) + "\n")

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -176,31 +177,23 @@ std::vector<double> forecast(const Model& model, const Schedule& schedule, int b
   return peaks;
 }
 
-std::vector<double> observed_once(const Model& model, const Schedule& schedule, int batch) {
-  std::vector<double> peaks;
+/// Observed peaks. A send keeps its array until the receiver takes it, which a busy machine delays: with
+/// messages the smallest of five observations of each rank counts.
+std::vector<double> observe(const Model& model, const Schedule& schedule, int batch) {
+  const int count = has_action<Send>(schedule) ? 5 : 1;
+  std::vector<double> peaks(schedule.world_size, std::numeric_limits<double>::infinity());
   as_sessions(schedule.world_size, [&](RankSession& session) {
     RunOptions options;
     options.batch = batch;
     options.steps = options.warmup_steps = 1;
     options.precision = model.precision;
-    const Result result = run_schedule(model, schedule, session, options);
-    if (session.ranks.rank == 0)
-      for (const MemoryUse& use : result.memory) peaks.push_back(use.peak_bytes);
+    for (int i = 0; i < count; ++i) {
+      const Result result = run_schedule(model, schedule, session, options);
+      if (session.ranks.rank != 0) continue;
+      for (std::size_t rank = 0; rank < peaks.size(); ++rank)
+        peaks[rank] = std::min(peaks[rank], result.memory[rank].peak_bytes);
+    }
   });
-  return peaks;
-}
-
-/// Observed peaks. A send keeps its array until the receiver takes it, which a busy machine delays: with
-/// messages the smallest of three observations of each rank counts.
-std::vector<double> observe(const Model& model, const Schedule& schedule, int batch) {
-  const std::vector<Op>& ops = schedule.program(0).ops;
-  const bool sends =
-      std::ranges::any_of(ops, [](const Op& op) { return std::holds_alternative<Send>(op.action); });
-  std::vector<double> peaks = observed_once(model, schedule, batch);
-  for (int i = 1; sends && i < 3; ++i) {
-    const std::vector<double> more = observed_once(model, schedule, batch);
-    std::ranges::transform(peaks, more, peaks.begin(), [](double a, double b) { return std::min(a, b); });
-  }
   return peaks;
 }
 
