@@ -15,7 +15,7 @@ forecast() {  # NAME MIB PROFILE...: of the step with buckets of so many MiB, in
   $stepcast predict --trace "$out/$name.trace.json" --calibration "$out/gloo.calibration.json" --strategy ddp --world-size 2 \
     --cluster laptop --bucket-cap "${mib}MiB" --force -o "$out/$name-$mib.json"
 }
-[ -f "$out/gloo.json" ] || ROUNDS=5 two "$here/costs.py" "$out/gloo.json"
+[ -f "$out/gloo.json" ] || ROUNDS=9 two "$here/costs.py" "$out/gloo.json"
 $stepcast import "$out/gloo.json" --force -o "$out/gloo.calibration.json"
 for round in $(seq "$rounds"); do
   for model in cnn transformer residual; do

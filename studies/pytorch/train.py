@@ -88,7 +88,7 @@ def main():
     parser.add_argument("--profile")
     parser.add_argument("--script")
     parser.add_argument("--times")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--forecast", nargs="*", default=[], help="what 'stepcast predict -o' wrote for this run")
     parser.add_argument("--autocast", action="store_true", help="bfloat16")
     parser.add_argument("--compile", action="store_true")
@@ -135,8 +135,8 @@ def main():
         about = {"plain_step_s": statistics.median(plain), "batch": batch, "parameters":
                  [[n, list(p.shape), str(p.dtype)] for n, p in model.named_parameters()]}
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True,
-                     schedule=schedule(wait=1, warmup=2, active=4, repeat=1)) as p:
-            for i in range(7):
+                     schedule=schedule(wait=1, warmup=2, active=12, repeat=1)) as p:
+            for i in range(15):
                 if i == 3:
                     p.add_metadata_json("stepcast", json.dumps(about))
                 step()
