@@ -25,7 +25,7 @@ namespace stepcast::plan_command {
 namespace {
 
 void declare(po::options_description& options) {
-  declare_options(options, "plan", {{"launchers", joined(launcher_names())}});
+  declare_options(options, "plan", {{"launchers", joined(resource_names("launchers", ".yaml"))}});
   declare_train_options(options, false);
 }
 
