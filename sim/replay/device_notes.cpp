@@ -121,7 +121,7 @@ std::string fitted_note(const FittedTo& fitted, int ranks) {
 
 std::string memory_warning(const Result& result, const DeviceModel& device) {
   if (device.memory <= Bytes(0)) return "";
-  const auto largest = std::ranges::max_element(result.memory, {}, &MemoryUse::peak_bytes);
+  const auto largest = std::ranges::max_element(result.memory, {}, &MemoryUse::needed_bytes);
   if (largest == result.memory.end()) return "";
   const double all = device.memory.count(), most = 1.0 - kKeptMemory;
   const double reserved = std::max(largest->reserved_bytes, largest->peak_bytes) / all;

@@ -39,7 +39,8 @@ std::vector<DispatchCost> dispatch_costs(const Model& model, const DeviceModel& 
 
 NcclCost dispatched(NcclCost cost, const DispatchCost& dispatch, int ranks) {
   if (dispatch.sent == BytesPerSecond(0)) return cost;
-  cost.latency = Seconds(25e-6 + dispatch.rows_s);
+  constexpr double kCall = 25e-6;
+  cost.latency = Seconds(kCall + dispatch.rows_s);
   cost.algbw = ranks / (ranks - 1.0) * dispatch.sent;
   return cost;
 }

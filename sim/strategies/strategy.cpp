@@ -267,7 +267,7 @@ std::string options_without_effect(const std::vector<std::string>& names, const 
                                           {"recomputed", training.recompute.blocks == 0}};
   for (const KnownOption& known : known_options()) {
     const auto given = training.options.find(known.option.name);
-    if (given == training.options.end()) continue;
+    if (given == training.options.end() || given->first == "framework") continue;  // sets first-bucket-cap
     const std::string value = known.option.canonical(given->second);
     const std::string used = value_or(schedule.options, given->first, known.option.standard);
     const bool same_order = given->first == "schedule" && value == "gpipe" && schedule.micro_batches == 1;

@@ -66,6 +66,7 @@ TEST_CASE("options that change nothing in the step are named in a note", "[comma
     CHECK(note(options) == named + ": nothing in this step depends on it; leave it out");
   CHECK(note("--strategy ddp --zero 2 --accumulate every --micro-batches 2" + rest + "2").empty());
   CHECK(note("--strategy ddp --like megatron" + rest + "2").empty());
+  CHECK(note("--strategy ddp --bucket-cap 100MiB --framework torch-1" + rest + "2").empty());
 }
 
 TEST_CASE("GPUs without a cluster are refused, and the clusters of such GPUs are named", "[commands]") {
