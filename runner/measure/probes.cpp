@@ -236,8 +236,7 @@ class Prober {
     if (largest_given_up_ == 0.0 || largest_given_up_ > kLeastRange) return;
     throw RunError(
         "--budget {} was spent before messages and arrays of {}; a calibration needs those of up to {}. "
-        "Raise "
-        "--budget, or calibrate on an idle machine",
+        "Raise --budget, or calibrate on an idle machine",
         to_text(Seconds(settings_.budget_s)), to_text(Bytes(largest_given_up_)), to_text(Bytes(kLeastRange)));
   }
 

@@ -40,7 +40,7 @@ NcclCost nccl_reached(const NcclGraph& graph, CollectiveKind kind, Bytes message
 ///
 /// m: most ranks on one host. What links between hosts move comes after what moves inside: of DeepSeek-V3's
 /// tokens on 16, 32 and 64 H100 (arXiv 2603.07685, table 7) the sum of both is within 5 % of the measured
-/// times, the longer one 4 to 13 % below. No measurement has hosts whose own links are the slowest. `tcp`:
+/// times, the longer one 4 to 13 % below. No measurement has slower links inside than between hosts. `tcp`:
 /// of the sockets of one message on Ethernet (nccl_tcp_rate). `bus` counts half up to 32 KiB per peer (LL).
 NcclCost nccl_all_to_all(const NcclGraph& graph, Bytes message);
 

@@ -193,9 +193,10 @@ NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,
   const NcclCost least =
       *std::ranges::min_element(planned, {}, [&](const NcclCost& one) { return one.time(message); });
   if (graph.scale == 1.0 && graph.nvls.scale == 1.0) return least;
-  for (const NcclCost& cost : nccl_costs(graph, kind, message))
-    if (cost.algorithm == least.algorithm && cost.protocol == least.protocol) return cost;
-  return least;
+  const std::vector<NcclCost> scaled = nccl_costs(graph, kind, message);  // of the same choices
+  return *std::ranges::find_if(scaled, [&](const NcclCost& one) {
+    return one.algorithm == least.algorithm && one.protocol == least.protocol;
+  });
 }
 
 int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message) {
