@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <regex>
 #include <set>
 
@@ -42,7 +43,7 @@ std::vector<std::string> cells_of(const SetResult& result, std::size_t i, const 
   const char* mark = forecast.fitted ? " [fitted]" : row.role == RowRole::kRepeat ? " [repeated]" : "";
   const auto measured = row.agreed(quantity), error = relative_error(row, quantity, value);
   const std::string central = values_text(quantity, value.central), range = range_text(quantity, value);
-  std::vector<std::string> cells{leads ? row.part : "",
+  std::vector<std::string> cells{leads ? joined(row.parts) : "",
                                  leads ? row.name + mark : "",
                                  result.set.table ? "" : quantity,
                                  !measured  ? ""
@@ -159,22 +160,33 @@ std::string summary_text(const SetResult& result) {
   return text;
 }
 
+/// A line per part; those of one text of `parts:` together, the worst first.
+std::string parts_text(const SetResult& result) {
+  std::set<std::pair<std::size_t, std::string>> parts;
+  for (const Row& row : result.set.rows)
+    for (const auto [place, part] : enumerated(row.parts)) parts.emplace(place, part);
+  std::multimap<std::pair<std::size_t, double>, std::string> lines;
+  for (const auto& [place, part] : parts) {
+    const SetSummary s = summary_of(result.set, result.forecast, part);
+    if (s.errors.count == 0) continue;
+    lines.emplace(
+        std::pair(place, -s.errors.relative.median),
+        fmt::format("{}: {}, median {}, worst {}, bias {}{}\n", part, counted(s.errors.count, "row"),
+                    percent_text(s.errors.relative.median), percent_text(s.errors.relative.worst),
+                    signed_percent_text(s.errors.bias),
+                    s.memory.count > 0 ? ", memory " + percent_text(s.memory.relative.median) : ""));
+  }
+  std::string text;
+  for (const auto& [order, line] : lines) text += line;
+  return text;
+}
+
 std::string set_text(const SetResult& result, ShownRows shown) {
   const auto& [set, forecast] = result;
   std::string text = fmt::format("{}\n{} ({})\n", set.id(), set.title, set.source);
   if (shown != ShownRows::kNone) text += "\n" + rows_text(result, shown) + "\n";
   text += summary_text(result);
-  std::set<std::string> parts;
-  for (const Row& row : set.rows)
-    if (!row.part.empty()) parts.insert(row.part);
-  for (const std::string& part : parts) {
-    const SetSummary s = summary_of(set, forecast, part);
-    if (s.errors.count == 0) continue;
-    text += fmt::format("{}: {}, median {}, worst {}, bias {}{}\n", part, counted(s.errors.count, "row"),
-                        percent_text(s.errors.relative.median), percent_text(s.errors.relative.worst),
-                        signed_percent_text(s.errors.bias),
-                        s.memory.count > 0 ? ", memory " + percent_text(s.memory.relative.median) : "");
-  }
+  text += parts_text(result);
   if (!forecast.parameters.empty()) text += parameters_text(result);
   for (const std::string& one : assumptions(set, forecast)) text += "assumed: " + one + "\n";
   for (const std::string& one : forecast.unidentified)  // one line per value of what stays open

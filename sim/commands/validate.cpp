@@ -192,7 +192,7 @@ ExitCode run_published(const po::variables_map& values) {
     if (details && !json) std::cout << set_text(one, ShownRows::kDetailed);
     output["sets"].push_back(json_of(one.set, one.forecast));
     output["lineage"].push_back(make_ancestor("published rows", set.path));
-    for (Row& row : set.rows) row.part = set.id();
+    for (Row& row : set.rows) row.parts = {set.id()};
     append(all.set.rows, set.rows);
     append(all.forecast.rows, one.forecast.rows);
   }

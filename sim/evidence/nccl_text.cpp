@@ -287,7 +287,7 @@ struct NcclTextReader {
     int hosts = count_hosts(run.ranks);
     const auto lines = static_cast<int>(run.listed.size());
     if (lines >= gpus || (lines == 0 && run.per_process == gpus)) return hosts;
-    const int per_host = run.highest_device + 1;
+    const int per_host = std::min(run.highest_device, gpus - 1) + 1;
     if (lines < run.ranks_stated()) hosts = std::max(hosts, (gpus + per_host - 1) / per_host);
     result.assumed.push_back(fmt::format("line {}: {} GPUs on {} ({} listed)", run.rows.front().line, gpus,
                                          counted(hosts, "host"), counted(lines, "rank")));

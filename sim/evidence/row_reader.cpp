@@ -219,7 +219,8 @@ class RowReader {
     read_measured_values(row);
     if (file_.has("work")) row.work = number_of(file_.at("work"), row.values);
     row.group = expand(file_.text_or("group", ""), row.values).text;
-    row.part = expand(file_.text_or("parts", ""), row.values).text;
+    for (const YamlNode& part : file_.items("parts"))
+      row.parts.push_back(expand(part.text(), row.values).text);
     if (file_.has("fit") && file_.at("fit").has("when") && !holds_in(file_.at("fit").at("when"), row))
       row.role = RowRole::kPredict;
     row.fitted_by = {row.leading()};

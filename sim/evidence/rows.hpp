@@ -48,8 +48,8 @@ struct Row {
   double work = 1.0;                     ///< of a step and GPU, in any unit; baselines scale by it
   /// Rows with one group are plans for the same training on the same GPUs; may be empty.
   std::string group{};
-  std::string part{};      ///< of the set, summarised separately; may be empty
-  std::string left_out{};  ///< the reason; empty: the row is forecast
+  std::vector<std::string> parts{};  ///< of the set, each summarised separately
+  std::string left_out{};            ///< the reason; empty: the row is forecast
   std::string comment{};
   std::optional<double> steps{};  ///< of an epoch; none: computed from the set's epoch
 
@@ -106,7 +106,7 @@ struct RowSet {
 ///                                           # step, or memory alone; of: last, if it is the last rank's
 ///     work: "{layers*hidden*hidden*global/gpus}"
 ///     group: "{layers} {gpus} {global}"
-///     parts: "{model}"
+///     parts: ["{model}", "{precision}"]                   # summarised apart
 ///     leave out: [{when: {precision: fp8}, because: fp8 is not modelled}]
 ///     free: {held: {range: [1GiB, 4GiB], source: ...}}
 ///     fit: {folds: 5}                             # or when: {gpus: "<= 8"}

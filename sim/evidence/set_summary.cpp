@@ -54,9 +54,9 @@ nlohmann::json row_json(const Row& row, const RowForecast& forecast, const std::
   if (!row.blind.empty()) json["blind_forecast"] = row.blind;
   if (row.uncertainty.sigma > 0.0) json["sigma"] = row.uncertainty.sigma;
   if (forecast.fold >= 0) json["fold"] = forecast.fold;
-  for (const auto& [key, text] :
-       {std::pair("group", &Row::group), std::pair("part", &Row::part), std::pair("comment", &Row::comment)})
+  for (const auto& [key, text] : {std::pair("group", &Row::group), std::pair("comment", &Row::comment)})
     if (!(row.*text).empty()) json[key] = row.*text;
+  if (!row.parts.empty()) json["parts"] = row.parts;
   return json;
 }
 
@@ -87,7 +87,7 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
   std::map<std::string, std::vector<Plan>> groups;  // plans for the same training on the same GPUs
   for (const auto [i, row] : enumerated(set.rows)) {
     const RowForecast& one = forecast.rows[i];
-    if (!part.empty() && row.part != part) continue;
+    if (!part.empty() && !std::ranges::count(row.parts, part)) continue;
     ++result.rows;
     if (!row.left_out.empty() || !one.refusal.empty()) {
       ++result.left_out[row.left_out.empty() ? "refused: " + one.refusal : row.left_out];
@@ -100,12 +100,12 @@ SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std:
       continue;
     }
     if (const std::string held = memory_quantity(row); one.central(held) > 0.0)
-      memory.push_back({one.central(held) / *row.number(held) - 1.0, row.name, row.part});
+      memory.push_back({one.central(held) / *row.number(held) - 1.0, row.name});
     const double measured = *row.agreed(quantity), error = one.central(quantity) / measured - 1.0;
-    leading.push_back({error, row.name, row.part});
+    leading.push_back({error, row.name});
     for (const auto& [name, value] : one.baselines) {
       const double other = value / measured - 1.0;
-      baselines[name].push_back({other, row.name, row.part});
+      baselines[name].push_back({other, row.name});
       if (std::abs(other) > std::abs(error)) ++result.farther[name];
     }
     if (!row.group.empty() && quantity == kStepTime)

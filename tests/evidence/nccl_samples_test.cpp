@@ -221,6 +221,8 @@ TEST_CASE("a list of ranks with lines left out: the highest rank and the ratio w
   const NcclMeasurements without = read_nccl_samples({folder.write("cut.txt", fewer)});
   CHECK(without.samples.at(0).gpus == 16);
   CHECK_THAT(without.assumed.at(0), Contains("16 GPUs") && Contains("8 are listed"));
+  const std::string wild = std::regex_replace(cut, std::regex("device +7 "), "device 2147483647 ");
+  CHECK(read_nccl_samples({folder.write("wild.txt", wild)}).samples.at(0).hosts == 2);
 }
 
 TEST_CASE("columns that were removed by hand: rows are read by their header") {

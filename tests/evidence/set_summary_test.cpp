@@ -205,7 +205,7 @@ TEST_CASE("values are found in the words of a cell, parts are summed up, and mem
       "patterns: {tensor: {in: title, find: \"TP=([0-9]+)\", else: 1}, kind: {in: title, find: \"A|B\", "
       "else: none}}\n"
       "predict: {batch: \"{tensor}\", world-size: 1, rate: 1, fixed: 0}\n"
-      "measured: {step: \"{time}s\", memory: \"{time}GB\", of: last}\nparts: \"{kind}\"\n";
+      "measured: {step: \"{time}s\", memory: \"{time}GB\", of: last}\nparts: [\"{kind}\", \"TP {tensor}\"]\n";
   const RowSet set = read_rows(folder.write("set.yaml", text));
   CHECK(set.rows[1].number(kLastRankMemory) == 2e9);
   CHECK(words_of(set, set.rows[1], {})[1] == "8");
@@ -214,6 +214,7 @@ TEST_CASE("values are found in the words of a cell, parts are summed up, and mem
   CHECK(summary_of(set, found, "A").errors.count == 1);
   CHECK(summary_of(set, found, "A").errors.relative.worst == Approx(1.0));
   CHECK(summary_of(set, found, "B").errors.bias == Approx((3.0 - 0.75) / 2.0));
+  CHECK(summary_of(set, found, "TP 8").errors.count == 1);
   const auto with = [&](std::string from, const std::string& to) {
     return read_rows(folder.write("bad.yaml", std::string(text).replace(text.find(from), from.size(), to)));
   };
