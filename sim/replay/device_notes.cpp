@@ -65,6 +65,9 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
                         : "scans of state-space layers reach the memory bandwidth of other kernels");
   if (nvlink_domain(model.execution) || model.execution.dispatch_overlap != "none")
     lines.push_back(fmt::format("all-to-alls of tokens take {} multiprocessors", dispatch_blocks(model)));
+  if (nvlink_domain(model.execution))
+    lines.emplace_back("a dispatcher's registered buffers hold the tokens of all ranks of its NVLink domain");
+  if (model.execution.graph != "none") lines.emplace_back("pools of CUDA graphs take 3 GB, in pipelines 10");
   if (nvlink_domain(model.execution) && device.kernels.dispatch.row == Seconds(0))
     lines.push_back("a flexible dispatcher is as fast as an all-to-all, since none was measured on this GPU");
   if (model.execution.dispatch_overlap == "micro-batches")

@@ -17,6 +17,7 @@
 #include "core/yaml.hpp"
 #include "sim/evidence/case.hpp"
 #include "sim/evidence/quantities.hpp"
+#include "sim/replay/memory.hpp"
 
 namespace stepcast {
 namespace {
@@ -129,7 +130,8 @@ StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts&
   if (peak > 0.0) row.set("peak_memory_bytes", peak);
   if (peak > 0.0 && facts.memory > Bytes(0) && !result.notes.contains("activations")) {
     const bool host_fits = !value_or(result.notes, "offload", "").ends_with("does not fit");
-    row.set("fits", peak <= facts.memory.count() && host_fits ? 1.0 : 0.0);
+    const double needed = largest_of(result.memory, &MemoryUse::needed_bytes);
+    row.set("fits", needed <= (1.0 - kKeptMemory) * facts.memory.count() && host_fits ? 1.0 : 0.0);
   }
   if (facts.power > Watts(0)) row.set("power_w", ranks * facts.power.count());
   return row;
