@@ -255,7 +255,8 @@ Model in_documents(Model model, int length) {
           segment.flop.forward += kernel.useful * (kernel.flop - flop);
           segment.flop.backward += work.gradients * kernel.useful * (kernel.flop - flop);
         }
-  if (!masks) refuse("has no attention in one kernel, which skips other documents; set flash=1");
+  if (!masks)
+    refuse("has no attention in one kernel, which skips other documents (flash=1 where it can be set)");
   return model;
 }
 

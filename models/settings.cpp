@@ -1,5 +1,6 @@
 #include "models/settings.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <set>
@@ -9,6 +10,7 @@
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "core/table.hpp"
+#include "models/model.hpp"
 
 namespace stepcast {
 namespace {
@@ -77,7 +79,11 @@ void Settings::apply(const Specification& specification) {
   std::set<std::string> overridden;
   for (const auto& [key, text] : specification.overrides) {
     if (settings_.empty()) throw InputError(place + "has no settings, so '" + key + "' cannot be set");
-    if (!settings_.contains(key)) throw InputError(place + unknown_name("setting", key, names_of(settings_)));
+    if (!settings_.contains(key))
+      throw InputError(
+          place + (std::ranges::count(ModelParallel().degrees(), key, &std::pair<const char*, int>::first) > 0
+                       ? "'" + key + "' of --mesh cannot divide it"
+                       : unknown_name("setting", key, names_of(settings_))));
     Setting& setting = settings_[key];
     const Setting value = Setting::parse(text, place + "setting '" + key + "'");
     const bool zero_without_unit = value.unit == Unit::kCount && value.value == 0;

@@ -141,7 +141,14 @@ ExitCode help(const std::vector<std::string>& words) {
       std::cout << command.topics.at(words.back())();
       return ExitCode::kDone;
     }
-  if (words.size() == 1) return run_command(words.front(), {"--help"});
+  if (words.size() == 1) {
+    std::vector<std::string> known = commands().names();
+    for (const auto& entry : commands().entries())
+      for (const auto& [topic, make] : entry.value.topics) known.push_back(topic);
+    if (!contains(known, words.front()))
+      throw UsageError(unknown_name("command or topic", words.front(), known));
+    return run_command(words.front(), {"--help"});
+  }
   const auto& topics = commands().find(words.front()).topics;
   throw UsageError("'help' takes the name of one command{}",
                    topics.empty() ? ""

@@ -139,8 +139,8 @@ struct TableReader {
         for (const std::string& needed : names_in(text))
           if (named_values.find(needed) == nullptr || named_values.find(needed)->empty()) {
             const bool ranks = needed == "world-size" || needed == "nodes" || needed == "gpus-per-node";
-            throw InputError("{}: '{}' is missing, which {} needs; {}", file_name, key_of(needed, rules),
-                             name, ranks ? "give --world-size" : "write it into the file, or give --model");
+            throw InputError("{}: '{}' is missing; {}", file_name, key_of(needed, rules),
+                             ranks ? "give --world-size" : "write it into the file, or give --model");
           }
         use(name, expanded(entry, name, text));
       }
@@ -303,7 +303,8 @@ struct TableReader {
   void report() {
     std::string options;
     for (const auto& [name, value] : reading.options)
-      if (!given_options.contains(name) || name == "model") options += fmt::format(" --{} {}", name, value);
+      if (!given_options.contains(name) || name == "model")
+        options += " --" + name + (value == "yes" ? "" : " " + value);
     reading.understood.push_back(reading.program + ":" + options);
     if (reading.options.contains("like") && !given_options.contains("like"))
       reading.assumed.push_back("what " + reading.program + " does by itself: convention " +

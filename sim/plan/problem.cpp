@@ -117,8 +117,8 @@ std::string describe(const Plan& plan) {
   const auto add = [&](const std::string& words) { text += ", " + words; };
   for (const PlanDimension& dimension : plan_dimensions()) {
     const std::string& value = plan.text(dimension.name);
-    if (value.empty() || value == "1" || value == "none" || dimension.name == "strategy" ||
-        dimension.name == "world-size")
+    if (value.empty() || (value == "1" && dimension.name != "zero") || value == "none" ||
+        dimension.name == "strategy" || dimension.name == "world-size")
       continue;
     if (dimension.kind == DimensionKind::kSetting)
       add(value == "0" ? "no " + dimension.short_name : dimension.short_name);

@@ -116,11 +116,15 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
   };
   for (const PlanRecord& record : outcome.plans)
     if (record.error.empty() && (smallest == nullptr || needs(record) < needs(*smallest))) smallest = &record;
-  if (smallest == nullptr)
-    return outcome.counts.excluded > 0
-               ? "no plan can be run by the program of --only or --like; -o has the reasons\n"
-               : "no plan divides " + counted(models.problem().samples, "sequence") + " among " +
-                     counted(models.problem().ranks, "rank") + "\n";
+  if (smallest == nullptr && outcome.counts.excluded == 0)
+    return "no plan divides " + counted(models.problem().samples, "sequence") + " among " +
+           counted(models.problem().ranks, "rank") + "\n";
+  if (smallest == nullptr) {
+    const auto reasons = grouped(outcome.plans, &PlanRecord::error);
+    return fmt::format(
+        "no plan can be run by the program of --only or --like; most often: {}\n",
+        std::ranges::max_element(reasons, {}, [](const auto& one) { return one.second.size(); })->first);
+  }
   const double limit = bounds.memory_limit();
   if (std::ranges::any_of(outcome.plans, [&](const PlanRecord& record) {
         return record.error.empty() && !record.forecast && record.bound.memory_bytes <= limit;

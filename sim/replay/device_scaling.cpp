@@ -94,7 +94,8 @@ FlopPerSecond recipe_peak(const DeviceModel& device, const Recipe& recipe) {
                                         : recipe.dtype == "float8" && !recipe.exact_gradients))
     return device.peak.at(recipe.dtype);
   const auto rated = filtered(recipes(), [&](const Recipe& one) { return known.contains(one.rates); });
-  throw InputError("precision {}: device '{}' has no such GEMMs; it has {}", recipe.name, device.name,
+  throw InputError("precision {}: no rates of such GEMMs on '{}' are known; known are {}", recipe.name,
+                   device.name,
                    rated.empty() ? "those of its dtypes, " + joined(std::views::keys(device.peak))
                                  : joined(transformed(rated, &Recipe::name)));
 }

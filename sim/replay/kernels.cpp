@@ -57,10 +57,12 @@ AttentionRate attention_rate(const AttentionTable& table, double head_size,
   return {std::lerp(a.part, b.part, part), std::lerp(a.half, b.half, part)};
 }
 
-/// Why a kind of 8 bit has no rates for the attention of this model: a window, which its backward ignores, or
-/// heads of sizes that nobody measured; "" if it has.
+/// Why a kind of 8 bit has no rates for the attention of this model: no recipe of 8 bit, a window, which its
+/// backward ignores, or heads of sizes that nobody measured; "" if it has.
 std::string attention_problem(const Model& model, const std::string& kind, const AttentionTable& table) {
   if (!kind.ends_with("fp8")) return "";
+  if (model.precision.products == "none")
+    return fmt::format("--attention {} requires a --precision with GEMMs in 8 bit, as fp8; take cudnn", kind);
   for (const Segment& segment : model.segments)
     for (const LayerWork& work : segment.work)
       for (const Kernel& kernel : work.kernels) {

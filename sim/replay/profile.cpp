@@ -42,7 +42,7 @@ Layers layers_of(const nlohmann::json& json, std::size_t wanted, const std::stri
       throw InputError("{}.{}: expected [forward, backward, update] in seconds, none negative", where, layer);
     layers[layer] = times.get<Layer>();
   }
-  if (layers.size() != wanted || layers.rbegin()->first + 1 != static_cast<int>(wanted))
+  if (layers.size() != wanted || layers.rbegin()->first != static_cast<int>(wanted) - 1)
     throw InputError("{}: has {} up to '{}', the model's segments are layers 0 to {}", where,
                      counted(layers.size(), "layer"), layers.rbegin()->first, wanted - 1);
   return layers;

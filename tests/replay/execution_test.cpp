@@ -324,17 +324,20 @@ TEST_CASE("documents as long as the sequence are causal attention, shorter ones 
       CHECK(quarter.segments[1].saved.size == causal.segments[1].saved.size);
     }
   CHECK_THROWS_WITH(in_documents(load_model(kLlama), 4097), Catch::Contains("sequences of 4096 tokens"));
-  CHECK_THROWS_WITH(in_documents(load_model(kLlama + ",flash=0"), 64), Catch::Contains("set flash=1"));
+  CHECK_THROWS_WITH(in_documents(load_model(kLlama + ",flash=0"), 64), Catch::Contains("flash=1 where"));
   CHECK_THROWS_WITH(in_documents(load_model("resnet18-cifar"), 64), Catch::Contains("no sequences"));
 }
 
 TEST_CASE("a kind of attention without rates for a model leaves the choice to the next one", "[models]") {
   Model windowed = load_model(kLlama + std::string(",window=16"));
-  windowed.precision = Precision::parse("bf16");
+  windowed.precision = Precision::parse("fp8");
   CHECK(attention_kind(device_model("gb300"), "cudnn-fp8+cudnn", &windowed) == "cudnn");
   CHECK_THROWS_WITH(attention_kind(device_model("gb300"), "cudnn-fp8", &windowed),
                     Catch::Contains("windows"));
   CHECK(attention_kind(device_model("gb300"), "cudnn-fp8+cudnn") == "cudnn-fp8");
+  windowed.precision = Precision::parse("bf16");
+  CHECK_THROWS_WITH(attention_kind(device_model("gb300"), "cudnn-fp8", &windowed),
+                    Catch::Contains("GEMMs in 8 bit"));
 }
 
 TEST_CASE("attention is the first kind of a preference that the device has", "[models]") {
@@ -355,7 +358,8 @@ TEST_CASE("attention is the first kind of a preference that the device has", "[m
 TEST_CASE("attention in 8 bit is faster in the forward, and refused with windows and small heads",
           "[models]") {
   const auto forward = [](const std::string& heads, const std::string& kind) {
-    return costs_of("llama:layers=2,hidden=2048,sequence=8192,heads=" + heads, {.attention = kind}, "gb300")
+    return costs_of("llama:layers=2,hidden=2048,sequence=8192,heads=" + heads, {.attention = kind}, "gb300",
+                    "fp8")
         .segments[1]
         .forward.device_s;
   };

@@ -61,6 +61,8 @@ TEST_CASE("a profile that does not fit the model is an error that lists what it 
   const std::string bad = folder.write("bad.json", R"({"1": {"1": {"0": [0.1, -1, 0]}}})");
   CHECK_THROWS_WITH(trace_of_profile(bad, load_model(kModel)),
                     Catch::Contains("1.1'.0") && Catch::Contains("none negative"));
+  const std::string far = folder.write("far.json", R"({"1": {"1": {"2147483647": [0.1, 0.1, 0]}}})");
+  CHECK_THROWS_WITH(trace_of_profile(far, load_model(kModel)), Catch::Contains("up to '2147483647'"));
 }
 
 }  // namespace stepcast::profile_test
