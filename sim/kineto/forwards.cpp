@@ -69,12 +69,12 @@ void drop_input_gradients(const KinetoFile& file, int batch, const Shapes& updat
     const auto input = std::ranges::find_if_not(dims, &std::vector<std::int64_t>::empty);
     if (input == dims.end() || (!receives && input->front() != batch)) continue;
     inputs.insert(*input);
-    if (!is_first) continue;
     const double size = elements_of(*input);
+    const auto alike = std::ranges::count(dims, size, elements_of);
+    if (!is_first || (alike == 1 && updated.contains(*input))) continue;
     const auto found = std::ranges::find(each.gradients, size, &ReadyGradient::elements);
     if (found != each.gradients.end() &&
-        std::ranges::count(dims, size, elements_of) <=
-            std::ranges::count(each.gradients, size, &ReadyGradient::elements))
+        alike <= std::ranges::count(each.gradients, size, &ReadyGradient::elements))
       each.gradients.erase(found), --step.gradients;
   }
   if (updated.empty()) return;

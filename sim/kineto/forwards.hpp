@@ -26,8 +26,8 @@ UpdateOperations update_operations(const KinetoFile& file);
 
 /// Leaves out gradients of inputs, which are no parameters. The inputs are first tensors of operations, if
 /// they were received, as by a stage of a pipeline, or if their first extent is the batch. A gradient at a
-/// forward's first operation is its input's unless a parameter has as many elements; elsewhere, if no update
-/// has a tensor of this shape.
+/// forward's first operation is its input's unless a parameter has as many elements, or the input is one that
+/// an update has; elsewhere, if no update has a tensor of this shape.
 void drop_input_gradients(const KinetoFile& file, int batch, const Shapes& updated, ProfiledStep& step);
 
 /// Keeps the forwards with the most parameters as the micro-batches of a step that has several kinds, as of

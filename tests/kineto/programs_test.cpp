@@ -196,6 +196,14 @@ TEST_CASE("gradients of inputs are no parameters, and gradients of gradients no 
     p.update({{16, 16}, {16, 16}});
   }));
   CHECK(same.run.parameters == 2 * 16 * 16);
+  // The input may be a parameter, as of an autodecoder.
+  const Read codes(steps_of([](CpuProfile& p) {
+    const int first = p.layer({32, 16});
+    p.node(first, {32, 16});
+    p.node(-1, {16, 16});
+    p.update({{32, 16}, {16, 16}});
+  }));
+  CHECK(codes.run.parameters == 32 * 16 + 16 * 16);
 }
 
 TEST_CASE("work between micro-batches is input, and inside an optimizer's step the optimizer's", "[kineto]") {
