@@ -74,10 +74,14 @@ struct DeviceTimes {
   };
   [[nodiscard]] const KinetoEvent& event_of(const Placed& placed) const { return file.events[placed.event]; }
 
-  /// Kind of collective of a kernel; "": another kernel, or a copy.
-  [[nodiscard]] const std::string& collective_of(const KinetoEvent& event) const {
-    static const std::string kNone;
-    return event.category == KinetoCategory::kKernel ? kind_of_name[event.name] : kNone;
+  /// Kind of collective of a kernel, by its name or the call that it states; "": another kernel, or a copy.
+  [[nodiscard]] std::string collective_of(const KinetoEvent& event) const {
+    if (event.category != KinetoCategory::kKernel) return "";
+    const std::string& named = kind_of_name[event.name];
+    const auto call = named.empty() && event.arguments >= 0 ? call_of(file, event) : std::nullopt;
+    if (!call) return named;
+    const std::string kind = collective_kind(call->collective);
+    return kind.empty() ? "collective" : kind;
   }
 
   void place_events() {
@@ -170,7 +174,7 @@ struct DeviceTimes {
   /// which share its time; of the first, if the launch is unknown. A kernel of a barrier has no call.
   void add_coalesced(const Placed& placed) {
     const KinetoEvent& event = event_of(placed);
-    const std::string& kind = collective_of(event);
+    const std::string kind = collective_of(event);
     std::vector<ProfiledCollective>& calls = steps[placed.place.step].collectives;
     std::vector<ProfiledCollective*> own;
     for (ProfiledCollective& each : calls) {

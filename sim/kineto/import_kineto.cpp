@@ -58,6 +58,8 @@ void report_collectives(const ProfiledRun& run, Imported& imported) {
          sum.bytes > 0.0 ? fmt::format("{:.0f} B ({})", sum.bytes, joined(sizes))
                          : "sizes that were not recorded",
          key.second == 0 ? "?" : std::to_string(key.second), milliseconds(sum.time));
+    if (run.ranks.front().on_device && key.second != 1 && sum.time <= 0.0)
+      note(imported.assumed, "{} without time: the file has no kernel that is known to be of one", key.first);
   }
 }
 

@@ -130,6 +130,19 @@ TEST_CASE("kernels of collectives without a launch in their call belong to the c
   }
 }
 
+TEST_CASE("a kernel that states its call is a collective, whatever its name", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers(80.0, 2).json();
+  for (nlohmann::json* event : events_named(json, "nccl")) (*event)["name"] = "void transport::exchange()";
+  const std::string unknown = folder.write("unknown.json", json.dump());
+  CHECK_THAT(joined(import_files({unknown}).assumed), Catch::Contains("all_reduce without time"));
+  for (nlohmann::json* event : events_named(json, "void transport"))
+    (*event)["args"]["Collective name"] = "allreduce";
+  const Imported imported = import_files({folder.write("stated.json", json.dump())});
+  CHECK_THAT(joined(imported.assumed), !Catch::Contains("without time"));
+  CHECK(nlohmann::json::parse(imported.text)["profile"]["exposed"] == Approx(80e-6));
+}
+
 TEST_CASE("calls that one kernel carries out share its time", "[kineto]") {
   const TemporaryFolder folder;
   const WrittenProfile profile = two_layers(80.0, 2);
