@@ -243,6 +243,10 @@ KinetoFile read_kineto(const std::string& path) {
         "{}: has no {}; it is no profile of torch.profiler, or an empty one", path,
         reader.has_events ? "event of a category such as cpu_op or kernel" : "key 'traceEvents'");
   file.metadata = metadata_of(reader.about, path);
+  double first = 0.0;  // other tools move times; here they are from 0 up
+  for (const KinetoEvent& event : file.events) first = std::min(first, event.begin);
+  for (KinetoEvent& event : file.events) event.begin -= first, event.end -= first;
+  if (file.metadata.base_us != 0.0) file.metadata.base_us += first;
   std::ranges::sort(file.events, [](const KinetoEvent& a, const KinetoEvent& b) {
     return std::tuple(a.track, a.begin, -a.end) < std::tuple(b.track, b.begin, -b.end);
   });

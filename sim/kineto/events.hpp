@@ -35,7 +35,7 @@ class TextTable {
   std::unordered_map<std::string_view, int> indices_;  // views of texts_
 };
 
-/// A slice of a thread or of a stream of a device. Microseconds.
+/// A slice of a thread or of a stream of a device. Microseconds from 0 up.
 struct KinetoEvent {
   double begin = 0.0, end = 0.0;
   int name = 0;             ///< of KinetoFile::names

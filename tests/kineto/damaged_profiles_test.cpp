@@ -87,6 +87,17 @@ TEST_CASE("a cut profile of a GPU gives the steps whose kernels it has", "[kinet
                       Catch::Contains("before the kernels of a whole step: times of the device are unknown"));
 }
 
+TEST_CASE("times of a profile may be below zero, as other tools move them", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers(80.0, 2).json();
+  const Trace before = imported_trace({folder.write("p.json", json.dump())});
+  for (nlohmann::json& event : json["traceEvents"]) event["ts"] = event["ts"].get<double>() - 1e6;
+  const Trace moved = imported_trace({folder.write("p.json", json.dump())});
+  for (const auto& [name, time] : before.profile) CHECK(moved.profile.at(name) == Approx(time));
+  REQUIRE(moved.collectives.size() == 1);
+  for (const double time_s : moved.collectives.front().time_s) CHECK(time_s == Approx(80e-6));
+}
+
 TEST_CASE("a profile with NaN, infinity and characters that are no text is read as a whole", "[kineto]") {
   const TemporaryFolder folder;
   std::string text = two_layers().json().dump();
