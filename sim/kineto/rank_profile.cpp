@@ -22,6 +22,7 @@ namespace {
 constexpr double kLeastPlain = 0.1, kMostPlain = 2.0;  // step without the profiler over the profiled one
 constexpr double kLeastLead = 0.05;  // part of the step; less: the host waited for the device between steps
 constexpr double kLongestStep = 60.0 * kSecond;  // us; more is doubted
+constexpr double kMostLost = 0.01;               // part of all launches; more is reported
 constexpr double kAhead = 0.03;                  // part of the step; more: the host runs ahead of the device
 
 /// What a file without training steps contains, and what its profiler left out.
@@ -158,6 +159,28 @@ void choose_step(const DeviceReport& device, RankProfile& profile) {
   profile.pace.step_us = period;
 }
 
+/// Launches whose kernels were cut out of the file, or lost by the profiler; "": a few at most. Kernels
+/// without a number belong to one each.
+std::string lost_kernels(const KinetoFile& file) {
+  std::set<int> ran;
+  std::size_t launches = 0, lost = 0, unnumbered = 0;
+  for (const KinetoEvent& event : file.events) {
+    if (event.on_device()) ran.insert(event.correlation());
+    if (event.on_device() && event.correlation() <= 0) ++unnumbered;
+  }
+  for (const KinetoEvent& event : file.events) {
+    if (event.category != KinetoCategory::kRuntime) continue;
+    if (file.name(event).find("LaunchKernel") == std::string::npos) continue;
+    ++launches;
+    if (!ran.contains(event.correlation())) ++lost;
+  }
+  return ran.empty() || static_cast<double>(lost) <=
+                            static_cast<double>(unnumbered) + kMostLost * static_cast<double>(launches)
+             ? ""
+             : fmt::format("{} of {} have no kernel: times of the device lack theirs", lost,
+                           counted(launches, "launch"));
+}
+
 /// Reports what a file lacks. \throws InputError for several processes
 void check_file(const KinetoFile& file, const std::vector<NameKind>& kinds, std::vector<std::string>& notes) {
   if (!file.cut.empty())
@@ -207,8 +230,10 @@ RankProfile read_rank_profile(const std::string& path) {
   profile.device = device.name;
   if (device.gpus > 1)
     note(profile.notes, "kernels ran on {} GPUs of one process; their times are added up", device.gpus);
-  if (!file.cut.empty() && (device.any || !file.metadata.devices.empty() || file.metadata.backend == "nccl"))
-    drop_cut_steps(file, device, steps, profile.notes);
+  const std::string lost = lost_kernels(file);
+  if (!lost.empty()) profile.notes.push_back(lost);
+  const bool used = device.any || !file.metadata.devices.empty() || file.metadata.backend == "nccl";
+  if (!lost.empty() || (!file.cut.empty() && used)) drop_cut_steps(file, device, steps, profile.notes);
   const auto kernels = std::ranges::count(file.events, KinetoCategory::kKernel, &KinetoEvent::category);
   if (!profile.on_device && (kernels > 0 || file.metadata.backend == "nccl"))
     throw InputError("{}: has {}; profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",

@@ -175,18 +175,21 @@ void drop_cut_steps(const KinetoFile& file, const DeviceReport& device, std::vec
   const auto most_ended = std::ranges::max(transformed(steps, ended));
   const bool nccl = file.metadata.backend.find("nccl") != std::string::npos;
   std::size_t next = 0;
-  const auto dropped = std::erase_if(steps, [&](const ProfiledStep& step) {
+  std::vector<ProfiledStep> whole = steps;
+  const auto dropped = std::erase_if(whole, [&](const ProfiledStep& step) {
     bool lacks = static_cast<double>(device.events[next++]) < most;
     for (const StepPart part : {StepPart::kForward, StepPart::kOptimizer})
       lacks = lacks || step.parts[part].device <= 0.0;
     const auto calls = ended(step);
     return lacks || (nccl && !step.collectives.empty() && (calls == 0 || calls < most_ended));
   });
-  if (steps.empty())
+  if (whole.empty() && file.cut.empty()) return;  // all alike
+  if (whole.empty())
     throw InputError(
         "{}: ends early or is damaged at {}, before the kernels of a whole step: times of the device are "
         "unknown; steps of the host take {}",
         file.path, file.cut, to_text(Seconds(host_step / kSecond)));
+  steps = std::move(whole);
   if (dropped > 0) notes.push_back(counted(dropped, "step") + " without all events of the device: left out");
 }
 

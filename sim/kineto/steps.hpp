@@ -20,8 +20,9 @@ EventBegins begins_of(const KinetoFile& file, const std::vector<NameKind>& kinds
 std::pair<int, std::vector<ProfiledStep>> steps_of(const KinetoFile& file, const std::vector<NameKind>& kinds,
                                                    EventBegins& begins, std::vector<std::string>& notes);
 
-/// Leaves out steps that lack events of the device, as the file was cut: those with 5 % fewer than another or
-/// with fewer calls of NCCL that ended, and those whose calls, forward or update have none.
+/// Leaves out steps that lack events of the device, as the file was cut or the profiler lost them: those with
+/// 5 % fewer than another or with fewer calls of NCCL that ended, and those whose calls, forward or update
+/// have none. If all steps of a whole file lack some, they stay.
 void drop_cut_steps(const KinetoFile& file, const DeviceReport& device, std::vector<ProfiledStep>& steps,
                     std::vector<std::string>& notes);
 

@@ -87,6 +87,26 @@ TEST_CASE("a cut profile of a GPU gives the steps whose kernels it has", "[kinet
                       Catch::Contains("before the kernels of a whole step: times of the device are unknown"));
 }
 
+TEST_CASE("a profile of a GPU whose kernels were lost gives the steps that have them", "[kineto]") {
+  const TemporaryFolder folder;
+  nlohmann::json json = two_layers().json();
+  nlohmann::json& events = json["traceEvents"];
+  int kernels = 0;  // 3 to 5 in each step
+  for (std::size_t i = 0; i < events.size();)
+    if (events[i]["cat"] == "kernel" && ++kernels > 7)
+      events.erase(i);
+    else
+      ++i;
+  const ProfiledRun run = read_profiled_run({folder.write("lost.json", json.dump())});
+  CHECK(run.ranks.front().steps.size() == 1);
+  CHECK_THAT(joined(run.ranks.front().notes), Catch::Contains("launches have no kernel"));
+  json = two_layers().json();
+  for (nlohmann::json* event : events_named(json, "sgd")) (*event)["cat"] = "lost";
+  const ProfiledRun alike = read_profiled_run({folder.write("alike.json", json.dump())});
+  CHECK(alike.ranks.front().steps.size() == 3);
+  CHECK_THAT(joined(alike.ranks.front().notes), Catch::Contains("3 of 15 launches have no kernel"));
+}
+
 TEST_CASE("times of a profile may be below zero, as other tools move them", "[kineto]") {
   const TemporaryFolder folder;
   nlohmann::json json = two_layers(80.0, 2).json();
