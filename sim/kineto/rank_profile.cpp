@@ -187,6 +187,10 @@ void check_file(const KinetoFile& file, const std::vector<NameKind>& kinds, std:
     notes.push_back("ends early or is damaged at " + file.cut + "; events before it are used");
   if (file.untimed > 0)
     notes.push_back(counted(file.untimed, "event") + " without a valid duration: left out");
+  if (std::ranges::any_of(file.names, [](const auto& name) {
+        return name.find("embedding_sparse_backward") != std::string::npos;
+      }))
+    notes.emplace_back("gradients of embeddings are sparse; forecasts reduce them as dense ones");
   std::set<int> processes;
   for (const KinetoEvent& event : file.events)
     if (kinds[event.name] == NameKind::kNode) processes.insert(file.tracks[event.track].process);

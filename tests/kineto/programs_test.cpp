@@ -348,6 +348,15 @@ TEST_CASE("states of optimizers are counted, and their GEMMs give no precision",
   CHECK(states("AdamW", "aten::lerp_") == 2);
 }
 
+TEST_CASE("sparse gradients of embeddings are reported", "[kineto]") {
+  const Read read(steps_of([](CpuProfile& p) {
+    p.train();
+    p.operation("aten::embedding_sparse_backward", 5.0);
+    p.update();
+  }));
+  CHECK_THAT(read.ignored(), Catch::Contains("gradients of embeddings are sparse"));
+}
+
 TEST_CASE("gradients that precisions lack are refused", "[kineto]") {
   CHECK_THROWS_WITH(Read(steps_of([](CpuProfile& p) {
                       p.train(100.0, 16, "double");
