@@ -21,6 +21,7 @@ namespace {
 
 constexpr double kMostApart = 1.0;  // s between steps of one run on clocks of several hosts
 constexpr double kMostOther = 0.2;  // of a step that no part accounts for; more is reported
+constexpr double kUneven = 1.2;     // slowest over fastest step; more is reported
 
 bool is_kineto(const std::string& head) {
   const auto first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");  // a byte-order mark
@@ -88,9 +89,15 @@ void report_step(const ProfiledRun& run, const std::map<std::string, double>& su
        std::max<int>(any.metadata.world_size, static_cast<int>(run.ranks.size())),
        any.on_device ? any.gpu() : "CPU", any.strategy.empty() ? "" : ", " + any.strategy,
        counted(times.size(), "training step"));
+  const auto [fastest, slowest] = std::ranges::minmax(times);
   note(imported.understood, "step time {}{}; host's loop {} to {}", milliseconds(summary.at("step")),
-       any.pace.is_device_step ? ", of the device, which runs behind the host" : "",
-       milliseconds(*std::ranges::min_element(times)), milliseconds(*std::ranges::max_element(times)));
+       any.pace.is_device_step ? ", of the device, which runs behind the host" : "", milliseconds(fastest),
+       milliseconds(slowest));
+  if (slowest > kUneven * fastest && !any.pace.is_device_step)
+    imported.assumed.emplace_back(
+        "steps vary, and every rank of a forecast draws from them: several ranks wait for the slowest; "
+        "profile "
+        "more steps on a quiet machine");
   if (any.on_device) {
     note(imported.understood,
          "device: compute {}, copies {}, collectives {}, exposed communication {}, idle {}",

@@ -192,7 +192,9 @@ void check_ranks(const std::vector<RankProfile>& ranks) {
                        rank.metadata.rank);
     if (sizes_of(rank.steps.front()) != sizes_of(ranks.front().steps.front()))
       throw InputError(
-          "{}: has other parameters than {}, as stages of a pipeline do; import one stage at a time",
+          "{}: has other parameters than {}, as stages of a pipeline or ranks with unused layers do; import "
+          "one "
+          "stage or rank at a time",
           rank.path, ranks.front().path);
   }
   if (const RankProfile& first = ranks.front(); ranks.size() > 1 && first.metadata.rank < 0)

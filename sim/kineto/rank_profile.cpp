@@ -240,8 +240,7 @@ RankProfile read_rank_profile(const std::string& path) {
   if (!lost.empty() || (!file.cut.empty() && used)) drop_cut_steps(file, device, steps, profile.notes);
   const auto kernels = std::ranges::count(file.events, KinetoCategory::kKernel, &KinetoEvent::category);
   if (!profile.on_device && (kernels > 0 || file.metadata.backend == "nccl"))
-    throw InputError("{}: has {}; profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-                     path,
+    throw InputError("{}: has {}; profile whole steps with activities=[CPU, CUDA]", path,
                      kernels > 0 ? fmt::format("{} kernels, but no launch of one in a step", kernels)
                                  : "no kernels, although its ranks use NCCL");
   add_rests(steps);

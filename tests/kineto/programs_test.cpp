@@ -348,6 +348,19 @@ TEST_CASE("states of optimizers are counted, and their GEMMs give no precision",
   CHECK(states("AdamW", "aten::lerp_") == 2);
 }
 
+TEST_CASE("steps that vary are reported, since ranks wait for the slowest", "[kineto]") {
+  for (const double longer : {0.0, 500.0}) {
+    int step = 0;
+    const Read read(steps_of([&](CpuProfile& p) {
+      p.train();
+      p.update();
+      p.operation("aten::mm", 1000.0 + (step++ % 2) * longer);
+    }));
+    CHECK((joined(import_files({read.path}).assumed).find("steps vary") != std::string::npos) ==
+          (longer > 0.0));
+  }
+}
+
 TEST_CASE("sparse gradients of embeddings are reported", "[kineto]") {
   const Read read(steps_of([](CpuProfile& p) {
     p.train();
