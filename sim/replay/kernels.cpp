@@ -93,7 +93,9 @@ std::string attention_kind(const DeviceModel& device, const std::string& prefere
   }
   if (!problem.empty()) throw InputError("{}", problem);
   throw InputError("--attention {}: {} has rates of {}", preference, device.name,
-                   joined(names_of(device.kernels.attention)));
+                   joined(filtered(names_of(device.kernels.attention), [](const std::string& kind) {
+                     return kind != "efficient";  // taken in fp32, not chosen
+                   })));
 }
 
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates) {
