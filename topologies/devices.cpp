@@ -45,7 +45,7 @@ AttentionParameters read_attention(const YamlNode& node) {
 
 KernelParameters read_kernels(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "cublas_workspace", "engine_workspace", "products", "attention",
-                   "recipes", "casts", "grouped", "dispatch"});
+                   "recipes", "casts", "scans", "grouped", "dispatch"});
   const YamlNode products =
       node.at("products")
           .allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned"});
@@ -64,6 +64,7 @@ KernelParameters read_kernels(const std::string& generation, const YamlNode& nod
       .waves = products.at("waves").number(),
       .split = products.at("split").number()};
   if (node.has("casts")) kernels.casts = node.at("casts").number();
+  if (node.has("scans")) kernels.scans = node.at("scans").number();
   if (node.has("dispatch")) {
     const YamlNode dispatch = node.at("dispatch").allow_only({"row", "part"});
     kernels.dispatch = {dispatch.at("row").seconds(), dispatch.at("part").number()};

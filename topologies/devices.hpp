@@ -47,7 +47,8 @@ struct KernelParameters {
   Bytes engine_workspace{};  ///< of Transformer Engine
   Seconds start{0};          ///< of one kernel on the device
   double reached = 1.0, sustained = 1.0;
-  double casts = 0.8;  ///< part of the memory bandwidth that casts to 8 and 4 bit reach
+  double casts = 0.8;   ///< part of the memory bandwidth that casts to 8 and 4 bit reach
+  double scans = 0.75;  ///< rate of scans of state-space layers over that of most memory-bound kernels
   /// Part of their rate that GEMMs of experts side by side reach, in 16 bit and below.
   double grouped = 1.0, grouped_low = 1.0;
   DispatchRate dispatch{};

@@ -60,8 +60,8 @@ std::string assumed_note(const Model& model, const DeviceModel& device) {
   if (model.has_kernel([](const Kernel& kernel) { return kernel.is(KernelRole::kScan); }))
     lines.push_back(device.has_kernels()
                         ? fmt::format("scans of state-space layers reach {:.0f} % of the rate of other "
-                                      "memory-bound kernels, as on an H100 (no other GPU was measured)",
-                                      100.0 * kScanPart)
+                                      "memory-bound kernels (kernels were measured on an H100 alone)",
+                                      100.0 * device.kernels.scans)
                         : "scans of state-space layers reach the memory bandwidth of other kernels");
   if (nvlink_domain(model.execution) || model.execution.dispatch_overlap != "none")
     lines.push_back(fmt::format("all-to-alls of tokens take {} multiprocessors", dispatch_blocks(model)));

@@ -21,6 +21,7 @@ std::string domain_note(const Model& model, int gpus_per_host) {
 }
 
 std::vector<DispatchCost> dispatch_costs(const Model& model, const DeviceModel& device, double samples) {
+  constexpr double kCaptured = 25e-6, kCall = 85e-6;
   std::vector<DispatchCost> costs;
   const DispatchRate& rate = device.kernels.dispatch;
   if (!nvlink_domain(model.execution)) return costs;
@@ -31,7 +32,8 @@ std::vector<DispatchCost> dispatch_costs(const Model& model, const DeviceModel& 
   for (const LayerCollective& one : model.collectives) {
     DispatchCost& cost = costs.emplace_back();
     if (!one.dispatches() || one.rows == 0.0) continue;
-    cost.rows_s = samples * one.rows / dispatch_blocks(model) * rate.row.count();
+    cost.latency_s = model.execution.graph == "full" ? kCaptured : kCall;
+    cost.latency_s += samples * one.rows / dispatch_blocks(model) * rate.row.count();
     cost.sent = rate.part * device.links.nvlinks * device.links.nvlink_raw;
   }
   return costs;
@@ -39,8 +41,7 @@ std::vector<DispatchCost> dispatch_costs(const Model& model, const DeviceModel& 
 
 NcclCost dispatched(NcclCost cost, const DispatchCost& dispatch, int ranks) {
   if (dispatch.sent == BytesPerSecond(0)) return cost;
-  constexpr double kCall = 25e-6;
-  cost.latency = Seconds(kCall + dispatch.rows_s);
+  cost.latency = Seconds(dispatch.latency_s);
   cost.algbw = ranks / (ranks - 1.0) * dispatch.sent;
   return cost;
 }

@@ -19,11 +19,11 @@ std::string domain_note(const Model& model, int gpus_per_host);
 /// Times of a flexible dispatcher, by collective of the model; empty if it has none whose rates are known.
 /// With r rows of b bytes in all that arrive at each of e ranks of one NVLink domain, on m multiprocessors:
 ///
-///     t = 25 us + r row / m + b (e - 1)/e / (part NVLink rate)
+///     t = call + r row / m + b (e - 1)/e / (part NVLink rate)
 ///
-/// `row` and `part` are in topologies/devices/kernels.yaml, with their sources. Short rows, of a small hidden
-/// size, take the most of it. Between domains the network decides, and NCCL's all-to-all is in its place.
-/// Source of the 25 us: single calls of DeepEP and NCCL-EP, docs/kernels.md.
+/// `row` and `part` are in topologies/devices/kernels.yaml, with their sources. `call` is 25 us in a graph of
+/// the whole iteration, otherwise 85 us with what the host does and the copy into the dispatcher's buffer
+/// (docs/kernels.md). Between domains the network decides, and NCCL's all-to-all is in its place.
 std::vector<DispatchCost> dispatch_costs(const Model& model, const DeviceModel& device, double samples);
 
 /// Cost of an all-to-all among `ranks` by a flexible dispatcher.

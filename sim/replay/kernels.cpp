@@ -200,7 +200,7 @@ BytesPerSecond KernelTimes::rate(const Kernel& kernel, bool forward, double samp
   if (kernel.moved == Moved::kQuantized) return options_.casts;
   if (kernel.moved == Moved::kTransposed) return kTransposedPart * rates_.memory;
   if (kernel.moved == Moved::kStrided) return kStridedPart * rates_.memory;
-  if (kernel.is(KernelRole::kScan)) return kScanPart * rates_.memory;
+  if (kernel.is(KernelRole::kScan)) return rates_.parameters->scans * rates_.memory;
   const bool slow = kernel.is(KernelRole::kNorm) && !forward && !options_.engine;
   return (slow ? kNormBackwardPart : 1.0) * rates_.memory;
 }

@@ -31,12 +31,6 @@ struct KernelRates {
   const AttentionTable* attention_table = nullptr;
 };
 
-/// Rate of scans of state-space layers over that of most memory-bound kernels, with the traffic of
-/// models/state_space_layers.cpp: mamba_ssm's kernels of seven shapes on an H100 move 1.96 to 2.22 TB/s in
-/// the forward and 1.81 to 2.14 TB/s in the backward (docs/research/own-h100.md), others 2.68. No other GPU
-/// was measured.
-inline constexpr double kScanPart = 0.75;
-
 /// Rate of copies that exchange dimensions, such as heads and positions, over that of most memory-bound
 /// kernels: 1.0 over 2.9 TB/s for bf16 on an H100 (a diffusion transformer's kernels among the tests of
 /// AMD-AGI/TraceLens). Other GPUs are taken to be alike.
