@@ -37,6 +37,26 @@ int lines_in(std::string_view text) {
   return static_cast<int>(std::ranges::count(text, '\n') + std::ranges::count(text, *kContinued));
 }
 
+/// Where the parenthesis or brace at `open` is closed, outside of quotes; the text's size if nowhere.
+std::size_t closing(const std::string& text, std::size_t open) {
+  constexpr std::size_t kLongest = 10'000;
+  const char opens = text[open], closes = opens == '(' ? ')' : '}';
+  char quote = 0;
+  int depth = 0;
+  for (std::size_t at = open; at < std::min(text.size(), open + kLongest); ++at) {
+    const char c = text[at];
+    if (quote != 0)
+      quote = c == quote ? '\0' : quote;
+    else if (c == '"' || c == '\'')
+      quote = c;
+    else if (c == opens)
+      ++depth;
+    else if (c == closes && --depth == 0)
+      return at;
+  }
+  return std::min(text.find(closes, open), text.size());
+}
+
 /// Commands and comments. Ends of lines, `;`, `&` and `|` separate them outside of quotes and parentheses; a
 /// command of several lines keeps their ends.
 std::vector<ShellWord> commands_in(const std::string& text) {
@@ -48,7 +68,7 @@ std::vector<ShellWord> commands_in(const std::string& text) {
     const char c = text[at], next = at + 1 < text.size() ? text[at + 1] : '\n';
     std::string& command = commands.back().text;
     number += c == '\n' ? 1 : 0;
-    if (c == '#' && quote == 0 && std::isspace(static_cast<unsigned char>(before)) != 0) {
+    if (c == '#' && quote == 0 && std::string_view(" \t\n;&|(").find(before) != std::string_view::npos) {
       const std::size_t end = std::min(text.find('\n', at), text.size());
       if (before == '\n' && depth == 0) commands.push_back({text.substr(at, end - at), number});
       at = end - 1;
@@ -64,7 +84,7 @@ std::vector<ShellWord> commands_in(const std::string& text) {
     }
     if (quote != 0)
       quote = c == quote ? '\0' : quote;
-    else if (c == '"' || c == '\'')
+    else if (c == '"' || c == '\'' || c == '`')
       quote = c;
     else if (c == '(' || (c == '{' && before == '$'))
       ++depth;
@@ -136,8 +156,11 @@ struct ScriptReader {
         continue;
       }
       file.entries.push_back({"sbatch-" + option, value, line});
-      if (option == "nodes" && program == "#SBATCH")
+      if (program != "#SBATCH") continue;
+      if (option == "nodes")
         variables["SLURM_NNODES"] = variables["SLURM_JOB_NUM_NODES"] = {ShellWord{value, line}};
+      if (option == "gpus-per-node") variables["SLURM_GPUS_ON_NODE"] = {ShellWord{value, line}};
+      if (option == of_node) variables["SLURM_NTASKS_PER_NODE"] = {ShellWord{value, line}};
     }
   }
 
@@ -215,9 +238,12 @@ struct ScriptReader {
         const std::size_t begin = at;
         add_expansion(text, at, quote != 0, line, words);
         line += lines_in(text.substr(begin, at - begin));
-      } else if (c == '`') {
-        words.add(kNotLiteral, line);
-        break;
+      } else if (c == '`' && quote != '\'') {
+        const std::size_t close = text.find(c, at + 1);
+        if (close == std::string::npos) fail(line, "a quotation is not closed");
+        if (text[at + 1] != '#') words.add(kNotLiteral, line);  // `# a comment`
+        line += lines_in(text.substr(at, close - at));
+        at = close;
       } else {
         const bool escapes = c == '\\' && quote != '\'' && at + 1 < text.size();
         words.add({escapes ? text[++at] : c}, line);
@@ -235,7 +261,7 @@ struct ScriptReader {
         text.compare(at, 2, "${") == 0 && text.substr(at, text.find('}', at) - at).ends_with("[@]");
     const bool own = all || text.compare(at, 2, "$@") == 0 || text.compare(at, 2, "$*") == 0;
     std::vector<ShellWord> parts;
-    for (const ShellWord& value : expanded(text, at))
+    for (const ShellWord& value : expanded(text, at, line))
       std::ranges::copy(quoted ? std::vector{value} : split_words(value), std::back_inserter(parts));
     const bool empty = !words.word || words.word->empty();
     if (empty && (!parts.empty() || own)) words.word.reset();  // an opened quotation
@@ -248,24 +274,19 @@ struct ScriptReader {
 
   /// Value of the `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}` or `$((...))` at `at`, which moves to its
   /// last character.
-  std::vector<ShellWord> expanded(const std::string& text, std::size_t& at) const {
+  std::vector<ShellWord> expanded(const std::string& text, std::size_t& at, int line) const {
     const ShellWord unknown{kNotLiteral, 0};
-    if (text.compare(at, 3, "$((") == 0) {
-      const auto end = text.find("))", at);
-      if (end == std::string::npos) return {unknown};
-      const std::string inner = text.substr(at + 3, end - at - 3);
-      at = end + 1;
-      return {{computed(inner), 0}};
-    }
     if (text.compare(at, 2, "$(") == 0) {
-      const auto end = text.find(')', at);
-      at = end == std::string::npos ? text.size() - 1 : end;
-      return {unknown};
+      const std::size_t start = at;
+      at = std::min(closing(text, at + 1), text.size() - 1);
+      if (text.compare(start, 3, "$((") != 0 || text[at - 1] != ')' || at < start + 4) return {unknown};
+      return {{computed(text.substr(start + 3, at - start - 4), line), 0}};
     }
     const bool braces = text.compare(at, 2, "${") == 0;
     const auto begin = text.begin() + static_cast<std::ptrdiff_t>(at) + (braces ? 2 : 1);
     const auto end = std::find_if_not(begin, text.end(), is_in_name);
-    const auto close = braces ? std::find(end, text.end(), '}') : end;
+    const std::size_t closed = braces ? closing(text, at + 1) : 0;
+    const auto close = braces ? std::max(end, text.begin() + static_cast<std::ptrdiff_t>(closed)) : end;
     const std::string name(begin, end), more(end, close);
     if (name.empty() && !braces && end != text.end() &&
         std::string_view("@*").find(*end) != std::string_view::npos) {
@@ -278,17 +299,31 @@ struct ScriptReader {
     if (const auto found = variables.find(name); is_value && found != variables.end()) return found->second;
     if (!has_default) return {unknown};
     std::string otherwise = more.substr(2);
+    constexpr int kMost = 20;  // variables of variables
+    if (const auto others = std::ranges::count(otherwise, '$'); others > 0)
+      return others > kMost ? std::vector{unknown} : words_of(otherwise, line);
     std::erase(otherwise, '"');
     return {{otherwise, 0}};
   }
 
   /// Integers with + - * / %, from left to right as in bash; kNotLiteral for anything else.
-  std::string computed(std::string rest) const {
+  std::string computed(std::string rest, int line) const {
     static const std::regex kTerm(R"(^\s*([-+*/%]?)\s*\$?\{?(\w+)\}?\s*)");
+    static const std::regex kInner(R"(\(([^()]*)\))"), kDefault(R"(\$\{\w+:[-=]\w*\})");
+    constexpr std::size_t kLongest = 1'000;
     double sum = 0.0, product = 0.0;
     std::smatch found;
+    for (int i = 0; rest.size() < kLongest && std::regex_search(rest, found, kDefault); ++i) {
+      std::size_t end = found.position();
+      const std::vector<ShellWord> value = expanded(rest, end, line);
+      rest = found.prefix().str() + (i < 20 && value.size() == 1 ? value.front().text : kNotLiteral) +
+             found.suffix().str();
+    }
+    while (rest.size() < kLongest && std::regex_search(rest, found, kInner))
+      rest = found.prefix().str() + computed(found[1], line) + found.suffix().str();
+    if (rest.size() >= kLongest) return kNotLiteral;
     for (bool first = true; !rest.empty(); rest = found.suffix().str(), first = false) {
-      if (rest.size() > 1'000 || !std::regex_search(rest, found, kTerm)) return kNotLiteral;
+      if (!std::regex_search(rest, found, kTerm)) return kNotLiteral;
       const auto variable = variables.find(found[2]);
       const bool one = variable != variables.end() && variable->second.size() == 1;
       const auto value = number_in<int>(one ? variable->second.front().text : found[2].str());
@@ -321,6 +356,8 @@ struct ScriptReader {
         "nsys");
     std::string program = words.front().text.substr(words.front().text.rfind('/') + 1);
     const int line = words.front().line;
+    if (program == "unset")
+      for (const ShellWord& word : words) variables.erase(word.text);
     if (contains(kHarmless, program)) return;
     static const std::vector<std::string> kControl = words_in("if for while until case function [ [[");
     if (contains(kControl, program))

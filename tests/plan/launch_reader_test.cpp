@@ -236,7 +236,7 @@ TEST_CASE("domains of a flexible dispatcher are those of the cluster, else of a 
 TEST_CASE("with a trace, options of kernels are left out with a note", "[plan]") {
   const std::string text =
       "torchrun pretrain_gpt.py --micro-batch-size 2 --tensor-model-parallel-size 2 --tp-comm-overlap "
-      "--clip-grad 0\n";
+      "--sequence-parallel --clip-grad 0\n";
   OptionTexts given{{"model", "llama3-8b"}, {"world-size", "8"}};
   CHECK(read_launch_text(text, "train.sh", "", given).options.at("gradient-passes") == "nan");
   given["trace"] = "mine.trace.json";
