@@ -16,7 +16,8 @@
 namespace stepcast {
 namespace {
 
-constexpr const char* kContinued = "\r";  // the end of a line that a quotation leaves out
+constexpr std::size_t kLongest = 100'000;  // characters of a command or variable
+constexpr const char* kContinued = "\r";   // the end of a line that a quotation leaves out
 
 struct ShellWord {
   std::string text;
@@ -39,11 +40,11 @@ int lines_in(std::string_view text) {
 
 /// Where the parenthesis or brace at `open` is closed, outside of quotes; the text's size if nowhere.
 std::size_t closing(const std::string& text, std::size_t open) {
-  constexpr std::size_t kLongest = 10'000;
+  constexpr std::size_t kFarthest = 10'000;
   const char opens = text[open], closes = opens == '(' ? ')' : '}';
   char quote = 0;
   int depth = 0;
-  for (std::size_t at = open; at < std::min(text.size(), open + kLongest); ++at) {
+  for (std::size_t at = open; at < std::min(text.size(), open + kFarthest); ++at) {
     const char c = text[at];
     if (quote != 0)
       quote = c == quote ? '\0' : quote;
@@ -60,7 +61,6 @@ std::size_t closing(const std::string& text, std::size_t open) {
 /// Commands and comments. Ends of lines, `;`, `&` and `|` separate them outside of quotes and parentheses; a
 /// command of several lines keeps their ends.
 std::vector<ShellWord> commands_in(const std::string& text) {
-  constexpr std::size_t kLongest = 100'000;
   std::vector<ShellWord> commands{{"", 1}};
   char quote = 0, before = '\n';
   int depth = 0, number = 1;
@@ -127,6 +127,7 @@ struct ScriptReader {
     std::erase(text, '\r');
     for (const ShellWord& command : commands_in(text)) {
       const bool comment = command.text.starts_with('#');
+      if (command.text.size() >= kLongest) fail(command.line, "a command of 100000 characters or more");
       comment ? read_comment(command.text, command.line, file) : read_command(command.text, command.line);
       if (command.text.starts_with("#SBATCH")) read_ranks(command.text, command.line, "#SBATCH");
     }
@@ -204,6 +205,9 @@ struct ScriptReader {
     std::vector<ShellWord>& known = variables[variable];
     if (!appends) known.clear();
     append(known, words);
+    std::size_t size = 0;
+    for (const ShellWord& word : known) size += word.text.size();
+    if (size >= kLongest) fail(line, "'" + variable + "': 100000 characters or more");
     text.erase(0, end);
     return true;
   }
@@ -310,18 +314,18 @@ struct ScriptReader {
   std::string computed(std::string rest, int line) const {
     static const std::regex kTerm(R"(^\s*([-+*/%]?)\s*\$?\{?(\w+)\}?\s*)");
     static const std::regex kInner(R"(\(([^()]*)\))"), kDefault(R"(\$\{\w+:[-=]\w*\})");
-    constexpr std::size_t kLongest = 1'000;
+    constexpr std::size_t kMost = 1'000;
     double sum = 0.0, product = 0.0;
     std::smatch found;
-    for (int i = 0; rest.size() < kLongest && std::regex_search(rest, found, kDefault); ++i) {
+    for (int i = 0; rest.size() < kMost && std::regex_search(rest, found, kDefault); ++i) {
       std::size_t end = found.position();
       const std::vector<ShellWord> value = expanded(rest, end, line);
       rest = found.prefix().str() + (i < 20 && value.size() == 1 ? value.front().text : kNotLiteral) +
              found.suffix().str();
     }
-    while (rest.size() < kLongest && std::regex_search(rest, found, kInner))
+    while (rest.size() < kMost && std::regex_search(rest, found, kInner))
       rest = found.prefix().str() + computed(found[1], line) + found.suffix().str();
-    if (rest.size() >= kLongest) return kNotLiteral;
+    if (rest.size() >= kMost) return kNotLiteral;
     for (bool first = true; !rest.empty(); rest = found.suffix().str(), first = false) {
       if (!std::regex_search(rest, found, kTerm)) return kNotLiteral;
       const auto variable = variables.find(found[2]);
