@@ -45,8 +45,8 @@ struct Overlap {
   [[nodiscard]] double credit_s(double waited_s) const { return gain * std::min(hidden_s, most * waited_s); }
 };
 
-/// Time of a flexible dispatcher in place of NCCL's all-to-all: what does not depend on bytes, and the rate at
-/// which bytes leave the rank.
+/// Time of a flexible dispatcher in place of NCCL's all-to-all: what does not depend on bytes, and the rate
+/// at which bytes leave the rank.
 struct DispatchCost {
   double latency_s = 0.0;
   BytesPerSecond sent{};  ///< 0 B/s: not known, as NCCL's
