@@ -17,6 +17,7 @@
 #include "plots/heatmap.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/evidence/errors.hpp"
+#include "sim/replay/memory.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -289,7 +290,7 @@ double tokens_per_sample(const std::string& model) {
 PointFacts point_facts(const StudyPoint& point, const Result& result) {
   PointFacts facts;
   if (const std::string& device = result.configuration.device; !device.empty()) {
-    facts.memory = device_model(device).memory;
+    facts.memory = (1.0 - kKeptMemory) * device_model(device).memory;
     facts.power = device_model(device).power;
   }
   if (const std::string* model = point.assigned.find("model"))

@@ -353,8 +353,7 @@ struct ScriptReader {
   void command(const std::vector<ShellWord>& words) {
     static const std::vector<std::string> kHarmless = words_in(
         "set cd mkdir echo ulimit module wait exit sleep unset export pwd date ls nvidia-smi hostname tee "
-        "grep "
-        "source . conda pip pip3 rm cp shift chmod trap git which true declare readonly local typeset");
+        "grep source . conda pip pip3 rm cp shift chmod trap git which true declare readonly local typeset");
     static const std::vector<std::string> kStarters = words_in(
         "torchrun python python3 srun mpirun deepspeed accelerate bash exec time nohup uv sudo megatron "
         "nsys");
@@ -377,6 +376,8 @@ struct ScriptReader {
         fail(line, words[i].text + ": a command in a string is not read; write it on a line of its own");
     std::size_t first = 1;
     const bool counts_ranks = program == "srun" || program == "mpirun";
+    if (program == "torchrun" && std::exchange(runs, true))
+      fail(line, "a second command that starts torchrun; keep the one of the training");
     if (counts_ranks || program == "torchrun")  // an earlier step had ranks of its own
       std::erase_if(file.entries, [this](const LaunchEntry& entry) {
         return entry.key.starts_with("sbatch-") && steps.contains(entry.line);
@@ -435,6 +436,7 @@ struct ScriptReader {
 
   std::map<std::string, std::vector<ShellWord>> variables{};
   std::set<int> steps{};  ///< lines of srun and mpirun
+  bool runs = false;      ///< torchrun was started
   int evaluations = 0;
   LaunchFile file{};
 };

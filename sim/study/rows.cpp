@@ -17,7 +17,6 @@
 #include "core/yaml.hpp"
 #include "sim/evidence/case.hpp"
 #include "sim/evidence/quantities.hpp"
-#include "sim/replay/memory.hpp"
 
 namespace stepcast {
 namespace {
@@ -131,7 +130,7 @@ StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts&
   if (peak > 0.0 && facts.memory > Bytes(0) && !result.notes.contains("activations")) {
     const bool host_fits = !value_or(result.notes, "offload", "").ends_with("does not fit");
     const double needed = largest_of(result.memory, &MemoryUse::needed_bytes);
-    row.set("fits", needed <= (1.0 - kKeptMemory) * facts.memory.count() && host_fits ? 1.0 : 0.0);
+    row.set("fits", needed <= facts.memory.count() && host_fits ? 1.0 : 0.0);
   }
   if (facts.power > Watts(0)) row.set("power_w", ranks * facts.power.count());
   return row;

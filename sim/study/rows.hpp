@@ -23,7 +23,7 @@ inline constexpr const char* kStudySchema = "stepcast.study/1";
 
 /// Facts about a point that its Result does not contain.
 struct PointFacts {
-  Bytes memory;                ///< of one device; 0 B: unknown
+  Bytes memory;                ///< of one device that a process can have; 0 B: unknown
   Watts power;                 ///< thermal design power of one device; 0 W: unknown
   double tokens_per_sample{};  ///< 0: samples are not sequences
 };
