@@ -356,7 +356,6 @@ Fit polished(const Residuals& residuals, const Fit& found) {
 
 std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
   std::vector<std::vector<double>> starts{std::vector<double>(parameters, 0.0)};
-  if (parameters == 0) return starts;
   for (const double side : {1.0, -1.0}) {
     starts.emplace_back(parameters, side);
     for (std::size_t j = 0; j < parameters; ++j) starts.back()[j] = j % 2 == 0 ? side : -side;
