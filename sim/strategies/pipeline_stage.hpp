@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,10 +42,8 @@ struct Pipeline {
 
   /// Stage that holds a segment.
   [[nodiscard]] int stage_of(int segment) const {
-    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk)
-      if (segment >= chunks[chunk].front() && segment <= chunks[chunk].back())
-        return static_cast<int>(chunk) % shape.ranks;
-    return 0;
+    const auto holds = [segment](const auto& chunk) { return segment <= chunk.back(); };
+    return static_cast<int>(std::ranges::find_if(chunks, holds) - chunks.begin()) % shape.ranks;
   }
 
   [[nodiscard]] int chunk_count() const { return static_cast<int>(chunks.size()); }
