@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 
 #include "tests/commands/shell.hpp"
 
@@ -55,6 +56,18 @@ TEST_CASE("plan ranks user plans in the same table", "[commands]") {
   REQUIRE(outcome.exit_code == 0);
   CHECK_THAT(outcome.out, Catch::Contains("ours: pipeline, pipeline 4") && Catch::Contains("own 2: fsdp") &&
                               Catch::Contains("wrap root"));
+}
+
+TEST_CASE("one GPU with 700 W at 929,820 tokens/s: 0.000299 device-hours and 0.000209 kWh per million tokens",
+          "[commands]") {
+  const Shell shell;
+  for (const auto& [objective, unit, number] : {std::tuple("cost", "device-hours per million", "0.000299"),
+                                                {"energy", "kWh per million", "0.000209"}}) {
+    const Outcome outcome = shell.run(kSmall + "--top 1 --objective " + objective);
+    REQUIRE(outcome.exit_code == 0);
+    CHECK_THAT(line_with(outcome.out, "tokens/s"), Catch::EndsWith(unit));
+    CHECK_THAT(line_with(outcome.out, "1  single"), Catch::Contains(" 929820 ") && Catch::EndsWith(number));
+  }
 }
 
 TEST_CASE("plan for one program and its convention prints that program's options alone", "[commands]") {

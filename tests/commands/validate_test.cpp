@@ -188,8 +188,10 @@ TEST_CASE("fit refuses rows with parameters or a device of their own, and report
   const Outcome all = shell.run(
       "stepcast fit --rows steps.csv --device h100-sxm --folds 2 --free all --name 'a: b' -o d.yaml");
   INFO(all.err);
-  CHECK(shell.run("stepcast predict --device-file d.yaml --model bert-base --strategy single --batch 8")
-            .exit_code == 0);
+  const Outcome fitted =
+      shell.run("stepcast predict --device-file d.yaml --model bert-base --strategy single --batch 8");
+  CHECK(fitted.exit_code == 0);
+  CHECK_THAT(fitted.out + fitted.err, Catch::Contains("to 4 steps of 1 ranks, cross-validated error"));
   CHECK(all.exit_code == 0);
   for (const char* setting : {"compute_efficiency: ", "memory_efficiency: ", "collective_issue: "})
     CHECK_THAT(shell.read("d.yaml"), Catch::Contains(setting));

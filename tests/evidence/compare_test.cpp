@@ -61,6 +61,7 @@ TEST_CASE("a Schedule of 3 s against the reference engine's 2 s: 50 % slower, th
   files[1].result.notes["buckets"] = "[2]";
   CHECK(pairs[0].same_buckets() == false);
   CHECK(pair_json()["reference"]["step_time_s"] == 2.0);
+  CHECK_THAT(comparison_text({}, {}, pairs), Catch::Contains("+50.0 %  different\n"));
 }
 
 TEST_CASE("where the reference engine alone has run a case, the prediction is held against that run",
@@ -199,6 +200,9 @@ TEST_CASE("weak speed-up is n T1(b)/Tn(b), strong is T1(nb)/Tn(b)", "[compare]")
   CHECK(all[1].strong);
   CHECK(all[1].measured->value == Approx(5.0 / 4.0));
   CHECK_FALSE(all[1].predicted);
+  const std::string text = comparison_text({}, all, {});
+  CHECK_THAT(text, Catch::Contains("weak") && Catch::Contains("1.50       3.00  +100.0 %"));
+  CHECK_THAT(text, Catch::Contains("strong") && Catch::Contains("1.25          -"));
 }
 
 TEST_CASE(

@@ -378,6 +378,12 @@ TEST_CASE(
   config.mesh = Mesh::parse("data=1,pipeline=2");
   config.options = {{"split", "2-2"}, {"virtual-stages", "1"}};
   CHECK(build_schedule("pipeline", model, config).options == plain);
+  const auto checkpoint = [&] { return build_schedule("pipeline", model, config).options.at("checkpoint"); };
+  config.options = {{"checkpoint", "except_last"}};
+  CHECK(checkpoint() == "except_last");
+  config.micro_batches = 1;  // is the last
+  CHECK(checkpoint() == "never");
+  config.micro_batches = 2;
   config.options = {{"bucket-cap", "5MiB"}};
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config),
                     Contains("--bucket-cap has no effect in a pipeline that"));
