@@ -79,6 +79,7 @@ struct TableReader {
     reading.program = table.at("name").text();
     const LaunchFile file = reader_of(text)(text, file_name);
     reading.ignored = file.ignored;
+    reading.assumed = file.assumed;
     taken = name_entries(file, file_name, rules, given_options);
     if (words.contains("world-size")) named_values.set("world-size", words.at("world-size"));
     for (const char* option : {"model", "batch", "precision"})

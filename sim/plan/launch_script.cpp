@@ -1,142 +1,110 @@
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <optional>
 #include <regex>
 #include <set>
 #include <span>
 #include <utility>
 
-#include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/ranges.hpp"
 #include "sim/plan/launch_syntax.hpp"
+#include "sim/plan/shell_syntax.hpp"
+#include "sim/plan/shell_variables.hpp"
 
 /// Shell scripts that start Megatron-LM: literal assignments, arrays and a command.
 namespace stepcast {
 namespace {
-
-constexpr std::size_t kLongest = 100'000;  // characters of a command or variable
-constexpr const char* kContinued = "\r";   // the end of a line that a quotation leaves out
-
-struct ShellWord {
-  std::string text;
-  int line = 0;
-};
-
-std::vector<ShellWord> split_words(const ShellWord& several) {
-  std::vector<ShellWord> words;
-  int line = several.line;
-  for (const std::string& of_line : split(several.text, '\n')) {
-    for (const std::string& word : words_in(of_line)) words.push_back({word, line});
-    ++line;
-  }
-  return words;
-}
-
-int lines_in(std::string_view text) {
-  return static_cast<int>(std::ranges::count(text, '\n') + std::ranges::count(text, *kContinued));
-}
-
-/// Where the parenthesis or brace at `open` is closed, outside of quotes; the text's size if nowhere.
-std::size_t closing(const std::string& text, std::size_t open) {
-  constexpr std::size_t kFarthest = 10'000;
-  const char opens = text[open], closes = opens == '(' ? ')' : '}';
-  char quote = 0;
-  int depth = 0;
-  for (std::size_t at = open; at < std::min(text.size(), open + kFarthest); ++at) {
-    const char c = text[at];
-    if (quote != 0)
-      quote = c == quote ? '\0' : quote;
-    else if (c == '"' || c == '\'')
-      quote = c;
-    else if (c == opens)
-      ++depth;
-    else if (c == closes && --depth == 0)
-      return at;
-  }
-  return std::min(text.find(closes, open), text.size());
-}
-
-/// Commands and comments. Ends of lines, `;`, `&` and `|` separate them outside of quotes and parentheses; a
-/// command of several lines keeps their ends.
-std::vector<ShellWord> commands_in(const std::string& text) {
-  std::vector<ShellWord> commands{{"", 1}};
-  char quote = 0, before = '\n';
-  int depth = 0, number = 1;
-  for (std::size_t at = 0; at < text.size(); before = text[at++]) {
-    const char c = text[at], next = at + 1 < text.size() ? text[at + 1] : '\n';
-    std::string& command = commands.back().text;
-    number += c == '\n' ? 1 : 0;
-    if (c == '#' && quote == 0 && std::string_view(" \t\n;&|(").find(before) != std::string_view::npos) {
-      const std::size_t end = std::min(text.find('\n', at), text.size());
-      if (before == '\n' && depth == 0) commands.push_back({text.substr(at, end - at), number});
-      at = end - 1;
-      continue;
-    }
-    if (c == '\\' && quote != '\'') {
-      const std::size_t more = std::min(text.find_first_not_of(" \t", at + 1), text.size());
-      const bool continues = more == text.size() || text[more] == '\n';
-      command += !continues ? text.substr(at, 2) : quote == '"' ? kContinued : "\n";
-      number += continues ? 1 : 0;
-      at = continues ? more : at + 1;
-      continue;
-    }
-    if (quote != 0)
-      quote = c == quote ? '\0' : quote;
-    else if (c == '"' || c == '\'' || c == '`')
-      quote = c;
-    else if (c == '(' || (c == '{' && before == '$'))
-      ++depth;
-    else if ((c == ')' || c == '}') && depth > 0)
-      --depth;
-    const bool redirects = before == '>' || (c == '&' && next == '>');  // 2>&1, &>
-    const bool ends = c == '\n' || c == ';' || ((c == '&' || c == '|') && !redirects);
-    if (ends && quote == 0 && depth == 0)
-      commands.push_back({"", number});
-    else if (command.size() < kLongest)
-      command += c;
-  }
-  return commands;
-}
-
-/// Whether names of variables contain a character.
-bool is_in_name(unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }
-
-/// Words of a command as they are read.
-struct Words {
-  void add(const std::string& more, int from) {
-    if (!word) line = from;
-    (word ? *word : word.emplace()) += more;
-  }
-  void finish() {
-    if (word && !std::exchange(redirects, false)) all.push_back({*word, line});
-    word.reset();
-  }
-
-  std::vector<ShellWord> all{};
-  std::optional<std::string> word{};
-  int line = 0;            ///< where `word` begins
-  bool redirects = false;  ///< `word` is a file
-};
 
 struct ScriptReader {
   const std::string& file_name;
 
   LaunchFile read(std::string text) {
     std::erase(text, '\r');
-    for (const ShellWord& command : commands_in(text)) {
-      const bool comment = command.text.starts_with('#');
-      if (command.text.size() >= kLongest) fail(command.line, "a command of 100000 characters or more");
-      comment ? read_comment(command.text, command.line, file) : read_command(command.text, command.line);
-      if (command.text.starts_with("#SBATCH")) read_ranks(command.text, command.line, "#SBATCH");
-    }
+    read_commands(text, 1);
+    if (!branches.empty()) fail(branches.back().line, "'" + branches.back().begin + "': its end is missing");
     return std::move(file);
   }
 
-  [[noreturn]] void fail(int line, const std::string& message) const {
-    throw InputError("{}:{}: {}", file_name, line, message);
+  void read_commands(const std::string& text, int first_line) {
+    for (const ShellCommand& command : commands_in(text)) {
+      const int line = first_line + command.line - 1;
+      if (command.text.size() >= kLongest) fail(line, "a command of 100000 characters or more");
+      if (command.text.starts_with('#')) {
+        read_comment(command.text, line, file);
+        if (command.text.starts_with("#SBATCH")) read_ranks(command.text, line, "#SBATCH");
+      } else {
+        read_branch(command, line);
+      }
+    }
   }
+
+  /// A command of a list joined by `&&` and `||`, of an `if`, a `case`, or a loop.
+  void read_branch(ShellCommand command, int line) {
+    const Known goes_on = command.after == "&&"   ? succeeded
+                          : command.after == "||" ? negated(succeeded)
+                                                  : true;
+    while (take_branch(command.text, goes_on, line)) {
+    }
+    runs = both(branches.empty() ? true : branches.back().now, goes_on);
+    const bool empty = command.text.find_first_not_of(" \t\n{})") == std::string::npos;
+    if (runs != Known(false) && !empty) read_command(command.text, line);
+  }
+
+  /// Takes a keyword, or a pattern of a `case`; true: another may follow.
+  bool take_branch(std::string& text, Known goes_on, int line) {
+    const std::string keyword = take_keyword(text), begin = begin_of(keyword);
+    if (begins_branch(keyword)) {
+      const Known outer = both(branches.empty() ? true : branches.back().now, goes_on);
+      branches.push_back({.begin = begin, .line = line, .outer = outer, .now = outer});
+    }
+    if (!begin.empty() && (branches.empty() || branches.back().begin != begin))
+      fail(line, "'" + keyword + "': '" + begin + "' is missing");
+    if (keyword == "then") branches.back().enter(succeeded);
+    if (keyword == "elif" || keyword == "else") branches.back().pass();
+    if (keyword == "case") take_subject(text, line);
+    if (begins_branch(keyword) && begin == "while") pass_loop(keyword, text, line);
+    if (keyword == "fi" || keyword == "esac" || keyword == "done") {
+      branches.pop_back();
+      text.clear();
+    }
+    const bool of_case = !branches.empty() && branches.back().begin == "case";
+    return of_case ? take_pattern(text, line) : keyword == "then" || keyword == "else" || keyword == "do";
+  }
+
+  /// A loop over the script's own arguments, of which there are none, or one that does not run.
+  void pass_loop(const std::string& keyword, std::string& text, int line) {
+    const bool own = text.find("$#") != std::string::npos || text.find("$@") != std::string::npos;
+    if (branches.back().outer != Known(false) && !own)
+      fail(line, "'" + keyword + "': loops are not read; keep the lines that hold");
+    branches.back().now = false;
+    text.clear();
+  }
+
+  /// `WORD in` of a `case`.
+  void take_subject(std::string& text, int line) {
+    const std::size_t in = text.find(" in");
+    if (in == std::string::npos) fail(line, "'case': 'in' is missing");
+    const std::vector<ShellWord> words = variables.words_of(text.substr(0, in), line);
+    branches.back().subject = words.size() == 1 ? words.front().text : kNotLiteral;
+    branches.back().now = false;
+    text.erase(0, in + 3);
+  }
+
+  /// Takes a pattern of a `case`, as `"8B")`; false: the command begins with none.
+  bool take_pattern(std::string& text, int line) {
+    static const std::regex kPattern(R"(^\s*\(?([^\s()]+)\s*\))");
+    std::smatch found;
+    const std::string head = text.substr(0, 80);
+    if (!std::regex_search(head, found, kPattern)) return false;
+    const std::vector<ShellWord> words = variables.words_of(found[1], line);
+    const std::string pattern = words.size() == 1 ? words.front().text : "";
+    branches.back().enter(
+        pattern == "*" ? true : holds(std::vector{branches.back().subject, std::string("="), pattern}));
+    text.erase(0, found.length());
+    return true;
+  }
+
+  [[noreturn]] void fail(int line, const std::string& message) const { variables.fail(line, message); }
 
   /// Options of #SBATCH, srun and mpirun that count ranks.
   void read_ranks(std::string text, int line, const std::string& program) {
@@ -159,9 +127,9 @@ struct ScriptReader {
       file.entries.push_back({"sbatch-" + option, value, line});
       if (program != "#SBATCH") continue;
       if (option == "nodes")
-        variables["SLURM_NNODES"] = variables["SLURM_JOB_NUM_NODES"] = {ShellWord{value, line}};
-      if (option == "gpus-per-node") variables["SLURM_GPUS_ON_NODE"] = {ShellWord{value, line}};
-      if (option == of_node) variables["SLURM_NTASKS_PER_NODE"] = {ShellWord{value, line}};
+        variables.known["SLURM_NNODES"] = variables.known["SLURM_JOB_NUM_NODES"] = {ShellWord{value, line}};
+      if (option == "gpus-per-node") variables.known["SLURM_GPUS_ON_NODE"] = {ShellWord{value, line}};
+      if (option == of_node) variables.known["SLURM_NTASKS_PER_NODE"] = {ShellWord{value, line}};
     }
   }
 
@@ -172,7 +140,9 @@ struct ScriptReader {
       line += lines_in(before);
       text.erase(0, before.size());
     } while (assignment(text, line));
-    const std::vector<ShellWord> words = words_of(text, line);
+    succeeded = true;
+    if (text.starts_with("[")) return decide(text, line);
+    const std::vector<ShellWord> words = variables.words_of(text, line);
     if (words.empty()) return;
     for (const char* all : {"$@", "$*"})
       if (text.find(all) != std::string::npos)
@@ -180,6 +150,27 @@ struct ScriptReader {
             fmt::format("line {}: {}, the script's own arguments", words.back().line, all));
     if (words.front().text.starts_with("--")) return add_arguments(words, 0);
     command(words);
+  }
+
+  /// `[ ]` and `[[ ]]`. A variable that the script does not set has no text, unless Slurm sets it.
+  void decide(const std::string& text, int line) {
+    static const std::regex kVariable(R"(\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*)))");
+    constexpr std::size_t kMost = 2'000;  // std::regex recurses
+    if (text.size() > kMost) fail(line, fmt::format("a condition of more than {} characters", kMost));
+    std::vector<std::string> unset;
+    for (std::sregex_iterator at(text.begin(), text.end(), kVariable), end; at != end; ++at) {
+      const std::string name = (*at)[1].str() + (*at)[2].str();
+      if (name.starts_with("SLURM") ||
+          !variables.known.try_emplace(name, std::vector{ShellWord{"", line}}).second)
+        continue;
+      unset.push_back(name);
+      file.assumed.push_back(fmt::format("line {}: {} is not set", line, name));
+    }
+    const auto words = transformed(variables.words_of(text, line), &ShellWord::text);
+    for (const std::string& name : unset) variables.known.erase(name);
+    if (words.back() != (words.front() == "[" ? "]" : "]]"))
+      fail(line, "'" + words.front() + "' is not closed");
+    succeeded = holds(std::span(words).subspan(1, words.size() - 2));
   }
 
   /// Takes `NAME=value`, `NAME=( ... )` or `export NAME=value` from the text, which may go on.
@@ -199,146 +190,18 @@ struct ScriptReader {
     const bool list = text.substr(equals + 1, 1) == "(";
     std::size_t end = list ? text.rfind(')') : std::string::npos;
     if (list && end == std::string::npos) fail(line, "'" + variable + "': the list is not closed");
-    const auto words = list ? words_of(text.substr(equals + 2, end - equals - 2), line)
-                            : words_of(text.erase(0, equals + 1), line, &end);
+    const auto words = list ? variables.words_of(text.substr(equals + 2, end - equals - 2), line)
+                            : variables.words_of(text.erase(0, equals + 1), line, &end);
     line += lines_in(text.substr(0, end));
-    std::vector<ShellWord>& known = variables[variable];
-    if (!appends) known.clear();
-    append(known, words);
+    std::vector<ShellWord>& known = variables.known[variable];
+    if (!appends && runs) known.clear();
+    append(known, runs || !appends ? words : unknown_options(words));
+    if (!appends && !runs) known = unknown_options(known);
     std::size_t size = 0;
     for (const ShellWord& word : known) size += word.text.size();
     if (size >= kLongest) fail(line, "'" + variable + "': 100000 characters or more");
     text.erase(0, end);
     return true;
-  }
-
-  /// Words with variables replaced, without redirections. A value that is not literal is kNotLiteral.
-  /// \param end if not null, the first word alone is read, and this becomes its end
-  std::vector<ShellWord> words_of(const std::string& text, int line, std::size_t* end = nullptr) const {
-    Words words;
-    std::optional<std::string>& word = words.word;
-    const int first_line = line;
-    char quote = 0;
-    for (std::size_t at = 0; at < text.size() && (end == nullptr || *end > at); ++at) {
-      const char c = text[at];
-      line += lines_in(text.substr(at, 1));
-      if (c == *kContinued) continue;
-      if (quote == 0 && std::string_view(" \t\n").find(c) != std::string_view::npos) {
-        if (end != nullptr) *end = at;
-        words.finish();
-      } else if (quote == 0 && c == '#' && !word) {
-        break;
-      } else if (quote == 0 && (c == '<' || c == '>')) {
-        if (word && word->find_first_not_of("0123456789&") != std::string::npos) words.finish();
-        word.reset();  // `2` of `2>`
-        words.redirects = text.compare(at + 1, 1, "(") != 0;
-        if (!words.redirects) at = std::min(text.find(')', at), text.size());
-      } else if (c == quote) {
-        quote = 0;
-      } else if (quote == 0 && (c == '"' || c == '\'')) {
-        quote = c;
-        words.add("", line);
-      } else if (c == '$' && quote != '\'') {
-        const std::size_t begin = at;
-        add_expansion(text, at, quote != 0, line, words);
-        line += lines_in(text.substr(begin, at - begin));
-      } else if (c == '`' && quote != '\'') {
-        const std::size_t close = text.find(c, at + 1);
-        if (close == std::string::npos) fail(line, "a quotation is not closed");
-        if (text[at + 1] != '#') words.add(kNotLiteral, line);  // `# a comment`
-        line += lines_in(text.substr(at, close - at));
-        at = close;
-      } else {
-        const bool escapes = c == '\\' && quote != '\'' && at + 1 < text.size();
-        words.add({escapes ? text[++at] : c}, line);
-      }
-    }
-    if (quote != 0) fail(first_line, "a quotation is not closed");
-    words.finish();
-    return words.all;
-  }
-
-  /// Adds the value of the variable at `at`, which moves to its last character: in a quotation one word, but
-  /// of `"${NAME[@]}"` and `"$@"` as many as the array has.
-  void add_expansion(const std::string& text, std::size_t& at, bool quoted, int line, Words& words) const {
-    const bool all =
-        text.compare(at, 2, "${") == 0 && text.substr(at, text.find('}', at) - at).ends_with("[@]");
-    const bool own = all || text.compare(at, 2, "$@") == 0 || text.compare(at, 2, "$*") == 0;
-    std::vector<ShellWord> parts;
-    for (const ShellWord& value : expanded(text, at, line))
-      std::ranges::copy(quoted ? std::vector{value} : split_words(value), std::back_inserter(parts));
-    const bool empty = !words.word || words.word->empty();
-    if (empty && (!parts.empty() || own)) words.word.reset();  // an opened quotation
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (i > 0 && (!quoted || all)) words.finish();
-      const bool joins = i > 0 && quoted && !all;
-      words.add((joins ? " " : "") + parts[i].text, parts[i].line > 0 ? parts[i].line : line);
-    }
-  }
-
-  /// Value of the `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}` or `$((...))` at `at`, which moves to its
-  /// last character.
-  std::vector<ShellWord> expanded(const std::string& text, std::size_t& at, int line) const {
-    const ShellWord unknown{kNotLiteral, 0};
-    if (text.compare(at, 2, "$(") == 0) {
-      const std::size_t start = at;
-      at = std::min(closing(text, at + 1), text.size() - 1);
-      if (text.compare(start, 3, "$((") != 0 || text[at - 1] != ')' || at < start + 4) return {unknown};
-      return {{computed(text.substr(start + 3, at - start - 4), line), 0}};
-    }
-    const bool braces = text.compare(at, 2, "${") == 0;
-    const auto begin = text.begin() + static_cast<std::ptrdiff_t>(at) + (braces ? 2 : 1);
-    const auto end = std::find_if_not(begin, text.end(), is_in_name);
-    const std::size_t closed = braces ? closing(text, at + 1) : 0;
-    const auto close = braces ? std::max(end, text.begin() + static_cast<std::ptrdiff_t>(closed)) : end;
-    const std::string name(begin, end), more(end, close);
-    if (name.empty() && !braces && end != text.end() &&
-        std::string_view("@*").find(*end) != std::string_view::npos) {
-      ++at;
-      return {};
-    }
-    at = static_cast<std::size_t>(close - text.begin()) - (braces && close != text.end() ? 0 : 1);
-    const bool has_default = more.starts_with(":-") || more.starts_with(":=");
-    const bool is_value = has_default || more.empty() || more == "[@]" || more == "[*]";
-    if (const auto found = variables.find(name); is_value && found != variables.end()) return found->second;
-    if (!has_default) return {unknown};
-    std::string otherwise = more.substr(2);
-    constexpr int kMost = 20;  // variables of variables
-    if (const auto others = std::ranges::count(otherwise, '$'); others > 0)
-      return others > kMost ? std::vector{unknown} : words_of(otherwise, line);
-    std::erase(otherwise, '"');
-    return {{otherwise, 0}};
-  }
-
-  /// Integers with + - * / %, from left to right as in bash; kNotLiteral for anything else.
-  std::string computed(std::string rest, int line) const {
-    static const std::regex kTerm(R"(^\s*([-+*/%]?)\s*\$?\{?(\w+)\}?\s*)");
-    static const std::regex kInner(R"(\(([^()]*)\))"), kDefault(R"(\$\{\w+:[-=]\w*\})");
-    constexpr std::size_t kMost = 1'000;
-    double sum = 0.0, product = 0.0;
-    std::smatch found;
-    for (int i = 0; rest.size() < kMost && std::regex_search(rest, found, kDefault); ++i) {
-      std::size_t end = found.position();
-      const std::vector<ShellWord> value = expanded(rest, end, line);
-      rest = found.prefix().str() + (i < 20 && value.size() == 1 ? value.front().text : kNotLiteral) +
-             found.suffix().str();
-    }
-    while (rest.size() < kMost && std::regex_search(rest, found, kInner))
-      rest = found.prefix().str() + computed(found[1], line) + found.suffix().str();
-    if (rest.size() >= kMost) return kNotLiteral;
-    for (bool first = true; !rest.empty(); rest = found.suffix().str(), first = false) {
-      if (!std::regex_search(rest, found, kTerm)) return kNotLiteral;
-      const auto variable = variables.find(found[2]);
-      const bool one = variable != variables.end() && variable->second.size() == 1;
-      const auto value = number_in<int>(one ? variable->second.front().text : found[2].str());
-      const char sign = found[1].length() > 0 ? *found[1].first : first ? '+' : '\0';
-      if (!value || sign == '\0' || (*value == 0 && (sign == '/' || sign == '%'))) return kNotLiteral;
-      if (sign == '+' || sign == '-') sum += std::exchange(product, sign == '+' ? *value : -1.0 * *value);
-      if (sign == '*') product *= *value;
-      if (sign == '/') product = std::trunc(product / *value);
-      if (sign == '%') product = std::fmod(product, *value);
-    }
-    return fmt::format("{:.0f}", sum + product);
   }
 
   void evaluate(const std::vector<ShellWord>& words) {
@@ -347,7 +210,7 @@ struct ScriptReader {
     if (++evaluations > kMost) fail(line, fmt::format("'eval': at most {} are read", kMost));
     std::string text;
     for (const ShellWord& word : std::span(words).subspan(1)) text += word.text + " ";
-    for (const ShellWord& command : commands_in(text)) read_command(command.text, line + command.line - 1);
+    read_commands(text, line);
   }
 
   void command(const std::vector<ShellWord>& words) {
@@ -357,15 +220,26 @@ struct ScriptReader {
     static const std::vector<std::string> kStarters = words_in(
         "torchrun python python3 srun mpirun deepspeed accelerate bash exec time nohup uv sudo megatron "
         "nsys");
+    static const std::vector<std::string> kWrappers = words_in("numactl env timeout taskset nice stdbuf");
+    const auto starts = [&](const ShellWord& word) {
+      return contains(kStarters, word.text.substr(word.text.rfind('/') + 1));
+    };
     std::string program = words.front().text.substr(words.front().text.rfind('/') + 1);
     const int line = words.front().line;
     if (program == "unset")
-      for (const ShellWord& word : words) variables.erase(word.text);
+      for (const ShellWord& word : words) variables.known.erase(word.text);
+    static const std::vector<std::string> kAsks =
+        words_in("test command type ! false which grep nvidia-smi ((");
+    if (contains(kAsks, program) || program.starts_with("((")) return succeeded.reset();
     if (contains(kHarmless, program)) return;
-    static const std::vector<std::string> kControl = words_in("if for while until case function [ [[");
-    if (contains(kControl, program))
-      fail(line, "'" + program + "': conditions and loops are not evaluated; keep the lines that hold");
+    if (program == "function") fail(line, "'function': functions are not read; keep the lines that hold");
+    if (!runs)
+      fail(line,
+           "'" + printable(program) +
+               "': whether this runs depends on a condition that is not literal; keep the lines that hold");
     if (program == "eval") return evaluate(words);
+    const auto started = std::ranges::find_if(words, starts);
+    if (contains(kWrappers, program) && started != words.end()) return command({started, words.end()});
     if (!contains(kStarters, program))
       fail(line, "'" + printable(program) +
                      "': only literal assignments, arrays, and a command that starts python, torchrun, srun "
@@ -376,7 +250,7 @@ struct ScriptReader {
         fail(line, words[i].text + ": a command in a string is not read; write it on a line of its own");
     std::size_t first = 1;
     const bool counts_ranks = program == "srun" || program == "mpirun";
-    if (program == "torchrun" && std::exchange(runs, true))
+    if (program == "torchrun" && std::exchange(has_torchrun, true))
       fail(line, "a second command that starts torchrun; keep the one of the training");
     if (counts_ranks || program == "torchrun")  // an earlier step had ranks of its own
       std::erase_if(file.entries, [this](const LaunchEntry& entry) {
@@ -384,9 +258,6 @@ struct ScriptReader {
       });
     if (counts_ranks) {
       steps.insert(line);
-      const auto starts = [&](const ShellWord& word) {
-        return contains(kStarters, word.text.substr(word.text.rfind('/') + 1));
-      };
       first = std::find_if(words.begin() + 1, words.end(), starts) - words.begin();
       std::string options;
       for (std::size_t i = 1; i < first; ++i) options += " " + words[i].text;
@@ -434,9 +305,11 @@ struct ScriptReader {
     }
   }
 
-  std::map<std::string, std::vector<ShellWord>> variables{};
+  ShellVariables variables{file_name};
   std::set<int> steps{};  ///< lines of srun and mpirun
-  bool runs = false;      ///< torchrun was started
+  bool has_torchrun = false;
+  Known runs = true, succeeded = true;  ///< the command that is read, and what it returns
+  std::vector<ShellBranch> branches{};  ///< the innermost last
   int evaluations = 0;
   LaunchFile file{};
 };

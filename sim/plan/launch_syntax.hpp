@@ -22,7 +22,7 @@ struct LaunchFile {
   std::vector<LaunchEntry> entries;
   std::vector<std::string>
       words;  ///< lines that end options of stepcast: of comments `# stepcast: --model ...`
-  std::vector<std::string> ignored;  ///< one sentence each
+  std::vector<std::string> ignored, assumed;  ///< one sentence each
 };
 
 /// Reads the entries of a text.
