@@ -83,6 +83,11 @@ std::vector<std::string> YamlNode::keys() const {
   return result;
 }
 
+bool YamlNode::has_lines() const {
+  const std::string text = node_.IsScalar() ? node_.Scalar() : "";
+  return text.find('\n') < text.find_last_not_of('\n');
+}
+
 std::string YamlNode::text() const {
   if (!node_.IsScalar()) fail("expected a text");
   std::string text = node_.Scalar();

@@ -56,6 +56,7 @@ class YamlNode {
   [[nodiscard]] bool is_scalar() const { return node_.IsScalar(); }
 
   [[nodiscard]] std::string text() const;
+  [[nodiscard]] bool has_lines() const;  ///< a text of several lines, which text() refuses
   [[nodiscard]] long long integer() const;
   [[nodiscard]] double number() const;
   [[nodiscard]] bool boolean() const;

@@ -190,8 +190,9 @@ std::string key_of(const std::string& name, const YamlNode& rules) {
 }
 
 void refuse_entry(const std::string& file, const LaunchEntry& entry, const std::string& message) {
-  const auto marker = entry.value.find(kNotLiteral);
-  const std::string value = entry.value.substr(0, marker) + (marker == std::string::npos ? "" : "...");
+  constexpr std::size_t kShown = 80;
+  const std::size_t end = std::min(entry.value.find(kNotLiteral), kShown);
+  const std::string value = entry.value.substr(0, end) + (end < entry.value.size() ? "..." : "");
   throw InputError("{}:{}: {}{}: {}", file, entry.line, entry.key,
                    value.empty() ? "" : " " + printable(value), message);
 }

@@ -273,6 +273,10 @@ struct ScriptReader {
     for (std::size_t i = first; i < words.size(); ++i) {
       const std::string& word = words[i].text;
       if (!word.starts_with("--") || word == "--") {
+        static const std::regex kOther("(inference|generat|convert|quantiz)");
+        if (word.ends_with(".py") && word.size() < 1'000 &&
+            std::regex_search(word.substr(word.rfind('/') + 1), kOther))
+          fail(words[i].line, "'" + printable(word) + "' is no program that trains");
         started |= word.ends_with(".py") || (i > 0 && words[i - 1].text == "-m");
         if (word.size() < 1'000 && (started || word.find('.') != std::string::npos) &&
             std::regex_match(word, found, kOverride))

@@ -96,7 +96,9 @@ void add_yaml(const YamlNode& node, const std::string& prefix, const std::string
     }
     std::vector<std::string> items;
     for (const YamlNode& item : value.one_or_more())
-      items.push_back(item.is_scalar() && !item.text().empty() ? item.text() : "null");
+      items.push_back(item.has_lines()                           ? kNotLiteral
+                      : item.is_scalar() && !item.text().empty() ? item.text()
+                                                                 : "null");
     file.entries.push_back({prefix + key, items.empty() ? "[]" : joined(items, ","), line_of(text, at)});
   }
 }
