@@ -85,7 +85,8 @@ std::vector<std::string> YamlNode::keys() const {
 
 bool YamlNode::has_lines() const {
   const std::string text = node_.IsScalar() ? node_.Scalar() : "";
-  return text.find('\n') < text.find_last_not_of('\n');
+  const std::size_t last = text.find_last_not_of('\n');
+  return last != std::string::npos && text.find('\n') < last;
 }
 
 std::string YamlNode::text() const {

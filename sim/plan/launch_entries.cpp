@@ -10,6 +10,7 @@
 #include "core/ranges.hpp"
 #include "core/specification.hpp"
 #include "core/table.hpp"
+#include "core/text.hpp"
 
 namespace stepcast {
 namespace {
@@ -191,7 +192,8 @@ std::string key_of(const std::string& name, const YamlNode& rules) {
 
 void refuse_entry(const std::string& file, const LaunchEntry& entry, const std::string& message) {
   constexpr std::size_t kShown = 80;
-  const std::size_t end = std::min(entry.value.find(kNotLiteral), kShown);
+  std::size_t end = std::min({entry.value.find(kNotLiteral), entry.value.size(), kShown});
+  while (end > 0 && end < entry.value.size() && !starts_character(entry.value[end])) --end;
   const std::string value = entry.value.substr(0, end) + (end < entry.value.size() ? "..." : "");
   throw InputError("{}:{}: {}{}: {}", file, entry.line, entry.key,
                    value.empty() ? "" : " " + printable(value), message);

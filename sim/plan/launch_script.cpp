@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <map>
 #include <regex>
 #include <set>
 #include <span>
@@ -11,7 +10,7 @@
 #include "sim/plan/shell_syntax.hpp"
 #include "sim/plan/shell_variables.hpp"
 
-/// Shell scripts that start Megatron-LM: literal assignments, arrays and a command.
+/// Shell scripts that start Megatron-LM: assignments, arrays, conditions and a command.
 namespace stepcast {
 namespace {
 
@@ -47,7 +46,10 @@ struct ScriptReader {
     }
     runs = both(branches.empty() ? true : branches.back().now, goes_on);
     const bool empty = command.text.find_first_not_of(" \t\n{})") == std::string::npos;
+    const Known before = succeeded;
     if (runs != Known(false) && !empty) read_command(command.text, line);
+    if (command.after == "&&") succeeded = both(before, succeeded);
+    if (command.after == "||") succeeded = either(before, succeeded);
   }
 
   /// Takes a keyword, or a pattern of a `case`; true: another may follow.
@@ -57,23 +59,29 @@ struct ScriptReader {
       const Known outer = both(branches.empty() ? true : branches.back().now, goes_on);
       branches.push_back({.begin = begin, .line = line, .outer = outer, .now = outer});
     }
-    if (!begin.empty() && (branches.empty() || branches.back().begin != begin))
-      fail(line, "'" + keyword + "': '" + begin + "' is missing");
+    const bool missing = branches.empty() || branches.back().begin != begin;
+    if (missing && keyword == "}") return true;  // of a function, which is not read
+    if (missing && !begin.empty()) fail(line, "'" + keyword + "': '" + begin + "' is missing");
     if (keyword == "then") branches.back().enter(succeeded);
     if (keyword == "elif" || keyword == "else") branches.back().pass();
     if (keyword == "case") take_subject(text, line);
     if (begins_branch(keyword) && begin == "while") pass_loop(keyword, text, line);
-    if (keyword == "fi" || keyword == "esac" || keyword == "done") {
+    if (keyword == "fi" || keyword == "esac" || keyword == "done" || keyword == "}") {
+      const ShellBranch& ended = branches.back();
+      if (keyword != "}" && ended.outer != Known(false) && ended.before != Known(true))
+        succeeded = negated(ended.before);  // a construct of which no part ran
       branches.pop_back();
       text.clear();
     }
     const bool of_case = !branches.empty() && branches.back().begin == "case";
-    return of_case ? take_pattern(text, line) : keyword == "then" || keyword == "else" || keyword == "do";
+    return of_case ? take_pattern(text, line) : contains(words_in("then else do {"), keyword);
   }
 
   /// A loop over the script's own arguments, of which there are none, or one that does not run.
   void pass_loop(const std::string& keyword, std::string& text, int line) {
-    const bool own = text.find("$#") != std::string::npos || text.find("$@") != std::string::npos;
+    static const std::regex kOwn(R"(^\s*\w+\s+in\s+"?\$[@*]"?\s*$)");
+    const bool own =
+        keyword == "for" ? std::regex_match(text.substr(0, 80), kOwn) : text.find("$#") != std::string::npos;
     if (branches.back().outer != Known(false) && !own)
       fail(line, "'" + keyword + "': loops are not read; keep the lines that hold");
     branches.back().now = false;
@@ -90,16 +98,20 @@ struct ScriptReader {
     text.erase(0, in + 3);
   }
 
-  /// Takes a pattern of a `case`, as `"8B")`; false: the command begins with none.
+  /// Takes a pattern of a `case`, as `"8B"|8b)`; false: the command begins with none.
   bool take_pattern(std::string& text, int line) {
-    static const std::regex kPattern(R"(^\s*\(?([^\s()]+)\s*\))");
+    static const std::regex kPattern(R"(^\s*\(?([^\s()|]+(\s*\|\s*[^\s()|]+)*)\s*\))");
     std::smatch found;
     const std::string head = text.substr(0, 80);
     if (!std::regex_search(head, found, kPattern)) return false;
-    const std::vector<ShellWord> words = variables.words_of(found[1], line);
-    const std::string pattern = words.size() == 1 ? words.front().text : "";
-    branches.back().enter(
-        pattern == "*" ? true : holds(std::vector{branches.back().subject, std::string("="), pattern}));
+    Known held = false;
+    for (const std::string& one : split(found[1].str(), '|')) {
+      const std::vector<ShellWord> words = variables.words_of(one, line);
+      const std::string pattern = words.size() == 1 ? words.front().text : "";
+      const std::vector test{branches.back().subject, std::string("="), pattern};
+      held = either(held, pattern == "*" ? Known(true) : holds(test));
+    }
+    branches.back().enter(held);
     text.erase(0, found.length());
     return true;
   }
@@ -166,7 +178,9 @@ struct ScriptReader {
       unset.push_back(name);
       file.assumed.push_back(fmt::format("line {}: {} is not set", line, name));
     }
-    const auto words = transformed(variables.words_of(text, line), &ShellWord::text);
+    static const std::regex kAlone(R"((\s)(\$\w+|\$\{\w+\})(?=\s))");  // [[ ]] does not split values
+    const std::string tested = text.starts_with("[[") ? std::regex_replace(text, kAlone, "$1\"$2\"") : text;
+    const auto words = transformed(variables.words_of(tested, line), &ShellWord::text);
     for (const std::string& name : unset) variables.known.erase(name);
     if (words.back() != (words.front() == "[" ? "]" : "]]"))
       fail(line, "'" + words.front() + "' is not closed");
@@ -215,8 +229,8 @@ struct ScriptReader {
 
   void command(const std::vector<ShellWord>& words) {
     static const std::vector<std::string> kHarmless = words_in(
-        "set cd mkdir echo ulimit module wait exit sleep unset export pwd date ls nvidia-smi hostname tee "
-        "grep source . conda pip pip3 rm cp shift chmod trap git which true declare readonly local typeset");
+        "set cd mkdir echo ulimit module wait exit sleep unset export pwd date ls hostname tee false "
+        "source . conda pip pip3 rm cp shift chmod trap git true declare readonly local typeset");
     static const std::vector<std::string> kStarters = words_in(
         "torchrun python python3 srun mpirun deepspeed accelerate bash exec time nohup uv sudo megatron "
         "nsys");
@@ -227,10 +241,13 @@ struct ScriptReader {
     std::string program = words.front().text.substr(words.front().text.rfind('/') + 1);
     const int line = words.front().line;
     if (program == "unset")
-      for (const ShellWord& word : words) variables.known.erase(word.text);
-    static const std::vector<std::string> kAsks =
-        words_in("test command type ! false which grep nvidia-smi ((");
-    if (contains(kAsks, program) || program.starts_with("((")) return succeeded.reset();
+      for (const ShellWord& word : words)
+        runs ? void(variables.known.erase(word.text))
+             : void(variables.known[word.text] = {ShellWord{kNotLiteral, line}});
+    static const std::vector<std::string> kUnknownStatus =
+        words_in("test command type ! which grep nvidia-smi");
+    if (program == "false") succeeded = false;
+    if (contains(kUnknownStatus, program) || program.starts_with("((")) return succeeded.reset();
     if (contains(kHarmless, program)) return;
     if (program == "function") fail(line, "'function': functions are not read; keep the lines that hold");
     if (!runs)
@@ -276,7 +293,7 @@ struct ScriptReader {
         static const std::regex kOther("(inference|generat|convert|quantiz)");
         if (word.ends_with(".py") && word.size() < 1'000 &&
             std::regex_search(word.substr(word.rfind('/') + 1), kOther))
-          fail(words[i].line, "'" + printable(word) + "' is no program that trains");
+          fail(words[i].line, "'" + printable(word) + "' does not train; give the command of the training");
         started |= word.ends_with(".py") || (i > 0 && words[i - 1].text == "-m");
         if (word.size() < 1'000 && (started || word.find('.') != std::string::npos) &&
             std::regex_match(word, found, kOverride))

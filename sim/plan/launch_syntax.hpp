@@ -27,7 +27,8 @@ struct LaunchFile {
 
 /// Reads the entries of a text.
 ///
-///     script   literal assignments, arrays, $VAR, arithmetic of them, and the command; or arguments alone
+///     script   literal assignments, arrays, $VAR, arithmetic, if, case, && and ||, and the command; or
+///              arguments alone
 ///     recipe   Python: `a.b.c = literal`, `key=literal` in calls, and variables of literals; or Hydra's
 ///              overrides
 ///     toml     sections, scalars and lists

@@ -90,8 +90,13 @@ std::vector<ShellCommand> commands_in(const std::string& text) {
     if (quote == 0 && begins && text.compare(at, 3, "[[ ") == 0) tests = true;
     if (quote == 0 && begins && text.compare(at, 2, "]]") == 0) tests = false;
     const bool redirects = before == '>' || (c == '&' && next == '>');  // 2>&1, &>
+    static const std::regex kAlternatives(
+        R"(^\|\s*[^\s()|;&]+(\s*\|\s*[^\s()|;&]+)*\s*\))");  // `|b)` of a case
+    const bool alternative = c == '|' && std::regex_search(text.substr(at, 80), kAlternatives);
+    const bool list_goes_on = c == '\n' && !commands.back().after.empty() &&
+                              command.find_first_not_of(" \t\n") == std::string::npos;
     const bool ends = c == '\n' || c == ';' || ((c == '&' || c == '|') && !redirects);
-    if (ends && quote == 0 && depth == 0 && !tests) {
+    if (ends && quote == 0 && depth == 0 && !tests && !alternative && !list_goes_on) {
       const bool decides = (c == '&' || c == '|') && next == c;
       at += decides ? 1 : 0;
       commands.push_back({"", number, decides ? std::string(2, c) : ""});
@@ -104,7 +109,7 @@ std::vector<ShellCommand> commands_in(const std::string& text) {
 
 std::string take_keyword(std::string& command) {
   static const std::regex kKeyword(
-      R"(^[\s{}]*(if|then|elif|else|fi|case|esac|while|until|for|do|done)(?:\s+|$))");
+      R"(^\s*(\{|\}|if|then|elif|else|fi|case|esac|while|until|for|do|done)(?:\s+|$))");
   std::smatch found;
   const std::string head = command.substr(0, 80);
   if (!std::regex_search(head, found, kKeyword)) return "";
@@ -114,13 +119,13 @@ std::string take_keyword(std::string& command) {
 
 std::string begin_of(const std::string& keyword) {
   static const std::map<std::string, std::string> kBegins{
-      {"case", "case"}, {"esac", "case"}, {"while", "while"}, {"until", "while"},
-      {"for", "while"}, {"do", "while"},  {"done", "while"},  {"", ""}};
+      {"case", "case"}, {"esac", "case"},  {"while", "while"}, {"until", "while"}, {"for", "while"},
+      {"do", "while"},  {"done", "while"}, {"{", "{"},         {"}", "{"},         {"", ""}};
   return value_or(kBegins, keyword, "if");
 }
 
 bool begins_branch(const std::string& keyword) {
-  return contains(words_in("if case while until for"), keyword);
+  return contains(words_in("if case while until for {"), keyword);
 }
 
 Known negated(Known value) { return value ? Known(!*value) : value; }
@@ -141,7 +146,7 @@ void ShellBranch::pass() { now = both(outer, negated(before)); }
 
 namespace {
 
-/// A comparison of two texts or whole numbers; of a pattern and of what is not literal it is not known.
+/// Compares two texts or whole numbers. Patterns and values that are not literal give no result.
 Known compared(const std::string& first, const std::string& how, const std::string& second) {
   if (first.find(kNotLiteral) != std::string::npos || second.find(kNotLiteral) != std::string::npos)
     return {};
@@ -204,8 +209,9 @@ struct TestReader {
 }  // namespace
 
 Known holds(std::span<const std::string> words) {
-  constexpr std::size_t kMost = 1'000;                                          // each may recurse
-  if (words.size() == 1) return words.front() == "-z" ? Known(true) : Known();  // of a variable without text
+  constexpr std::size_t kMost = 1'000;  // each may recurse
+  if (words.size() == 1)
+    return words.front() == "-z" ? Known(true) : Known();  // of an empty variable without quotes
   TestReader test{words};
   const Known value = words.size() < kMost ? test.any() : Known();
   return test.at == words.size() ? value : Known();

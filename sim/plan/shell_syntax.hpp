@@ -43,31 +43,31 @@ std::size_t closing(const std::string& text, std::size_t open);
 /// `[[ ]]`; a command of several lines keeps their ends.
 std::vector<ShellCommand> commands_in(const std::string& text);
 
-/// True, false or, as of a file on a machine, not known.
+/// True, false, or not known: a condition on a file depends on the machine.
 using Known = std::optional<bool>;
 Known negated(Known value);
 Known both(Known first, Known second);
 Known either(Known first, Known second);
 
-/// The value of `[ ]`, `[[ ]]` and `test` with these words between the brackets.
+/// The value of `[ ]` or `[[ ]]` with these words between the brackets.
 Known holds(std::span<const std::string> words);
 
-/// Takes a keyword of an `if`, a `case` or a loop from the beginning of a command; "": it begins with none.
+/// Takes a keyword of an `if`, a `case`, a loop or a `{ }` from the beginning of a command; "": none.
 std::string take_keyword(std::string& command);
 
-/// `if`, `case` or, of all loops, `while`, to which a keyword belongs; "" of "".
+/// The keyword that begins the construct of a keyword: `if`, `case`, `{`, of all loops `while`; "" of "".
 std::string begin_of(const std::string& keyword);
 bool begins_branch(const std::string& keyword);
 
 /// The part of an `if`, `case` or loop that is read.
 struct ShellBranch {
-  void enter(Known held);  ///< runs if no earlier part did and this holds
-  void pass();             ///< a condition, or `else`: is read if no earlier part ran
+  void enter(Known held);  ///< starts a part that runs if no earlier part ran and its condition held
+  void pass();             ///< starts a condition or an `else`, which runs if no earlier part ran
 
   std::string begin;
   int line = 0;
-  Known outer, now;  ///< whether commands run: around it, in this part
-  Known before = false;
+  Known outer, now;       ///< whether commands run: around it, in this part
+  Known before = false;   ///< whether an earlier part ran
   std::string subject{};  ///< of a `case`
 };
 

@@ -14,7 +14,6 @@
 
 namespace stepcast {
 
-/// Words of a command as they are read.
 struct ShellWords {
   void add(const std::string& more, int from) {
     if (!word) line = from;
