@@ -20,18 +20,20 @@ struct ScriptReader {
   LaunchFile read(std::string text) {
     std::erase(text, '\r');
     read_commands(text, 1);
-    if (!branches.empty()) fail(branches.back().line, "'" + branches.back().begin + "': its end is missing");
+    if (!branches.empty() && !ended)
+      fail(branches.back().line, "'" + branches.back().begin + "': its end is missing");
     return std::move(file);
   }
 
   void read_commands(const std::string& text, int first_line) {
     for (const ShellCommand& command : commands_in(text)) {
       const int line = first_line + command.line - 1;
+      if (command.after == ";&") fail(line, "';&': write the commands of both patterns");
       if (command.text.size() >= kLongest) fail(line, "a command of 100000 characters or more");
       if (command.text.starts_with('#')) {
         read_comment(command.text, line, file);
         if (command.text.starts_with("#SBATCH")) read_ranks(command.text, line, "#SBATCH");
-      } else {
+      } else if (!ended) {
         read_branch(command, line);
       }
     }
@@ -46,6 +48,8 @@ struct ScriptReader {
     }
     runs = both(branches.empty() ? true : branches.back().now, goes_on);
     const bool empty = command.text.find_first_not_of(" \t\n{})") == std::string::npos;
+    const bool certain = branches.empty() || branches.back().now == Known(true);
+    follows = command.after == "&&" && certain && !tested;
     const Known before = succeeded;
     if (runs != Known(false) && !empty) read_command(command.text, line);
     if (command.after == "&&") succeeded = both(before, succeeded);
@@ -67,9 +71,9 @@ struct ScriptReader {
     if (keyword == "case") take_subject(text, line);
     if (begins_branch(keyword) && begin == "while") pass_loop(keyword, text, line);
     if (keyword == "fi" || keyword == "esac" || keyword == "done" || keyword == "}") {
-      const ShellBranch& ended = branches.back();
-      if (keyword != "}" && ended.outer != Known(false) && ended.before != Known(true))
-        succeeded = negated(ended.before);  // a construct of which no part ran
+      const ShellBranch& last = branches.back();
+      if (keyword != "}" && last.outer != Known(false) && last.before != Known(true))
+        succeeded = negated(last.before);  // a construct of which no part ran
       branches.pop_back();
       text.clear();
     }
@@ -80,8 +84,9 @@ struct ScriptReader {
   /// A loop over the script's own arguments, of which there are none, or one that does not run.
   void pass_loop(const std::string& keyword, std::string& text, int line) {
     static const std::regex kOwn(R"(^\s*\w+\s+in\s+"?\$[@*]"?\s*$)");
-    const bool own =
-        keyword == "for" ? std::regex_match(text.substr(0, 80), kOwn) : text.find("$#") != std::string::npos;
+    const bool own = keyword == "for"
+                         ? std::regex_match(text.substr(0, 80), kOwn)
+                         : text.find("$#") != std::string::npos && text.find("||") == std::string::npos;
     if (branches.back().outer != Known(false) && !own)
       fail(line, "'" + keyword + "': loops are not read; keep the lines that hold");
     branches.back().now = false;
@@ -100,9 +105,10 @@ struct ScriptReader {
 
   /// Takes a pattern of a `case`, as `"8B"|8b)`; false: the command begins with none.
   bool take_pattern(std::string& text, int line) {
-    static const std::regex kPattern(R"(^\s*\(?([^\s()|]+(\s*\|\s*[^\s()|]+)*)\s*\))");
+    static const std::regex kPattern(
+        R"(^\s*\(?((?:"[^"]*"|[^\s()|"])+(\s*\|\s*(?:"[^"]*"|[^\s()|"])+)*)\s*\))");
     std::smatch found;
-    const std::string head = text.substr(0, 80);
+    const std::string head = text.substr(0, 200);
     if (!std::regex_search(head, found, kPattern)) return false;
     Known held = false;
     for (const std::string& one : split(found[1].str(), '|')) {
@@ -145,23 +151,35 @@ struct ScriptReader {
     }
   }
 
-  /// Assignments and a command.
+  /// Assignments and a command, whose result `!` negates.
   void read_command(std::string text, int line) {
+    bool negates = false;
+    for (; text.find("! ") == text.find_first_not_of(" \t\n"); negates = !negates)
+      text.erase(0, text.find('!') + 1);
+    run_command(text, line);
+    if (negates) succeeded = negated(succeeded);
+  }
+
+  void run_command(std::string text, int line) {
+    static const std::regex kOther(R"(`|\$\((?!\())");
+    const std::string head = text.substr(0, 1'000);
+    succeeded = std::regex_search(head, kOther) ? Known() : Known(true);
     do {
       const std::string before = text.substr(0, text.find_first_not_of(" \t\n{})"));
       line += lines_in(before);
       text.erase(0, before.size());
     } while (assignment(text, line));
-    succeeded = true;
-    if (text.starts_with("[")) return decide(text, line);
+    tested = text.starts_with("[");
+    if (tested) return decide(text, line);
     const std::vector<ShellWord> words = variables.words_of(text, line);
     if (words.empty()) return;
     for (const char* all : {"$@", "$*"})
       if (text.find(all) != std::string::npos)
         file.ignored.push_back(
             fmt::format("line {}: {}, the script's own arguments", words.back().line, all));
-    if (words.front().text.starts_with("--")) return add_arguments(words, 0);
-    command(words);
+    if (!words.front().text.starts_with("--")) return command(words);
+    if (started) fail(line, "an option without a command: a comment or an empty line ends the one before");
+    add_arguments(words, 0);
   }
 
   /// `[ ]` and `[[ ]]`. A variable that the script does not set has no text, unless Slurm sets it.
@@ -179,8 +197,8 @@ struct ScriptReader {
       file.assumed.push_back(fmt::format("line {}: {} is not set", line, name));
     }
     static const std::regex kAlone(R"((\s)(\$\w+|\$\{\w+\})(?=\s))");  // [[ ]] does not split values
-    const std::string tested = text.starts_with("[[") ? std::regex_replace(text, kAlone, "$1\"$2\"") : text;
-    const auto words = transformed(variables.words_of(tested, line), &ShellWord::text);
+    const std::string quoted = text.starts_with("[[") ? std::regex_replace(text, kAlone, "$1\"$2\"") : text;
+    const auto words = transformed(variables.words_of(quoted, line), &ShellWord::text);
     for (const std::string& name : unset) variables.known.erase(name);
     if (words.back() != (words.front() == "[" ? "]" : "]]"))
       fail(line, "'" + words.front() + "' is not closed");
@@ -209,7 +227,10 @@ struct ScriptReader {
     line += lines_in(text.substr(0, end));
     std::vector<ShellWord>& known = variables.known[variable];
     if (!appends && runs) known.clear();
-    append(known, runs || !appends ? words : unknown_options(words));
+    if (appends && !list && runs && known.size() == 1 && words.size() == 1)
+      known.front().text += words.front().text;
+    else
+      append(known, runs || !appends ? words : unknown_options(words));
     if (!appends && !runs) known = unknown_options(known);
     std::size_t size = 0;
     for (const ShellWord& word : known) size += word.text.size();
@@ -227,37 +248,61 @@ struct ScriptReader {
     read_commands(text, line);
   }
 
-  void command(const std::vector<ShellWord>& words) {
-    static const std::vector<std::string> kHarmless = words_in(
-        "set cd mkdir echo ulimit module wait exit sleep unset export pwd date ls hostname tee false "
-        "source . conda pip pip3 rm cp shift chmod trap git true declare readonly local typeset");
-    static const std::vector<std::string> kStarters = words_in(
+  /// Commands beside the training; false: it is none of them.
+  bool is_other(const std::string& program, const std::vector<ShellWord>& words) {
+    static const std::vector<std::string> kSucceed = words_in(
+        "set cd mkdir echo printf ulimit module wait exit sleep unset export pwd date hostname tee source . "
+        "conda chmod shift trap true : declare readonly local typeset");
+    static const std::vector<std::string> kMayFail =
+        words_in("ls pip pip3 rm cp git test command type which grep nvidia-smi false");
+    static const std::regex kAssigns(R"((^|[^=!<>])=([^=]|$)|\+\+|--)");
+    const int line = words.front().line;
+    const std::string head = words.front().text.substr(0, 1'000);
+    if (program == "function" || program.ends_with("()"))
+      fail(line, "'" + printable(program) + "': functions are not read; keep the lines that hold");
+    if (program.starts_with("((") && std::regex_search(head, kAssigns))
+      fail(line, "'" + printable(head) + "': write the assignment as NAME=$((...))");
+    succeeded = program == "false" ? Known(false) : contains(kSucceed, program) ? Known(true) : Known();
+    for (const ShellWord& word : std::span(words).subspan(1)) {
+      const std::size_t equals = word.text.find('=');
+      if (program == "unset")
+        runs ? void(variables.known.erase(word.text)) : set(word.text, {kNotLiteral, line});
+      if (program == "set" && word.text == "--") fail(line, "'set --': write the arguments into the command");
+      if (contains(words_in("export declare readonly local typeset"), program) && equals != std::string::npos)
+        set(word.text.substr(0, equals), {runs ? word.text.substr(equals + 1) : kNotLiteral, line});
+    }
+    if (program == "exit" && runs) {
+      if (!started && file.assumed.empty()) fail(line, "'exit': the script ends before it starts a training");
+      ended = started;
+    }
+    return contains(kSucceed, program) || contains(kMayFail, program) || program.starts_with("((");
+  }
+
+  void set(const std::string& name, const ShellWord& value) { variables.known[name] = {value}; }
+
+  /// Whether a word starts a program, and is not a folder such as /opt/megatron.
+  static bool starts(const ShellWord& word) {
+    static const std::vector<std::string> kPrograms = words_in(
         "torchrun python python3 srun mpirun deepspeed accelerate bash exec time nohup uv sudo megatron "
         "nsys");
+    const std::string name = word.text.substr(word.text.rfind('/') + 1);
+    return contains(kPrograms, name) && (name == word.text || name != "megatron") &&
+           word.text.find('=') == std::string::npos;
+  }
+
+  void command(const std::vector<ShellWord>& words) {
     static const std::vector<std::string> kWrappers = words_in("numactl env timeout taskset nice stdbuf");
-    const auto starts = [&](const ShellWord& word) {
-      return contains(kStarters, word.text.substr(word.text.rfind('/') + 1));
-    };
-    std::string program = words.front().text.substr(words.front().text.rfind('/') + 1);
+    const std::string program = words.front().text.substr(words.front().text.rfind('/') + 1);
     const int line = words.front().line;
-    if (program == "unset")
-      for (const ShellWord& word : words)
-        runs ? void(variables.known.erase(word.text))
-             : void(variables.known[word.text] = {ShellWord{kNotLiteral, line}});
-    static const std::vector<std::string> kUnknownStatus =
-        words_in("test command type ! which grep nvidia-smi");
-    if (program == "false") succeeded = false;
-    if (contains(kUnknownStatus, program) || program.starts_with("((")) return succeeded.reset();
-    if (contains(kHarmless, program)) return;
-    if (program == "function") fail(line, "'function': functions are not read; keep the lines that hold");
-    if (!runs)
+    if (is_other(program, words)) return;
+    if (!runs && !follows)
       fail(line,
            "'" + printable(program) +
                "': whether this runs depends on a condition that is not literal; keep the lines that hold");
     if (program == "eval") return evaluate(words);
-    const auto started = std::ranges::find_if(words, starts);
-    if (contains(kWrappers, program) && started != words.end()) return command({started, words.end()});
-    if (!contains(kStarters, program))
+    const auto inner = std::ranges::find_if(words, starts);
+    if (contains(kWrappers, program) && inner != words.end()) return command({inner, words.end()});
+    if (!starts(words.front()))
       fail(line, "'" + printable(program) +
                      "': only literal assignments, arrays, and a command that starts python, torchrun, srun "
                      "or mpirun are read");
@@ -280,13 +325,14 @@ struct ScriptReader {
       for (std::size_t i = 1; i < first; ++i) options += " " + words[i].text;
       if (first < words.size()) read_ranks(options, line, program);
     }
+    started = true;
     add_arguments(words, first < words.size() ? first : 1);
   }
 
   void add_arguments(const std::vector<ShellWord>& words, std::size_t first) {
     static const std::regex kOverride(R"(^\+{0,2}([A-Za-z_][\w.]*)=(.*))");
     std::smatch found;
-    bool started = false;  // the program, which overrides follow
+    bool has_program = false;  // the program, which overrides follow
     for (std::size_t i = first; i < words.size(); ++i) {
       const std::string& word = words[i].text;
       if (!word.starts_with("--") || word == "--") {
@@ -294,8 +340,8 @@ struct ScriptReader {
         if (word.ends_with(".py") && word.size() < 1'000 &&
             std::regex_search(word.substr(word.rfind('/') + 1), kOther))
           fail(words[i].line, "'" + printable(word) + "' does not train; give the command of the training");
-        started |= word.ends_with(".py") || (i > 0 && words[i - 1].text == "-m");
-        if (word.size() < 1'000 && (started || word.find('.') != std::string::npos) &&
+        has_program |= word.ends_with(".py") || (i > 0 && words[i - 1].text == "-m");
+        if (word.size() < 1'000 && (has_program || word.find('.') != std::string::npos) &&
             std::regex_match(word, found, kOverride))
           file.entries.push_back({found[1], found[2], words[i].line});
         else if (word == kNotLiteral)
@@ -314,7 +360,7 @@ struct ScriptReader {
       const auto program_follows = [&] {
         return option_follows() || words[i + 1].text == "-m" || words[i + 1].text.ends_with(".py");
       };
-      const bool ends = started || first == 0 ? option_follows() : program_follows();
+      const bool ends = has_program || first == 0 ? option_follows() : program_follows();
       if (value.empty() && !ends && key.find(kNotLiteral) == std::string::npos) {
         value = words[++i].text;
         while (!program_follows() && words[i + 1].text.find('=') == std::string::npos &&
@@ -329,6 +375,9 @@ struct ScriptReader {
   ShellVariables variables{file_name};
   std::set<int> steps{};  ///< lines of srun and mpirun
   bool has_torchrun = false;
+  bool tested = false,
+       follows = false;  ///< by `[`; one that is taken to succeed, as `pip install . && torchrun`
+  bool started = false, ended = false;  ///< the training; the script
   Known runs = true, succeeded = true;  ///< the command that is read, and what it returns
   std::vector<ShellBranch> branches{};  ///< the innermost last
   int evaluations = 0;

@@ -92,14 +92,15 @@ std::vector<ShellCommand> commands_in(const std::string& text) {
     const bool redirects = before == '>' || (c == '&' && next == '>');  // 2>&1, &>
     static const std::regex kAlternatives(
         R"(^\|\s*[^\s()|;&]+(\s*\|\s*[^\s()|;&]+)*\s*\))");  // `|b)` of a case
-    const bool alternative = c == '|' && std::regex_search(text.substr(at, 80), kAlternatives);
+    const bool alternative = c == '|' && std::regex_search(text.substr(at, 200), kAlternatives);
     const bool list_goes_on = c == '\n' && !commands.back().after.empty() &&
                               command.find_first_not_of(" \t\n") == std::string::npos;
     const bool ends = c == '\n' || c == ';' || ((c == '&' || c == '|') && !redirects);
     if (ends && quote == 0 && depth == 0 && !tests && !alternative && !list_goes_on) {
       const bool decides = (c == '&' || c == '|') && next == c;
       at += decides ? 1 : 0;
-      commands.push_back({"", number, decides ? std::string(2, c) : ""});
+      const bool falls_through = c == ';' && next == '&';
+      commands.push_back({"", number, decides ? std::string(2, c) : falls_through ? ";&" : ""});
     } else if (command.size() < kLongest) {
       command += c;
     }
@@ -151,7 +152,7 @@ Known compared(const std::string& first, const std::string& how, const std::stri
   if (first.find(kNotLiteral) != std::string::npos || second.find(kNotLiteral) != std::string::npos)
     return {};
   if (how == "=" || how == "==" || how == "!=") {
-    if (second.find_first_of("*?[") != std::string::npos) return {};
+    if (second.find_first_of("*?[(") != std::string::npos) return {};
     return (first == second) == (how != "!=");
   }
   static const std::map<std::string, bool (*)(int, int)> kOrders{

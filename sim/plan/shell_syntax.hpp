@@ -21,7 +21,7 @@ struct ShellWord {
 struct ShellCommand {
   std::string text;
   int line = 0;
-  std::string after;  ///< `&&` or `||` if the command before decides whether this one runs
+  std::string after;  ///< `&&` or `||` if the command before decides whether this one runs; `;&` of a case
 };
 
 /// Ends of lines in a text, those within quotations too.

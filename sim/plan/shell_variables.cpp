@@ -48,6 +48,8 @@ std::vector<ShellWord> ShellVariables::words_of(const std::string& text, int lin
       words.finish();
     } else if (quote == 0 && c == '#' && !word) {
       break;
+    } else if (quote == 0 && text.compare(at, 2, "<<") == 0 && text.compare(at, 3, "<<<") != 0) {
+      fail(line, "'<<': a text behind a command is not read; keep the lines that hold");
     } else if (quote == 0 && (c == '<' || c == '>')) {
       if (word && word->find_first_not_of("0123456789&") != std::string::npos) words.finish();
       word.reset();  // `2` of `2>`
@@ -88,6 +90,9 @@ void ShellVariables::add_expansion(const std::string& text, std::size_t& at, boo
     std::ranges::copy(quoted ? std::vector{value} : split_words(value), std::back_inserter(parts));
   const bool empty = !words.word || words.word->empty();
   if (empty && (!parts.empty() || own)) words.word.reset();  // an opened quotation
+  constexpr std::size_t kMost = 20'000;
+  if (words.all.size() + parts.size() > kMost)
+    fail(line, fmt::format("a command of more than {} words", kMost));
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i > 0 && (!quoted || all)) words.finish();
     const bool joins = i > 0 && quoted && !all;
@@ -118,6 +123,10 @@ std::vector<ShellWord> ShellVariables::expanded(const std::string& text, std::si
   const bool has_default = more.starts_with(":-") || more.starts_with(":=");
   const bool is_value = has_default || more.empty() || more == "[@]" || more == "[*]";
   if (const auto found = known.find(name); is_value && found != known.end()) return found->second;
+  if (const auto found = known.find(name); more.starts_with(":+") && found != known.end()) {
+    const bool empty = std::ranges::all_of(found->second, &std::string::empty, &ShellWord::text);
+    return empty ? std::vector<ShellWord>{} : words_of(more.substr(2), line);
+  }
   if (!has_default) return {unknown};
   std::string otherwise = more.substr(2);
   constexpr int kMost = 20;  // variables of variables

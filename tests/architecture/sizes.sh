@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-readonly max_code_lines=57008     # of the product: no blanks, comments, includes; tests are not product
+readonly max_code_lines=57087     # of the product: no blanks, comments, includes; tests are not product
 readonly max_file_lines=450       # of a product file
 readonly max_function_lines=60    # from the opening to the closing brace; lambdas count as a part of their function
 readonly max_columns=110          # of every C++ line, tests and comments included
