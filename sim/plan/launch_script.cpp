@@ -257,7 +257,7 @@ struct ScriptReader {
         words_in("ls pip pip3 rm cp git test command type which grep nvidia-smi false");
     static const std::regex kAssigns(R"((^|[^=!<>])=([^=]|$)|\+\+|--)");
     const int line = words.front().line;
-    const std::string head = words.front().text.substr(0, 1'000);
+    const std::string head = joined(transformed(words, &ShellWord::text), " ").substr(0, 1'000);
     if (program == "function" || program.ends_with("()"))
       fail(line, "'" + printable(program) + "': functions are not read; keep the lines that hold");
     if (program.starts_with("((") && std::regex_search(head, kAssigns))
