@@ -50,8 +50,10 @@ struct ScriptReader {
     const bool empty = command.text.find_first_not_of(" \t\n{})") == std::string::npos;
     const bool certain = branches.empty() || branches.back().now == Known(true);
     follows = command.after == "&&" && certain && !tested;
+    const bool tests = tested && !command.after.empty();
     const Known before = succeeded;
     if (runs != Known(false) && !empty) read_command(command.text, line);
+    tested |= tests;
     if (command.after == "&&") succeeded = both(before, succeeded);
     if (command.after == "||") succeeded = either(before, succeeded);
   }
@@ -59,9 +61,11 @@ struct ScriptReader {
   /// Takes a keyword, or a pattern of a `case`; true: another may follow.
   bool take_branch(std::string& text, Known goes_on, int line) {
     const std::string keyword = take_keyword(text), begin = begin_of(keyword);
-    if (begins_branch(keyword)) {
+    const bool begins = !begin.empty() && (keyword == begin || keyword == "for" || keyword == "until");
+    if (begins) {
       const Known outer = both(branches.empty() ? true : branches.back().now, goes_on);
-      branches.push_back({.begin = begin, .line = line, .outer = outer, .now = outer});
+      const Known now = begin == "case" || begin == "while" ? Known(false) : outer;
+      branches.push_back({.begin = begin, .line = line, .outer = outer, .now = now});
     }
     const bool missing = branches.empty() || branches.back().begin != begin;
     if (missing && keyword == "}") return true;  // of a function, which is not read
@@ -69,7 +73,7 @@ struct ScriptReader {
     if (keyword == "then") branches.back().enter(succeeded);
     if (keyword == "elif" || keyword == "else") branches.back().pass();
     if (keyword == "case") take_subject(text, line);
-    if (begins_branch(keyword) && begin == "while") pass_loop(keyword, text, line);
+    if (begins && begin == "while") pass_loop(keyword, text, line);
     if (keyword == "fi" || keyword == "esac" || keyword == "done" || keyword == "}") {
       const ShellBranch& last = branches.back();
       if (keyword != "}" && last.outer != Known(false) && last.before != Known(true))
@@ -81,7 +85,7 @@ struct ScriptReader {
     return of_case ? take_pattern(text, line) : contains(words_in("then else do {"), keyword);
   }
 
-  /// A loop over the script's own arguments, of which there are none, or one that does not run.
+  /// A loop over the script's own arguments, assumed to be absent, or one that does not run.
   void pass_loop(const std::string& keyword, std::string& text, int line) {
     static const std::regex kOwn(R"(^\s*\w+\s+in\s+"?\$[@*]"?\s*$)");
     const bool own = keyword == "for"
@@ -89,7 +93,6 @@ struct ScriptReader {
                          : text.find("$#") != std::string::npos && text.find("||") == std::string::npos;
     if (branches.back().outer != Known(false) && !own)
       fail(line, "'" + keyword + "': loops are not read; keep the lines that hold");
-    branches.back().now = false;
     text.clear();
   }
 
@@ -99,7 +102,6 @@ struct ScriptReader {
     if (in == std::string::npos) fail(line, "'case': 'in' is missing");
     const std::vector<ShellWord> words = variables.words_of(text.substr(0, in), line);
     branches.back().subject = words.size() == 1 ? words.front().text : kNotLiteral;
-    branches.back().now = false;
     text.erase(0, in + 3);
   }
 
@@ -154,8 +156,10 @@ struct ScriptReader {
   /// Assignments and a command, whose result `!` negates.
   void read_command(std::string text, int line) {
     bool negates = false;
-    for (; text.find("! ") == text.find_first_not_of(" \t\n"); negates = !negates)
-      text.erase(0, text.find('!') + 1);
+    for (std::size_t at = 0;
+         (at = text.find_first_not_of(" \t\n")) != std::string::npos && text.compare(at, 2, "! ") == 0;
+         negates = !negates)
+      text.erase(0, at + 1);
     run_command(text, line);
     if (negates) succeeded = negated(succeeded);
   }
@@ -375,8 +379,8 @@ struct ScriptReader {
   ShellVariables variables{file_name};
   std::set<int> steps{};  ///< lines of srun and mpirun
   bool has_torchrun = false;
-  bool tested = false,
-       follows = false;  ///< by `[`; one that is taken to succeed, as `pip install . && torchrun`
+  bool tested = false;   ///< `[` is part of the list that is read
+  bool follows = false;  ///< the commands before are taken to succeed, as in `pip install . && torchrun`
   bool started = false, ended = false;  ///< the training; the script
   Known runs = true, succeeded = true;  ///< the command that is read, and what it returns
   std::vector<ShellBranch> branches{};  ///< the innermost last

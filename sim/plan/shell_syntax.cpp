@@ -125,10 +125,6 @@ std::string begin_of(const std::string& keyword) {
   return value_or(kBegins, keyword, "if");
 }
 
-bool begins_branch(const std::string& keyword) {
-  return contains(words_in("if case while until for {"), keyword);
-}
-
 Known negated(Known value) { return value ? Known(!*value) : value; }
 
 Known both(Known first, Known second) {

@@ -57,7 +57,6 @@ std::string take_keyword(std::string& command);
 
 /// The keyword that begins the construct of a keyword: `if`, `case`, `{`, of all loops `while`; "" of "".
 std::string begin_of(const std::string& keyword);
-bool begins_branch(const std::string& keyword);
 
 /// The part of an `if`, `case` or loop that is read.
 struct ShellBranch {
